@@ -1,0 +1,7 @@
+"""Searchers: pure objects that decide which trials to make and how long to train each."""
+
+from __future__ import annotations
+
+from det_core.searchers.base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
+
+__all__ = ["Close", "Create", "Exit", "Operation", "Searcher", "Shutdown", "Train"]

@@ -1,0 +1,105 @@
+"""What a search is: events go in, operations come out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+
+
+class Exit(StrEnum):
+    """Why a trial ended."""
+
+    COMPLETED = "completed"
+    ERRORED = "errored"
+    CANCELED = "canceled"
+    INVALID_HP = "invalid_hp"
+    USER_STOPPED = "user_stopped"
+
+
+class Create(Struct, frozen=True, tag="create"):
+    """A new trial, numbered 0, 1, 2, ... in order of creation.
+
+    `seed` is in 0 ... 2**31 - 1. `source` names the trial from whose latest checkpoint this one starts; its own
+    lengths count from zero all the same.
+    """
+
+    trial: int
+    hparams: dict[str, Any]
+    seed: int
+    source: int | None = None
+
+
+class Train(Struct, frozen=True, tag="train"):
+    """Train until the absolute length `until`, then validate and report.
+
+    `until` is in the searcher's own unit: that of `max_length`, or of `time_metric`. None means until the trial ends
+    by itself. It may come again later for the same trial with a larger `until`; in between the trial waits.
+    """
+
+    trial: int
+    until: int | None
+
+
+class Close(Struct, frozen=True, tag="close"):
+    """Nothing more for this trial: it stops, early if it is running, and is complete."""
+
+    trial: int
+
+
+class Shutdown(Struct, frozen=True, tag="shutdown"):
+    """The search is over; `failed` when every trial failed, `cancelled` when every trial was cancelled."""
+
+    failed: bool = False
+    cancelled: bool = False
+
+
+Operation = Create | Train | Close | Shutdown
+
+
+class Searcher(ABC):
+    """Decides which trials to make and how long to train each.
+
+    Pure: no I/O, no clock, no randomness but that of its own seed, so that the same events always give the same
+    operations. `start` is called once, before any other event. `exited` is called once for every trial that was
+    created, also for one that was closed.
+    """
+
+    metric: str | None = None
+    """The validation metric that it reads, where it reads a single one."""
+
+    time_metric: str | None = None
+    """The validation metric that says how long a trial has trained; where it is None, `length` does."""
+
+    @abstractmethod
+    def start(self) -> list[Operation]:
+        """Open the search."""
+
+    @abstractmethod
+    def validated(self, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
+        """Take the validation that `trial` reported after `length`; also one that nothing asked for.
+
+        Raises MetricError where a metric that it reads is missing or not a number.
+        """
+
+    @abstractmethod
+    def exited(self, trial: int, reason: Exit) -> list[Operation]:
+        """Take note that `trial` has ended for good; a second report of it changes nothing."""
+
+    @abstractmethod
+    def progress(self, trial_progress: Mapping[int, float]) -> float:
+        """Return how much of the search is done, 0 to 1.
+
+        `trial_progress` says the same of the trials that have not ended; those left out count as not begun.
+        """
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return everything it remembers, as JSON can hold it (no NaN, no infinity, string keys)."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Become the searcher whose state this is; from there on the two cannot be told apart."""
