@@ -1,0 +1,171 @@
+"""What the store gives back: frozen records, one for each kind of row."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class ExperimentState(StrEnum):
+    """Where an experiment stands."""
+
+    ACTIVE = "ACTIVE"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    ERROR = "ERROR"
+    CANCELED = "CANCELED"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to it by itself."""
+        return self not in (ExperimentState.ACTIVE, ExperimentState.PAUSED)
+
+
+class TrialState(StrEnum):
+    """Where a trial stands: QUEUED wants a slot, WAITING has none and wants none until the searcher speaks."""
+
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    WAITING = "WAITING"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    ERROR = "ERROR"
+    CANCELED = "CANCELED"
+    INVALID_HP = "INVALID_HP"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it will not run again."""
+        return self in (TrialState.COMPLETED, TrialState.ERROR, TrialState.CANCELED, TrialState.INVALID_HP)
+
+
+class CheckpointState(StrEnum):
+    """What is left of a checkpoint's files."""
+
+    COMPLETED = "COMPLETED"
+    PARTIALLY_DELETED = "PARTIALLY_DELETED"
+    DELETED = "DELETED"
+
+
+class Experiment(msgspec.Struct, frozen=True):
+    """One experiment; times are unix seconds, `config` is JSON text, `pid` and `boot` name its newest driver."""
+
+    id: int
+    name: str
+    description: str
+    labels: tuple[str, ...]
+    config: str
+    entrypoint: str
+    metric: str
+    smaller_is_better: bool
+    state: ExperimentState
+    archived: bool
+    progress: float
+    created: float
+    started: float | None
+    ended: float | None
+    pid: int | None
+    boot: str | None
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One trial; positions are batches from its start, the metrics are values of the searcher's metric."""
+
+    id: int
+    experiment_id: int
+    request: int
+    hparams: dict[str, Any]
+    seed: int
+    state: TrialState
+    batches: int
+    restarts: int
+    runs: int
+    progress: float
+    best_metric: float | None
+    best_batches: int | None
+    latest_metric: float | None
+    latest_checkpoint: str | None
+    source_checkpoint: str | None
+    started: float | None
+    ended: float | None
+    exit_reason: str | None
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One attempt of a trial, the `number`-th from 1, which began at position `first_batch`."""
+
+    id: int
+    trial_id: int
+    number: int
+    first_batch: int
+    log_dir: Path
+    started: float
+    ended: float | None
+    outcome: str | None
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """The values reported for one group at one position of a trial."""
+
+    trial_id: int
+    run_id: int
+    group: str
+    batches: int
+    time: float
+    values: dict[str, Any]
+    archived: bool
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """One checkpoint; `validation` holds the values validated at its position, `metric` the searcher's among them."""
+
+    uuid: str
+    trial_id: int
+    run_id: int
+    batches: int
+    state: CheckpointState
+    storage: str
+    size: int
+    metadata: dict[str, Any]
+    created: float
+    framework: str
+    validation: dict[str, Any] | None
+    metric: float | None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One line of an experiment's journal; `seq` counts from 1 without a gap, `data` is JSON."""
+
+    seq: int
+    time: float
+    data: bytes
+
+
+class Command(msgspec.Struct, frozen=True):
+    """What somebody asked an experiment's driver to do."""
+
+    id: int
+    kind: str
+    args: dict[str, Any]
+    sent: float
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The slots (indices from 0) that a process holds until it releases them or dies."""
+
+    id: int
+    experiment_id: int
+    slots: tuple[int, ...]
+    pid: int
+
+
+class ExperimentSummary(msgspec.Struct, frozen=True):
+    """An experiment with its trials counted by state, and the best of them by the searcher's metric."""
+
+    experiment: Experiment
+    trials: dict[TrialState, int]
+    best_metric: float | None
+    best_trial: int | None

@@ -1,0 +1,60 @@
+"""The tables, as the list of steps that lead from an empty file to the newest version."""
+
+from __future__ import annotations
+
+# A step, once released, is never edited: stores out there have already taken it. Append another.
+# Metrics: `archived` is 0 for a row that counts and the row's own id otherwise, so that one unique index both holds
+# "one live row per position" and gives every query its order. `metric` is the searcher's metric, for validations.
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE experiments (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, description TEXT NOT NULL, labels TEXT NOT NULL,
+            config TEXT NOT NULL, entrypoint TEXT NOT NULL, metric TEXT NOT NULL, smaller_is_better INTEGER NOT NULL,
+            state TEXT NOT NULL, archived INTEGER NOT NULL DEFAULT 0, progress REAL NOT NULL DEFAULT 0,
+            created REAL NOT NULL, started REAL, ended REAL, pid INTEGER, boot TEXT)""",
+        """CREATE TABLE trials (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            experiment_id INTEGER NOT NULL REFERENCES experiments ON DELETE CASCADE,
+            request INTEGER NOT NULL, hparams TEXT NOT NULL, seed INTEGER NOT NULL, state TEXT NOT NULL,
+            batches INTEGER NOT NULL DEFAULT 0, restarts INTEGER NOT NULL DEFAULT 0, runs INTEGER NOT NULL DEFAULT 0,
+            progress REAL NOT NULL DEFAULT 0, best_metric REAL, best_batches INTEGER, latest_metric REAL,
+            latest_checkpoint TEXT, source_checkpoint TEXT, started REAL, ended REAL, exit_reason TEXT,
+            UNIQUE (experiment_id, request))""",
+        """CREATE TABLE runs (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, trial_id INTEGER NOT NULL REFERENCES trials ON DELETE CASCADE,
+            number INTEGER NOT NULL, first_batch INTEGER NOT NULL, log_dir TEXT NOT NULL,
+            started REAL NOT NULL, ended REAL, outcome TEXT, UNIQUE (trial_id, number))""",
+        """CREATE TABLE metrics (
+            id INTEGER PRIMARY KEY, trial_id INTEGER NOT NULL REFERENCES trials ON DELETE CASCADE,
+            run_id INTEGER NOT NULL, kind TEXT NOT NULL, batches INTEGER NOT NULL, time REAL NOT NULL,
+            data TEXT NOT NULL, metric REAL, archived INTEGER NOT NULL DEFAULT 0)""",
+        "CREATE UNIQUE INDEX metrics_in_order ON metrics (trial_id, batches, kind, archived)",
+        """CREATE TABLE checkpoints (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT, uuid TEXT NOT NULL UNIQUE,
+            trial_id INTEGER NOT NULL REFERENCES trials ON DELETE CASCADE, run_id INTEGER NOT NULL,
+            batches INTEGER NOT NULL, state TEXT NOT NULL, storage TEXT NOT NULL, size INTEGER NOT NULL,
+            metadata TEXT NOT NULL, created REAL NOT NULL, framework TEXT NOT NULL)""",
+        "CREATE INDEX checkpoints_in_order ON checkpoints (trial_id, seq)",
+        """CREATE TABLE journal (
+            experiment_id INTEGER NOT NULL REFERENCES experiments ON DELETE CASCADE, seq INTEGER NOT NULL,
+            time REAL NOT NULL, event TEXT NOT NULL, PRIMARY KEY (experiment_id, seq)) WITHOUT ROWID""",
+        """CREATE TABLE commands (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            experiment_id INTEGER NOT NULL REFERENCES experiments ON DELETE CASCADE,
+            kind TEXT NOT NULL, args TEXT NOT NULL, sent REAL NOT NULL)""",
+        """CREATE TABLE metadata (
+            trial_id INTEGER NOT NULL REFERENCES trials ON DELETE CASCADE, key TEXT NOT NULL, value TEXT NOT NULL,
+            PRIMARY KEY (trial_id, key)) WITHOUT ROWID""",
+        """CREATE TABLE leases (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            experiment_id INTEGER NOT NULL REFERENCES experiments ON DELETE CASCADE,
+            pid INTEGER NOT NULL, born TEXT NOT NULL)""",
+        """CREATE TABLE slots (
+            slot INTEGER PRIMARY KEY, lease_id INTEGER NOT NULL REFERENCES leases ON DELETE CASCADE)""",
+        """CREATE TABLE waiting (
+            id INTEGER PRIMARY KEY AUTOINCREMENT,
+            experiment_id INTEGER NOT NULL REFERENCES experiments ON DELETE CASCADE,
+            pid INTEGER NOT NULL, born TEXT NOT NULL, total INTEGER NOT NULL, asked REAL NOT NULL,
+            UNIQUE (experiment_id, pid, born))""",
+    ),
+)
