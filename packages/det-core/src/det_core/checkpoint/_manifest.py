@@ -1,0 +1,122 @@
+"""What a checkpoint is: its manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from ..errors import CheckpointError
+
+FORMAT = 1
+METADATA = "metadata.json"
+WAY_OUT = "resume from an older checkpoint: det checkpoint list"
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """One file: its size in bytes and the SHA-256 of its content, in hexadecimal."""
+
+    size: int
+    digest: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint holds and where it comes from.
+
+    `batches` is the trial's position. `versions` are those of det and the framework's packages. `metadata` is the user's,
+    plain JSON. `files` names every file but the manifest itself.
+    """
+
+    uuid: str
+    framework: str
+    batches: int
+    format: int = FORMAT
+    created: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))
+    experiment_id: int | None = None
+    trial_id: int | None = None
+    versions: Mapping[str, str] = {}
+    metadata: Mapping[str, Any] = {}
+    files: Mapping[str, FileEntry] = {}
+
+
+def draft(
+    *,
+    framework: str,
+    batches: int,
+    uuid: str | None = None,
+    experiment_id: int | None = None,
+    trial_id: int | None = None,
+    versions: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Return the manifest of a checkpoint that has no files yet; a missing uuid is made."""
+    return Manifest(
+        uuid=uuid or str(uuid4()),
+        framework=framework,
+        batches=batches,
+        experiment_id=experiment_id,
+        trial_id=trial_id,
+        versions=dict(versions or {}),
+        metadata=plain(metadata or {}),
+    )
+
+
+def plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata as JSON keeps it: tuples become lists, NaN becomes null."""
+    try:
+        value: dict[str, Any] = json.loads(msgspec.json.encode(metadata))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise CheckpointError(f"checkpoint metadata must be plain JSON: {error}; convert it first") from error
+    return value
+
+
+def metadata_json(manifest: Manifest) -> bytes:
+    """Encode `metadata.json`, which readers of Determined's layout expect; the user's own keys win."""
+    known = {
+        "steps_completed": manifest.batches,
+        "framework": manifest.framework,
+        "det_version": manifest.versions.get("det-core", ""),
+    }
+    return _dump({**known, **manifest.metadata})
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Encode a manifest, with a seal by which an alteration of the manifest itself shows."""
+    try:
+        document = json.loads(msgspec.json.encode(manifest))
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"checkpoint {manifest.uuid}: {error.object!r} is not UTF-8; rename that file") from error
+    return _dump({**document, "seal": _seal(document)})
+
+
+def decode(data: bytes, uuid: str) -> Manifest:
+    """Decode the manifest of checkpoint `uuid`; raise CheckpointError when it is not what was written."""
+    try:
+        document = json.loads(data)
+        newer = document["format"] > FORMAT
+        sealed = document.pop("seal") == _seal(document)
+        if not newer and sealed:
+            return msgspec.convert(document, Manifest)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"checkpoint {uuid}: manifest.json cannot be read ({reason}); {WAY_OUT}") from error
+    if newer:
+        found = document["format"]
+        raise CheckpointError(
+            f"checkpoint {uuid} has format {found}, newer than {FORMAT}, which this det reads; upgrade"
+        )
+    raise CheckpointError(f"checkpoint {uuid}: manifest.json was altered: its seal does not match; {WAY_OUT}")
+
+
+def _seal(document: Mapping[str, Any]) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _dump(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1) + "\n").encode()

@@ -1,0 +1,67 @@
+"""Read a checkpoint, once it proves to be what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import CheckpointError
+from ..storage import MANIFEST, Selector, Storage
+from ._digest import entries, names
+from ._manifest import WAY_OUT, FileEntry, Manifest, decode
+
+
+@contextmanager
+def read_checkpoint(
+    storage: Storage, uuid: str, selector: Selector | None = None, *, verify: bool = True
+) -> Iterator[tuple[Path, Manifest]]:
+    """Give a directory that holds the selected files, and the manifest, after comparing one with the other.
+
+    Raises CheckpointError for a file that is missing, additional, cut short or altered. Whether the framework is the
+    right one is for the caller to compare. `verify=False` is for the ranks that read what another has verified.
+    """
+    with storage.restore(uuid, selector and (lambda name: name == MANIFEST or selector(name))) as directory:
+        manifest = _manifest(directory, uuid)
+        if verify:
+            verify_files(directory, manifest, selector)
+        yield directory, manifest
+
+
+def _manifest(directory: Path, uuid: str) -> Manifest:
+    try:
+        data = directory.joinpath(MANIFEST).read_bytes()
+    except FileNotFoundError as error:
+        reason = f"checkpoint {uuid} has no {MANIFEST}: it was cut short, or det did not write it"
+        raise CheckpointError(f"{reason}; {WAY_OUT}") from error
+    return decode(data, uuid)
+
+
+def verify_files(directory: Path, manifest: Manifest, selector: Selector | None = None) -> None:
+    """Raise CheckpointError unless the selected files of `directory` are those of the manifest, byte for byte."""
+    expected = {name: entry for name, entry in manifest.files.items() if selector is None or selector(name)}
+    present = [name for name in names(directory) if name != MANIFEST and (selector is None or selector(name))]
+    if problem := _shape(directory, expected, present) or _content(directory, expected):
+        raise CheckpointError(f"checkpoint {manifest.uuid}: {problem}; {WAY_OUT}")
+
+
+def _shape(directory: Path, expected: Mapping[str, FileEntry], present: list[str]) -> str | None:
+    """Say what is wrong as far as names and sizes tell."""
+    if missing := sorted(expected.keys() - set(present)):
+        return f"{missing[0]} is missing, {expected[missing[0]].size} bytes expected"
+    if additional := sorted(set(present) - expected.keys()):
+        return f"{additional[0]} is there, but not in {MANIFEST}"
+    for name, entry in expected.items():
+        size = directory.joinpath(name).stat().st_size
+        if size != entry.size:
+            how = "cut short" if size < entry.size else "altered"
+            return f"{name} has {size} bytes, {entry.size} expected: it was {how}"
+    return None
+
+
+def _content(directory: Path, expected: Mapping[str, FileEntry]) -> str | None:
+    """Say what is wrong as far as digests tell."""
+    for name, found in entries(directory, expected).items():
+        if found.digest != expected[name].digest:
+            return f"{name} has the SHA-256 {found.digest}, {expected[name].digest} expected: it was altered"
+    return None

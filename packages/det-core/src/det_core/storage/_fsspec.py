@@ -1,0 +1,210 @@
+"""Checkpoints behind any URL that fsspec knows."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ..errors import DetError, StorageError
+from . import _files, _staging
+from ._base import MANIFEST, Selector, Storage
+from ._names import below, checked, matching
+
+_PACKAGES = {
+    "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
+    "sftp": "paramiko", "ssh": "paramiko", "hdfs": "pyarrow", "webhdfs": "requests", "smb": "smbprotocol",
+}  # fmt: skip
+_WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "obs", "memory"}
+"""Protocols where a file appears whole or not at all, and where directories need no making."""
+
+
+class FsspecStorage(Storage):
+    """Checkpoints below `url`, uploaded file by file with `manifest.json` last, whose presence marks a whole one.
+
+    `options` go to the filesystem (credentials, endpoints). A process that is killed while it uploads leaves files that
+    no `list` shows; `delete` removes them.
+    """
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._scheme = url.split("://", 1)[0]
+        self._fs, root = _filesystem(url, options)
+        self._root = root.rstrip("/")
+        self._own: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"FsspecStorage({self._url()!r})"
+
+    @contextmanager
+    def store(self, uuid: str) -> Iterator[Path]:
+        self.begin(uuid)
+        try:
+            with _scratch(uuid) as directory:
+                with _files.room(uuid, directory):
+                    yield directory
+                self.put(uuid, directory, _files.sizes(directory))
+            self.commit(uuid)
+        except BaseException:
+            self.abort(uuid)
+            raise
+
+    @contextmanager
+    def restore(self, uuid: str, selector: Selector | None = None) -> Iterator[Path]:
+        with _scratch(uuid) as directory:
+            self.download(uuid, directory, selector)
+            yield directory
+
+    def download(self, uuid: str, target: Path, selector: Selector | None = None) -> None:
+        wanted = [name for name in self.files(uuid) if selector is None or selector(name)]
+        places = [below(target, name) for name in wanted]
+        with _files.room(uuid, target):
+            for folder in {target, *(place.parent for place in places)}:
+                folder.mkdir(parents=True, exist_ok=True)
+            with self._reaching("read"):
+                self._fs.get([self._path(uuid, name) for name in wanted], [str(place) for place in places])
+
+    def files(self, uuid: str) -> dict[str, int]:
+        if found := self._files(uuid):
+            return found
+        raise StorageError(f"no checkpoint {uuid} in {self._url()}; `det checkpoint list` shows those there are")
+
+    def delete(self, uuid: str, globs: Sequence[str] = ("**/*",)) -> dict[str, int]:
+        present = self._files(uuid)
+        doomed = matching(present, globs)
+        with self._reaching("delete from"):
+            if MANIFEST in doomed:
+                self._fs.rm_file(self._path(uuid, MANIFEST))
+            if len(doomed) == len(present):
+                self._remove(uuid)
+            elif others := [self._path(uuid, name) for name in doomed if name != MANIFEST]:
+                self._fs.rm(others)
+        return {name: size for name, size in present.items() if name not in set(doomed)}
+
+    def list(self) -> Iterable[str]:
+        with self._reaching("list"):
+            self._fs.invalidate_cache()
+            found = [path.removeprefix(f"{self._root}/").split("/") for path in self._fs.find(self._root)]
+        return sorted(parts[0] for parts in found if parts[1:] == [MANIFEST])
+
+    def exists(self, uuid: str) -> bool:
+        path = self._path(uuid, MANIFEST)
+        with self._reaching("read"):
+            self._fs.invalidate_cache()
+            return bool(self._fs.exists(path))
+
+    def url(self, uuid: str) -> str:
+        return self._url(checked(uuid))
+
+    def begin(self, uuid: str) -> None:
+        if self.exists(uuid):
+            raise StorageError(f"checkpoint {uuid} is already in {self._url()}; a checkpoint is written once")
+        with self._reaching("write to"):
+            self._remove(uuid)
+        self._own.add(uuid)
+
+    def put(self, uuid: str, source: Path, names: Iterable[str]) -> None:
+        names = list(names)
+        self._upload(uuid, source, [name for name in names if name != MANIFEST])
+        if MANIFEST in names:
+            self._publish(uuid, below(source, MANIFEST))
+
+    def commit(self, uuid: str) -> None:
+        if not self.exists(uuid):
+            raise StorageError(f"checkpoint {uuid} was given no {MANIFEST}; write it with write_checkpoint")
+        self._own.discard(uuid)
+
+    def abort(self, uuid: str) -> None:
+        if uuid in self._own:
+            self._own.discard(uuid)
+            with suppress(StorageError):
+                self.delete(uuid)
+
+    def check(self) -> None:
+        probe = f"{self._root}/.check-{os.urandom(4).hex()}"
+        with self._reaching("write to"):
+            self._make({self._root})
+            self._fs.pipe_file(probe, b"det")
+            self._fs.rm_file(probe)
+
+    def _upload(self, uuid: str, source: Path, names: Sequence[str]) -> None:
+        places = [below(source, name) for name in names]
+        paths = [self._path(uuid, name) for name in names]
+        with self._reaching("write to"):
+            self._make({path.rpartition("/")[0] for path in paths})
+            self._fs.put([str(place) for place in places], paths)
+
+    def _publish(self, uuid: str, manifest: Path) -> None:
+        """Let the manifest appear whole, under its name, after everything else."""
+        path = self._path(uuid, MANIFEST)
+        with self._reaching("write to"):
+            self._make({path.rpartition("/")[0]})
+            if self._scheme in _WHOLE_OBJECTS:
+                self._fs.put_file(str(manifest), path)
+            else:
+                self._fs.put_file(str(manifest), f"{path}.part")
+                self._fs.mv(f"{path}.part", path)
+
+    def _make(self, directories: Iterable[str]) -> None:
+        if self._scheme not in _WHOLE_OBJECTS:  # there, making a directory would make a bucket that is mistyped
+            for directory in directories:
+                self._fs.makedirs(directory, exist_ok=True)
+
+    def _remove(self, uuid: str) -> None:
+        self._fs.invalidate_cache()
+        if self._fs.exists(self._path(uuid)):
+            self._fs.rm(self._path(uuid), recursive=True)
+
+    def _files(self, uuid: str) -> dict[str, int]:
+        folder = self._path(uuid) + "/"
+        with self._reaching("read"):
+            self._fs.invalidate_cache()
+            found = self._fs.find(folder, detail=True)
+        sizes = {path.removeprefix(folder): int(entry["size"]) for path, entry in found.items()}
+        return dict(sorted(sizes.items()))
+
+    def _path(self, uuid: str, *names: str) -> str:
+        return "/".join((self._root, checked(uuid), *names))
+
+    def _url(self, *parts: str) -> str:
+        return str(self._fs.unstrip_protocol("/".join((self._root, *parts))))
+
+    @contextmanager
+    def _reaching(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except DetError:
+            raise
+        except Exception as error:  # each filesystem has errors of its own, without a common base
+            reason = " ".join(str(error).split())
+            raise StorageError(f"cannot {verb} {self._url()}: {type(error).__name__}: {reason}") from error
+
+
+def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    fsspec: Any = import_module("fsspec.core")
+    try:
+        filesystem, root = fsspec.url_to_fs(url, **options)
+    except ImportError as error:
+        scheme = url.split("://", 1)[0]
+        package = _PACKAGES.get(scheme, "the package that fsspec names for it")
+        raise StorageError(f"{url} needs a package that is not installed. Try: pip install {package}") from error
+    except ValueError as error:
+        raise StorageError(f"cannot open {url}: {error}") from error
+    return filesystem, root
+
+
+@contextmanager
+def _scratch(uuid: str) -> Iterator[Path]:
+    """Give a temporary directory that a later process removes should this one be killed."""
+    root = Path(tempfile.gettempdir(), f"det-checkpoints-{os.getuid()}")
+    root.mkdir(mode=0o700, exist_ok=True)
+    _staging.sweep(root)
+    directory, lock = _staging.claim(root, f"{uuid}-{os.urandom(4).hex()}")
+    try:
+        yield directory
+    finally:
+        _staging.discard(directory)
+        os.close(lock)
