@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -28,8 +29,8 @@ class FileEntry(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint holds and where it comes from.
 
-    `batches` is the trial's position. `versions` are those of det and the framework's packages. `metadata` is the user's,
-    plain JSON. `files` names every file but the manifest itself.
+    `batches` is the trial's position. `versions` are those of det-core, Python and the framework. `metadata` is the
+    user's, plain JSON. `files` names every file but the manifest itself.
     """
 
     uuid: str
@@ -51,7 +52,7 @@ def draft(
     uuid: str | None = None,
     experiment_id: int | None = None,
     trial_id: int | None = None,
-    versions: Mapping[str, str] | None = None,
+    framework_version: str = "",
     metadata: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Return the manifest of a checkpoint that has no files yet; a missing uuid is made."""
@@ -61,9 +62,15 @@ def draft(
         batches=batches,
         experiment_id=experiment_id,
         trial_id=trial_id,
-        versions=dict(versions or {}),
+        versions=_versions() | ({framework: framework_version} if framework_version else {}),
         metadata=plain(metadata or {}),
     )
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {"det-core": version("det-core"), "python": platform.python_version()}
 
 
 def plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,8 +86,8 @@ def metadata_json(manifest: Manifest) -> bytes:
     """Encode `metadata.json`, which readers of Determined's layout expect; the user's own keys win."""
     known = {
         "steps_completed": manifest.batches,
-        "framework": manifest.framework,
-        "det_version": manifest.versions.get("det-core", ""),
+        "framework": "-".join(filter(None, (manifest.framework, manifest.versions.get(manifest.framework)))),
+        "det_version": manifest.versions["det-core"],
     }
     return _dump({**known, **manifest.metadata})
 
@@ -107,9 +114,7 @@ def decode(data: bytes, uuid: str) -> Manifest:
         raise CheckpointError(f"checkpoint {uuid}: manifest.json cannot be read ({reason}); {WAY_OUT}") from error
     if newer:
         found = document["format"]
-        raise CheckpointError(
-            f"checkpoint {uuid} has format {found}, newer than {FORMAT}, which this det reads; upgrade"
-        )
+        raise CheckpointError(f"checkpoint {uuid} has format {found}, and this det reads {FORMAT}; upgrade det-core")
     raise CheckpointError(f"checkpoint {uuid}: manifest.json was altered: its seal does not match; {WAY_OUT}")
 
 

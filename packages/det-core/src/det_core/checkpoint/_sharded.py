@@ -32,7 +32,7 @@ def write_sharded_checkpoint(
     selector: Selector | None = None,
     experiment_id: int | None = None,
     trial_id: int | None = None,
-    versions: Mapping[str, str] | None = None,
+    framework_version: str = "",
     metadata: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Publish the ranks' directories as one checkpoint, and return its manifest on every rank.
@@ -49,7 +49,7 @@ def write_sharded_checkpoint(
             uuid=uuid,
             experiment_id=experiment_id,
             trial_id=trial_id,
-            versions=versions,
+            framework_version=framework_version,
             metadata=metadata,
         )
         return _Offer(facts, directory_id(directory) if directory else None, selector is not None)

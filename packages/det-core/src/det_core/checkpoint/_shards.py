@@ -1,8 +1,7 @@
 """Checkpoints that several ranks write: who uploads what, and what does not fit together.
 
 The rules are those of Determined's sharded uploads, with `metadata.json` always among the files and conflicts found on
-every kind of storage. All of it is pure, so that ranks which were given the same lists come to the same result, or raise
-the same error.
+every kind of storage. Ranks that were given the same lists come to the same result, or raise the same error.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def write_checkpoint(
     uuid: str | None = None,
     experiment_id: int | None = None,
     trial_id: int | None = None,
-    versions: Mapping[str, str] | None = None,
+    framework_version: str = "",
     metadata: Mapping[str, Any] | None = None,
 ) -> Manifest:
     """Let `write` fill a directory, add the manifest, publish it, and return the manifest.
@@ -37,7 +37,7 @@ def write_checkpoint(
         uuid=uuid,
         experiment_id=experiment_id,
         trial_id=trial_id,
-        versions=versions,
+        framework_version=framework_version,
         metadata=metadata,
     )
     with storage.store(manifest.uuid) as directory:
