@@ -1,1 +1,145 @@
-"""det-core."""
+"""det-core: everything about training a trial that no framework needs to know."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .adapter import Adapter, Build, Metrics, RunInfo, number
+    from .backend import Backend, Ranks, Serial
+    from .distributed import DistributedContext
+    from .entrypoint import load_trial
+    from .errors import (
+        CheckpointError,
+        ConfigError,
+        DetError,
+        EntrypointError,
+        ExperimentBusy,
+        InvalidHP,
+        MetricError,
+        PluginError,
+        StorageError,
+        StoreError,
+        TrialError,
+    )
+    from .hookspecs import hookimpl
+    from .host import Flag, HostLost, Outcome, Target, TrialHost
+    from .local import LocalHost
+    from .loop import Loop, LoopError, Progress, Stop
+    from .plugins import Plugins
+    from .records import (
+        BackendRecord,
+        CommandRecord,
+        EngineRecord,
+        Framework,
+        LauncherRecord,
+        PluginConfig,
+        SearcherRecord,
+        StorageRecord,
+    )
+    from .run import Keep, restore, run_trial, train
+    from .schedule import At, Every, Schedule
+
+_HOMES = {
+    "adapter": ("Adapter", "Build", "Metrics", "RunInfo", "number"),
+    "backend": ("Backend", "Ranks", "Serial"),
+    "distributed": ("DistributedContext",),
+    "entrypoint": ("load_trial",),
+    "errors": (
+        "CheckpointError",
+        "ConfigError",
+        "DetError",
+        "EntrypointError",
+        "ExperimentBusy",
+        "InvalidHP",
+        "MetricError",
+        "PluginError",
+        "StorageError",
+        "StoreError",
+        "TrialError",
+    ),
+    "hookspecs": ("hookimpl",),
+    "host": ("Flag", "HostLost", "Outcome", "Target", "TrialHost"),
+    "local": ("LocalHost",),
+    "loop": ("Loop", "LoopError", "Progress", "Stop"),
+    "plugins": ("Plugins",),
+    "records": (
+        "BackendRecord",
+        "CommandRecord",
+        "EngineRecord",
+        "Framework",
+        "LauncherRecord",
+        "PluginConfig",
+        "SearcherRecord",
+        "StorageRecord",
+    ),
+    "run": ("Keep", "restore", "run_trial", "train"),
+    "schedule": ("At", "Every", "Schedule"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__version__ = "0.1.0"
+__all__ = [
+    "Adapter",
+    "At",
+    "Backend",
+    "BackendRecord",
+    "Build",
+    "CheckpointError",
+    "CommandRecord",
+    "ConfigError",
+    "DetError",
+    "DistributedContext",
+    "EngineRecord",
+    "EntrypointError",
+    "Every",
+    "ExperimentBusy",
+    "Flag",
+    "Framework",
+    "HostLost",
+    "InvalidHP",
+    "Keep",
+    "LauncherRecord",
+    "LocalHost",
+    "Loop",
+    "LoopError",
+    "MetricError",
+    "Metrics",
+    "Outcome",
+    "PluginConfig",
+    "PluginError",
+    "Plugins",
+    "Progress",
+    "Ranks",
+    "RunInfo",
+    "Schedule",
+    "SearcherRecord",
+    "Serial",
+    "Stop",
+    "StorageError",
+    "StorageRecord",
+    "StoreError",
+    "Target",
+    "TrialError",
+    "TrialHost",
+    "hookimpl",
+    "load_trial",
+    "number",
+    "restore",
+    "run_trial",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for, so that `import det_core` costs almost nothing."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'det_core' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,137 @@
+"""What a framework's plugin implements, and what it may know of the run that it serves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from .errors import MetricError
+
+if TYPE_CHECKING:
+    from .config import ExperimentConfig
+    from .distributed import DistributedContext
+    from .loop import Loop
+
+Metrics = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class Build(Protocol):
+    """The build hooks of one framework: each lets plugins place, wrap or replace what `build()` returns."""
+
+    def model(self, context: Any, build: Callable[[], Any]) -> Any: ...
+
+    def optimizer(self, context: Any, build: Callable[[], Any]) -> Any: ...
+
+    def lr_scheduler(self, context: Any, build: Callable[[], Any]) -> Any: ...
+
+    def data_loader(self, context: Any, build: Callable[[], Any], split: str) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """One run of one trial, as a framework's plugin sees it.
+
+    `hparams` are plain values. `experiment_id` is None outside an experiment. `tensorboard_dir` is where event files of the
+    trial belong. `code_dir` holds the user's code and `checkpoint` the uuid restored from, if any. `slots` counts the
+    processes of the run. `quick` asks for one batch of everything (a check).
+    """
+
+    config: ExperimentConfig
+    hparams: Mapping[str, Any]
+    seed: int
+    build: Build
+    distributed: DistributedContext
+    trial_id: int = 0
+    experiment_id: int | None = None
+    run_number: int = 1
+    slots: int = 1
+    code_dir: Path | None = None
+    tensorboard_dir: Path | None = None
+    checkpoint: str | None = None
+    quick: bool = False
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Adapter(ABC, Generic[T]):
+    """How one framework trains, validates, saves and loads. Never when, where to, or how often.
+
+    Core calls `create` once, `load` when there is a checkpoint, `train` once, and `close` at the end, always. `train`
+    calls `Loop.step`, which calls `validate` and `save` back.
+    """
+
+    framework_version: str = ""
+    trial: T
+
+    @classmethod
+    @abstractmethod
+    def create(cls, trial: type[T], run: RunInfo) -> Adapter[T]:
+        """Seed the framework, choose the device and build the trial."""
+
+    @abstractmethod
+    def train(self, loop: Loop) -> None:
+        """Train until `loop.step` is true; the data starts behind `loop.done` batches."""
+
+    @abstractmethod
+    def validate(self) -> Metrics:
+        """Return the metrics of the whole validation set, reduced over the ranks; change no weight and no RNG."""
+
+    @abstractmethod
+    def save(self, path: Path) -> None:
+        """Write all that an exact resume needs into the directory `path`.
+
+        Every rank is called, as reductions may be needed; only the chief's directory is kept.
+        """
+
+    @abstractmethod
+    def load(self, path: Path) -> None:
+        """Restore what `save` wrote."""
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Training batches in an epoch on each rank, or None where the data has no length."""
+        return None
+
+    @property
+    def global_batch_size(self) -> int | None:
+        """Records in a batch over all ranks, or None where that is unknown; converts lengths in records."""
+        return None
+
+    def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
+        """Turn the metrics of batches into plain numbers, reduced over the ranks; called at boundaries only."""
+        return [{name: number(name, value) for name, value in row.items()} for row in rows]
+
+    def reported(self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any]:
+        """Take notice of a training report, on every rank, and return it, completed by metrics of the adapter's own."""
+        return metrics
+
+    def saved(self, uuid: str) -> None:
+        """Take notice, on every rank, that the checkpoint `uuid` is published."""
+
+    def close(self) -> None:
+        """Release threads, processes and files; called on every way out."""
+
+
+def number(name: str, value: Any) -> float:
+    """Return a metric as a plain number: ints, floats, bools, and arrays or tensors that hold one.
+
+    Raises MetricError, naming the metric, for anything else.
+    """
+    item = getattr(value, "item", None)
+    try:
+        plain = item() if callable(item) else value
+    except (RuntimeError, ValueError, TypeError):
+        plain = value
+    if isinstance(plain, (int, float)):
+        return plain
+    raise MetricError(f"metric {name!r} is {_shown(value)}; return a number, or a tensor or array that holds one")
+
+
+def _shown(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"a {type(value).__name__} of shape {tuple(shape)}"
+    return f"{value!r:.60} ({type(value).__name__})"

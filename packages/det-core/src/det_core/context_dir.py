@@ -1,0 +1,87 @@
+"""The user's code: which files of a directory belong to an experiment, and copies of them.
+
+`.detignore` at the top holds patterns in gitignore's syntax. Links that lead out of the tree are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from .errors import DetError
+
+IGNORE_FILE = ".detignore"
+MAX_BYTES = 96 * 2**20
+_ALWAYS = ("__pycache__", "*.py[co]", ".git", ".hg", ".svn", ".ipynb_checkpoints", ".venv", ".nox", ".tox", ".DS_Store")
+
+
+def code_files(root: Path) -> list[Path]:
+    """Return the files of `root` that belong to an experiment, relative to it, sorted.
+
+    Raises DetError when `root` is no directory, cannot be read, or a link in it leads out of it.
+    """
+    if not root.is_dir():
+        raise DetError(f"the code directory {root} is not a directory; name the one that holds your model")
+    rules = _Rules(root)
+    return sorted(_walk(root, root.resolve(), rules))
+
+
+def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES) -> int:
+    """Copy the files of an experiment; return their bytes.
+
+    `target` may lie inside `source`: it is never copied into itself. Raises DetError past `max_bytes`, naming the largest.
+    """
+    inside = target.resolve()
+    files = [f for f in code_files(source) if not (source / f).resolve().is_relative_to(inside)]
+    try:
+        sizes = {f: (source / f).stat().st_size for f in files}
+        total = sum(sizes.values())
+        if total > max_bytes:
+            largest = max(sizes, key=sizes.__getitem__)
+            raise DetError(
+                f"the code directory {source} holds {total / 2**20:.0f} MiB, more than {max_bytes / 2**20:.0f}; the largest file is "
+                f"{largest} ({sizes[largest] / 2**20:.0f} MiB); list what is not code in {IGNORE_FILE}"
+            )
+        target.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / file, target / file)
+    except PermissionError as error:
+        raise DetError(f"the code directory {source} cannot be read: {error.strerror}: {error.filename}") from error
+    return total
+
+
+def _walk(directory: Path, root: Path, rules: _Rules) -> Iterator[Path]:
+    try:
+        entries = sorted(os.scandir(directory), key=lambda e: e.name)
+    except PermissionError as error:
+        raise DetError(f"the code directory {directory} cannot be read: {error.strerror}") from error
+    for entry in entries:
+        path = Path(entry.path)
+        relative = path.relative_to(rules.root)
+        is_dir = entry.is_dir()
+        if rules.ignored(relative, is_dir):
+            continue
+        if entry.is_symlink() and not path.resolve().is_relative_to(root):
+            raise DetError(f"{path} is a link that leads out of the code directory; copy the file, or list it in {IGNORE_FILE}")
+        if is_dir and not entry.is_symlink():
+            yield from _walk(path, root, rules)
+        elif entry.is_file():
+            yield relative
+
+
+class _Rules:
+    """The patterns of `.detignore`, and those that always hold."""
+
+    def __init__(self, root: Path) -> None:
+        from pathspec import GitIgnoreSpec
+
+        self.root = root
+        file = root / IGNORE_FILE
+        lines = file.read_text().splitlines() if file.is_file() else []
+        self._spec = GitIgnoreSpec.from_lines([*_ALWAYS, *lines])
+
+    def ignored(self, path: Path, is_dir: bool) -> bool:
+        return self._spec.match_file(path.as_posix() + ("/" if is_dir else ""))

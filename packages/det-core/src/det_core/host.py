@@ -1,0 +1,95 @@
+"""What a run's chief may tell its driver and ask of it."""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from .checkpoint import Manifest
+
+
+class HostLost(Exception):
+    """The driver is gone; what is being done should be saved and ended."""
+
+
+class Outcome(enum.Enum):
+    """How a run ended, as its worker tells."""
+
+    COMPLETED = "completed"
+    PREEMPTED = "preempted"
+    USER_STOPPED = "user_stopped"
+    INVALID_HP = "invalid_hp"
+    MISTAKE = "mistake"
+    ERROR = "error"
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Train until here: an absolute length in `unit` (batches, records or epochs); `n` None means stop now.
+
+    `best` tells, in the answer to a validation, whether it was the experiment's best so far.
+    """
+
+    n: int | None
+    unit: str = "batches"
+    best: bool = False
+
+
+@dataclass
+class Flag:
+    """A flag that one thread raises and another reads at every step, at the price of an attribute."""
+
+    raised: bool = False
+    reason: str = ""
+
+
+class TrialHost(ABC):
+    """The driver, as the chief of a run sees it. Every method may raise HostLost.
+
+    `preempted` is raised by the driver (pause, cancel, a signal, a lost connection) and looked at between batches.
+    """
+
+    preempted: Flag
+
+    @abstractmethod
+    def target(self) -> Target:
+        """Ask until when to train."""
+
+    @abstractmethod
+    def report(self, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
+        """Report metrics of any group; returns before they are stored."""
+
+    @abstractmethod
+    def validated(self, batches: int, metrics: Mapping[str, Any], length: int | None) -> Target:
+        """Report a validation, and return until when to train now.
+
+        `length` is the target's `n` when the validation completes it, else None. When this returns, the report is stored.
+        """
+
+    @abstractmethod
+    def checkpointed(self, manifest: Manifest, storage: str) -> None:
+        """Record a checkpoint that is published; when this returns, it is recorded."""
+
+    @abstractmethod
+    def progress(self, fraction: float) -> None:
+        """Report how much of the target is done, 0 to 1."""
+
+    @abstractmethod
+    def status(self, text: str) -> None:
+        """Say in a word what the run is doing."""
+
+    @abstractmethod
+    def finished(self, outcome: Outcome, message: str = "") -> None:
+        """Say how the run ended, as the last word."""
+
+    def best_validation(self) -> float | None:
+        """Ask for the best value of the searcher's metric in the whole experiment so far."""
+        return None
+
+    def close(self) -> None:
+        """Give the connection back."""

@@ -1,0 +1,100 @@
+"""What a worker and its driver say to each other, over one authenticated connection.
+
+A worker asks (an answer follows) or tells (none does); the driver answers, and may ask for a preemption at any time.
+Messages are msgpack, which carries NaN and infinities, one to a frame.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from .checkpoint import Manifest
+from .host import Outcome, Target
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """The first words: which run this is, and which of its ranks."""
+
+    run_id: int
+    rank: int
+    pid: int
+
+
+class AskTarget(msgspec.Struct, frozen=True, tag="target"):
+    """Until when to train?"""
+
+
+class AskBest(msgspec.Struct, frozen=True, tag="best"):
+    """The best value of the searcher's metric so far?"""
+
+
+class Validated(msgspec.Struct, frozen=True, tag="validated"):
+    """A validation; the answer is the target."""
+
+    batches: int
+    metrics: dict[str, Any]
+    length: int | None
+
+
+class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
+    """A checkpoint is published at `storage`; the answer says that it is recorded."""
+
+    manifest: Manifest
+    storage: str
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """The last word of a run; answered, so that it is known before the process ends."""
+
+    outcome: Outcome
+    message: str = ""
+    traceback: str = ""
+
+
+class Reported(msgspec.Struct, frozen=True, tag="reported"):
+    """Metrics of any group."""
+
+    group: str
+    batches: int
+    metrics: dict[str, Any]
+
+
+class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
+    """How much is done, 0 to 1."""
+
+    fraction: float
+
+
+class Status(msgspec.Struct, frozen=True, tag="status"):
+    """What the run is doing, in a word."""
+
+    text: str
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """The driver's answer to the last question; `error` says why there is none."""
+
+    target: Target | None = None
+    value: float | None = None
+    error: str = ""
+
+
+class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
+    """Save and end, soon."""
+
+    reason: str
+
+
+Question = AskTarget | AskBest | Validated | Checkpointed | Finished
+Word = Hello | Question | Reported | Progressed | Status
+Reply = Answer | Preempt
+
+_encoder = msgspec.msgpack.Encoder()
+_words: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
+_replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+encode = _encoder.encode
+decode_word = _words.decode
+decode_reply = _replies.decode

@@ -1,0 +1,98 @@
+"""What plugins register: frozen records, each with a name.
+
+A record's callables import what they need when they are called, so that registering costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import click
+
+    from .adapter import Adapter
+    from .backend import Backend
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """One supported framework.
+
+    `trial` names the class that its trials derive from, as `package:Class`; a trial is recognised by the top-level
+    package and the name of its bases, so that nothing is imported to tell whose it is. `load` returns the adapter and
+    is the only thing that may import the framework. `requires` are PEP 508 requirements, shown by `det plugins`.
+    """
+
+    name: str
+    trial: str
+    load: Callable[[], type[Adapter[Any]]]
+    requires: tuple[str, ...] = ()
+    capabilities: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendRecord:
+    """One way for the ranks of a framework to talk; `available` is asked before `load`.
+
+    `framework` is the framework that it serves, or None where it serves any. `backend: auto` takes the available one
+    with the highest `priority`.
+    """
+
+    name: str
+    load: Callable[[], type[Backend]]
+    framework: str | None = None
+    available: Callable[[], bool] = lambda: True
+    priority: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearcherRecord:
+    """One searcher: `make(config, hyperparameters, seed)` returns it, `config()` the struct of its settings."""
+
+    name: str
+    make: Callable[..., Any]
+    config: Callable[[], type] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageRecord:
+    """One type of checkpoint storage: `open(config, default_root)` returns it, `config()` the struct of its settings."""
+
+    name: str
+    open: Callable[..., Any]
+    config: Callable[[], type] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LauncherRecord:
+    """One way to start the worker processes of a run; `load()` returns the launcher."""
+
+    name: str
+    load: Callable[[], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRecord:
+    """One place where runs can be executed; `load()` returns the engine's class."""
+
+    name: str
+    load: Callable[[], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandRecord:
+    """One subcommand of `det`; `load()` returns a click command, `help` is its line in `det --help`."""
+
+    name: str
+    load: Callable[[], click.Command]
+    help: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginConfig:
+    """The settings that a plugin accepts under `plugins.NAME` in an experiment configuration."""
+
+    name: str
+    config: Callable[[], type]

@@ -1,0 +1,116 @@
+"""The driver, seen from a worker across a connection."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from . import wire
+from .checkpoint import Manifest
+from .errors import DetError
+from .host import Flag, HostLost, Outcome, Target, TrialHost
+from .protocol import (
+    Answer,
+    AskBest,
+    AskTarget,
+    Checkpointed,
+    Finished,
+    Preempt,
+    Progressed,
+    Question,
+    Reported,
+    Status,
+    Validated,
+    Word,
+    decode_reply,
+    encode,
+)
+
+LOST = "the driver is gone"
+
+
+class RemoteHost(TrialHost):
+    """Asks and tells over a connection; a thread listens for answers and for a preemption.
+
+    When the connection breaks, `preempted` is raised and every method raises HostLost from then on.
+    """
+
+    def __init__(self, connection: wire.Connection) -> None:
+        self.preempted = Flag()
+        self._connection = connection
+        self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._lost = False
+        self._listener = threading.Thread(target=self._listen, name="det-driver", daemon=True)
+        self._listener.start()
+
+    def target(self) -> Target:
+        return self._aimed(self._ask(AskTarget()))
+
+    def report(self, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
+        self._tell(Reported(group, batches, dict(metrics)))
+
+    def validated(self, batches: int, metrics: Mapping[str, Any], length: int | None) -> Target:
+        return self._aimed(self._ask(Validated(batches, dict(metrics), length)))
+
+    def checkpointed(self, manifest: Manifest, storage: str) -> None:
+        self._ask(Checkpointed(manifest, storage))
+
+    def progress(self, fraction: float) -> None:
+        self._tell(Progressed(fraction))
+
+    def status(self, text: str) -> None:
+        self._tell(Status(text))
+
+    def finished(self, outcome: Outcome, message: str = "", traceback: str = "") -> None:
+        self._ask(Finished(outcome, message, traceback))
+
+    def best_validation(self) -> float | None:
+        return self._ask(AskBest()).value
+
+    def close(self) -> None:
+        self._connection.close()
+        self._listener.join(timeout=5)
+
+    def _aimed(self, answer: Answer) -> Target:
+        if answer.target is None:
+            raise DetError("the driver gave no target; driver and worker are of different versions of det-core")
+        return answer.target
+
+    def _ask(self, question: Question) -> Answer:
+        with self._lock:
+            self._tell(question)
+            answer = self._answers.get()
+        if answer is None:
+            self._answers.put(None)
+            raise HostLost(LOST)
+        if answer.error:
+            raise DetError(answer.error)
+        return answer
+
+    def _tell(self, word: Word) -> None:
+        if self._lost:
+            raise HostLost(LOST)
+        try:
+            self._connection.send(encode(word))
+        except (wire.ConnectionLost, TimeoutError, OSError) as error:
+            raise HostLost(LOST) from error
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                reply = decode_reply(self._connection.recv())
+                if isinstance(reply, Preempt):
+                    self._raise(reply.reason)
+                else:
+                    self._answers.put(reply)
+        except (wire.ConnectionLost, OSError, ValueError):
+            self._lost = True
+            self._raise(LOST)
+            self._answers.put(None)
+
+    def _raise(self, reason: str) -> None:
+        self.preempted.reason = reason
+        self.preempted.raised = True

@@ -1,0 +1,73 @@
+"""When things fall due in a run, in batches, absolute from the trial's start."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Every:
+    """Due at every multiple of `batches`; 0 means never."""
+
+    batches: int
+
+    def after(self, done: int) -> int:
+        """Return the first position due behind `done`."""
+        return done - done % self.batches + self.batches if self.batches > 0 else NEVER
+
+    def due(self, done: int) -> bool:
+        return self.batches > 0 and done > 0 and done % self.batches == 0
+
+
+class At:
+    """Due at the positions of a container, such as a set, a list or a range.
+
+    A container that cannot be iterated is asked position by position, up to `horizon` behind the last.
+    """
+
+    def __init__(self, positions: Container[int] | Iterable[int], horizon: int = 100_000) -> None:
+        self._container = positions
+        self._horizon = horizon
+        self._sorted = sorted(positions) if isinstance(positions, Iterable) else None
+
+    def after(self, done: int) -> int:
+        """Return the first position due behind `done`, or one where it is worth asking again."""
+        if self._sorted is not None:
+            index = bisect.bisect_right(self._sorted, done)
+            return self._sorted[index] if index < len(self._sorted) else NEVER
+        ahead = range(done + 1, done + self._horizon)
+        return next((n for n in ahead if self.due(n)), done + self._horizon)
+
+    def due(self, done: int) -> bool:
+        if self._sorted is not None:
+            index = bisect.bisect_left(self._sorted, done)
+            return index < len(self._sorted) and self._sorted[index] == done
+        return isinstance(self._container, Container) and done in self._container
+
+
+Period = Every | At
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What falls due when.
+
+    `policy` says which validations are followed by a checkpoint: `best`, `all` or `none`. `metric` is the searcher's
+    metric, which every validation must hold, or None where there is no searcher. `validate_first` validates before the
+    first batch of a fresh trial.
+    """
+
+    report: Period = Every(100)
+    validate: Period = Every(0)
+    checkpoint: Period = Every(0)
+    policy: str = "best"
+    metric: str | None = None
+    validate_first: bool = False
+
+    def after(self, done: int) -> int:
+        """Return the first position behind `done` where anything falls due."""
+        return min(self.report.after(done), self.validate.after(done), self.checkpoint.after(done))
