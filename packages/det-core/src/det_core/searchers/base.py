@@ -33,7 +33,7 @@ class Create(Struct, frozen=True, tag="create"):
     source: int | None = None
 
 
-class Train(Struct, frozen=True, tag="train"):
+class Train(Struct, frozen=True, gc=False, tag="train"):
     """Train until the absolute length `until`, then validate and report.
 
     `until` is in the searcher's own unit: that of `max_length`, or of `time_metric`. None means until the trial ends
@@ -44,13 +44,13 @@ class Train(Struct, frozen=True, tag="train"):
     until: int | None
 
 
-class Close(Struct, frozen=True, tag="close"):
+class Close(Struct, frozen=True, gc=False, tag="close"):
     """Nothing more for this trial: it stops, early if it is running, and is complete."""
 
     trial: int
 
 
-class Shutdown(Struct, frozen=True, tag="shutdown"):
+class Shutdown(Struct, frozen=True, gc=False, tag="shutdown"):
     """The search is over; `failed` when every trial failed, `cancelled` when every trial was cancelled."""
 
     failed: bool = False

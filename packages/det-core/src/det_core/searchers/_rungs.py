@@ -1,0 +1,70 @@
+"""The arithmetic of successive halving: rungs, brackets, and how trials are shared among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def rung_lengths(num_rungs: int, divisor: float, max_length: int) -> list[int]:
+    """Return the absolute length of every rung: `max_length` divided by powers of `divisor`, 1 at least.
+
+    >>> rung_lengths(4, 2, 10)
+    [1, 2, 5, 10]
+    """
+    return [max(int(max_length / divisor ** (num_rungs - 1 - rung)), 1) for rung in range(num_rungs)]
+
+
+def initial_trials(max_concurrent_trials: int, max_trials: int, divisor: float, num_rungs: int) -> int:
+    """Return how many trials a bracket starts with; without a limit, as many as take one of them to the top."""
+    if max_concurrent_trials > 0:
+        return min(max_concurrent_trials, max_trials)
+    return max(min(int(divisor ** (num_rungs - 1)), max_trials), 1)
+
+
+def bracket_rungs(mode: str, max_rungs: int) -> list[int]:
+    """Return the numbers of rungs of the brackets of a mode, the one that stops most trials early first.
+
+    >>> bracket_rungs("standard", 4)
+    [4, 3, 2]
+    """
+    fewest = {"conservative": 1, "standard": (max_rungs - 1) // 2 + 1, "aggressive": max_rungs}[mode]
+    return list(range(max_rungs, fewest - 1, -1))
+
+
+def useful_rungs(max_rungs: int, divisor: float, max_length: int, max_trials: int) -> int:
+    """Return how many rungs of `max_rungs` the length and the number of trials have room for."""
+
+    def room(size: int) -> int:
+        return int(math.log(size) / math.log(divisor)) + 1
+
+    return min(max_rungs, room(max_length), room(max_trials))
+
+
+def bracket_max_trials(max_trials: int, divisor: float, rungs: Sequence[int]) -> list[int]:
+    """Share `max_trials` among brackets so that each trains about as long; `rungs` is sorted, most rungs first.
+
+    Each bracket gets a trial at least; brackets for which none is left are dropped.
+
+    >>> bracket_max_trials(20, 3, [3, 2, 1])
+    [12, 5, 3]
+    """
+    rungs = rungs[:max_trials]
+    weights = [divisor ** (count - 1) / count for count in rungs]
+    shares = [max(int(weight / sum(weights) * max_trials), 1) for weight in weights]
+    shares[0] += max(max_trials - sum(shares), 0)
+    for _ in range(sum(shares) - max_trials):
+        shares[shares.index(max(shares))] -= 1
+    return shares
+
+
+def bracket_max_concurrent_trials(max_concurrent_trials: int, divisor: float, max_trials: Sequence[int]) -> list[int]:
+    """Share `max_concurrent_trials` evenly among brackets, one each at least; 0 stands for a reasonable number.
+
+    >>> bracket_max_concurrent_trials(11, 3, [9, 3, 1])
+    [4, 4, 3]
+    """
+    if max_concurrent_trials == 0:
+        return [max(max_trials[-1], int(divisor))] * len(max_trials)
+    each, left = divmod(max(max_concurrent_trials, len(max_trials)), len(max_trials))
+    return [each + (bracket < left) for bracket in range(len(max_trials))]

@@ -1,0 +1,152 @@
+"""What a search would do, without training anything."""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from collections import Counter, deque
+from collections.abc import Iterator
+from random import Random
+
+from msgspec import Struct
+
+from det_core.searchers.base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
+
+
+class Segment(Struct, frozen=True):
+    """One stretch of training: `trial` holds `slot` from `start` to `end`, in units of the searcher."""
+
+    trial: int
+    slot: int
+    start: int
+    end: int
+
+
+class Simulation:
+    """The outcome of `simulate`.
+
+    `trials` were created; `reached` says how many ended at each length (None: those that end by themselves);
+    `units` were trained in all, over `makespan` units of time on `slots` slots.
+    """
+
+    def __init__(self) -> None:
+        self.trials = 0
+        self.reached: Counter[int | None] = Counter()
+        self.units = 0
+        self.makespan = 0
+        self.slots = 0
+        self._columns = tuple(array("q") for _ in range(4))
+
+    def segments(self) -> Iterator[Segment]:
+        """Yield the schedule, in order of start."""
+        return map(Segment, *self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    @property
+    def occupancy(self) -> float:
+        """The part of the time for which the slots were in use."""
+        held = self.slots * self.makespan
+        return sum(self._columns[3]) / held - sum(self._columns[2]) / held if held else 0.0
+
+
+def simulate(searcher: Searcher, slots: int | None = None, seed: int = 0) -> Simulation:
+    """Run a searcher that has not started against trials of random quality.
+
+    A trial's metric is one number in [0, 1), drawn once from `seed`; training one unit of the searcher's takes one
+    unit of time on one slot. There are `slots` slots, or as many as it asks for (None). A trial that goes on keeps
+    its slot, one that waits for a promotion holds none, and the others come in the order in which they were asked
+    for. A trial that the searcher gives no length takes one unit and counts under None.
+    """
+    return _Run(searcher, slots, seed).run()
+
+
+class _Run:
+    def __init__(self, searcher: Searcher, slots: int | None, seed: int) -> None:
+        self.searcher = searcher
+        self.outcome = Simulation()
+        self.random = Random(seed).random
+        self.metrics = _Metrics()
+        self.quality: dict[int, float] = {}
+        self.lengths: dict[int, int | None] = {}  # that the open trials have reached
+        self.limit = slots
+        self.free: list[int] = []
+        self.queue: deque[tuple[int, int | None]] = deque()
+        self.running: list[tuple[int, int, int, int, int | None]] = []  # end, order, slot, trial, until
+        self.now = 0
+        self.over = False
+
+    def run(self) -> Simulation:
+        self.obey(self.searcher.start(), None)
+        self.fill()
+        while self.running:
+            self.now, _, slot, trial, until = heapq.heappop(self.running)
+            self.obey(self.reported(trial, until), (trial, slot))
+            self.fill()
+        self.outcome.makespan = self.now
+        return self.outcome
+
+    def reported(self, trial: int, until: int | None) -> list[Operation]:
+        self.lengths[trial] = until
+        if until is None:
+            self.end(trial)
+            return self.searcher.exited(trial, Exit.COMPLETED)
+        self.metrics.value = self.quality[trial]
+        if self.searcher.time_metric is not None:
+            self.metrics[self.searcher.time_metric] = until
+        return self.searcher.validated(trial, until, self.metrics)
+
+    def obey(self, operations: list[Operation], held: tuple[int, int] | None) -> None:
+        """Carry out operations; `held` is the trial that has just reported, and its slot."""
+        for operation in operations:  # grows while it is read
+            if isinstance(operation, Train):
+                if held is not None and operation.trial == held[0]:
+                    self.begin(held[0], held[1], operation.until)
+                    held = None
+                else:
+                    self.queue.append((operation.trial, operation.until))
+            elif isinstance(operation, Create):
+                self.outcome.trials += 1
+                self.quality[operation.trial] = self.random()
+                self.lengths[operation.trial] = 0
+            elif isinstance(operation, Close):
+                self.end(operation.trial)
+                operations += self.searcher.exited(operation.trial, Exit.COMPLETED)
+            elif isinstance(operation, Shutdown):
+                self.over = True
+        if held is not None:
+            heapq.heappush(self.free, held[1])
+
+    def end(self, trial: int) -> None:
+        self.outcome.reached[self.lengths.pop(trial)] += 1
+        del self.quality[trial]
+
+    def fill(self) -> None:
+        while self.queue:
+            if not self.free:
+                if self.outcome.slots == self.limit:
+                    return
+                heapq.heappush(self.free, self.outcome.slots)
+                self.outcome.slots += 1
+            trial, until = self.queue.popleft()
+            if trial in self.lengths:
+                self.begin(trial, heapq.heappop(self.free), until)
+
+    def begin(self, trial: int, slot: int, until: int | None) -> None:
+        length = 1 if until is None else until - (self.lengths[trial] or 0)
+        if until is not None:
+            self.outcome.units += length
+        end = self.now + length
+        for column, value in zip(self.outcome._columns, (trial, slot, self.now, end), strict=True):
+            column.append(value)
+        heapq.heappush(self.running, (end, len(self.outcome), slot, trial, until))
+
+
+class _Metrics(dict[str, float]):
+    """Answers to any name with the quality of the trial that reports."""
+
+    value = 0.0
+
+    def __missing__(self, name: str) -> float:
+        return self.value
