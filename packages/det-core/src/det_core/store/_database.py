@@ -6,7 +6,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,34 +28,37 @@ class Database:
         self._pid = os.getpid()
         self._depth = 0
         try:
-            self._connection = self._open()
-            self._migrate(migrations)
+            self._connection = self._connect()
+            with ExitStack() as undo:
+                undo.callback(self._connection.close)
+                self._set_up()
+                self._migrate(migrations)
+                undo.pop_all()
         except sqlite3.Error as error:
             raise self._explain(error) from error
-        except StoreError:
-            self._connection.close()
-            raise
 
-    def _open(self) -> sqlite3.Connection:
-        if not self.readonly:
-            connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
-            _use_wal(connection)
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute("PRAGMA journal_size_limit = 67108864")
-        else:
-            connection = sqlite3.connect(
-                f"{self.path.as_uri()}?{self._read_mode()}", uri=True, timeout=BUSY_SECONDS, isolation_level=None
-            )
-            connection.execute("PRAGMA query_only = ON")
-        connection.execute("PRAGMA foreign_keys = ON")
-        return connection
+    def _connect(self) -> sqlite3.Connection:
+        place = f"{self.path.as_uri()}?{self._read_mode() if self.readonly else 'mode=rwc'}"
+        return sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+
+    def _set_up(self) -> None:
+        if self.readonly:
+            self._connection.execute("PRAGMA query_only = ON")
+            return
+        _use_wal(self._connection)
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        self._connection.execute("PRAGMA journal_size_limit = 67108864")
+        self._connection.execute("PRAGMA foreign_keys = ON")
 
     def _read_mode(self) -> str:
         # Reading a WAL needs its shared-memory file, hence write access to the directory; on a read-only disk
         # nobody writes, and a store that was closed properly has no WAL, so the file alone is the truth.
-        if os.access(self.path.parent, os.W_OK) and os.access(self.path, os.W_OK):
+        if self._writable():
             return "mode=rw"
         return "mode=ro" if Path(f"{self.path}-wal").exists() else "mode=ro&immutable=1"
+
+    def _writable(self) -> bool:
+        return os.access(self.path.parent, os.W_OK) and os.access(self.path, os.W_OK)
 
     def _migrate(self, migrations: Sequence[Sequence[str]]) -> None:
         version = self._version()
@@ -67,16 +70,21 @@ class Database:
         if version == len(migrations):
             return
         if self.readonly:
-            raise StoreError(
-                f"{self.path} has schema version {version} and must be brought to {len(migrations)}; "
-                "open it once where it can be written"
-            )
+            return self._have_it_migrated(version, migrations)
         with self.transaction():
             # Another process may have taken the steps while this one waited for its turn to write.
             for number in range(self._version(), len(migrations)):
                 for statement in migrations[number]:
                     self._connection.execute(statement)
                 self._connection.execute(f"PRAGMA user_version = {number + 1}")
+
+    def _have_it_migrated(self, version: int, migrations: Sequence[Sequence[str]]) -> None:
+        if not self._writable():
+            raise StoreError(
+                f"{self.path} has schema version {version}, and this det reads version {len(migrations)}; "
+                "open it once where it can be written"
+            )
+        Database(self.path, migrations=migrations).close()
 
     def _version(self) -> int:
         return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
@@ -106,22 +114,36 @@ class Database:
         rows = self.rows(sql, parameters)
         return rows[0] if rows else None
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> AbstractContextManager[None]:
         """All or nothing; one inside another undoes only itself. A reader's transaction is one snapshot."""
-        if self._depth:
-            begin, end, undo = "SAVEPOINT part", "RELEASE part", ["ROLLBACK TO part", "RELEASE part"]
-        else:
-            begin, end, undo = "BEGIN" if self.readonly else "BEGIN IMMEDIATE", "COMMIT", ["ROLLBACK"]
-        self.run(begin)
+        return self._part() if self._depth else self._whole()
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        try:
+            self.run("BEGIN" if self.readonly else "BEGIN IMMEDIATE")
+            self._depth = 1
+            yield
+            self.run("COMMIT")
+        except BaseException:
+            # A full disk makes SQLite roll back by itself, and then there is nothing left to undo.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+        finally:
+            self._depth = 0
+
+    @contextmanager
+    def _part(self) -> Iterator[None]:
+        self.run("SAVEPOINT part")
         self._depth += 1
         try:
             yield
-            self.run(end)
+            self.run("RELEASE part")
         except BaseException:
-            # A full disk makes SQLite roll back by itself, and then there is nothing left to undo.
-            for statement in undo if self._connection.in_transaction else []:
-                self._connection.execute(statement)
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK TO part")
+                self._connection.execute("RELEASE part")
             raise
         finally:
             self._depth -= 1
@@ -137,7 +159,9 @@ class Database:
             raise StoreError(f"{self.path}: an error has undone this transaction; nothing of it was written")
 
     def _explain(self, error: sqlite3.Error) -> StoreError:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than a sentence needs
+        if code == sqlite3.SQLITE_READONLY and self.readonly:
+            return StoreError(f"{self.path} was opened for reading only; open a Store to change it")
         return StoreError(_SENTENCES.get(code, "{path}: {error}").format(path=self.path, error=error))
 
 

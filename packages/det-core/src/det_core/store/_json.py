@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def dump(value: Any) -> str:

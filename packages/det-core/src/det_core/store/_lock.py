@@ -22,19 +22,18 @@ class ExperimentLock:
         self._file: int | None = None
 
     def __enter__(self) -> Self:
-        file = self._open()
+        self._file = self._open()
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, str(os.getpid()).encode(), 0)
+        except BlockingIOError as error:
+            busy = self._busy(self._file)
+            self.forget()
+            raise busy from error
         except OSError as error:
-            holder = os.pread(file, 32, 0).decode(errors="replace").strip()
-            os.close(file)
-            raise ExperimentBusy(
-                f"experiment {self._experiment_id} is held by process {holder or 'unknown'}; "
-                f"det pause {self._experiment_id} asks it to stop"
-            ) from error
-        os.ftruncate(file, 0)
-        os.pwrite(file, str(os.getpid()).encode(), 0)
-        self._file = file
+            self.forget()
+            raise self._unusable(error) from error
         # A flock belongs to the open file, which a child made by a bare fork would share and so keep locked.
         os.register_at_fork(after_in_child=_forget(self))
         return self
@@ -52,7 +51,17 @@ class ExperimentLock:
         try:
             return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise StoreError(f"cannot lock {self._path}: {error.strerror}; check the home's rights") from error
+            raise self._unusable(error) from error
+
+    def _busy(self, file: int) -> ExperimentBusy:
+        holder = os.pread(file, 32, 0).decode(errors="replace")
+        return ExperimentBusy(
+            f"experiment {self._experiment_id} is held by process {holder or 'unknown'}; "
+            f"det pause {self._experiment_id} asks it to stop"
+        )
+
+    def _unusable(self, error: OSError) -> StoreError:
+        return StoreError(f"cannot lock {self._path}: {error.strerror}; choose a home that you can write to")
 
 
 def _forget(lock: ExperimentLock) -> Callable[[], None]:

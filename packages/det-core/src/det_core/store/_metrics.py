@@ -6,6 +6,7 @@ import math
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from det_core.errors import StoreError
@@ -90,16 +91,17 @@ class Metrics:
         `archived=True` gives those that were archived instead. Rows come in pages; for one instant's view while a
         driver writes, read inside a reader's `transaction()`.
         """
-        if (trial_id is None) == (experiment_id is None):
+        if trial_id is not None and experiment_id is None:
+            return self._of_trial(trial_id, group, archived)
+        if experiment_id is None or trial_id is not None:
             raise TypeError("give trial_id or experiment_id")
-        for id in [trial_id] if experiment_id is None else self._trials_of(experiment_id):
-            yield from self._of_trial(id, group, archived)
+        return chain.from_iterable(self._of_trial(id, group, archived) for id in self._trials_of(experiment_id))
 
     def _trials_of(self, experiment_id: int) -> list[int]:
         rows = self._database.rows("SELECT id FROM trials WHERE experiment_id = ? ORDER BY id", (experiment_id,))
         return [id for (id,) in rows]
 
-    def _of_trial(self, trial_id: int | None, group: str | None, archived: bool) -> Iterator[Metric]:
+    def _of_trial(self, trial_id: int, group: str | None, archived: bool) -> Iterator[Metric]:
         sql = _PAGE.format(
             archived="archived > 0" if archived else "archived = 0", group="" if group is None else "AND kind = :group"
         )
@@ -107,7 +109,7 @@ class Metrics:
         while True:
             rows = self._database.rows(sql, key)
             for run_id, kind, batches, at, data, after in rows:
-                yield Metric(trial_id, run_id, kind, batches, at, load(data), after > 0)  # type: ignore[arg-type]
+                yield Metric(trial_id, run_id, kind, batches, at, load(data), after > 0)
             if len(rows) < PAGE:
                 return
             key |= {"batches": batches, "kind": kind, "after": after}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -29,6 +28,8 @@ def born(pid: int) -> str | None:
 
 
 def _born_by_ps(pid: int) -> str | None:
+    import subprocess
+
     answer = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     state, _, started = answer.stdout.strip().partition(" ")
     return None if not state or state.startswith("Z") else started.strip()
