@@ -132,4 +132,4 @@ def test_any_history_is_one_live_row_per_position(store: Store, smaller: bool, a
     assert repr(found) == repr(sorted(live.items()))  # repr, because NaN is not itself
     assert len([*store.metrics.read(trial_id=trial.id, archived=True)]) == gone
     valid = [value for (_, group), value in live.items() if group == "validation" and not math.isnan(value)]
-    assert store.trials.get(trial.id).best_metric == (min(valid) if smaller else max(valid)) if valid else True
+    assert store.trials.get(trial.id).best_metric == (min if smaller else max)(valid, default=None)

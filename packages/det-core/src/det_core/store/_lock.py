@@ -39,10 +39,12 @@ class ExperimentLock:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # at once, though a child may not have closed its copy yet
         self.forget()
 
     def forget(self) -> None:
-        """Close the file, which releases the lock unless another process has the same file open."""
+        """Close the file and leave the lock to the process that took it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
