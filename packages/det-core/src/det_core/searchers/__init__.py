@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from det_core.searchers.base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
+from .base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
 
 __all__ = ["Close", "Create", "Exit", "Operation", "Searcher", "Shutdown", "Train"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from det_core.searchers._method import Births, Method
-from det_core.searchers._objective import WORST, Objective
-from det_core.searchers._ranking import Ranking
-from det_core.searchers.base import Close, Exit, Operation, Train
+from ._method import Births, Method
+from ._objective import WORST, Objective
+from ._ranking import Ranking
+from .base import Close, Exit, Operation, Train
 
 
 class PromotionASHA(Method):

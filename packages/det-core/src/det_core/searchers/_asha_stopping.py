@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from det_core.errors import MetricError
-from det_core.searchers._method import Births, Method
-from det_core.searchers._objective import WORST, Objective, read_number
-from det_core.searchers._ranking import Ranking
-from det_core.searchers.base import Close, Exit, Operation, Train
+from ..errors import MetricError
+from ._method import Births, Method
+from ._objective import WORST, Objective, read_number
+from ._ranking import Ranking
+from .base import Close, Exit, Operation, Train
 
 
 class StoppingASHA(Method):

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from det_core.config import Categorical, Const, Double, Hyperparameter, Int, Log
-from det_core.errors import ConfigError
-from det_core.searchers._sampling import own
+from ..config import Categorical, Const, Double, Hyperparameter, Int, Log
+from ..errors import ConfigError
+from ._sampling import own
 
 
 class Grid:

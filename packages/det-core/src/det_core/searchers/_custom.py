@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
-from det_core.errors import PluginError
-from det_core.searchers._ledger import Ledger
-from det_core.searchers.base import Exit, Operation, Searcher, Shutdown
+from ..config import Custom, Hyperparameter
+from ..errors import EntrypointError, PluginError
+from ._ledger import Ledger
+from .base import Exit, Operation, Searcher, Shutdown
+
+
+def make(config: Custom, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> CustomSearch:
+    """Return the searcher that `searcher.entrypoint` names: a class, called with these three arguments.
+
+    The user's code has to be importable already. EntrypointError where there is no such class.
+    """
+    module, _, path = config.entrypoint.partition(":")
+    try:
+        found: Any = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise EntrypointError(f"searcher.entrypoint is {config.entrypoint!r}; there is no module {module}") from None
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    if not (isinstance(found, type) and issubclass(found, Searcher)):
+        raise EntrypointError(f"searcher.entrypoint is {config.entrypoint!r}; name a class derived from Searcher")
+    return CustomSearch(found(config, hyperparameters, seed))
 
 
 class CustomSearch(Searcher):

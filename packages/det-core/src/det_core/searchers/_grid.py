@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from det_core.config import Hyperparameter
-from det_core.searchers._axes import Grid
-from det_core.searchers._method import Births, Method
-from det_core.searchers.base import Close, Exit, Operation, Train
+from ..config import Grid as GridConfig
+from ..config import Hyperparameter
+from ._axes import Grid
+from ._lengths import length_if_any
+from ._method import Births, Method
+from ._search import Search
+from .base import Close, Exit, Operation, Train
+
+
+def make(config: GridConfig, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Search:
+    """Return a grid search; ConfigError where a range has no count."""
+    method = GridSearch(
+        hyperparameters,
+        max_concurrent_trials=config.max_concurrent_trials,
+        max_length=length_if_any(config.max_length, "searcher.max_length"),
+    )
+    return Search(method, hyperparameters, seed)
 
 
 class GridSearch(Method):

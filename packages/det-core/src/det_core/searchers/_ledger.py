@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from det_core.errors import PluginError
-from det_core.searchers.base import Close, Create, Operation, Shutdown, Train
+from ..errors import PluginError
+from .base import Close, Create, Operation, Shutdown, Train
 
 
 class Ledger:

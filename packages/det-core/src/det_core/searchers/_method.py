@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-from det_core.config import Hyperparameter
-from det_core.searchers._rng import RandomState
-from det_core.searchers._sampling import sampler
-from det_core.searchers.base import Create, Exit, Operation, Train
+from ..config import Hyperparameter
+from ._rng import RandomState
+from ._sampling import sampler
+from .base import Create, Exit, Operation, Train
 
 _REQUEST_ID_WORDS = 4
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from det_core.errors import MetricError
+from ..errors import MetricError
 
 WORST = sys.float_info.max
 """The loss of a trial that ended early or reported NaN: finite, because JSON knows no infinity."""

@@ -1,12 +1,25 @@
-"""Random search, and the search of a single trial."""
+"""Random search."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from det_core.searchers._method import Births, Method
-from det_core.searchers.base import Close, Exit, Operation
+from ..config import Hyperparameter, Random
+from ._lengths import length_if_any
+from ._method import Births, Method
+from ._search import Search
+from .base import Close, Exit, Operation
+
+
+def make(config: Random, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Search:
+    """Return a random search."""
+    method = RandomSearch(
+        max_trials=config.max_trials,
+        max_concurrent_trials=config.max_concurrent_trials,
+        max_length=length_if_any(config.max_length, "searcher.max_length"),
+    )
+    return Search(method, hyperparameters, seed)
 
 
 class RandomSearch(Method):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from det_core.errors import ConfigError
+from ..errors import ConfigError
 
 _WORDS = 624
 

@@ -6,20 +6,28 @@ import math
 from collections.abc import Sequence
 
 
+def power(base: float, exponent: int) -> float:
+    """Return `base ** exponent`, or about the largest number there is where that is too large."""
+    try:
+        return base**exponent
+    except OverflowError:
+        return 1e300
+
+
 def rung_lengths(num_rungs: int, divisor: float, max_length: int) -> list[int]:
     """Return the absolute length of every rung: `max_length` divided by powers of `divisor`, 1 at least.
 
     >>> rung_lengths(4, 2, 10)
     [1, 2, 5, 10]
     """
-    return [max(int(max_length / divisor ** (num_rungs - 1 - rung)), 1) for rung in range(num_rungs)]
+    return [max(int(max_length / power(divisor, num_rungs - 1 - rung)), 1) for rung in range(num_rungs)]
 
 
 def initial_trials(max_concurrent_trials: int, max_trials: int, divisor: float, num_rungs: int) -> int:
     """Return how many trials a bracket starts with; without a limit, as many as take one of them to the top."""
     if max_concurrent_trials > 0:
         return min(max_concurrent_trials, max_trials)
-    return max(min(int(divisor ** (num_rungs - 1)), max_trials), 1)
+    return max(int(min(power(divisor, num_rungs - 1), max_trials)), 1)
 
 
 def bracket_rungs(mode: str, max_rungs: int) -> list[int]:
@@ -50,7 +58,7 @@ def bracket_max_trials(max_trials: int, divisor: float, rungs: Sequence[int]) ->
     [12, 5, 3]
     """
     rungs = rungs[:max_trials]
-    weights = [divisor ** (count - 1) / count for count in rungs]
+    weights = [power(divisor, count - 1) / count for count in rungs]
     shares = [max(int(weight / sum(weights) * max_trials), 1) for weight in weights]
     shares[0] += max(max_trials - sum(shares), 0)
     for _ in range(sum(shares) - max_trials):

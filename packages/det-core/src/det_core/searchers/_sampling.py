@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from det_core.config import Categorical, Const, Double, Hyperparameter, Int, Log
-from det_core.searchers._rng import RandomState
+from ..config import Categorical, Const, Double, Hyperparameter, Int, Log
+from ._rng import RandomState
 
 Draw = Callable[[RandomState], Any]
 

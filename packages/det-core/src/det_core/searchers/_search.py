@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from det_core.config import Hyperparameter
-from det_core.searchers._method import Births, Method
-from det_core.searchers.base import Close, Create, Exit, Operation, Searcher, Shutdown
+from ..config import Hyperparameter
+from ._method import Births, Method
+from .base import Close, Create, Exit, Operation, Searcher, Shutdown
 
 _OPEN, _CLOSED, _ENDED = b"oce"
 

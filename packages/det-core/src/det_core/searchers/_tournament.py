@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from det_core.searchers._method import Births, Method
-from det_core.searchers.base import Create, Exit, Operation
+from ._method import Births, Method
+from .base import Create, Exit, Operation
 
 
 class Tournament(Method):

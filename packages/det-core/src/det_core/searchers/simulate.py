@@ -10,7 +10,7 @@ from random import Random
 
 from msgspec import Struct
 
-from det_core.searchers.base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
+from .base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
 
 
 class Segment(Struct, frozen=True):

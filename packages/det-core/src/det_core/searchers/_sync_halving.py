@@ -1,17 +1,15 @@
-"""Synchronous successive halving, and Hyperband made of it."""
+"""Synchronous successive halving."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from det_core.searchers._method import Births, Method
-from det_core.searchers._objective import Objective
-from det_core.searchers._tournament import Tournament
-from det_core.searchers.base import Close, Exit, Operation, Train
+from ._method import Births, Method
+from ._objective import Objective
+from .base import Close, Exit, Operation, Train
 
 
 class Rung(Struct, frozen=True):
@@ -104,32 +102,3 @@ def cost(rungs: Sequence[Rung]) -> int:
     """Return what a bracket trains in all, where each trial goes on from where it was."""
     lengths = [0, *(rung.length for rung in rungs)]
     return sum(rung.trials * (rung.length - before) for rung, before in zip(rungs, lengths, strict=False))
-
-
-def hyperband_brackets(max_length: int, divisor: float) -> list[list[Rung]]:
-    """Return the rungs of every bracket, the one that stops most trials early first.
-
-    Source: Li et al. 2018, "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization", JMLR 18(185),
-    algorithm 1: R is `max_length`, eta is `divisor`. Rungs of equal length (with a `divisor` near 1) are taken as one.
-    """
-    most = 0
-    while divisor ** (most + 1) <= max_length:
-        most += 1
-    return [_bracket(max_length, divisor, most, halvings) for halvings in range(most, -1, -1)]
-
-
-def hyperband(objective: Objective, max_length: int, divisor: float) -> Tournament:
-    """Return Hyperband: brackets of synchronous successive halving, side by side."""
-    return Tournament([SyncHalving(objective, rungs) for rungs in hyperband_brackets(max_length, divisor)])
-
-
-def _bracket(max_length: int, divisor: float, most: int, halvings: int) -> list[Rung]:
-    trials = math.ceil((most + 1) * divisor**halvings / (halvings + 1))
-    rungs = (
-        Rung(trials=max(int(trials / divisor**i), 1), length=max(int(max_length / divisor ** (halvings - i)), 1))
-        for i in range(halvings + 1)
-    )
-    by_length: dict[int, Rung] = {}
-    for rung in rungs:
-        by_length.setdefault(rung.length, rung)
-    return list(by_length.values())
