@@ -19,13 +19,18 @@ class HostLost(Exception):
 
 
 class Outcome(enum.Enum):
-    """How a run ended, as its worker tells."""
+    """How a run ended, as its worker tells.
+
+    MISTAKE is the trial's own and would repeat itself; BLOCKED is the machine's (a full disk), to be resumed when mended;
+    ERROR is any other exception of the user's code, which is tried again `max_restarts` times.
+    """
 
     COMPLETED = "completed"
     PREEMPTED = "preempted"
     USER_STOPPED = "user_stopped"
     INVALID_HP = "invalid_hp"
     MISTAKE = "mistake"
+    BLOCKED = "blocked"
     ERROR = "error"
 
 
@@ -52,9 +57,13 @@ class TrialHost(ABC):
     """The driver, as the chief of a run sees it. Every method may raise HostLost.
 
     `preempted` is raised by the driver (pause, cancel, a signal, a lost connection) and looked at between batches.
+
+    A host that `stores` outlives the run: a later run tells it again what it may have missed, and it keeps one report of
+    each group and position.
     """
 
     preempted: Flag
+    stores: bool = True
 
     @abstractmethod
     def target(self) -> Target:

@@ -22,7 +22,8 @@ class Framework:
 
     `trial` names the class that its trials derive from, as `package:Class`; a trial is recognised by the top-level
     package and the name of its bases, so that nothing is imported to tell whose it is. `load` returns the adapter and
-    is the only thing that may import the framework. `requires` are PEP 508 requirements, shown by `det plugins`.
+    is the only thing that may import the framework. `requires` are PEP 508 requirements, shown by `det plugins`. `loader`
+    names the function, as `package.function`, that makes a trial or model from the path of a checkpoint.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Framework:
     load: Callable[[], type[Adapter[Any]]]
     requires: tuple[str, ...] = ()
     capabilities: frozenset[str] = frozenset()
+    loader: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

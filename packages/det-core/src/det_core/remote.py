@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import wire
@@ -34,11 +34,14 @@ LOST = "the driver is gone"
 class RemoteHost(TrialHost):
     """Asks and tells over a connection; a thread listens for answers and for a preemption.
 
-    When the connection breaks, `preempted` is raised and every method raises HostLost from then on.
+    When the connection breaks, `preempted` is raised, `on_lost` is called in that thread, and every method raises HostLost
+    from then on.
     """
 
-    def __init__(self, connection: wire.Connection) -> None:
+    def __init__(self, connection: wire.Connection, on_lost: Callable[[], None] | None = None) -> None:
         self.preempted = Flag()
+        self._on_lost = on_lost
+        self._closing = False
         self._connection = connection
         self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -71,6 +74,7 @@ class RemoteHost(TrialHost):
         return self._ask(AskBest()).value
 
     def close(self) -> None:
+        self._closing = True
         self._connection.close()
         self._listener.join(timeout=5)
 
@@ -110,6 +114,8 @@ class RemoteHost(TrialHost):
             self._lost = True
             self._raise(LOST)
             self._answers.put(None)
+            if self._on_lost and not self._closing:
+                self._on_lost()
 
     def _raise(self, reason: str) -> None:
         self.preempted.reason = reason

@@ -1,0 +1,55 @@
+"""What the command line reads of its environment, once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..experiment import DriverSettings
+    from ..plugins import Plugins
+    from ..store import Store
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`home` holds the store; `strict` and `trace` are for authors of plugins."""
+
+    home: Path
+    strict: bool
+    trace: bool
+    environ: Mapping[str, str]
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str]) -> Settings:
+        home = Path(environ.get("DET_HOME") or Path.home() / ".det").expanduser()
+        return cls(
+            home=home.absolute(),
+            strict=environ.get("DET_STRICT_PLUGINS") == "1",
+            trace=environ.get("DET_TRACE_PLUGINS") == "1",
+            environ=environ,
+        )
+
+    @cached_property
+    def plugins(self) -> Plugins:
+        from ..plugins import Plugins
+
+        return Plugins.installed(strict=self.strict, trace=self.trace)
+
+    def driver(self, engine: str = "local") -> DriverSettings:
+        from ..experiment import DriverSettings
+
+        return DriverSettings.detect(self.environ, home=self.home, engine=engine)
+
+    def store(self) -> Store:
+        from ..store import Store
+
+        return Store(self.home)
+
+    def reader(self) -> Store:
+        from ..store import Store
+
+        return Store.reader(self.home)

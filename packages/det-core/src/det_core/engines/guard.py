@@ -1,0 +1,40 @@
+"""Keeps a script from outliving its driver: `python -m det_core.engines.guard FD -- COMMAND...`.
+
+A trial class learns from its connection that the driver is gone. A script need not have one; this process holds the end
+of a pipe whose other end the driver holds, and when that closes the script gets SIGTERM, and SIGKILL after a grace.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+GRACE_SECONDS = 30.0
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; return its status, 128 + n for a signal n."""
+    fd, command = int(argv[0]), argv[2:]
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it reaches the whole group; the command decides
+    process = subprocess.Popen(command, preexec_fn=_default_sigterm)  # noqa: PLW1509 - this process has one thread
+    pidfd = os.pidfd_open(process.pid)
+    ready, _, _ = select.select([pidfd, fd], [], [])
+    if pidfd not in ready:
+        process.terminate()
+        try:
+            process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(0, signal.SIGKILL)
+    status = process.wait()
+    return 128 - status if status < 0 else status
+
+
+def _default_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

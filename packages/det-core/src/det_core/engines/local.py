@@ -1,0 +1,129 @@
+"""Runs as processes of this machine, each with its children in a session of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from .base import Ended, Engine, RunSpec
+
+HOOK = "startup-hook.sh"
+PROCESS_FILE = "process.json"
+
+
+class LocalEngine(Engine):
+    """Starts each run with its output in a file, so that it outlives a driver that dies."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, spec: RunSpec) -> None:
+        spec.log_dir.mkdir(parents=True, exist_ok=True)
+        # The pipe's other end is held by this process alone: a script without a connection learns by its end that the driver died.
+        guard, held = os.pipe()
+        try:
+            with (spec.log_dir / "rank-0.log").open("ab") as log:
+                process = subprocess.Popen(
+                    command(spec, guard),
+                    cwd=spec.code_dir,
+                    env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.variables},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=() if spec.trial_class else (guard,),
+                )
+        finally:
+            os.close(guard)
+        self._processes[spec.run_id] = process
+        (spec.log_dir / PROCESS_FILE).write_text(json.dumps({"pid": process.pid, "born": born(process.pid)}))
+        waiter = threading.Thread(target=self._wait, args=(spec.run_id, process, held), daemon=True, name="det-wait")
+        waiter.start()
+
+    def terminate(self, run_id: int) -> None:
+        self._signal(run_id, signal.SIGTERM)
+
+    def kill(self, run_id: int) -> None:
+        self._signal(run_id, signal.SIGKILL)
+
+    def _signal(self, run_id: int, number: signal.Signals) -> None:
+        process = self._processes.get(run_id)
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+    def _wait(self, run_id: int, process: subprocess.Popen[bytes], held: int) -> None:
+        # waitid leaves the leader a zombie, so that its group's number cannot be taken by another while it is killed.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        end_group(process.pid)
+        status = process.wait()
+        os.close(held)
+        self._processes.pop(run_id, None)
+        self.ended(run_id, status)
+
+
+def command(spec: RunSpec, guard: int) -> list[str]:
+    """Return the argv of a run's process: the startup hook is sourced first where there is one."""
+    if spec.trial_class:
+        argv = [sys.executable, "-m", "det_core.worker", str(spec.entrypoint)]
+    else:
+        script = spec.entrypoint if isinstance(spec.entrypoint, str) else shlex.join(spec.entrypoint)
+        argv = [sys.executable, "-m", "det_core.engines.guard", str(guard), "--", "/bin/sh", "-c", script]
+    if (spec.code_dir / HOOK).is_file():
+        return [
+            "/bin/bash",
+            "-c",
+            f'. ./{HOOK}; status=$?; [ $status -eq 0 ] || exit $status; exec "$@"',
+            "bash",
+            *argv,
+        ]
+    return argv
+
+
+def end_group(leader: int) -> None:
+    """Kill what is left of a process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def born(pid: int) -> str | None:
+    """Return what tells a process from a later one of the same number, or None when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def end_leftover(log_dir: Path, patience: float) -> None:
+    """Wait for a process that an earlier driver started to end by itself, then end it."""
+    import time
+
+    file = log_dir / PROCESS_FILE
+    if not file.is_file():
+        return
+    try:
+        noted = json.loads(file.read_text())
+    except ValueError:
+        return
+    deadline = time.monotonic() + patience
+    while (state := born(noted["pid"])) is not None and state == noted["born"] and not _is_zombie(noted["pid"]):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    if born(noted["pid"]) in (None, noted["born"]):
+        end_group(noted["pid"])
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return True

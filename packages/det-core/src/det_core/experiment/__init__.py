@@ -1,0 +1,12 @@
+"""The life of an experiment: created once, driven until it ends, by one driver after another if need be."""
+
+from __future__ import annotations
+
+from ._collect import storage_of
+from ._create import create
+from ._driver import Driver
+from ._reopen import reopen
+from ._settings import DriverSettings
+from ._views import ExperimentView
+
+__all__ = ["Driver", "DriverSettings", "ExperimentView", "create", "reopen", "storage_of"]

@@ -1,0 +1,55 @@
+"""The garbage collection of an experiment's checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..checkpoint import CheckpointRow, to_delete
+from ..config import ExperimentConfig
+from ..errors import StorageError
+from ..plugins import Plugins
+from ..storage import LocalStorage, Storage
+from ..store import CheckpointState, Store
+
+
+def storage_of(config: ExperimentConfig, plugins: Plugins, root: Path) -> Storage:
+    """Open the checkpoint storage that a configuration names, or the store's own below `root`."""
+    chosen = config.checkpoint_storage
+    if chosen is None:
+        return LocalStorage(root)
+    tag = str(type(chosen).__struct_config__.tag)
+    storage: Storage = plugins.storages()[tag].open(chosen, root)
+    return storage
+
+
+def collect_garbage(
+    store: Store, experiment_id: int, config: ExperimentConfig, plugins: Plugins, root: Path
+) -> list[str]:
+    """Delete the checkpoints that the configuration does not keep; return their uuids."""
+    keep = config.checkpoint_storage
+    searcher = config.searcher
+    rows = [
+        CheckpointRow(uuid=c.uuid, trial_id=c.trial_id, batches=c.batches, metric=c.metric)
+        for c in store.checkpoints.list(experiment_id=experiment_id)
+        if c.state is CheckpointState.COMPLETED
+    ]
+    doomed = to_delete(
+        rows,
+        save_experiment_best=keep.save_experiment_best if keep else 0,
+        save_trial_best=keep.save_trial_best if keep else 1,
+        save_trial_latest=keep.save_trial_latest if keep else 1,
+        smaller_is_better=searcher.smaller_is_better if searcher else True,
+    )
+    if not doomed:
+        return []
+    storage = storage_of(config, plugins, root)
+    for uuid in doomed:
+        try:
+            storage.delete(uuid)
+        except StorageError:
+            continue  # it stays listed, so that a later collection finds it
+        store.checkpoints.mark_deleted(uuid)
+    return doomed
+
+
+__all__ = ["collect_garbage", "storage_of"]

@@ -1,0 +1,36 @@
+"""What a driver must be told of its machine; read at the edge, once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverSettings:
+    """`slots` is how many GPUs, or CPU workers where there are none, the machine has; `gpus` are their ids."""
+
+    home: Path
+    slots: int
+    gpus: tuple[str, ...] = field(default=())
+    engine: str = "local"
+
+    @classmethod
+    def detect(cls, environ: Mapping[str, str], *, home: Path, engine: str = "local") -> DriverSettings:
+        """Look at the machine: `CUDA_VISIBLE_DEVICES`, the GPUs of the NVIDIA driver, else the CPU's cores.
+
+        `DET_SLOTS_TOTAL` overrides the number of CPU workers.
+        """
+        gpus = _gpus(environ)
+        slots = len(gpus) or int(environ.get("DET_SLOTS_TOTAL") or len(os.sched_getaffinity(0)))
+        return cls(home=home, slots=slots, gpus=gpus, engine=engine)
+
+
+def _gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return tuple(g for g in visible.split(",") if g.strip() and g.strip() != "-1")
+    devices = Path("/proc/driver/nvidia/gpus")
+    return tuple(str(i) for i in range(len(list(devices.iterdir())))) if devices.is_dir() else ()

@@ -1,0 +1,46 @@
+"""The trials of one driver: rows of the store beside plans of the search, and the run each has now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .. import wire
+from ..host import Outcome
+from ..store import Lease, Run
+from ._search import Plan
+
+
+@dataclass
+class Active:
+    """A run that is executing."""
+
+    run: Run
+    lease: Lease
+    spec_batches: int
+    connection: wire.Connection | None = None
+    preempting: bool = False
+    outcome: Outcome | None = None
+    message: str = ""
+    traceback: str = ""
+    progressed_to: int = 0
+
+
+@dataclass
+class Live:
+    """One trial: its row's id, its plan, and its run while it has one.
+
+    `failure` is the last failure and where it happened, to tell one that repeats itself.
+    """
+
+    id: int
+    plan: Plan
+    restarts: int = 0
+    progress: float = 0.0
+    active: Active | None = None
+    failure: tuple[str, int] | None = None
+    blocked: bool = False
+    status: str = field(default="")
+
+    @property
+    def queued(self) -> bool:
+        return self.active is None and self.plan.runnable and not self.blocked
