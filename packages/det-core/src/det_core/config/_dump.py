@@ -1,0 +1,73 @@
+"""From a configuration back to plain data, JSON and YAML."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from msgspec import Struct
+
+from ._length import Length
+from ._types import Field, fields_of
+
+MASK = "********"
+
+
+def to_builtins(value: Any, *, masked: bool = False) -> Any:
+    """Return a configuration, or any part of one, as plain data; with `masked`, secrets are blotted out."""
+    if isinstance(value, Length):
+        return {value.unit: value.n}
+    if isinstance(value, Struct):
+        return _struct(value, masked)
+    if isinstance(value, dict):
+        return {key: to_builtins(item, masked=masked) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_builtins(item, masked=masked) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    import msgspec
+
+    return msgspec.to_builtins(value)
+
+
+def _struct(value: Struct, masked: bool) -> dict[str, Any]:
+    config = value.__struct_config__
+    plain: dict[str, Any] = {config.tag_field: config.tag} if config.tag_field else {}
+    for field in fields_of(type(value)).values():
+        item = getattr(value, field.name)
+        if "rest" in field.type.marks:
+            plain |= to_builtins(item, masked=masked)
+        else:
+            plain[field.key] = MASK if masked and _is_secret(field, item) else to_builtins(item, masked=masked)
+    return plain
+
+
+def _is_secret(field: Field, item: Any) -> bool:
+    return item is not None and "secret" in field.type.marks
+
+
+def masked(config: Any) -> dict[str, Any]:
+    """Return a configuration as plain data with its secrets blotted out, fit to be printed."""
+    plain: dict[str, Any] = to_builtins(config, masked=True)
+    return plain
+
+
+def to_json(config: Any) -> str:
+    """Return the complete configuration as JSON, secrets and all; `from_json` reads it back."""
+    return json.dumps(to_builtins(config), allow_nan=False)
+
+
+def to_yaml(config: Any, *, masked: bool = False) -> str:
+    """Return the complete configuration as YAML; with `masked`, without its secrets."""
+    import yaml
+
+    from ._yaml import RESOLVERS
+
+    base = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    both = {
+        start: [*base.yaml_implicit_resolvers.get(start, []), *RESOLVERS.get(start, [])]
+        for start in {*base.yaml_implicit_resolvers, *RESOLVERS}
+    }
+    dumper = type("Dumper", (base,), {"yaml_implicit_resolvers": both, "ignore_aliases": lambda *_: True})
+    text: str = yaml.dump(to_builtins(config, masked=masked), Dumper=dumper, sort_keys=False, allow_unicode=True)
+    return text

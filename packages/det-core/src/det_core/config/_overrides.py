@@ -1,0 +1,132 @@
+"""`--config key.path=value`: changes to a configuration from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from ._experiment import ExperimentConfig
+from ._extensions import Extensions
+from ._plain import plain
+from ._source import Source, from_mapping
+from ._types import Type, base_of, fields_of, is_struct, item_of, type_of
+from ._words import Path, dotted, shown
+from ._yaml import parse_yaml, scalar
+
+
+def apply_overrides(
+    raw: Mapping[str, Any], overrides: Iterable[str], *, extensions: Extensions | None = None
+) -> dict[str, Any]:
+    """Return `raw` with each `key.path=value` put into it; the maps on the way are made.
+
+    A value is a YAML scalar, a list of such with commas between, or JSON; where text is wanted, it is taken as it is.
+    A part of the path that is a number points into a list. Raises ConfigError naming every one that is wrong.
+    """
+    source, problems = from_mapping(raw)
+    problems += override(source, overrides, extensions or Extensions())
+    if problems:
+        raise ConfigError(*problems)
+    return source.data
+
+
+def override(source: Source, overrides: Iterable[str], extensions: Extensions) -> list[str]:
+    """Change `source.data`, and note where each change comes from; return the problems."""
+    problems: list[str] = []
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        path = tuple(key.strip().split("."))
+        if not equals or not all(path):
+            problems.append(f"--config {shown(text) if not equals else repr(key)}: give key.path=value")
+            continue
+        option = f"--config {key.strip()}"
+        try:
+            read = _read(value.strip(), _type_at(path, source.data, extensions), option)
+            where = _put(source.data, path, read, option)
+        except ConfigError as error:
+            problems += error.problems
+        else:
+            source.overridden[where] = option
+    return problems
+
+
+def _read(text: str, type_: Type | None, option: str) -> Any:
+    if text[:1] in ("{", "[", "'", '"'):
+        return _read_flow(text, option)
+    if type_ and str in type_.arms:
+        return None if scalar(text) is None else text
+    if "," in text:
+        return [_finite(scalar(part.strip()), option) for part in text.split(",")]
+    return _finite(scalar(text), option)
+
+
+def _read_flow(text: str, option: str) -> Any:
+    document = parse_yaml(text, option)
+    problems = [problem for _, problem in document.problems]
+    value = plain(document.data, lambda _, problem: problems.append(problem))
+    if problems:
+        raise ConfigError(*(f"{option}: {problem}" for problem in problems))
+    return value
+
+
+def _finite(value: Any, option: str) -> Any:
+    def refuse(_: Path, text: str) -> None:
+        raise ConfigError(f"{option}:{text}")
+
+    return plain(value, refuse)
+
+
+def _put(data: dict[str, Any], path: Path, value: Any, option: str) -> Path:
+    here: Any = data
+    walked: Path = ()
+    for part in path[:-1]:
+        step = _step(here, part, walked, option)
+        walked = (*walked, step)
+        if isinstance(here, dict) and here.get(step) is None:
+            here[step] = {}
+        here = here[step]
+    last = _step(here, path[-1], walked, option)
+    here[last] = value
+    return (*walked, last)
+
+
+def _step(here: Any, part: Any, walked: Path, option: str) -> Any:
+    if isinstance(here, dict):
+        return part
+    if isinstance(here, list):
+        if part.isdecimal() and int(part) < len(here):
+            return int(part)
+        raise ConfigError(
+            f"{option}: {dotted(walked)} is a list of {len(here)}; give a number below that, not {part!r}"
+        )
+    raise ConfigError(
+        f"{option}: {dotted(walked)} is {shown(here)}, which holds no {part!r}; set {dotted(walked)} itself"
+    )
+
+
+def _type_at(path: Path, data: dict[str, Any], extensions: Extensions) -> Type | None:
+    """Return the type of what `path` names, None where nothing says."""
+    type_ = type_of(ExperimentConfig)
+    for depth, part in enumerate(path):
+        arm = _arm(type_, path[:depth], data, extensions)
+        if is_struct(arm):
+            if part not in (fields := fields_of(arm)):
+                return None
+            type_ = fields[str(part)].type
+        elif base_of(arm) in (dict, list):
+            type_ = item_of(arm)
+        else:
+            return None
+    return type_
+
+
+def _arm(type_: Type, path: Path, data: dict[str, Any], extensions: Extensions) -> Any:
+    kind = type_.marks.get("kind")
+    if kind in ("searcher", "checkpoint_storage"):
+        section = data.get(str(path[0]))
+        name: Any = section.get("name" if kind == "searcher" else "type") if isinstance(section, dict) else None
+        try:
+            return (extensions.searcher if kind == "searcher" else extensions.storage)(name)
+        except (KeyError, TypeError):  # reported when the section is read
+            return type_.arm
+    return None if kind in ("hyperparameters", "plugins") else type_.arm

@@ -1,0 +1,191 @@
+"""What must hold between fields: rules over structs that have been read."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+from msgspec import Struct
+
+from ._entrypoint import is_trial_entrypoint
+from ._experiment import ExperimentConfig, LogPolicy, Profiling
+from ._hyperparameters import Categorical, Const, Double, Int, Log
+from ._reader import Rule
+from ._resources import EnvironmentVariables
+from ._searchers import AdaptiveAsha, AsyncHalving, Grid, Random, Single
+from ._storage import Azure, SharedFs
+from ._words import Path, dotted, shown
+
+Found = list[tuple[Path, str]]
+
+
+def _bounds(hp: Int | Double | Log, at: str) -> Found:
+    if hp.minval < hp.maxval:
+        return []
+    return [(("minval",), f"{at}.minval is {hp.minval} and maxval is {hp.maxval}; give a minval below maxval")]
+
+
+def _exponents(hp: Log, at: str) -> Found:
+    try:
+        largest = max(hp.base**hp.minval, hp.base**hp.maxval)
+    except OverflowError:
+        largest = math.inf
+    if math.isfinite(largest):
+        return _bounds(hp, at)
+    text = f"{at} has the bounds {hp.minval} and {hp.maxval}, and {hp.base} to such a power is too large a number"
+    return [*_bounds(hp, at), (("maxval",), f"{text}; give exponents")]
+
+
+def _halving(searcher: AdaptiveAsha | AsyncHalving, at: str) -> Found:
+    promoting, stopping = searcher.max_length is not None, searcher.max_time is not None
+    if promoting and (stopping or searcher.time_metric is not None):
+        way_out = "give max_length to promote trials, or max_time and time_metric to stop them"
+        return [(("max_length",), f"{at} has both max_length and max_time or time_metric; {way_out}")]
+    if not promoting and not stopping and searcher.time_metric is None:
+        way_out = "give max_length to promote trials, or max_time and time_metric to stop them"
+        return [(("max_length",), f"{at}.max_length is missing; {way_out}")]
+    if not promoting and not stopping:
+        return [(("max_time",), f"{at}.max_time is missing; say how long trials train, in units of time_metric")]
+    if stopping and searcher.time_metric is None:
+        way_out = "name the validation metric that counts the time, such as batches"
+        return [(("time_metric",), f"{at}.time_metric is missing; {way_out}")]
+    if stopping and searcher.stop_once is False:
+        way_out = "leave stop_once out, or give max_length"
+        return [(("stop_once",), f"{at}.stop_once is false, but max_time and time_metric stop trials; {way_out}")]
+    return []
+
+
+def _shared_fs(storage: SharedFs, at: str) -> Found:
+    if storage.storage_path is None:
+        return []
+    host, inside = PurePosixPath(storage.host_path), PurePosixPath(storage.storage_path)
+    outside = not inside.is_relative_to(host) if inside.is_absolute() else False
+    if not outside and ".." not in inside.parts:
+        return []
+    way_out = "give a relative path, or one below host_path"
+    text = f"{at}.storage_path is {storage.storage_path!r}, outside {storage.host_path!r}; {way_out}"
+    return [(("storage_path",), text)]
+
+
+def _azure(storage: Azure, at: str) -> Found:
+    if storage.connection_string is None and storage.account_url is None:
+        text = f"{at}.connection_string is missing; give it, or account_url and credential"
+        return [(("connection_string",), text)]
+    if storage.connection_string is None:
+        return []
+    beside = [name for name in ("account_url", "credential") if getattr(storage, name) is not None]
+    way_out = "give connection_string alone, or account_url and credential"
+    return [((name,), f"{at} has both connection_string and {name}; {way_out}") for name in beside]
+
+
+def _profiling(profiling: Profiling, at: str) -> Found:
+    last = profiling.end_after_batch
+    if last is None or profiling.begin_on_batch <= last:
+        return []
+    text = f"{at}.begin_on_batch is {profiling.begin_on_batch} and end_after_batch is {last}"
+    return [(("begin_on_batch",), f"{text}; begin no later than you end")]
+
+
+def _pattern(policy: LogPolicy, at: str) -> Found:
+    if policy.name is None and policy.action is None:
+        return [(("name",), f"{at}.name is missing; give the policy a name, or an action")]
+    try:
+        re.compile(policy.pattern or "")
+    except re.error as error:
+        return [(("pattern",), f"{at}.pattern is {policy.pattern!r}, not a regular expression ({error}); correct it")]
+    return []
+
+
+def _variables(variables: EnvironmentVariables, at: str) -> Found:
+    return [
+        ((slot, index), f"{at}.{slot}[{index}] is {text!r}, which has no name; give NAME=VALUE")
+        for slot in ("cpu", "cuda", "rocm")
+        for index, text in enumerate(getattr(variables, slot))
+        if text.startswith("=")
+    ]
+
+
+def _experiment(config: ExperimentConfig, at: str) -> Found:
+    return [
+        *_entrypoint(config),
+        *_batch_size(config.hyperparameters.get("global_batch_size")),
+        *(_counts(config.hyperparameters, ("hyperparameters",)) if isinstance(config.searcher, Grid) else ()),
+        *_trial_length(config),
+        *_policies(config.log_policies),
+        *_tensorboard(config.tensorboard_storage or {}),
+    ]
+
+
+def _entrypoint(config: ExperimentConfig) -> Found:
+    words = [config.entrypoint] if isinstance(config.entrypoint, str) else list(config.entrypoint or ())
+    if config.entrypoint is None or (words and words[0].strip()):
+        return []
+    return [(("entrypoint",), "entrypoint is empty; give module:Class, or a command such as python3 train.py")]
+
+
+def _trial_length(config: ExperimentConfig) -> Found:
+    searcher = config.searcher
+    if not isinstance(searcher, Single | Random | Grid) or searcher.max_length is not None:
+        return []
+    if not is_trial_entrypoint(config.entrypoint):
+        return []
+    way_out = f"say how long {config.entrypoint} trains, such as {{epochs: 3}}"
+    return [(("searcher", "max_length"), f"searcher.max_length is missing; {way_out}")]
+
+
+def _counts(hyperparameters: dict[str, Any], path: Path) -> Iterator[tuple[Path, str]]:
+    for name, hp in hyperparameters.items():
+        if isinstance(hp, dict):
+            yield from _counts(hp, (*path, name))
+        elif isinstance(hp, Int | Double | Log) and hp.count is None:
+            where = (*path, name, "count")
+            yield where, f"{dotted(where)} is missing; a grid needs to know how many values to take"
+
+
+def _batch_size(hp: Any) -> Found:
+    path: Path = ("hyperparameters", "global_batch_size")
+    if hp is None:
+        return []
+    if isinstance(hp, Int):
+        wrong = [] if hp.minval >= 1 else [((*path, "minval"), hp.minval)]
+    elif isinstance(hp, Const | Categorical):
+        values = hp.vals if isinstance(hp, Categorical) else (hp.val,)
+        wrong = [(path, value) for value in values if not _is_positive(value)]
+    else:
+        kind = "map" if isinstance(hp, dict) else f"{hp.__struct_config__.tag} range"
+        return [(path, f"{dotted(path)} is a {kind}; give a positive whole number, or a range of type int")]
+    return [(where, f"{dotted(where)} is {shown(value)}; give a positive whole number") for where, value in wrong]
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _policies(policies: tuple[LogPolicy, ...]) -> Found:
+    names = [policy.name for policy in policies if policy.name is not None]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    return [(("log_policies",), f"log_policies has two policies of the name {name!r}; keep one") for name in twice]
+
+
+def _tensorboard(storage: dict[str, Any]) -> Found:
+    kept = [key for key in storage if key.startswith("save_")]
+    way_out = "checkpoint_storage says what is kept"
+    return [(("tensorboard_storage", key), f"tensorboard_storage.{key} has no meaning; {way_out}") for key in kept]
+
+
+RULES: dict[type[Struct], Rule] = {
+    AdaptiveAsha: _halving,
+    AsyncHalving: _halving,
+    Azure: _azure,
+    Double: _bounds,
+    EnvironmentVariables: _variables,
+    ExperimentConfig: _experiment,
+    Int: _bounds,
+    Log: _exponents,
+    LogPolicy: _pattern,
+    Profiling: _profiling,
+    SharedFs: _shared_fs,
+}

@@ -1,0 +1,93 @@
+"""Where a configuration comes from: its data, and the place of each part for errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
+
+from ..errors import ConfigError
+from ._plain import plain
+from ._words import Path, shown
+from ._yaml import Mark, parse_yaml
+
+
+@dataclass
+class Source:
+    """One file, one text or one mapping; `name` is None for a mapping."""
+
+    name: str | None
+    data: dict[str, Any]
+    keys: dict[Path, Mark] = field(default_factory=dict)
+    values: dict[Path, Mark] = field(default_factory=dict)
+    overridden: dict[Path, str] = field(default_factory=dict)
+
+    def place(self, path: Path, *, of_key: bool = False) -> str:
+        """Return what stands before an error about `path`: `const.yaml:7:15: `, or the option that set it, or nothing."""
+        for length in range(len(path), 0, -1):
+            part = path[:length]
+            if part in self.overridden:
+                return f"{self.overridden[part]}: "
+            of_key = of_key or length < len(path)
+            mark = (self.keys if of_key else self.values).get(part) or self.values.get(part)
+            if mark and self.name:
+                return f"{self.name}:{mark[0]}:{mark[1]}: "
+        return f"{self.name}: " if self.name else ""
+
+    def order(self, path: Path) -> Mark:
+        """Return what to sort errors by: the line and column of the nearest part that has one."""
+        for length in range(len(path), 0, -1):
+            mark = self.keys.get(path[:length]) or self.values.get(path[:length])
+            if mark:
+                return mark
+        return (0, 0)
+
+    def holds(self, path: Path) -> bool:
+        """Return whether something under `path` was written here."""
+        return path in self.keys or path in self.values or path in self.overridden
+
+    def moved(self, old: Path, new: Path) -> None:
+        """Take note that what was written at `old` is now at `new`."""
+        for marks in (self.keys, self.values):
+            for path in [p for p in marks if p[: len(old)] == old]:
+                marks.setdefault((*new, *path[len(old) :]), marks[path])
+        for path in [p for p in self.overridden if p[: len(old)] == old]:
+            self.overridden.setdefault((*new, *path[len(old) :]), self.overridden[path])
+
+
+def from_mapping(mapping: Any, name: str | None = None) -> tuple[Source, list[str]]:
+    """Return the source that a mapping is, and its problems."""
+    problems: list[str] = []
+    data = plain(mapping, lambda path, text: problems.append(f"{name}: {text}" if name else text))
+    if not isinstance(data, dict):
+        return Source(name, {}), problems or [_not_a_map(name, data)]
+    return Source(name, data), problems
+
+
+def from_text(text: str, name: str) -> tuple[Source, list[str]]:
+    """Return the source that a YAML text is, and its problems; ConfigError where it is not YAML at all."""
+    document = parse_yaml(text, name)
+    problems = [f"{name}:{line}:{column}: {text}" for (line, column), text in document.problems]
+    source = Source(name, {}, document.keys, document.values)
+    data = plain(document.data, lambda path, text: problems.append(source.place(path) + text))
+    if data is not None and not isinstance(data, dict):
+        return source, problems or [_not_a_map(name, data)]
+    source.data = data or {}
+    return source, problems
+
+
+def from_file(path: FilePath) -> tuple[Source, list[str]]:
+    """Return the source that a file is, and its problems; ConfigError where it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"cannot read the configuration {str(path)!r}: {reason}; name a YAML file") from None
+    return from_text(text, str(path))
+
+
+def _not_a_map(name: str | None, data: Any) -> str:
+    prefix = f"{name}: " if name else ""
+    return f"{prefix}the configuration is {shown(data)}; give a map such as searcher: {{name: single, …}}"

@@ -1,0 +1,110 @@
+"""The settings of each type of checkpoint storage; `checkpoint_storage.type` says which."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from ._marks import CLUSTER, RETIRED, SECRET, expects, needed
+
+Keep = Annotated[int, Meta(ge=0)]
+Prefix = Annotated[str, Meta(pattern=r"^(?!(.*/)?\.\.(/|$))"), expects("a path within the bucket, without '..' in it")]
+
+
+class StorageConfig(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What all types have in common: which checkpoints are kept when the experiment ends."""
+
+    save_experiment_best: Keep = 0
+    """How many of the experiment's best checkpoints to keep."""
+    save_trial_best: Keep = 1
+    """How many of each trial's best checkpoints to keep."""
+    save_trial_latest: Keep = 1
+    """How many of each trial's latest checkpoints to keep."""
+
+    @property
+    def type(self) -> str:
+        """The name under which the storage is registered."""
+        return str(self.__struct_config__.tag)
+
+
+class SharedFs(StorageConfig, frozen=True, tag="shared_fs"):
+    """A directory that every machine of the experiment sees."""
+
+    host_path: Annotated[str, needed("name the directory")]
+    """The directory."""
+    storage_path: str | None = None
+    """Where in it checkpoints go: a relative path, or one below `host_path`."""
+    propagation: Annotated[str, CLUSTER] = "rprivate"
+    """How the mount behaves in a container."""
+    container_path: Annotated[str, RETIRED] | None = None
+    """Where a container would see the directory."""
+    checkpoint_path: Annotated[str, RETIRED] | None = None
+    """What `storage_path` was once called."""
+    tensorboard_path: Annotated[str, RETIRED] | None = None
+    """Where event files once went."""
+
+
+class Directory(StorageConfig, frozen=True, tag="directory"):
+    """A directory, as it is named."""
+
+    container_path: Annotated[str, needed("name the directory")]
+    """The directory."""
+
+
+class S3(StorageConfig, frozen=True, tag="s3"):
+    """Amazon S3 and whatever speaks its protocol; needs `s3fs`."""
+
+    bucket: Annotated[str, needed("name the bucket")]
+    """The bucket."""
+    access_key: Annotated[str, SECRET] | None = None
+    """The access key; without it the environment's credentials are used."""
+    secret_key: Annotated[str, SECRET] | None = None
+    """The secret key."""
+    endpoint_url: str | None = None
+    """The server, where it is not Amazon's."""
+    prefix: Prefix | None = None
+    """Where in the bucket checkpoints go."""
+
+
+class Gcs(StorageConfig, frozen=True, tag="gcs"):
+    """Google Cloud Storage; needs `gcsfs` and the environment's credentials."""
+
+    bucket: Annotated[str, needed("name the bucket")]
+    """The bucket."""
+    prefix: Prefix | None = None
+    """Where in the bucket checkpoints go."""
+
+
+class Azure(StorageConfig, frozen=True, tag="azure"):
+    """Azure Blob Storage; needs `adlfs`."""
+
+    container: Annotated[str, needed("name the container")]
+    """The container."""
+    connection_string: Annotated[str, SECRET] | None = None
+    """The connection string; instead of `account_url` and `credential`."""
+    account_url: str | None = None
+    """The account's URL."""
+    credential: Annotated[str, SECRET] | None = None
+    """The credential that goes with `account_url`."""
+
+
+class Hdfs(StorageConfig, frozen=True, tag="hdfs"):
+    """The Hadoop file system; needs `pyarrow`."""
+
+    hdfs_url: Annotated[str, needed("give the name node's URL, such as http://namenode:50070")]
+    """The name node."""
+    hdfs_path: Annotated[str, Meta(pattern="^/"), expects("an absolute path"), needed("give an absolute path")]
+    """Where checkpoints go."""
+    user: str | None = None
+    """The user to act as."""
+
+
+STORAGES: dict[str, type[Struct]] = {
+    "azure": Azure,
+    "directory": Directory,
+    "gcs": Gcs,
+    "hdfs": Hdfs,
+    "s3": S3,
+    "shared_fs": SharedFs,
+}

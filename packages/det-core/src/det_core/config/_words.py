@@ -1,0 +1,81 @@
+"""How errors put a value, a path and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from ._types import Type, base_of, choices_of, item_of, type_of
+
+Path = tuple[str | int, ...]
+_PLAIN = {bool: "true or false", dict: "a map", Any: "any value"}
+_LONGEST = 60
+
+
+def dotted(path: Path) -> str:
+    """Return a path as people write it: `bind_mounts[0].host_path`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def shown(value: Any) -> str:
+    """Return a value as YAML would show it; containers by their kind, long text cut short."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a map"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if isinstance(value, str):
+        return repr(value if len(value) <= _LONGEST else value[:_LONGEST] + "…")
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    return str(value) if isinstance(value, int | float) else f"a Python {type(value).__name__}"
+
+
+def expected(type_: Type) -> str:
+    """Return what a value of this type would be, to follow 'give'."""
+    if "expects" in type_.marks:
+        return str(type_.marks["expects"])
+    return " or ".join(_expected(arm, type_) for arm in type_.arms)
+
+
+def _expected(arm: Any, type_: Type) -> str:
+    base = base_of(arm)
+    if base is Annotated:
+        return expected(type_of(arm))
+    if base is int:
+        return _number("a whole number", type_.bounds)
+    if base is float:
+        return _number("a number", type_.bounds)
+    if base is str:
+        pattern = type_.bounds.get("pattern")
+        return f"text that matches {pattern}" if pattern else "text"
+    if base is Literal:
+        return "one of " + ", ".join(str(choice) for choice in choices_of(arm))
+    if base is list:
+        inner = expected(item_of(arm)) if item_of(arm).arm is not Any else "values"
+        return f"a list of {inner}" if inner in ("text", "values") else f"a list, each item {inner}"
+    return _PLAIN.get(base, "a map" if hasattr(arm, "__struct_fields__") else "a value that it takes")
+
+
+def _number(noun: str, bounds: dict[str, Any]) -> str:
+    low, high, above = bounds.get("ge"), bounds.get("le"), bounds.get("gt")
+    if low is not None and high is not None:
+        return f"{noun} from {low} to {high}"
+    if low is not None:
+        return f"{noun}, {low} or more"
+    if above is not None:
+        return f"{noun} above {above}"
+    return f"{noun}, {high} or less" if high is not None else noun
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that `name` was most likely meant to be."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None

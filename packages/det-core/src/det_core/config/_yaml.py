@@ -1,0 +1,187 @@
+"""YAML 1.2 through PyYAML's safe C loader, with the place of every key and value."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from ..errors import ConfigError
+from ._plain import DEEPEST
+from ._words import Path, dotted, shown
+
+Mark = tuple[int, int]
+_STR = "tag:yaml.org,2002:str"
+_MERGE = "tag:yaml.org,2002:merge"
+_MOST_VALUES = 200_000
+_SCALARS: tuple[tuple[str, str, str], ...] = (
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+    ("merge", r"<<", "<"),
+)
+RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+for _name, _pattern, _starts in _SCALARS:
+    for _start in _starts:
+        _entry = (f"tag:yaml.org,2002:{_name}", re.compile(f"(?:{_pattern})$"))
+        RESOLVERS.setdefault(_start.replace("\0", ""), []).append(_entry)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Composes nodes by YAML 1.2: `1e-3` is a number, `on`, `012` and `1:30` are not what YAML 1.1 made of them."""
+
+    yaml_implicit_resolvers = RESOLVERS
+
+
+@dataclass
+class Document:
+    """A parsed file: its data, and where each key and each value begins (line and column, from 1)."""
+
+    data: Any
+    keys: dict[Path, Mark] = field(default_factory=dict)
+    values: dict[Path, Mark] = field(default_factory=dict)
+    problems: list[tuple[Mark, str]] = field(default_factory=list)
+
+
+def parse_yaml(text: str, name: str) -> Document:
+    """Return the one document in `text`; ConfigError with the place where it is not YAML."""
+    loader = None
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        raise ConfigError(f"{place}: not valid YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        reason = getattr(error, "reason", None) or str(error).splitlines()[0]
+        raise ConfigError(f"{name}: not valid YAML: {reason}") from None
+    except RecursionError:
+        raise ConfigError(f"{name}: nested too deep to read; flatten it") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+    document = Document(None)
+    if node is not None:
+        document.data = _Builder(document).value(node, ())
+    return document
+
+
+def scalar(text: str) -> Any:
+    """Return what a plain YAML scalar stands for: a number, true, false, null, or the text itself."""
+    for tag, pattern in RESOLVERS.get(text[:1], []):
+        if pattern.match(text):
+            return _convert(tag, text)
+    return text
+
+
+def _convert(tag: str, text: str) -> Any:
+    name = tag.rpartition(":")[2]
+    if name == "null":
+        return None
+    if name == "bool":
+        return text.lower() == "true"
+    if name == "int":
+        digits = text.replace("_", "")
+        based = digits[:2] in ("0o", "0x")
+        return int(digits, 0) if based else int(digits) if len(digits) <= 4000 else text
+    if name == "float":
+        return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return text
+
+
+class _Builder:
+    """Turns nodes into data; an alias is copied, up to a number of values that no honest file reaches."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._open: set[int] = set()
+        self._count = 0
+
+    def value(self, node: yaml.Node, path: Path) -> Any:
+        mark = _mark(node)
+        self._document.values.setdefault(path, mark)
+        self._count += 1
+        if id(node) in self._open or len(path) > DEEPEST or self._count > _MOST_VALUES:
+            return self._refuse(mark, _why(id(node) in self._open, len(path) > DEEPEST, path))
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._map(node, path)
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+        finally:
+            self._open.discard(id(node))
+
+    def _refuse(self, mark: Mark, text: str) -> None:
+        if self._count <= _MOST_VALUES + 1:
+            self._document.problems.append((mark, text))
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+        if node.tag in (_STR, _MERGE):
+            return node.value
+        pattern = {tag: pattern for entries in RESOLVERS.values() for tag, pattern in entries}.get(node.tag)
+        if pattern is not None and pattern.match(node.value):
+            return _convert(node.tag, node.value)
+        tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+        self._refuse(
+            _mark(node), f"{dotted(path)} has the tag {tag}, which does not fit; write the value without a tag"
+        )
+        return None
+
+    def _map(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        own: dict[str, Any] = {}
+        inherited: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == _MERGE:
+                for merged in self._merged(value_node, path):
+                    inherited = merged | inherited
+                continue
+            key = self._key(key_node, path)
+            if key is None:
+                continue
+            if key in own:
+                first = self._document.keys[(*path, key)][0]
+                text = f"the key {dotted((*path, key))!r} is given twice, first in line {first}; keep one"
+                self._refuse(_mark(key_node), text)
+                continue
+            self._document.keys[(*path, key)] = _mark(key_node)
+            self._document.values.pop((*path, key), None)
+            own[key] = self.value(value_node, (*path, key))
+        return inherited | own
+
+    def _merged(self, node: yaml.Node, path: Path) -> Iterator[dict[str, Any]]:
+        for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            if not isinstance(source, yaml.MappingNode):
+                self._refuse(_mark(source), "<< takes a map, or a list of maps, by alias")
+            elif isinstance(value := self.value(source, path), dict):
+                yield value
+
+    def _key(self, node: yaml.Node, path: Path) -> str | None:
+        value = self._scalar(node, path) if isinstance(node, yaml.ScalarNode) else node.value
+        if isinstance(value, str):
+            return value
+        where = f" of {dotted(path)}" if path else ""
+        self._refuse(_mark(node), f"the key {shown(value)}{where} is not text; put it in quotes")
+        return None
+
+
+def _mark(node: yaml.Node) -> Mark:
+    return node.start_mark.line + 1, node.start_mark.column + 1
+
+
+def _why(is_open: bool, too_deep: bool, path: Path) -> str:
+    if is_open:
+        return f"{dotted(path)} contains itself through an alias; write it out"
+    if too_deep:
+        return f"{dotted(path[:3])} is nested more than {DEEPEST} deep; flatten it"
+    return f"aliases unfold to more than {_MOST_VALUES} values; write less"
