@@ -96,6 +96,13 @@ class TrialHost(ABC):
     def finished(self, outcome: Outcome, message: str = "") -> None:
         """Say how the run ended, as the last word."""
 
+    def completed(self, batches: int, metrics: Mapping[str, Any], length: int) -> Target:
+        """Complete the target with a metric whose validation may have been reported before; return the next target."""
+        return self.validated(batches, metrics, length)
+
+    def deleted(self, uuid: str) -> None:
+        """Record that a checkpoint's files are deleted."""
+
     def best_validation(self) -> float | None:
         """Ask for the best value of the searcher's metric in the whole experiment so far."""
         return None

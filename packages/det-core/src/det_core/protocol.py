@@ -38,6 +38,20 @@ class Validated(msgspec.Struct, frozen=True, tag="validated"):
     length: int | None
 
 
+class Completed(msgspec.Struct, frozen=True, tag="completed"):
+    """The target is reached, with the searcher's metric; the answer is the next target."""
+
+    batches: int
+    metrics: dict[str, Any]
+    length: int
+
+
+class Deleted(msgspec.Struct, frozen=True, tag="deleted"):
+    """A checkpoint's files are deleted; the answer says that it is recorded."""
+
+    uuid: str
+
+
 class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
     """A checkpoint is published at `storage`; the answer says that it is recorded."""
 
@@ -87,7 +101,7 @@ class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
     reason: str
 
 
-Question = AskTarget | AskBest | Validated | Checkpointed | Finished
+Question = AskTarget | AskBest | Validated | Completed | Checkpointed | Deleted | Finished
 Word = Hello | Question | Reported | Progressed | Status
 Reply = Answer | Preempt
 

@@ -16,6 +16,8 @@ from .protocol import (
     AskBest,
     AskTarget,
     Checkpointed,
+    Completed,
+    Deleted,
     Finished,
     Preempt,
     Progressed,
@@ -57,6 +59,12 @@ class RemoteHost(TrialHost):
 
     def validated(self, batches: int, metrics: Mapping[str, Any], length: int | None) -> Target:
         return self._aimed(self._ask(Validated(batches, dict(metrics), length)))
+
+    def completed(self, batches: int, metrics: Mapping[str, Any], length: int) -> Target:
+        return self._aimed(self._ask(Completed(batches, dict(metrics), length)))
+
+    def deleted(self, uuid: str) -> None:
+        self._ask(Deleted(uuid))
 
     def checkpointed(self, manifest: Manifest, storage: str) -> None:
         self._ask(Checkpointed(manifest, storage))

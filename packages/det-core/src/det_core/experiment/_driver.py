@@ -32,6 +32,8 @@ from ..protocol import (
     AskBest,
     AskTarget,
     Checkpointed,
+    Completed,
+    Deleted,
     Finished,
     Hello,
     Preempt,
@@ -259,7 +261,7 @@ class Driver:
         if self._wish is not None:
             return
         slots = self._config.resources.slots_per_trial
-        for live in [l for l in self._trials.values() if l.queued]:
+        for live in [each for each in self._trials.values() if each.queued]:
             lease = self._store.slots.lease(self._id, slots, max(self._settings.slots, 1))
             if lease is None:
                 return
@@ -310,10 +312,8 @@ class Driver:
             slots=max(1, len(slots)),
             warm=warm and checkpoint is not None,
         )
-        user = dict(
-            v.partition("=")[::2]
-            for v in self._config.environment.variables_for("cuda" if self._settings.gpus else "cpu")
-        )
+        variables = self._config.environment.environment_variables
+        user = dict(v.partition("=")[::2] for v in (variables.cuda if self._settings.gpus else variables.cpu))
         devices = {}
         if self._settings.gpus:
             devices["CUDA_VISIBLE_DEVICES"] = ",".join(self._settings.gpus[s] for s in slots)
@@ -328,8 +328,9 @@ class Driver:
         active = live.active
         assert active is not None
         live.active = None
-        if active.connection is not None:
-            active.connection.close()
+        for connection in [active.connection, *active.others]:
+            if connection is not None:
+                connection.close()
         self._store.slots.release(active.lease)
         self._settle(live, active, status)
         with self._store.transaction():
@@ -348,8 +349,7 @@ class Driver:
         """Decide what a trial is after its run ended."""
         outcome = active.outcome
         if outcome is None and status == 0:
-            outcome = Outcome.PREEMPTED if active.preempting and not live.plan.closed else Outcome.COMPLETED
-            active.outcome = outcome
+            outcome = active.outcome = Outcome.COMPLETED
         match outcome:
             case Outcome.COMPLETED:
                 self._completed(live)
@@ -368,12 +368,12 @@ class Driver:
                 self._failed(live, active, status)
 
     def _completed(self, live: Live) -> None:
-        if live.plan.wanted and live.plan.until is not None and not live.plan.closed and self._is_trial_class():
-            return  # the searcher raised the target while the run was ending
-        if not live.plan.closed and not live.plan.wanted and self._is_trial_class():
+        if not live.plan.closed and not live.plan.wanted:
             self._store.trials.update(live.id, state=TrialState.WAITING)
-            return
-        self._exit(live, Exit.COMPLETED, TrialState.COMPLETED)
+        elif not live.plan.closed and self._is_trial_class():
+            self._store.trials.update(live.id, state=TrialState.QUEUED)  # its target was raised while the run was ending
+        else:
+            self._exit(live, Exit.COMPLETED, TrialState.COMPLETED)
 
     def _preempted(self, live: Live) -> None:
         if live.plan.closed:
@@ -435,9 +435,12 @@ class Driver:
         if live is None or live.active is None:
             connection.close()
             return
-        live.active.connection = connection
+        if hello.rank == 0:
+            live.active.connection = connection
+        else:
+            live.active.others.append(connection)
         if live.active.preempting:
-            self._send(live, Preempt("the run is to end"))
+            self._send_to(connection, Preempt("the run is to end"))
 
     def _hear(self, run_id: int, connection: wire.Connection, word: Word) -> None:
         live = self._by_run.get(run_id)
@@ -448,7 +451,7 @@ class Driver:
         except DetError as error:
             answer = Answer(error=str(error))
         if answer is not None:
-            self._send(live, answer)
+            self._send_to(connection, answer)
 
     def _answer(self, live: Live, active: Active, word: Word) -> Answer | None:
         match word:
@@ -456,6 +459,11 @@ class Driver:
                 return Answer(target=self._target(live))
             case Validated():
                 return Answer(target=self._validated(live, active, word))
+            case Completed():
+                return Answer(target=self._completed_target(live, active, word))
+            case Deleted():
+                self._store.checkpoints.mark_deleted(word.uuid)
+                return Answer()
             case Checkpointed():
                 self._checkpointed(live, active, word.manifest, word.storage)
                 return Answer()
@@ -483,20 +491,31 @@ class Driver:
 
     def _validated(self, live: Live, active: Active, word: Validated) -> Target:
         best = self._is_best(word.metrics)
-        length = word.length if word.length is not None and word.length < NEVER else self._length(word)
+        length = word.length if word.length is not None and word.length < NEVER else self._length(live, word)
+        active.validated_at = word.batches
         with self._store.transaction():
             self._reported(live, active, "validation", word.batches, word.metrics)
             self._happened(events.Validated(live.plan.request, length, word.batches, word.metrics))
         return self._target(live, best)
 
-    def _length(self, word: Validated) -> int:
-        """Return a validation's position in the searcher's unit."""
+    def _completed_target(self, live: Live, active: Active, word: Completed) -> Target:
+        """Take a script's word that it reached its target; the validation's metrics, reported before, are not replaced."""
+        with self._store.transaction():
+            if active.validated_at != word.batches:
+                self._reported(live, active, "validation", word.batches, word.metrics)
+            self._happened(events.Validated(live.plan.request, word.length, word.batches, word.metrics))
+        return self._target(live)
+
+    def _length(self, live: Live, word: Validated) -> int:
+        """Return the position, in the searcher's unit, of a validation that does not complete the target."""
         if self._unit == "epochs":
-            return int(word.metrics.get("epochs", 0))
-        if self._unit == "records":
+            length = int(word.metrics.get("epochs", 0))
+        elif self._unit == "records":
             size = self._config.hyperparameters.get("global_batch_size")
-            return word.batches * int(getattr(size, "val", 1))
-        return word.batches
+            length = word.batches * int(getattr(size, "val", 1))
+        else:
+            length = word.batches
+        return length if live.plan.until is None else min(length, live.plan.until - 1)
 
     def _reported(self, live: Live, active: Active, group: str, batches: int, metrics: dict[str, Any]) -> None:
         active.progressed_to = max(active.progressed_to, batches)
@@ -528,10 +547,7 @@ class Driver:
             checkpoint=checkpoint,
         )
 
-    def _send(self, live: Live, reply: Answer | Preempt) -> None:
-        connection = live.active.connection if live.active else None
-        if connection is None:
-            return
+    def _send_to(self, connection: wire.Connection, reply: Answer | Preempt) -> None:
         try:
             connection.send(encode(reply))
         except (wire.ConnectionLost, TimeoutError, OSError):
@@ -543,9 +559,11 @@ class Driver:
         active = live.active
         assert active is not None
         active.preempting = True
-        self._send(live, Preempt(reason))
+        connections = [active.connection] if active.connection else []
+        for connection in [*connections, *active.others]:
+            self._send_to(connection, Preempt(reason))
         if not self._is_trial_class() and active.connection is None:
-            self.engine.terminate(active.run.id)
+            self.engine.terminate(active.run.id)  # a script that does not use the Core API
 
     def _stop_all(self, wish: ExperimentState, reason: str) -> None:
         if self._wish is not ExperimentState.ERROR:

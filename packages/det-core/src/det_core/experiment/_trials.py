@@ -18,11 +18,13 @@ class Active:
     lease: Lease
     spec_batches: int
     connection: wire.Connection | None = None
+    others: list[wire.Connection] = field(default_factory=list)
     preempting: bool = False
     outcome: Outcome | None = None
     message: str = ""
     traceback: str = ""
     progressed_to: int = 0
+    validated_at: int = -1
 
 
 @dataclass

@@ -1,0 +1,187 @@
+"""Checkpoints of scripts: directories in, directories out."""
+
+from __future__ import annotations
+
+import enum
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from ..checkpoint import Manifest, read_checkpoint, write_checkpoint, write_sharded_checkpoint
+from ..distributed import DistributedContext
+from ..errors import CheckpointError
+from ..host import HostLost, TrialHost
+from ..storage import Storage
+from ._steps import Steps
+
+Selector = Callable[[str], bool]
+METADATA = "metadata.json"
+
+
+class DownloadMode(enum.Enum):
+    """Whether the ranks of one host share a download."""
+
+    LocalWorkersShareDownload = "LOCAL_WORKERS_SHARE_DOWNLOAD"
+    NoSharedDownload = "NO_SHARED_DOWNLOAD"
+
+
+class CheckpointContext:
+    """Puts directories into checkpoint storage, each under a uuid of its own, and gets them back.
+
+    `metadata` is JSON; `steps_completed` in it is the position that the checkpoint stands for, by default the newest that was
+    reported.
+    """
+
+    def __init__(
+        self,
+        host: TrialHost,
+        storage: Storage,
+        distributed: DistributedContext,
+        steps: Steps,
+        experiment_id: int | None,
+        trial_id: int | None,
+        unrecorded: Callable[[Manifest], None],
+    ) -> None:
+        self._host, self._storage, self._distributed, self._steps = host, storage, distributed, steps
+        self._experiment_id, self._trial_id, self._unrecorded = experiment_id, trial_id, unrecorded
+
+    def upload(
+        self,
+        ckpt_dir: str | Path | None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        shard: bool = False,
+        selector: Selector | None = None,
+    ) -> str:
+        """Store the files of `ckpt_dir`, or those that `selector` picks by their relative names; return the uuid.
+
+        With `shard` every rank calls it, those without files with None, and the directories become one checkpoint; without,
+        only rank 0 may.
+        """
+        directory = Path(ckpt_dir) if ckpt_dir is not None else None
+        if directory is not None and not directory.is_dir():
+            raise CheckpointError(f"{directory} is not a directory; give the one that holds the files to store")
+        if shard:
+            return self._sharded(directory, metadata, selector)
+        self._chief("upload a checkpoint without shard=True")
+        if directory is None:
+            raise RuntimeError("ckpt_dir is None; only ranks that upload with shard=True may have no files")
+        return self._whole(lambda path: _copy(directory, path, selector), metadata)
+
+    @contextmanager
+    def store_path(
+        self, metadata: Mapping[str, Any] | None = None, *, shard: bool = False
+    ) -> Iterator[tuple[Path, str]]:
+        """Give an empty directory to fill and the uuid that it is stored under when the body ends well."""
+        uuid = str(uuid4())
+        if shard:
+            uuid = self._distributed.broadcast(uuid)
+        else:
+            self._chief("store a checkpoint without shard=True")
+        scratch = Path(tempfile.mkdtemp(prefix="det-checkpoint-"))
+        try:
+            yield scratch, uuid
+            if shard:
+                self._sharded(scratch, metadata, None, uuid)
+            else:
+                self._whole(lambda path: _copy(scratch, path, None), metadata, uuid)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    @contextmanager
+    def restore_path(
+        self,
+        storage_id: str,
+        download_mode: DownloadMode = DownloadMode.LocalWorkersShareDownload,
+        *,
+        selector: Selector | None = None,
+    ) -> Iterator[Path]:
+        """Give a local directory with the checkpoint's files, verified; it may be gone afterwards."""
+        with read_checkpoint(self._storage, storage_id, selector) as (path, _):
+            yield path
+
+    def download(
+        self,
+        storage_id: str,
+        ckpt_dir: str | Path,
+        download_mode: DownloadMode = DownloadMode.LocalWorkersShareDownload,
+        *,
+        selector: Selector | None = None,
+    ) -> None:
+        """Copy the checkpoint's files into `ckpt_dir`."""
+        share = download_mode is DownloadMode.LocalWorkersShareDownload and selector is None
+        if not share or self._distributed.local_rank == 0:
+            with read_checkpoint(self._storage, storage_id, selector) as (path, _):
+                _copy(path, Path(ckpt_dir), None)
+        if share:
+            self._distributed.barrier()
+
+    def get_metadata(self, storage_id: str) -> dict[str, Any]:
+        """Return the metadata that the checkpoint was stored with."""
+        with self._storage.restore(storage_id, lambda name: name == METADATA) as path:
+            found: dict[str, Any] = json.loads((path / METADATA).read_text())
+        return found
+
+    def delete(self, storage_id: str) -> None:
+        """Delete a checkpoint for good; rank 0 only."""
+        self._chief("delete a checkpoint")
+        self._storage.delete(storage_id)
+        self._host.deleted(storage_id)
+
+    def _whole(self, fill: Callable[[Path], None], metadata: Mapping[str, Any] | None, uuid: str | None = None) -> str:
+        manifest = write_checkpoint(self._storage, fill, uuid=uuid, **self._facts(metadata))
+        self._record(manifest)
+        return manifest.uuid
+
+    def _sharded(
+        self,
+        directory: Path | None,
+        metadata: Mapping[str, Any] | None,
+        selector: Selector | None,
+        uuid: str | None = None,
+    ) -> str:
+        manifest = write_sharded_checkpoint(
+            self._storage,
+            directory,
+            rank=self._distributed.rank,
+            allgather=self._distributed.allgather,
+            uuid=uuid,
+            selector=selector,
+            **self._facts(metadata),
+        )
+        if self._distributed.rank == 0:
+            self._record(manifest)
+        return manifest.uuid
+
+    def _facts(self, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+        given = dict(metadata or {})
+        return {
+            "framework": "",
+            "batches": int(given.get("steps_completed", self._steps.completed)),
+            "experiment_id": self._experiment_id,
+            "trial_id": self._trial_id,
+            "metadata": given,
+        }
+
+    def _record(self, manifest: Manifest) -> None:
+        try:
+            self._host.checkpointed(manifest, self._storage.url(manifest.uuid))
+        except HostLost:
+            self._unrecorded(manifest)
+
+    def _chief(self, what: str) -> None:
+        if self._distributed.rank != 0:
+            raise RuntimeError(f"rank {self._distributed.rank} tried to {what}; only rank 0 may")
+
+
+def _copy(source: Path, target: Path, selector: Selector | None) -> None:
+    for file in sorted(source.rglob("*")):
+        name = file.relative_to(source).as_posix()
+        if file.is_file() and (selector is None or selector(name)):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, target / name)

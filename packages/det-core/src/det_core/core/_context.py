@@ -1,0 +1,128 @@
+"""`core.init()`: the script's side of a run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..checkpoint import Manifest
+from ..distributed import DistributedContext
+from ..environ import WorkerEnv
+from ..errors import InvalidHP
+from ..host import Outcome, Target, TrialHost
+from ..local import LocalHost, print_report
+from ..plugins import Plugins
+from ..storage import Storage, open_storage
+from ..worker import connect, spool, storage_of
+from ._checkpoint import CheckpointContext
+from ._info import ClusterInfo, info_of
+from ._preempt import PreemptContext, PreemptMode
+from ._profiler import ProfilerContext
+from ._searcher import SearcherContext
+from ._steps import Steps
+from ._train import TensorboardMode, TrainContext
+
+
+class Context:
+    """What a script may ask and tell; made by `init`, used as a context manager.
+
+    `info` is None outside of `det run`. Leaving it with InvalidHP says so to the searcher and ends the process with status 0.
+    """
+
+    def __init__(
+        self,
+        host: TrialHost,
+        storage: Storage,
+        distributed: DistributedContext,
+        env: WorkerEnv | None,
+        preempt_mode: PreemptMode,
+        tensorboard_mode: TensorboardMode,
+    ) -> None:
+        steps = Steps(completed=env.steps_completed if env else 0)
+        searcher = env.config.searcher if env else None
+        self._host = host
+        self.info: ClusterInfo | None = info_of(env) if env else None
+        self.distributed = distributed
+        self.train = TrainContext(
+            host, steps, env.tensorboard_dir if env else None, distributed.rank, tensorboard_mode
+        )
+        self.checkpoint = CheckpointContext(
+            host,
+            storage,
+            distributed,
+            steps,
+            env.experiment_id if env else None,
+            env.trial_id if env else None,
+            _unrecorded(env),
+        )
+        self.preempt = PreemptContext(host, distributed, preempt_mode)
+        length = getattr(searcher, "max_length", None)
+        unit = length.unit if length is not None else "batches" if env else "epochs"
+        metric = (searcher.metric if searcher else None) or "metric"
+        self.searcher = SearcherContext(host, steps, distributed, metric, unit)
+        self.profiler = ProfilerContext(host, steps, distributed.local_rank)
+
+    def close(self) -> None:
+        """Give the connection back; twice is harmless."""
+        self.profiler.off()
+        self._host.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            if isinstance(error, InvalidHP):
+                if self.distributed.rank == 0:
+                    self._host.finished(Outcome.INVALID_HP, str(error))
+                sys.exit(0)
+        finally:
+            self.close()
+
+
+def init(
+    *,
+    distributed: DistributedContext | None = None,
+    checkpoint_storage: str | None = None,
+    preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+    tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
+) -> Context:
+    """Return the context of this run, or, outside of `det run`, one with harmless stand-ins.
+
+    `checkpoint_storage` is a directory or a URL that fsspec knows, and overrides the configuration's; outside of `det run` it is
+    by default `checkpoints` in the store's home. Raises ValueError in a run of several slots without `distributed`.
+    """
+    env = WorkerEnv.read(os.environ)
+    if env is not None and env.slots > 1 and distributed is None:
+        raise ValueError(f"this run has {env.slots} slots; give core.init() a DistributedContext, such as from_torch_distributed()")
+    ranks = distributed or DistributedContext()
+    if env is None:
+        home = Path(os.environ.get("DET_HOME") or Path.home() / ".det")
+        storage = open_storage(checkpoint_storage, home / "checkpoints")
+        return Context(_Alone(), storage, ranks, None, preempt_mode, tensorboard_mode)
+    storage = open_storage(checkpoint_storage, env.checkpoint_root) if checkpoint_storage else _configured(env)
+    return Context(connect(env), storage, ranks, env, preempt_mode, tensorboard_mode)
+
+
+class _Alone(LocalHost):
+    """The stand-in for a driver: prints reports, and has one operation of length 1."""
+
+    def __init__(self) -> None:
+        super().__init__(Target(n=1, unit="epochs"), listener=print_report)
+
+    def completed(self, batches: int, metrics: Any, length: int) -> Target:
+        self._target = Target(n=None)
+        return self._target
+
+
+def _configured(env: WorkerEnv) -> Storage:
+    return storage_of(env, Plugins.installed(strict=os.environ.get("DET_STRICT_PLUGINS") == "1"))
+
+
+def _unrecorded(env: WorkerEnv | None) -> Callable[[Manifest], None]:
+    return (lambda manifest: spool(env, manifest)) if env else (lambda manifest: None)
+

@@ -1,0 +1,97 @@
+"""Samples of what the machine does, in the background."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from ..host import HostLost, TrialHost
+from ._steps import Steps
+
+
+class ProfilerContext:
+    """Reports the load of processor, memory, disk and network as metrics of the group `system`.
+
+    One rank of each host samples. Linux only: elsewhere there is nothing to read, and nothing is reported.
+    """
+
+    def __init__(self, host: TrialHost, steps: Steps, local_rank: int) -> None:
+        self._host, self._steps, self._local_rank = host, steps, local_rank
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def on(self, sampling_interval: float = 1, samples_per_report: int = 10) -> None:
+        """Sample every `sampling_interval` seconds and report the mean of every `samples_per_report`; twice is once."""
+        if sampling_interval < 0.1:
+            raise ValueError(f"sampling_interval is {sampling_interval}; give 0.1 seconds or more")
+        if not isinstance(samples_per_report, int) or samples_per_report < 1:
+            raise ValueError(f"samples_per_report is {samples_per_report!r}; give a whole number of 1 or more")
+        if self._thread is not None or self._local_rank != 0:
+            return
+        self._stop.clear()
+        arguments = (sampling_interval, samples_per_report)
+        self._thread = threading.Thread(target=self._sample, args=arguments, name="det-profiler", daemon=True)
+        self._thread.start()
+
+    def off(self) -> None:
+        """Stop sampling; harmless when it is off."""
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join(timeout=5)
+            self._thread = None
+
+    def _sample(self, interval: float, count: int) -> None:
+        before, samples = _read(), []
+        while not self._stop.wait(interval):
+            now = _read()
+            samples.append(_rates(before, now))
+            before = now
+            if len(samples) >= count:
+                means = {name: sum(s[name] for s in samples) / len(samples) for name in samples[0]}
+                samples.clear()
+                try:
+                    self._host.report("system", self._steps.completed, means)
+                except HostLost:
+                    return
+
+
+def _read() -> dict[str, float]:
+    """Return counters since the start of the machine, and the memory that is used."""
+    values = {"time": time.monotonic()}
+    for name, reader in (("stat", _cpu), ("meminfo", _memory), ("net/dev", _network), ("diskstats", _disk)):
+        try:
+            values |= reader(Path("/proc", name).read_text().splitlines())
+        except (OSError, ValueError, IndexError):
+            continue
+    return values
+
+
+def _rates(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
+    seconds = max(now["time"] - before["time"], 1e-6)
+    rates = {"memory_used_bytes": now.get("memory", 0.0)}
+    busy, total = now.get("cpu_busy", 0.0) - before.get("cpu_busy", 0.0), now.get("cpu", 0.0) - before.get("cpu", 0.0)
+    rates["cpu_util"] = 100.0 * busy / total if total > 0 else 0.0
+    for name in ("net_received", "net_sent", "disk_read", "disk_written"):
+        rates[f"{name}_bytes_per_second"] = (now.get(name, 0.0) - before.get(name, 0.0)) / seconds
+    return rates
+
+
+def _cpu(lines: list[str]) -> dict[str, float]:
+    ticks = [float(value) for value in lines[0].split()[1:9]]
+    return {"cpu": sum(ticks), "cpu_busy": sum(ticks) - ticks[3] - ticks[4]}
+
+
+def _memory(lines: list[str]) -> dict[str, float]:
+    values = {line.split(":")[0]: float(line.split()[1]) * 1024 for line in lines if ":" in line}
+    return {"memory": values["MemTotal"] - values["MemAvailable"]}
+
+
+def _network(lines: list[str]) -> dict[str, float]:
+    rows = [line.split(":")[1].split() for line in lines[2:] if not line.strip().startswith("lo:")]
+    return {"net_received": sum(float(r[0]) for r in rows), "net_sent": sum(float(r[8]) for r in rows)}
+
+
+def _disk(lines: list[str]) -> dict[str, float]:
+    whole = [row for row in (line.split() for line in lines) if Path("/sys/block", row[2]).exists()]
+    return {"disk_read": sum(float(r[5]) for r in whole) * 512, "disk_written": sum(float(r[9]) for r in whole) * 512}

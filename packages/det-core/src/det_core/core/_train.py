@@ -1,0 +1,106 @@
+"""Reporting: metrics, progress, status, an early end."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import MetricError
+from ..host import Outcome, TrialHost
+from ..loop import plain
+from ._steps import Steps
+
+
+class EarlyExitReason(enum.Enum):
+    """Why a script ends its trial early."""
+
+    INVALID_HP = "EXITED_REASON_INVALID_HP"
+    USER_REQUESTED_STOP = "EXITED_REASON_USER_REQUESTED_STOP"
+
+
+class TensorboardMode(enum.Enum):
+    """Who brings TensorBoard's files to their place: det (AUTO) or the script (MANUAL)."""
+
+    AUTO = "AUTO"
+    MANUAL = "MANUAL"
+
+
+_OUTCOMES = {
+    EarlyExitReason.INVALID_HP: Outcome.INVALID_HP,
+    EarlyExitReason.USER_REQUESTED_STOP: Outcome.USER_STOPPED,
+}
+
+
+class TrainContext:
+    """What the chief tells of its training. Every method but the getters is for rank 0."""
+
+    def __init__(
+        self, host: TrialHost, steps: Steps, tensorboard_dir: Path | None, rank: int, mode: TensorboardMode
+    ) -> None:
+        self._host, self._steps, self._dir, self._rank, self._mode = host, steps, tensorboard_dir, rank, mode
+
+    def report_training_metrics(
+        self,
+        steps_completed: int,
+        metrics: Mapping[str, Any],
+        batch_metrics: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Report metrics of training after `steps_completed` batches. `batch_metrics` is accepted and not stored."""
+        self.report_metrics("training", steps_completed, metrics)
+
+    def report_validation_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        """Report a validation after `steps_completed` batches; the searcher hears of it before this returns."""
+        self.report_metrics("validation", steps_completed, metrics)
+
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        """Report metrics of any group. Raises MetricError for a validation metric that is None."""
+        self._chief("report metrics")
+        numbers = plain(metrics)
+        self._steps.completed = max(self._steps.completed, steps_completed)
+        if group != "validation":
+            self._host.report(group, steps_completed, numbers)
+            return
+        empty = [name for name, value in numbers.items() if value is None]
+        if empty:
+            raise MetricError(f"validation metric {empty[0]!r} is None; report a number, or leave it out")
+        numbers.setdefault("batches", steps_completed)
+        self._host.validated(steps_completed, numbers, None)
+        self._steps.validated = steps_completed
+
+    def report_progress(self, progress: float) -> None:
+        """Report how much of the training is done, 0 to 1; ValueError beyond."""
+        self._chief("report progress")
+        if not 0.0 <= progress <= 1.0:
+            raise ValueError(f"progress is {progress}; report a number from 0 to 1")
+        self._host.progress(progress)
+
+    def set_status(self, status: str) -> None:
+        """Say in a word what the script is doing."""
+        self._chief("set the status")
+        self._host.status(status)
+
+    def report_early_exit(self, reason: EarlyExitReason) -> None:
+        """Say that the script is about to end its trial early; end the process with status 0 after this."""
+        self._chief("report an early exit")
+        self._host.finished(_OUTCOMES[EarlyExitReason(reason)])
+
+    def get_experiment_best_validation(self) -> float | None:
+        """Return the best value of the searcher's metric in the experiment so far, None before the first."""
+        return self._host.best_validation()
+
+    def get_tensorboard_path(self) -> Path | None:
+        """Return the directory for TensorBoard's files, None outside of `det run`."""
+        return self._dir
+
+    def upload_tensorboard_files(
+        self, selector: Callable[[Path], bool] = lambda _: True, mangler: Callable[[Path, int], Path] | None = None
+    ) -> None:
+        """Do nothing: files written to `get_tensorboard_path()` are at their place. RuntimeError in AUTO mode."""
+        if self._mode is TensorboardMode.AUTO:
+            raise RuntimeError("upload_tensorboard_files is for TensorboardMode.MANUAL; det does it by itself in AUTO")
+
+    def _chief(self, what: str) -> None:
+        if self._rank != 0:
+            raise RuntimeError(f"rank {self._rank} tried to {what}; only rank 0 may")
