@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Struct, defstruct
 
-from ._searchers import SEARCHERS
-from ._storage import STORAGES
+from ._searchers import SEARCHERS, UnknownSearcher
+from ._storage import STORAGES, UnknownStorage
 
 StructOf = Callable[[], type[Struct]]
 
@@ -20,20 +20,36 @@ class Extensions:
     """Names of searchers, storages and plugins with settings, each with a call that returns the struct of them.
 
     A call is made only when a configuration names it. The structs of searchers and storages need no `name` or `type`
-    of their own.
+    of their own. With `open`, a name that is not among them is no error: its settings are kept as they are, so that a
+    stored configuration can be looked at without the plugins that it was made with.
     """
 
     searchers: Mapping[str, StructOf] = field(default_factory=dict)
     storages: Mapping[str, StructOf] = field(default_factory=dict)
     plugins: Mapping[str, StructOf] = field(default_factory=dict)
+    open: bool = False
 
-    def searcher(self, name: str) -> type[Struct]:
-        """Return the struct of the searcher `name`, tagged with it; KeyError where there is none."""
-        return SEARCHERS[name] if name in SEARCHERS else tagged(self.searchers[name](), "name", name)
+    def searcher(self, name: str) -> type[Struct] | None:
+        """Return the struct of the searcher `name`, tagged with it; None where there is none."""
+        return self._find(name, "name", SEARCHERS, self.searchers, UnknownSearcher)
 
-    def storage(self, name: str) -> type[Struct]:
-        """Return the struct of the storage type `name`, tagged with it; KeyError where there is none."""
-        return STORAGES[name] if name in STORAGES else tagged(self.storages[name](), "type", name)
+    def storage(self, name: str) -> type[Struct] | None:
+        """Return the struct of the storage type `name`, tagged with it; None where there is none."""
+        return self._find(name, "type", STORAGES, self.storages, UnknownStorage)
+
+    def _find(
+        self,
+        name: str,
+        tag: str,
+        ours: Mapping[str, type[Struct]],
+        theirs: Mapping[str, StructOf],
+        unknown: type[Struct],
+    ) -> type[Struct] | None:
+        if name in ours:
+            return ours[name]
+        if name in theirs:
+            return tagged(theirs[name](), tag, name)
+        return tagged(unknown, tag, name) if self.open else None
 
     def searcher_names(self) -> list[str]:
         """Return the names of all searchers, in order."""

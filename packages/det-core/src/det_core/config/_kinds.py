@@ -105,7 +105,7 @@ def _by_name(
     tag: str,
     common: type[Struct],
     known: list[str],
-    find: Callable[[str], type[Struct]],
+    find: Callable[[str], type[Struct] | None],
     replaced: dict[str, str],
 ) -> Any:
     where = (*path, tag)
@@ -118,8 +118,8 @@ def _by_name(
         shared = {key: item for key, item in value.items() if key in fields_of(common)}
         reader.struct(shared, common, path, tag=tag)
         return INVALID
-    if isinstance(name, str) and name in known:
-        return reader.struct(value, find(name), path, tag=tag)
+    if isinstance(name, str) and (struct := find(name)):
+        return reader.struct(value, struct, path, tag=tag)
     if isinstance(name, str) and name in replaced:
         reader.report(where, f"{dotted(where)} is {name!r}, which is gone; use {replaced[name]!r} in its place")
         return INVALID
@@ -141,6 +141,8 @@ def read_plugins(reader: Reader, value: Any, type_: Type, path: Path) -> Any:
 def _plugin(reader: Reader, value: Any, path: Path) -> Any:
     plugins: dict[str, StructOf] = dict(reader.extensions.plugins)
     name = str(path[-1])
+    if name not in plugins and reader.extensions.open:
+        return value
     if name not in plugins:
         near = nearest(name, plugins)
         known = f"did you mean {near!r}?" if near else f"plugins with settings: {', '.join(sorted(plugins)) or 'none'}"

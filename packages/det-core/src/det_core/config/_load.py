@@ -66,12 +66,12 @@ def parse(
 
 
 def from_json(text: str | bytes, *, extensions: Extensions | None = None) -> ExperimentConfig:
-    """Read back what `to_json` wrote."""
+    """Read back what `to_json` wrote; without `extensions`, settings that only plugins know are not checked."""
     try:
         data = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"the stored configuration is not JSON: {error}; submit the experiment again") from None
-    return parse(data, extensions=extensions, complete=False).config
+    return parse(data, extensions=extensions or Extensions(open=True), complete=False).config
 
 
 def _open(path_or_text: str | FilePath | Mapping[str, Any], name: str | None = None) -> tuple[Source, list[str]]:

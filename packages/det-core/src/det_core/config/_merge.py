@@ -131,11 +131,9 @@ def _tagged(low: dict[str, Any], high: dict[str, Any], kind: str, extensions: Ex
 
 
 def _fields(kind: str, name: Any, extensions: Extensions) -> dict[str, Field]:
-    try:
-        struct = (extensions.searcher if kind == "searcher" else extensions.storage)(name)
-    except (KeyError, TypeError):  # reported when the section is read
-        return {}
-    return fields_of(struct)
+    find = extensions.searcher if kind == "searcher" else extensions.storage
+    struct = find(name) if isinstance(name, str) else None  # what is unknown is reported when the section is read
+    return fields_of(struct) if struct else {}
 
 
 def _plugin(low: dict[str, Any], high: dict[str, Any], name: str, extensions: Extensions) -> Any:

@@ -125,8 +125,6 @@ def _arm(type_: Type, path: Path, data: dict[str, Any], extensions: Extensions) 
     if kind in ("searcher", "checkpoint_storage"):
         section = data.get(str(path[0]))
         name: Any = section.get("name" if kind == "searcher" else "type") if isinstance(section, dict) else None
-        try:
-            return (extensions.searcher if kind == "searcher" else extensions.storage)(name)
-        except (KeyError, TypeError):  # reported when the section is read
-            return type_.arm
+        find = extensions.searcher if kind == "searcher" else extensions.storage
+        return (find(name) if isinstance(name, str) else None) or type_.arm
     return None if kind in ("hyperparameters", "plugins") else type_.arm

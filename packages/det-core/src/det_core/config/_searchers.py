@@ -162,6 +162,13 @@ class Custom(SearcherConfig, frozen=True, tag="custom"):
     """The other keys of the section, as they are written."""
 
 
+class UnknownSearcher(SearcherConfig, frozen=True):
+    """A plugin's searcher, looked at without the plugin."""
+
+    metric: str = ""
+    options: Annotated[dict[str, Any], REST] = {}
+
+
 SEARCHERS: dict[str, type[Struct]] = {
     "adaptive_asha": AdaptiveAsha,
     "async_halving": AsyncHalving,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from ._marks import CLUSTER, RETIRED, SECRET, expects, needed
+from ._marks import CLUSTER, REST, RETIRED, SECRET, expects, needed
 
 Keep = Annotated[int, Meta(ge=0)]
 Prefix = Annotated[str, Meta(pattern=r"^(?!(.*/)?\.\.(/|$))"), expects("a path within the bucket, without '..' in it")]
@@ -98,6 +98,12 @@ class Hdfs(StorageConfig, frozen=True, tag="hdfs"):
     """Where checkpoints go."""
     user: str | None = None
     """The user to act as."""
+
+
+class UnknownStorage(StorageConfig, frozen=True):
+    """A plugin's storage, looked at without the plugin."""
+
+    options: Annotated[dict[str, Any], REST] = {}
 
 
 STORAGES: dict[str, type[Struct]] = {

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-import yaml
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from ._plain import DEEPEST
 from ._words import Path, dotted, shown
 
+if TYPE_CHECKING:
+    import yaml
+
 Mark = tuple[int, int]
-_STR = "tag:yaml.org,2002:str"
-_MERGE = "tag:yaml.org,2002:merge"
+_CORE = "tag:yaml.org,2002:"
+_STR, _MERGE = f"{_CORE}str", f"{_CORE}merge"
 _MOST_VALUES = 200_000
 _SCALARS: tuple[tuple[str, str, str], ...] = (
     ("null", r"~|null|Null|NULL|", "~nN\0"),
@@ -28,17 +30,13 @@ _SCALARS: tuple[tuple[str, str, str], ...] = (
     ),
     ("merge", r"<<", "<"),
 )
+_PATTERNS = {f"{_CORE}{name}": re.compile(rf"(?:{pattern})\Z") for name, pattern, _ in _SCALARS}
 RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
-for _name, _pattern, _starts in _SCALARS:
+"""By a scalar's first character, the tags it may have and the patterns of these: YAML 1.2's core schema."""
+for _name, _, _starts in _SCALARS:
     for _start in _starts:
-        _entry = (f"tag:yaml.org,2002:{_name}", re.compile(f"(?:{_pattern})$"))
-        RESOLVERS.setdefault(_start.replace("\0", ""), []).append(_entry)
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Composes nodes by YAML 1.2: `1e-3` is a number, `on`, `012` and `1:30` are not what YAML 1.1 made of them."""
-
-    yaml_implicit_resolvers = RESOLVERS
+        _tag = f"{_CORE}{_name}"
+        RESOLVERS.setdefault(_start.replace("\0", ""), []).append((_tag, _PATTERNS[_tag]))
 
 
 @dataclass
@@ -51,11 +49,22 @@ class Document:
     problems: list[tuple[Mark, str]] = field(default_factory=list)
 
 
+@cache
+def _loader() -> Any:
+    """Return PyYAML's safe loader, in C where it has one, with YAML 1.2's scalars: `1e-3` is a number, `on` is text."""
+    import yaml  # here, because it takes longer to import than everything else in this package
+
+    base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return type("Loader", (base,), {"yaml_implicit_resolvers": RESOLVERS})
+
+
 def parse_yaml(text: str, name: str) -> Document:
     """Return the one document in `text`; ConfigError with the place where it is not YAML."""
+    import yaml
+
     loader = None
     try:
-        loader = _Loader(text)
+        loader = _loader()(text)
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -112,11 +121,11 @@ class _Builder:
         self._count += 1
         if id(node) in self._open or len(path) > DEEPEST or self._count > _MOST_VALUES:
             return self._refuse(mark, _why(id(node) in self._open, len(path) > DEEPEST, path))
-        if isinstance(node, yaml.ScalarNode):
+        if node.id == "scalar":
             return self._scalar(node, path)
         self._open.add(id(node))
         try:
-            if isinstance(node, yaml.MappingNode):
+            if node.id == "mapping":
                 return self._map(node, path)
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         finally:
@@ -129,10 +138,10 @@ class _Builder:
     def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
         if node.tag in (_STR, _MERGE):
             return node.value
-        pattern = {tag: pattern for entries in RESOLVERS.values() for tag, pattern in entries}.get(node.tag)
+        pattern = _PATTERNS.get(node.tag)
         if pattern is not None and pattern.match(node.value):
             return _convert(node.tag, node.value)
-        tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+        tag = node.tag.replace(_CORE, "!!")
         self._refuse(
             _mark(node), f"{dotted(path)} has the tag {tag}, which does not fit; write the value without a tag"
         )
@@ -160,14 +169,14 @@ class _Builder:
         return inherited | own
 
     def _merged(self, node: yaml.Node, path: Path) -> Iterator[dict[str, Any]]:
-        for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            if not isinstance(source, yaml.MappingNode):
+        for source in node.value if node.id == "sequence" else [node]:
+            if source.id != "mapping":
                 self._refuse(_mark(source), "<< takes a map, or a list of maps, by alias")
             elif isinstance(value := self.value(source, path), dict):
                 yield value
 
     def _key(self, node: yaml.Node, path: Path) -> str | None:
-        value = self._scalar(node, path) if isinstance(node, yaml.ScalarNode) else node.value
+        value = self._scalar(node, path) if node.id == "scalar" else node.value
         if isinstance(value, str):
             return value
         where = f" of {dotted(path)}" if path else ""
