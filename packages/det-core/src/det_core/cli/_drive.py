@@ -40,7 +40,7 @@ def drive(
         print_json(result)
     else:
         _say(result, driver)
-    return 2 if driver.mistake and state is ExperimentState.ERROR else STATUS[state]
+    return 2 if driver.failures.mistake and state is ExperimentState.ERROR else STATUS[state]
 
 
 def detach(settings: Settings, experiment: int, *, as_json: bool) -> None:
@@ -148,9 +148,10 @@ def _path(store: Store, settings: Settings, id: int, uuid: str, recorded: str) -
 
 def _say(result: dict[str, Any], driver: Driver) -> None:
     id, state = result["experiment"], result["state"]
-    if driver.traceback:
-        sys.stderr.write(driver.traceback.rstrip() + "\n")
-    for failure in dict.fromkeys(driver.failures):
+    failures = driver.failures
+    if failures.traceback:
+        sys.stderr.write(failures.traceback.rstrip() + "\n")
+    for failure in dict.fromkeys(failures.messages):
         sys.stderr.write(f"det: {failure}\n")
     out = [f"experiment {id} is {state.lower()}"]
     if result["best_metric"] is not None:
@@ -164,7 +165,7 @@ def _say(result: dict[str, Any], driver: Driver) -> None:
             out.append(
                 f"load it: python3 -c \"from {module} import {function}; print({function}('{checkpoint['path']}'))\""
             )
-    if state == "PAUSED" or (state == "ERROR" and driver.resumable):
+    if state == "PAUSED" or (state == "ERROR" and failures.resumable):
         out.append(f"go on with: det resume {id}")
     elif state == "ERROR":
         out.append(f"its logs: det logs {id}")

@@ -47,9 +47,7 @@ class Context:
         self._host = host
         self.info: ClusterInfo | None = info_of(env) if env else None
         self.distributed = distributed
-        self.train = TrainContext(
-            host, steps, env.tensorboard_dir if env else None, distributed.rank, tensorboard_mode
-        )
+        self.train = TrainContext(host, steps, env.tensorboard_dir if env else None, distributed.rank, tensorboard_mode)
         self.checkpoint = CheckpointContext(
             host,
             storage,
@@ -98,7 +96,9 @@ def init(
     """
     env = WorkerEnv.read(os.environ)
     if env is not None and env.slots > 1 and distributed is None:
-        raise ValueError(f"this run has {env.slots} slots; give core.init() a DistributedContext, such as from_torch_distributed()")
+        raise ValueError(
+            f"this run has {env.slots} slots; give core.init() a DistributedContext, such as from_torch_distributed()"
+        )
     ranks = distributed or DistributedContext()
     if env is None:
         home = Path(os.environ.get("DET_HOME") or Path.home() / ".det")
@@ -125,4 +125,3 @@ def _configured(env: WorkerEnv) -> Storage:
 
 def _unrecorded(env: WorkerEnv | None) -> Callable[[Manifest], None]:
     return (lambda manifest: spool(env, manifest)) if env else (lambda manifest: None)
-

@@ -31,7 +31,9 @@ class PreemptContext:
         """
         rank = self._distributed.rank
         if self._mode is PreemptMode.ChiefOnly and rank != 0:
-            raise RuntimeError(f"rank {rank} asked should_preempt() in PreemptMode.ChiefOnly; let rank 0 tell the others")
+            raise RuntimeError(
+                f"rank {rank} asked should_preempt() in PreemptMode.ChiefOnly; let rank 0 tell the others"
+            )
         answer = self._host.preempted.raised
         if self._mode is PreemptMode.WorkersAskChief:
             answer = bool(self._distributed.broadcast(answer))

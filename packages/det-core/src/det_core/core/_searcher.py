@@ -36,7 +36,7 @@ class SearcherOperation:
     def report_progress(self, length: float) -> None:
         """Report how far towards `length` the training is; rank 0 only."""
         self._chief("report progress")
-        if not 0 <= length:
+        if not length >= 0:
             raise ValueError(f"the length trained is {length}; report a number that is not negative")
         self._host.progress(min(1.0, length / self.length) if self.length else 1.0)
 

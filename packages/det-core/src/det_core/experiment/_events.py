@@ -45,4 +45,4 @@ def encode(event: Event) -> str:
 
 
 def decode(data: bytes) -> Event:
-    return msgspec.convert(json.loads(data), Event)  # type: ignore[no-any-return, call-overload]
+    return msgspec.convert(json.loads(data), Event)  # type: ignore[no-any-return]

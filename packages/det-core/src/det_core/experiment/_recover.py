@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from ..checkpoint import Manifest
@@ -25,8 +23,9 @@ def end_leftovers(store: Store, experiment_id: int) -> None:
                 store.runs.end(run.id, "lost")
 
 
-def adopt_spooled(store: Store, experiment_id: int, spool: Path) -> None:
+def adopt_spooled(store: Store, experiment_id: int) -> None:
     """Record the checkpoints that workers published after their driver was gone."""
+    spool = store.experiment_dir(experiment_id) / "spool"
     if not spool.is_dir():
         return
     for note in sorted(spool.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):

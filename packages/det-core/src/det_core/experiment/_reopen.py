@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config import from_json
+from ..config import Single, from_json
 from ..errors import StoreError
 from ..store import ExperimentState, Store, TrialState
 from . import _events as events
@@ -25,7 +25,7 @@ def reopen(store: Store, experiment_id: int) -> None:
     with store.lock(experiment_id), store.transaction():
         failed = [t for t in store.trials.list(experiment_id) if t.state is TrialState.ERROR]
         searcher = from_json(experiment.config).searcher
-        if failed and type(searcher).__struct_config__.tag != "single":
+        if failed and not isinstance(searcher, Single):
             raise StoreError(
                 f"experiment {experiment_id} is a search whose trials failed; mend them and start it again with det run"
             )

@@ -16,9 +16,7 @@ class Active:
 
     run: Run
     lease: Lease
-    spec_batches: int
-    connection: wire.Connection | None = None
-    others: list[wire.Connection] = field(default_factory=list)
+    connections: list[wire.Connection] = field(default_factory=list)
     preempting: bool = False
     outcome: Outcome | None = None
     message: str = ""
