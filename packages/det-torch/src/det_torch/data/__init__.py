@@ -1,0 +1,8 @@
+"""Data for training and validation: loaders, their order, and any position of it reached exactly."""
+
+from ._device import data_length, to_device
+from ._loader import DataLoader
+from ._stream import TrainingStream
+from ._validation import ValidationBatches, validation_batches
+
+__all__ = ["DataLoader", "TrainingStream", "ValidationBatches", "data_length", "to_device", "validation_batches"]

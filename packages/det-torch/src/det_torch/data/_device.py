@@ -1,0 +1,75 @@
+"""Batches on their way to the device, and how many records they hold."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+_NOTHING_TO_MOVE = (str, bytes, int, float, complex, bool, type(None), np.generic)
+
+
+def to_device(data: Any, device: torch.device | str) -> Any:
+    """Move the tensors and arrays in dicts, lists and tuples, nested at will, and objects with a method `to`.
+
+    Numeric arrays become tensors. Anything else is returned as it is, with one warning for its type; text and plain numbers
+    without.
+    """
+    if isinstance(data, torch.Tensor):
+        return data.to(device, non_blocking=True)
+    kind = type(data)
+    if kind is list or kind is tuple:
+        return kind([to_device(item, device) for item in data])
+    if kind is dict:
+        return {key: to_device(value, device) for key, value in data.items()}
+    return _uncommon(data, device)
+
+
+def _uncommon(data: Any, device: torch.device | str) -> Any:
+    if isinstance(data, _NOTHING_TO_MOVE):
+        return data
+    if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
+        return torch.from_numpy(data).to(device, non_blocking=True)
+    if callable(getattr(data, "to", None)):
+        return data.to(device)
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(to_device(item, device) for item in data))
+    if isinstance(data, (list, tuple)):
+        return type(data)(to_device(item, device) for item in data)
+    if isinstance(data, Mapping):
+        return _mapping(data, device)
+    warnings.warn(
+        f"a {type(data).__name__} in a batch was not moved to the device; give it a method to(device)", stacklevel=2
+    )
+    return data
+
+
+def _mapping(data: Mapping[Any, Any], device: torch.device | str) -> Any:
+    moved = {key: to_device(value, device) for key, value in data.items()}
+    try:
+        return type(data)(moved)  # type: ignore[call-arg]  # as dicts are made
+    except TypeError:
+        return moved
+
+
+def data_length(batch: Any) -> int:
+    """Return the number of records in a batch: the length of its first tensor or array, inside dicts, lists and tuples.
+
+    Raises ValueError for an empty batch, TypeError where no tensor or array comes first.
+    """
+    if isinstance(batch, (torch.Tensor, np.ndarray)):
+        if batch.ndim == 0:
+            raise TypeError(f"a batch begins with a single number ({_kind(batch)}); override get_batch_length")
+        return len(batch)
+    if isinstance(batch, (Mapping, list, tuple)):
+        if not batch:
+            raise ValueError(f"an empty {_kind(batch)} is no batch; override get_batch_length if it is one")
+        return data_length(next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0])
+    raise TypeError(f"cannot tell how many records a {_kind(batch)} holds; override get_batch_length")
+
+
+def _kind(batch: Any) -> str:
+    return type(batch).__name__

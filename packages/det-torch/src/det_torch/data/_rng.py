@@ -1,0 +1,72 @@
+"""Seeds for parts of a trial, and the global generators put aside while somebody else draws."""
+
+from __future__ import annotations
+
+import random
+import sys
+from hashlib import blake2b
+from types import TracebackType
+from typing import Any
+
+import torch
+
+
+def derive(seed: int, *numbers: int) -> int:
+    """Return a 63-bit seed that depends on all of the numbers, and on nothing else."""
+    text = ",".join(map(str, (seed, *numbers)))
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def seed_everything(seed: int) -> None:
+    """Seed the global generators of Python, NumPy (where it is imported) and torch."""
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed & 0xFFFF_FFFF)
+    torch.manual_seed(seed)
+
+
+class PrivateRng:
+    """A context in which the global generators are others, seeded once, which go on where the last use left them.
+
+    Those of accelerators stay as they are: samplers and datasets draw on the host.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed: int | None = seed
+        self._own: tuple[Any, ...] = ()
+        self._outside: tuple[Any, ...] = ()
+
+    def __enter__(self) -> None:
+        self._outside = _states()
+        if self._seed is None:
+            _restore(self._own)
+        else:
+            _seed_host(self._seed)
+            self._seed = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._own = _states()
+        _restore(self._outside)
+
+
+def _seed_host(seed: int) -> None:
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed & 0xFFFF_FFFF)
+    torch.default_generator.manual_seed(seed)
+
+
+def _states() -> tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    return random.getstate(), torch.get_rng_state(), None if numpy is None else numpy.random.get_state()
+
+
+def _restore(states: tuple[Any, ...]) -> None:
+    random.setstate(states[0])
+    torch.set_rng_state(states[1])
+    if states[2] is not None:
+        sys.modules["numpy"].random.set_state(states[2])

@@ -1,0 +1,97 @@
+"""Loaders that know their own position, such as torchdata's StatefulDataLoader: their state goes into the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, final
+
+from det_core.errors import TrialError
+
+from ._order import announce, empty
+from ._rng import PrivateRng, derive
+from ._sources import Source
+from ._torch import again, is_plain, samplers, shut_down
+
+
+def holder_of(loader: Any) -> Any:
+    """Return what holds the position of a loader: itself, or its iterable dataset if no worker has a copy; else None."""
+    if _has_state(loader):
+        return loader
+    if is_plain(loader) and not loader.num_workers and _has_state(loader.dataset):
+        return loader.dataset
+    return None
+
+
+def _has_state(thing: Any) -> bool:
+    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+
+
+@final
+class StatefulSource(Source):
+    """A loader with `state_dict` and `load_state_dict`; no data is skipped by reading it.
+
+    Several ranks share the chief's state, so that each reads on from there to its next batch, at most `2 * size` of them.
+    """
+
+    def __init__(self, loader: Any, holder: Any, seed: int, rank: int, size: int) -> None:
+        super().__init__(loader, rank, size)
+        self._holder = holder
+        self._seed = seed
+        self._epoch = self._pulled = 0
+        self._restored: Mapping[str, Any] | None = None
+        self._fresh = True  # whether the epoch is read from its start
+        self._inner: Any = None
+        self._stream: Generator[Any] | None = None
+
+    def batches(self, done: int) -> Iterator[Any]:
+        if self._restored is not None:
+            self._epoch, self._pulled = self._restored["epoch"], self._restored["pulled"]
+            self._fresh = self._restored["ended"]
+            self._holder.load_state_dict(self._restored["state"])
+        self._stream = self._generate(done * self.step + self.first)
+        return self._stream
+
+    def _generate(self, target: int) -> Generator[Any]:
+        while True:
+            began = self._pulled
+            for batch in self._open():
+                self._restored = None
+                at = self._pulled
+                self._pulled = at + 1
+                if at == target:
+                    target += self.step
+                    yield batch
+            if self._fresh and self._pulled == began:
+                raise TrialError(empty(f"this {type(self.loader).__name__} yields nothing in epoch {self._epoch}"))
+            self._epoch, self._fresh = self._epoch + 1, True
+
+    def _open(self) -> Iterator[Any]:
+        with PrivateRng(derive(self._seed, self._epoch)):
+            self._inner = iter(self._items())
+            first = list(islice(self._inner, 1)) if self._fresh else []
+        return chain(first, self._inner)
+
+    def _items(self) -> Iterable[Any]:
+        announce(self._epoch, self.loader, getattr(self.loader, "dataset", None), *samplers(self.loader))
+        if self._holder is self.loader:
+            return self.loader  # type: ignore[no-any-return]
+        return again(self.loader, derive(self._seed, self._epoch))
+
+    def state(self, done: int) -> dict[str, Any] | None:
+        if self._restored is not None or self._inner is None:  # nothing read since
+            return None if self._restored is None else dict(self._restored)
+        # a batch that was cut short by the end of the data has begun the next epoch of the dataset
+        ended = bool(getattr(getattr(self._inner, "_dataset_fetcher", None), "ended", False))
+        epoch = self._epoch + ended
+        state = self._holder.state_dict()
+        return {"kind": "stateful", "epoch": epoch, "pulled": self._pulled, "ended": ended, "state": state}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._restored = state
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            shut_down(self._inner, self.loader)
+            self._stream = self._inner = None

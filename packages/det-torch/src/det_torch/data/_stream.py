@@ -1,0 +1,76 @@
+"""The endless stream of training batches of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ._loader import DataLoader
+from ._reread import RereadSource
+from ._sources import IndexedSource, SequenceSource, Source
+from ._stateful import StatefulSource, holder_of
+from ._torch import is_indexed
+
+
+class TrainingStream:
+    """The batches of one rank, from any batch on, over and over: batch i of the repeated data goes to rank i % size.
+
+    `loader` is det's or torch's DataLoader, a loader with `state_dict` and `load_state_dict`, or any iterable of batches; a
+    finite one is read again for every epoch. One that is sharded by its own samplers is not sharded again.
+
+    With worker processes, what a map-style dataset draws at random is seeded for every batch by `seed` and the batch's
+    number in the whole stream. Without, it is read in the training process and draws from its global generators: exact,
+    too, as they are part of a checkpoint and nothing is read ahead. Generators that a dataset keeps for itself are beyond
+    our reach. Neither making a stream nor starting it draws from the global generators.
+
+    Raises TrialError where the data is empty, or ends and cannot be read again.
+    """
+
+    def __init__(self, loader: Any, *, seed: int, rank: int, size: int) -> None:
+        self._source = _source(loader, seed, rank, size)
+
+    def batches(self, done: int) -> Iterator[Any]:
+        """Return the stream behind the first `done` batches of this rank. A stream that is open is closed."""
+        self._source.close()
+        return self._source.batches(done)
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Batches in an epoch on the chief, which every rank counts by; None where the data has no length."""
+        return self._source.batches_per_epoch
+
+    @property
+    def exact(self) -> bool:
+        """Whether a run that is resumed reads what it would have read if it had not been interrupted."""
+        return self.warning is None
+
+    @property
+    def warning(self) -> str | None:
+        """One sentence for the user where resuming is not exact, or reads data only to drop it."""
+        return self._source.warning
+
+    def state(self, done: int) -> dict[str, Any] | None:
+        """Return what a checkpoint must hold of the data after `done` batches; None where `done` says it all."""
+        return self._source.state(done)
+
+    def restore(self, state: Mapping[str, Any] | None) -> None:
+        """Take up a state before `batches` is called."""
+        if state is not None:
+            self._source.restore(state)
+
+    def close(self) -> None:
+        """End what reads ahead: worker processes, threads, open iterators."""
+        self._source.close()
+
+
+def _source(loader: Any, seed: int, rank: int, size: int) -> Source:
+    if isinstance(loader, DataLoader):
+        loader = loader.get_data_loader()
+    if is_indexed(loader):
+        return IndexedSource(loader, seed, rank, size)
+    holder = holder_of(loader)
+    if holder is not None:
+        return StatefulSource(loader, holder, seed, rank, size)
+    if isinstance(loader, Sequence) and not isinstance(loader, (str, bytes)):
+        return SequenceSource(loader, rank, size)
+    return RereadSource(loader, seed, rank, size)

@@ -1,0 +1,78 @@
+"""The validation data, once through, dealt to the ranks batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any
+
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from det_core.errors import TrialError
+
+from ._loader import DataLoader
+from ._order import empty
+from ._rng import PrivateRng, derive
+from ._torch import Indices, again, is_indexed, is_plain, is_sharded, length_of, order_of, reading, shut_down
+
+
+class ValidationBatches:
+    """The batches of one rank: those whose position, modulo `size`, is `rank`. May be iterated again, with equal results.
+
+    A shuffled loader gives the same order every time. Raises TrialError where there is no batch for any rank.
+    """
+
+    def __init__(self, loader: Any, rank: int, size: int, seed: int) -> None:
+        loader = loader.get_data_loader() if isinstance(loader, DataLoader) else loader
+        self._first, self._step = (0, 1) if is_sharded(loader) else (rank, size)
+        self._seed = derive(seed, -2)  # other draws than those of training
+        self._iterator: Any = None
+        self.loader = self._indexed(loader, rank, size) if is_indexed(loader) else loader
+        self._is_indexed = is_indexed(loader)
+
+    def _indexed(self, loader: TorchDataLoader[Any], rank: int, size: int) -> TorchDataLoader[Any]:
+        order = order_of(loader, self._seed, "validation")
+        length = None if order.length is None else len(range(self._first, order.length, self._step))
+        numbers = (rank, size) if loader.num_workers else None
+        indices = Indices(lambda: order.once(self._first, self._step), numbers, length)
+        return reading(loader, indices, self._seed, persistent=loader.persistent_workers)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._is_indexed:
+            return self._reread()
+        self._iterator = iter(self.loader)
+        return self._iterator  # type: ignore[no-any-return]
+
+    def _reread(self) -> Iterator[Any]:
+        with PrivateRng(derive(self._seed, 0)):
+            self._iterator = iterator = iter(again(self.loader, self._seed) if is_plain(self.loader) else self.loader)
+            first = list(islice(iterator, 1))
+        if not first:
+            raise TrialError(empty(f"this {type(self.loader).__name__} yields nothing", "validation"))
+        yield from islice(chain(first, iterator), self._first, None, self._step)
+
+    def __len__(self) -> int:
+        """Return the number of this rank's batches. Raises TypeError where that is unknown."""
+        length = length_of(self.loader)
+        if length is None:
+            raise TypeError(f"the validation data ({type(self.loader).__name__}) has no length")
+        return length if self._is_indexed else len(range(self._first, length, self._step))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def close(self) -> None:
+        """End worker processes that are kept between validations, or that an interrupted one left."""
+        shut_down(self._iterator, self.loader)
+        self._iterator = None
+
+
+def validation_batches(loader: Any, *, rank: int, size: int, seed: int = 0) -> ValidationBatches:
+    """Return one rank's share of the validation data: batch i is for rank i % size.
+
+    Workers are seeded for every batch, as in training. Without workers a dataset that draws at random draws from the global
+    generators: put them aside during a validation. Raises TrialError where the data is empty.
+    """
+    return ValidationBatches(loader, rank, size, seed)
