@@ -90,7 +90,7 @@ class StoppingASHA(Method):
     def state(self) -> dict[str, Any]:
         return {
             "rungs": [rung.state() for rung in self._rungs],
-            "open": [[trial, losses] for trial, losses in self._open.items()],
+            "open": [[trial, list(losses)] for trial, losses in self._open.items()],
             "created": self._created,
             "invalid": self._invalid,
             "finished": self._finished,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -28,7 +28,8 @@ def make(config: Custom, hyperparameters: Mapping[str, Hyperparameter], seed: in
         found = getattr(found, name, None)
     if not (isinstance(found, type) and issubclass(found, Searcher)):
         raise EntrypointError(f"searcher.entrypoint is {config.entrypoint!r}; name a class derived from Searcher")
-    return CustomSearch(found(config, hyperparameters, seed))
+    construct: Callable[..., Searcher] = found
+    return CustomSearch(construct(config, hyperparameters, seed))
 
 
 class CustomSearch(Searcher):

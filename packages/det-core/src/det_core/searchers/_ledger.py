@@ -55,7 +55,7 @@ class Ledger:
     def state(self) -> dict[str, Any]:
         """Return what was asked for so far, as JSON can hold it."""
         return {
-            "open": list(self.open.items()),
+            "open": [[trial, until] for trial, until in self.open.items()],
             "going": sorted(self._going),
             "created": self.created,
             "over": self.over,

@@ -40,4 +40,4 @@ def read_number(setting: str, name: str, metrics: Mapping[str, float]) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf

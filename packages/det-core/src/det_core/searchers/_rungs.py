@@ -9,7 +9,7 @@ from collections.abc import Sequence
 def power(base: float, exponent: int) -> float:
     """Return `base ** exponent`, or about the largest number there is where that is too large."""
     try:
-        return base**exponent
+        return float(base) ** exponent
     except OverflowError:
         return 1e300
 

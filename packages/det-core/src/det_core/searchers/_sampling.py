@@ -25,8 +25,8 @@ def sampler(hyperparameters: Mapping[str, Hyperparameter]) -> Draw:
 def draw_of(hyperparameter: Hyperparameter) -> Draw:
     """Return what draws a value of one hyperparameter."""
     match hyperparameter:
-        case Int(minval=low, maxval=high):
-            return lambda rng: low + rng.below(high - low + 1)
+        case Int(minval=smallest, maxval=largest):
+            return lambda rng: smallest + rng.below(largest - smallest + 1)
         case Double(minval=low, maxval=high):
             return lambda rng: rng.uniform(low, high)
         case Log(minval=low, maxval=high, base=base):

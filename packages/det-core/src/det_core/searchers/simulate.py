@@ -10,7 +10,7 @@ from random import Random
 
 from msgspec import Struct
 
-from .base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
+from .base import Close, Create, Exit, Operation, Searcher, Train
 
 
 class Segment(Struct, frozen=True):
@@ -42,13 +42,14 @@ class Simulation:
         return map(Segment, *self._columns)
 
     def __len__(self) -> int:
+        """Return the number of segments."""
         return len(self._columns[0])
 
     @property
     def occupancy(self) -> float:
         """The part of the time for which the slots were in use."""
         held = self.slots * self.makespan
-        return sum(self._columns[3]) / held - sum(self._columns[2]) / held if held else 0.0
+        return (sum(self._columns[3]) - sum(self._columns[2])) / held if held else 0.0
 
 
 def simulate(searcher: Searcher, slots: int | None = None, seed: int = 0) -> Simulation:
@@ -75,7 +76,6 @@ class _Run:
         self.queue: deque[tuple[int, int | None]] = deque()
         self.running: list[tuple[int, int, int, int, int | None]] = []  # end, order, slot, trial, until
         self.now = 0
-        self.over = False
 
     def run(self) -> Simulation:
         self.obey(self.searcher.start(), None)
@@ -113,8 +113,6 @@ class _Run:
             elif isinstance(operation, Close):
                 self.end(operation.trial)
                 operations += self.searcher.exited(operation.trial, Exit.COMPLETED)
-            elif isinstance(operation, Shutdown):
-                self.over = True
         if held is not None:
             heapq.heappush(self.free, held[1])
 
