@@ -120,13 +120,18 @@ def number(name: str, value: Any) -> float:
 
     Raises MetricError, naming the metric, for anything else.
     """
+    if type(value) in (float, int, bool):
+        return value  # type: ignore[no-any-return]
     item = getattr(value, "item", None)
     try:
         plain = item() if callable(item) else value
     except (RuntimeError, ValueError, TypeError):
         plain = value
-    if isinstance(plain, (int, float)):
+    if isinstance(plain, bool):
         return plain
+    for kind in (int, float):  # subclasses too, which no encoder knows
+        if isinstance(plain, kind):
+            return kind(plain)
     raise MetricError(f"metric {name!r} is {_shown(value)}; return a number, or a tensor or array that holds one")
 
 

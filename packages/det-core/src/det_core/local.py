@@ -21,6 +21,8 @@ class LocalHost(TrialHost):
     `(group, batches, metrics)` in order, `checkpoints` the manifests with their places, newest last.
     """
 
+    stores = False  # its history ends with the process
+
     def __init__(
         self,
         target: Target,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import enum
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from .adapter import number
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 B = TypeVar("B")
 _SYNC_SECONDS = 1.0  # how late a preemption may be noticed where several ranks must agree
+_SPACING = 10_000  # the most batches between two such agreements
 _ROWS = 4096  # batches whose metrics may stay on the device, however rarely they are reported
 _SILENT = Flag()
 
@@ -52,19 +53,27 @@ class Progress:
     """What of the loop must survive a restart, beside the framework's own state.
 
     `pending` are the numbers of batches trained since the last report, so that a report does not depend on where a run
-    was interrupted; `counts` how many batches each stands for.
+    was interrupted; `counts` how many batches each stands for. `validation` holds the metrics of the validation at
+    `validated_at`. `untold` are reports, as `[group, batches, metrics]`, that the driver may not have stored; it is told of
+    them again. `asked` says that the trial asked for its end.
     """
 
     batches: int = 0
     validated_at: int = -1
     pending: list[dict[str, float]] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
+    validation: dict[str, Any] = field(default_factory=dict)
+    untold: list[list[Any]] = field(default_factory=list)
+    asked: bool = False
 
 
 class Saver(Protocol):
-    """Writes a checkpoint of the adapter and the progress, publishes and records it; collective over the ranks."""
+    """Writes a checkpoint of the adapter and the progress and publishes it; collective over the ranks.
 
-    def __call__(self, progress: Progress) -> None: ...
+    Returns whether the driver recorded it.
+    """
+
+    def __call__(self, progress: Progress) -> bool: ...
 
 
 class Loop:
@@ -87,18 +96,17 @@ class Loop:
         self._host = host
         self._distributed = distributed
         self._save_to = save
-        self._progress = progress or Progress()
+        self._progress = _copy(progress) if progress else Progress()
         self._alone = distributed.size == 1
         self._flag = host.preempted if self._alone else _SILENT
         self._rows: list[Metrics] = []
         self._counts: list[int] = []
         self._batches = self._progress.batches
-        self._validated_at = self._progress.validated_at
         self._saved_at = self._batches if progress else -1
         self._first = self._batches
         self._stop = Stop.NO
-        self._asked = self._break = self._lost = False
-        self._sync_at, self._spacing, self._sync_time = self._batches + 1, 1, time.monotonic()
+        self._asked, self._break, self._lost = self._progress.asked, False, False
+        self._synced, self._sync_time, self._sync_at = self._batches, time.monotonic(), self._batches + 1
         self._target = Target(n=0)
         self._length = 0
         self._next = 0
@@ -154,21 +162,19 @@ class Loop:
     @property
     def progress(self) -> Progress:
         """The state to save: a snapshot, whose pending numbers are plain."""
-        pending, counts = self._numbers()
-        return Progress(batches=self._batches, validated_at=self._validated_at, pending=pending, counts=counts)
+        self._take_numbers()
+        return replace(_copy(self._progress), batches=self._batches, asked=self._asked)
 
     def begin(self) -> Stop:
-        """Learn the target, validate where that is asked first, and stop at once where nothing is left to train."""
+        """Learn the target, catch up on what an interrupted run left due, and stop where nothing is left to train."""
         self._aim(self._ask(self._host.target))
-        if self._stop:
-            return self._stop
-        if self._schedule.validate_first and self._batches == 0 and self._validated_at < 0:
+        if not self._lost:
+            self._tell_again()
+        if self._batches > 0:
+            self._fall_due()
+        elif self._schedule.validate_first and self._length > 0 and not self._agree():
             self._validate()
-        if self._target.n is None:
-            self._finish(Stop.COMPLETED)
-        elif self._batches >= self._length:
-            self._complete()
-        self._plan()
+        self._conclude()
         return self._stop
 
     # Boundaries
@@ -178,23 +184,34 @@ class Loop:
         self._batches += batches
         self._rows.append(metrics)
         self._counts.append(batches)
+        self._fall_due()
+        self._conclude()
+        return self._stop
+
+    def _fall_due(self) -> None:
+        """Report, validate and save, as the position asks for; what happens at the target is another matter.
+
+        A run that is to stop leaves the validation to the next one, which finds it due when it begins.
+        """
         done, schedule = self._batches, self._schedule
-        if done >= self._length or schedule.report.due(done) or schedule.validate.due(done) or schedule.checkpoint.due(done):
+        if done >= self._length or schedule.due(done):
             self._report()
         elif len(self._rows) >= _ROWS:
-            self._numbers()
+            self._take_numbers()
         if done < self._length:
-            if schedule.validate.due(done):
+            if schedule.validate.due(done) and not self._agree():
                 self._validate()
             if schedule.checkpoint.due(done):
                 self._save()
+
+    def _conclude(self) -> None:
+        """End the run where it must end, and set the position of the next boundary."""
         stopping = self._agree()
         if stopping:
             self._finish(stopping)
         elif self._batches >= self._length:
             self._complete()
         self._plan()
-        return self._stop
 
     def _check(self, batches: int) -> None:
         if self._stop:
@@ -210,27 +227,35 @@ class Loop:
             )
 
     def _plan(self) -> None:
-        """Set the position of the next boundary."""
-        ahead = min(self._schedule.after(self._batches), self._length)
-        self._next = min(ahead, self._batches + _ROWS) if self._alone else min(ahead, self._sync_at)
+        if self._stop:
+            self._next = 0
+            return
+        ahead = min(self._schedule.after(self._batches), self._length, self._batches + _ROWS)
+        self._next = ahead if self._alone else min(ahead, self._sync_at)
 
     def _agree(self) -> Stop:
         """Let every rank come to the same answer: go on, or stop for which reason."""
-        preempted, asked = self._host.preempted.raised or self._lost, self._asked
+        preempted = self._host.preempted.raised or self._lost
         if not self._alone:
             now = time.monotonic()
-            a_batch = (now - self._sync_time) / max(1, self._spacing)
-            answers = self._distributed.allgather((preempted, asked, a_batch))
-            preempted, asked = any(a[0] for a in answers), any(a[1] for a in answers)
-            self._spacing = max(1, min(10_000, int(_SYNC_SECONDS / max(answers[0][2], 1e-6))))
-            self._sync_at, self._sync_time = self._batches + self._spacing, now
+            a_batch = (now - self._sync_time) / max(1, self._batches - self._synced)
+            answers = self._distributed.allgather((preempted, self._asked, a_batch))
+            preempted, self._asked = any(a[0] for a in answers), any(a[1] for a in answers)
+            spacing = 1 if self._batches == self._synced else int(_SYNC_SECONDS / max(answers[0][2], 1e-6))
+            self._synced, self._sync_time = self._batches, now
+            self._sync_at = self._batches + max(1, min(_SPACING, spacing))
         if preempted:
             return Stop.PREEMPTED
-        return Stop.USER_STOPPED if asked else Stop.NO
+        return Stop.USER_STOPPED if self._asked else Stop.NO
 
     def _complete(self) -> None:
-        """Validate at the target, hear from the searcher whether there is more, save and stop where there is not."""
-        if self._target.n is not None:
+        """Validate at the target, hear from the searcher whether there is more, and stop where there is not.
+
+        A new target may come to as many batches as the last one, in records; then it is complete at once.
+        """
+        complete: int | None = None
+        while self._batches >= self._length and not self._lost and self._target.n not in (None, complete):
+            complete = self._target.n
             self._validate()
         if self._lost:
             self._finish(Stop.PREEMPTED)
@@ -245,41 +270,58 @@ class Loop:
         self._stop = why
 
     def _report(self) -> None:
-        rows, counts = self._numbers()
+        self._take_numbers()
+        rows, counts = self._progress.pending, self._progress.counts
         if not rows:
             return
-        self._clear()
-        metrics = self._with_time(self._adapter.reported(mean(rows, counts), rows))
-        self._tell(lambda: self._host.report("training", self._batches, metrics))
-        if self._target.n and self._length < NEVER:
-            self._tell(lambda: self._host.progress(min(1.0, self._batches / self._length)))
+        self._progress.pending, self._progress.counts = [], []
+        metrics = plain(self._with_time(self._adapter.reported(mean(rows, counts), rows)))
+        self._tell("training", self._batches, metrics)
 
     def _validate(self) -> None:
-        if self._validated_at == self._batches and self._batches < self._length:
+        """Validate, tell, and save where the policy says so; never twice at one position.
+
+        At the target the checkpoint comes before the telling, as the searcher may answer with a trial that starts from it.
+        A position that becomes the target only after its validation is told again, as complete, and not measured again.
+        """
+        if self._progress.validated_at != self._batches:
+            self._measure()
+        elif self._batches < self._length:
             return
-        metrics = self._with_time(plain(self._adapter.validate()))
-        self._check_searcher_metric(metrics)
-        length = self._target.n if self._batches >= self._length else None
-        target = self._ask(lambda: self._host.validated(self._batches, metrics, length))
+        complete = self._batches >= self._length
+        if complete:
+            self._save()
+        length = self._target.n if complete else None
+        metrics = dict(self._progress.validation)
+        self._aim(self._ask(lambda: self._host.validated(self._batches, metrics, length)))
         if self._lost:
             return
-        self._validated_at = self._batches
-        self._aim(target)
+        self._progress.untold.clear()
         policy = self._schedule.policy
-        if policy == "all" or (policy == "best" and target.best):
+        if policy == "all" or (policy == "best" and self._target.best):
             self._save()
+
+    def _measure(self) -> None:
+        raw = self._with_time(mapping(self._adapter.validate()))
+        metrics = plain(raw)
+        name = self._schedule.metric
+        if name is not None:
+            metrics[name] = _searcher_metric(name, raw)
+        self._progress.validated_at, self._progress.validation = self._batches, metrics
+        self._progress.untold.append(["validation", self._batches, metrics])
 
     def _save(self) -> None:
         if self._saved_at == self._batches:
             return
         self._saved_at = self._batches
-        self._save_to(self.progress)
+        if self._save_to(self.progress) and not self._lost:
+            self._progress.untold.clear()
 
     # The host: the chief speaks, every rank hears the answer
 
-    def _ask(self, question: Any) -> Target:
+    def _ask(self, question: Callable[[], Target]) -> Target:
         answer: Target | None = None
-        if self._distributed.rank == 0:
+        if self._distributed.rank == 0 and not self._lost:
             try:
                 answer = question()
             except HostLost:
@@ -291,12 +333,34 @@ class Loop:
             return self._target
         return answer
 
-    def _tell(self, message: Any) -> None:
-        if self._distributed.rank == 0:
+    def _tell(self, group: str, batches: int, metrics: dict[str, Any]) -> None:
+        """Report and, until the driver is known to have stored it, keep the report."""
+        self._progress.untold.append([group, batches, metrics])
+        if self._distributed.rank == 0 and not self._lost:
             try:
-                message()
+                self._host.report(group, batches, metrics)
+                if self._target.n and self._length < NEVER:
+                    self._host.progress(min(1.0, batches / self._length))
             except HostLost:
                 self._lost = True
+
+    def _tell_again(self) -> None:
+        """Tell of what an earlier run could not; the host keeps one report of a group and position."""
+        untold, self._progress.untold = self._progress.untold, []
+        if not untold or not self._distributed.broadcast(self._host.stores):
+            return
+        for group, batches, metrics in untold:
+            if group == "training":
+                self._tell(group, batches, metrics)
+                continue
+            self._progress.untold.append([group, batches, metrics])
+            if batches < self._length or self._target.n is None:  # else it is told as complete when the run concludes
+                self._retell_validation(batches, metrics)
+
+    def _retell_validation(self, batches: int, metrics: dict[str, Any]) -> None:
+        answer = self._ask(lambda: self._host.validated(batches, metrics, None))
+        if not self._lost:
+            self._aim(answer)
 
     def _aim(self, target: Target) -> None:
         """Turn the target into batches, once, here."""
@@ -308,18 +372,13 @@ class Loop:
 
     # Metrics
 
-    def _numbers(self) -> tuple[list[dict[str, float]], list[int]]:
-        """Return every pending batch's numbers, those of an interrupted run first; they stay pending."""
+    def _take_numbers(self) -> None:
+        """Turn what is still on the device into pending numbers, behind those of an interrupted run."""
         if self._rows:
             self._progress.pending.extend(self._adapter.numbers(self._rows))
             self._progress.counts.extend(self._counts)
             self._rows.clear()
             self._counts.clear()
-        return list(self._progress.pending), list(self._progress.counts)
-
-    def _clear(self) -> None:
-        self._progress.pending.clear()
-        self._progress.counts.clear()
 
     def _with_time(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Add `batches` and `epochs`, by which searchers tell time, unless the trial reports them itself."""
@@ -330,14 +389,18 @@ class Loop:
             complete.setdefault("epochs", self._batches / epoch)
         return complete
 
-    def _check_searcher_metric(self, metrics: Mapping[str, Any]) -> None:
-        name = self._schedule.metric
-        if name is None:
-            return
-        if name not in metrics:
-            known = ", ".join(sorted(set(metrics) - {"batches", "epochs"})) or "nothing"
-            raise MetricError(f"searcher.metric is {name!r}, but the validation returned {known}; return it, or name one of those")
-        number(f"{name} (searcher.metric)", metrics[name])
+
+def _copy(progress: Progress) -> Progress:
+    return replace(progress, pending=list(progress.pending), counts=list(progress.counts), untold=list(progress.untold))
+
+
+def _searcher_metric(name: str, metrics: Mapping[str, Any]) -> float:
+    if name not in metrics:
+        known = ", ".join(sorted(set(metrics) - {"batches", "epochs"})) or "nothing"
+        raise MetricError(
+            f"searcher.metric is {name!r}, but the validation returned {known}; return it, or name one of those"
+        )
+    return number(f"{name} (searcher.metric)", metrics[name])
 
 
 def mean(rows: Sequence[Mapping[str, float]], counts: Sequence[int]) -> dict[str, float]:
@@ -361,23 +424,32 @@ def _sum(values: Iterable[float]) -> float:
         return sum(numbers)  # infinities of both signs have no exact sum
 
 
-def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn what can be a number into one; text, lists and None stay as they are, bytes are dropped."""
+def mapping(metrics: Any) -> Mapping[str, Any]:
+    """Return what a validation gave, once it is seen to be a mapping."""
     if not isinstance(metrics, Mapping):
         raise MetricError(f"validation returned {type(metrics).__name__}; return a dict of metrics by name")
+    return metrics
+
+
+def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn what can be a number into one; text, lists and None stay as they are, bytes are dropped."""
     return {str(name): _plain(value) for name, value in metrics.items() if not isinstance(value, bytes)}
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    tolist = getattr(value, "tolist", None)
-    if callable(tolist):
-        return tolist()
+        return plain(value)
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
+    convert = getattr(value, "tolist", None) or getattr(value, "item", None)
+    if callable(convert):
+        converted = convert()
+        return repr(value) if type(converted) is type(value) else _plain(converted)
+    for kind in (int, float, str):  # subclasses, such as enumerations, which no encoder knows
+        if isinstance(value, kind):
+            return kind(value)
     return repr(value)
 
 
@@ -393,4 +465,11 @@ def to_batches(n: int, unit: str, adapter: Adapter[Any]) -> int:
     size = adapter.global_batch_size
     if not size:
         raise DetError(f"a length of {n} records cannot be counted without a global_batch_size; give it in batches")
-    return max(1, n // size)
+    return max(1, n // size) if n else 0
+
+
+def number_or_none(value: Any) -> float | None:
+    """Return a finite or infinite number as it is, and None for NaN and what is not a number."""
+    if isinstance(value, (int, float)) and not math.isnan(value):
+        return float(value)
+    return None

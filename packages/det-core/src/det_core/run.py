@@ -77,7 +77,9 @@ def train(
     if not loop.begin():
         adapter.train(loop)
     if not loop.stop:
-        raise RuntimeError(f"{type(adapter).__name__}.train returned before the loop stopped; train until step() is true")
+        raise RuntimeError(
+            f"{type(adapter).__name__}.train returned before the loop stopped; train until step() is true"
+        )
     return loop.stop
 
 
@@ -116,12 +118,11 @@ def _period(length: Length | None, adapter: Adapter[Any]) -> Period:
 class _Save:
     """Writes, publishes and records one checkpoint; every rank takes part, the chief writes."""
 
-    def __init__(
-        self, adapter: Adapter[Any], framework: Framework, info: RunInfo, host: TrialHost, keep: Keep
-    ) -> None:
+    def __init__(self, adapter: Adapter[Any], framework: Framework, info: RunInfo, host: TrialHost, keep: Keep) -> None:
         self._adapter, self._framework, self._info, self._host, self._keep = adapter, framework, info, host, keep
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: Progress) -> bool:
+        recorded = True
         uuid = self._info.distributed.broadcast(str(uuid4()))
         if self._info.distributed.rank == 0:
             manifest = write_checkpoint(
@@ -137,6 +138,7 @@ class _Save:
             try:
                 self._host.checkpointed(manifest, self._keep.storage.url(uuid))
             except HostLost:
+                recorded = False
                 self._keep.unrecorded(manifest)
         else:
             scratch = Path(tempfile.mkdtemp(prefix="det-scratch-"))
@@ -145,6 +147,7 @@ class _Save:
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
         self._adapter.saved(uuid)
+        return recorded
 
     def _write(self, path: Path, progress: Progress) -> None:
         self._adapter.save(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 NEVER = 2**62
@@ -32,7 +32,14 @@ class At:
     def __init__(self, positions: Container[int] | Iterable[int], horizon: int = 100_000) -> None:
         self._container = positions
         self._horizon = horizon
-        self._sorted = sorted(positions) if isinstance(positions, Iterable) else None
+        self._sorted: Sequence[int] | None = None
+        if isinstance(positions, range):
+            self._sorted = positions if positions.step > 0 else positions[::-1]
+        elif isinstance(positions, Iterable):
+            self._sorted = sorted(positions)
+
+    def __repr__(self) -> str:
+        return f"At({self._container!r})"
 
     def after(self, done: int) -> int:
         """Return the first position due behind `done`, or one where it is worth asking again."""
@@ -67,6 +74,10 @@ class Schedule:
     policy: str = "best"
     metric: str | None = None
     validate_first: bool = False
+
+    def due(self, done: int) -> bool:
+        """Tell whether anything falls due at `done`."""
+        return self.report.due(done) or self.validate.due(done) or self.checkpoint.due(done)
 
     def after(self, done: int) -> int:
         """Return the first position behind `done` where anything falls due."""
