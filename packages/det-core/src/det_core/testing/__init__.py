@@ -1,0 +1,34 @@
+"""The conformance kit: suites that plugins inherit, and fakes that show how."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ._adapter_suite import AdapterSuite
+    from ._onevar import OneVar
+    from ._searcher_suite import SearcherSuite
+    from ._storage_suite import StorageSuite
+    from ._suite import Suite
+
+_HOMES = {
+    "AdapterSuite": "_adapter_suite",
+    "OneVar": "_onevar",
+    "SearcherSuite": "_searcher_suite",
+    "StorageSuite": "_storage_suite",
+    "Suite": "_suite",
+}
+
+__all__ = ["AdapterSuite", "OneVar", "SearcherSuite", "StorageSuite", "Suite"]
+
+pytest.register_assert_rewrite(*(f"{__name__}.{home}" for home in _HOMES.values()), f"{__name__}._search_play")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a suite when it is asked for, after its assertions are registered for rewriting."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

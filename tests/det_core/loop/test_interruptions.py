@@ -1,0 +1,116 @@
+"""However a trial is interrupted, its history and its weight are those of one that was left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from det_core import At, Every, Schedule, Stop
+
+
+class Odd:
+    """A container that can only be asked."""
+
+    def __contains__(self, position: object) -> bool:
+        return isinstance(position, int) and position % 5 == 3
+
+    def __repr__(self) -> str:
+        return "Odd()"
+
+
+PERIODS = st.one_of(
+    st.integers(0, 7).map(Every),
+    st.sets(st.integers(0, 25), max_size=6).map(At),
+    st.integers(1, 5).map(lambda n: At(range(n, 30, n))),
+    st.just(At(Odd(), horizon=10)),
+)
+SCHEDULES = st.builds(
+    Schedule,
+    report=PERIODS,
+    validate=PERIODS,
+    checkpoint=PERIODS,
+    policy=st.sampled_from(["best", "all", "none"]),
+    metric=st.sampled_from([None, "val_loss"]),
+    validate_first=st.booleans(),
+)
+RUNGS = st.lists(st.integers(1, 20), min_size=1, max_size=3, unique=True).map(sorted)
+STRIKES = st.lists(
+    st.tuples(
+        st.sampled_from(["preempt", "kill", "lose", "kill_call"]), st.integers(1, 12), st.booleans(), st.booleans()
+    ),
+    max_size=5,
+)
+STYLES = st.sampled_from(["owned", "callback", "chunked"])
+
+
+def check(
+    kit: Any, schedule: Schedule, rungs: list[int], strikes: list[Any], style: str, unit: str = "batches"
+) -> None:
+    whole = kit.Trial(kit.Driver(rungs, unit), schedule, style)
+    assert whole.run() is Stop.COMPLETED
+    broken = kit.Trial(kit.Driver(rungs, unit), schedule, style)
+    for strike in strikes:
+        start = broken.driver.restart()[0]
+        stop = broken.run(kit.Interruption(*strike))
+        assert len(set(broken.events)) == len(broken.events), "twice at one position"
+        if start is not None:
+            assert ("save", start.batches) not in broken.events, "saved again what it was restored from"
+            assert start.validated_at != start.batches or ("validate", start.batches) not in broken.events
+        if stop is Stop.PREEMPTED:
+            assert broken.driver.checkpoints[-1][0]["batches"] == broken.loop.progress.batches
+    assert broken.run() is Stop.COMPLETED
+    assert [key for key, _ in broken.driver.history()] == [key for key, _ in whole.driver.history()]
+    about = (lambda value: pytest.approx(value, rel=1e-9)) if style == "chunked" else (lambda value: value)
+    for (_, left), (_, right) in zip(broken.driver.history(), whole.driver.history(), strict=True):
+        assert left == about(right)
+    assert broken.weight == whole.weight
+    assert broken.driver.checkpoints[-1][0]["batches"] == whole.driver.checkpoints[-1][0]["batches"]
+
+
+@settings(
+    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(schedule=SCHEDULES, rungs=RUNGS, strikes=STRIKES, style=STYLES)
+@example(schedule=Schedule(report=Every(2)), rungs=[4], strikes=[("lose", 2, False, True)], style="owned")
+@example(schedule=Schedule(validate=Every(2)), rungs=[4], strikes=[("lose", 2, True, False)], style="chunked")
+@example(
+    schedule=Schedule(validate=Every(2), policy="none"),
+    rungs=[4],
+    strikes=[("kill_call", 5, True, True)],
+    style="owned",
+)
+def test_history_has_no_gap_and_no_repeat(
+    kit: Any, schedule: Schedule, rungs: list[int], strikes: list[Any], style: str
+) -> None:
+    """Preempted at any batch, killed at any batch or word, the driver lost at any word: nothing shows afterwards."""
+    check(kit, schedule, rungs, strikes, style)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(schedule=SCHEDULES, rungs=RUNGS, strikes=STRIKES, style=STYLES, unit=st.sampled_from(["epochs", "records"]))
+def test_neither_have_lengths_in_other_units(
+    kit: Any, schedule: Schedule, rungs: list[int], strikes: list[Any], style: str, unit: str
+) -> None:
+    """Epochs and records are turned into batches once; what follows is the same."""
+    check(kit, schedule, sorted({1 + n // 4 for n in rungs}) if unit == "epochs" else rungs, strikes, style, unit)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(schedule=SCHEDULES, stop_at=st.integers(0, 12), strikes=STRIKES, style=STYLES)
+def test_a_trial_that_is_stopped_early_ends_where_it_was_stopped(
+    kit: Any, schedule: Schedule, stop_at: int, strikes: list[Any], style: str
+) -> None:
+    """The answer to a validation may be that it was the last; preemptions change nothing in that."""
+    whole = kit.Trial(kit.Driver([12], stop_at=stop_at), schedule, style)
+    assert whole.run() is Stop.COMPLETED
+    broken = kit.Trial(kit.Driver([12], stop_at=stop_at), schedule, style)
+    for _, at, *_ in strikes:
+        if broken.run(kit.Interruption("preempt", at)) is Stop.COMPLETED:
+            break
+    else:
+        assert broken.run() is Stop.COMPLETED
+    assert [key for key, _ in broken.driver.history()] == [key for key, _ in whole.driver.history()]
+    assert broken.weight == whole.weight
