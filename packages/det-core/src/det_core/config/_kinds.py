@@ -124,8 +124,8 @@ def _by_name(
         reader.report(where, f"{dotted(where)} is {name!r}, which is gone; use {replaced[name]!r} in its place")
         return INVALID
     near = nearest(name, known) if isinstance(name, str) else None
-    guess = f"did you mean {near!r}? known" if near else "known"
-    reader.report(where, f"{dotted(where)} is {shown(name)}; {guess}: {', '.join(known)}")
+    guess = f"did you mean {near!r}? known:" if near else "give one of"
+    reader.report(where, f"{dotted(where)} is {shown(name)}; {guess} {', '.join(known)}")
     return INVALID
 
 

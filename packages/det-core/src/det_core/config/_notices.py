@@ -22,7 +22,7 @@ def without_effect(keys: Iterable[str]) -> list[Notice]:
     named = tuple(dict.fromkeys(keys))
     if not named:
         return []
-    return [Notice(f"accepted, but without effect outside a cluster: {', '.join(named)}", named)]
+    return [Notice(f"accepted, but without effect in det: {', '.join(named)}", named)]
 
 
 def old_spellings(renamed: Iterable[tuple[str, str]]) -> list[Notice]:

@@ -25,20 +25,40 @@ def plain(value: Any, report: Report, path: Path = ()) -> Any:
 
 
 def _is_text(key: Any, report: Report, path: Path) -> bool:
-    if isinstance(key, str):
-        return True
     where = f" of {dotted(path)}" if path else ""
-    report(path, f"the key {shown(key)}{where} is not text; put it in quotes")
+    if not isinstance(key, str):
+        report(path, f"the key {shown(key)}{where} is not text; put it in quotes")
+    elif not _is_unicode(key):
+        report(path, f"the key {shown(key)}{where} holds half a character (a surrogate); write it in full")
+    else:
+        return True
     return False
 
 
 def _leaf(value: Any, report: Report, path: Path) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        report(path, f"{dotted(path)} is {value}; give a finite number")
+    problem = _problem(value)
+    if problem:
+        report(path, f"{dotted(path) or 'the configuration'} is {problem}")
         return None
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return value if type(value) is kind else kind(value)
-    if value is not None:
-        report(path, f"{dotted(path)} is {shown(value)}; give text, a number, true, false, null, a list or a map")
-    return None
+    kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
+    return value if kind is None or type(value) is kind else kind(value)
+
+
+def _problem(value: Any) -> str | None:
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"{value}; give a finite number"
+    if isinstance(value, int):
+        return None if -(2**63) <= value < 2**64 else f"{shown(value)}; give a number that fits in 64 bits"
+    if isinstance(value, str):
+        return None if _is_unicode(value) else f"{shown(value)}, with half a character (a surrogate); write it in full"
+    return f"{shown(value)}; give text, a number, true, false, null, a list or a map"
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

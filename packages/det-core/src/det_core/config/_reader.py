@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from ._extensions import Extensions
+from ._homes import homes
 from ._types import Field, Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
 from ._words import Path, dotted, expected, nearest, shown
 
@@ -99,18 +100,16 @@ class Reader:
         self, strangers: dict[str, Any], known: dict[str, Field], cls: type[Struct], path: Path, tag: str | None
     ) -> None:
         for key in strangers:
-            near = nearest(key, [*known, *([tag] if tag else [])])
-            if near:
+            where = (*path, key)
+            if not path and key in homes():
+                way_out = f"it belongs under {homes()[key]!r}"
+            elif near := nearest(key, [*known, *([tag] if tag else [])]):
                 self._suspects.add((*path, near))
-            keys = ", ".join(sorted(known)) or "none"
-            way_out = (
-                f"did you mean {near!r}?"
-                if near
-                else f"known there: {keys}"
-                if path
-                else "settings of your own belong under 'data'"
-            )
-            self.report((*path, key), f"unknown key {dotted((*path, key))!r}; {way_out}", of_key=True)
+                way_out = f"did you mean {near!r}?"
+            else:
+                keys = ", ".join(sorted(known)) or "none"
+                way_out = f"known there: {keys}" if path else "settings of your own belong under 'data'"
+            self.report(where, f"unknown key {dotted(where)!r}; {way_out}", of_key=True)
 
     def _build(self, cls: type[Struct], found: dict[str, Any], path: Path) -> Any:
         if any(f.required and f.name not in found for f in fields_of(cls).values()):
@@ -141,11 +140,10 @@ class Reader:
             return {key: item for key, item in read.items() if item is not INVALID}
         if base is Literal:
             return value if value in choices_of(arm) else self._wrong(value, type_, path)
-        if base in (int, float):
-            value = _as_number(value, base)
         if base not in (int, float, str, bool, Any):
             return self._foreign(value, arm, path)
-        return value if _within(value, type_.bounds) else self._wrong(value, type_, path)
+        read = base(value) if base in (int, float) else value
+        return read if _within(read, type_.bounds) else self._wrong(value, type_, path)
 
     def _list(self, value: list[Any], arm: Any, type_: Type, path: Path) -> Any:
         if len(value) < type_.bounds.get("min_length", 0):
@@ -166,7 +164,7 @@ class Reader:
         hidden = "secret" in type_.marks
         what = "not what it takes" if hidden else shown(value)
         way_out = f"give {expected(type_)}"
-        if isinstance(value, int | float) and str in type_.arms and not hidden:
+        if isinstance(value, int | float) and str in type_.arms and not hidden and "expects" not in type_.marks:
             way_out += f", such as '{shown(value)}'"
         near = nearest(value, map(str, choices_of(type_.arm))) if isinstance(value, str) else None
         self.report(path, f"{dotted(path)} is {what}; {f'did you mean {near!r}?' if near else way_out}")
@@ -196,10 +194,6 @@ def _is_float(value: int | float) -> bool:
     except OverflowError:
         return False
     return True
-
-
-def _as_number(value: int | float, base: type) -> int | float:
-    return int(value) if base is int else float(value)
 
 
 def _within(value: Any, bounds: dict[str, Any]) -> bool:

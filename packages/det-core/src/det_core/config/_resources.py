@@ -14,7 +14,7 @@ HostPath = Annotated[str, Meta(pattern="^/"), expects("an absolute path"), neede
 ContainerPath = Annotated[
     str, Meta(pattern=r"^(?!\.$)"), expects("a path other than '.'"), needed("give the path in the container")
 ]
-Variable = Annotated[str, Meta(min_length=1), expects("NAME=VALUE")]
+Variable = Annotated[str, Meta(pattern=r"^[^=\0]+(=|$)"), expects("NAME=VALUE")]
 
 
 class Device(Struct, frozen=True, kw_only=True):

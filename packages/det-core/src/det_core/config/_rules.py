@@ -14,7 +14,6 @@ from ._entrypoint import is_trial_entrypoint
 from ._experiment import ExperimentConfig, LogPolicy, Profiling
 from ._hyperparameters import Categorical, Const, Double, Int, Log
 from ._reader import Rule
-from ._resources import EnvironmentVariables
 from ._searchers import AdaptiveAsha, AsyncHalving, Grid, Random, Single
 from ._storage import Azure, SharedFs
 from ._words import Path, dotted, shown
@@ -99,15 +98,6 @@ def _pattern(policy: LogPolicy, at: str) -> Found:
     return []
 
 
-def _variables(variables: EnvironmentVariables, at: str) -> Found:
-    return [
-        ((slot, index), f"{at}.{slot}[{index}] is {text!r}, which has no name; give NAME=VALUE")
-        for slot in ("cpu", "cuda", "rocm")
-        for index, text in enumerate(getattr(variables, slot))
-        if text.startswith("=")
-    ]
-
-
 def _experiment(config: ExperimentConfig, at: str) -> Found:
     return [
         *_entrypoint(config),
@@ -181,7 +171,6 @@ RULES: dict[type[Struct], Rule] = {
     AsyncHalving: _halving,
     Azure: _azure,
     Double: _bounds,
-    EnvironmentVariables: _variables,
     ExperimentConfig: _experiment,
     Int: _bounds,
     Log: _exponents,

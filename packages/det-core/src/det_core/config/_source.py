@@ -56,11 +56,11 @@ class Source:
 
 
 def from_mapping(mapping: Any, name: str | None = None) -> tuple[Source, list[str]]:
-    """Return the source that a mapping is, and its problems."""
+    """Return the source that a mapping is, and its problems; ConfigError where it is none."""
     problems: list[str] = []
     data = plain(mapping, lambda path, text: problems.append(f"{name}: {text}" if name else text))
     if not isinstance(data, dict):
-        return Source(name, {}), problems or [_not_a_map(name, data)]
+        raise ConfigError(*(problems or [_not_a_map(name, data)]))
     return Source(name, data), problems
 
 
@@ -71,7 +71,7 @@ def from_text(text: str, name: str) -> tuple[Source, list[str]]:
     source = Source(name, {}, document.keys, document.values)
     data = plain(document.data, lambda path, text: problems.append(source.place(path) + text))
     if data is not None and not isinstance(data, dict):
-        return source, problems or [_not_a_map(name, data)]
+        raise ConfigError(*(problems or [_not_a_map(name, data)]))
     source.data = data or {}
     return source, problems
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Mark = tuple[int, int]
 _CORE = "tag:yaml.org,2002:"
-_STR, _MERGE = f"{_CORE}str", f"{_CORE}merge"
+_STR, _MERGE, _MAP, _SEQ = (f"{_CORE}{name}" for name in ("str", "merge", "map", "seq"))
 _MOST_VALUES = 200_000
 _SCALARS: tuple[tuple[str, str, str], ...] = (
     ("null", r"~|null|Null|NULL|", "~nN\0"),
@@ -69,7 +69,7 @@ def parse_yaml(text: str, name: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        raise ConfigError(f"{place}: not valid YAML: {error.problem or error.context}") from None
+        raise ConfigError(f"{place}: not valid YAML: {_reason(error, text)}") from None
     except yaml.YAMLError as error:
         reason = getattr(error, "reason", None) or str(error).splitlines()[0]
         raise ConfigError(f"{name}: not valid YAML: {reason}") from None
@@ -82,6 +82,14 @@ def parse_yaml(text: str, name: str) -> Document:
     if node is not None:
         document.data = _Builder(document).value(node, ())
     return document
+
+
+def _reason(error: yaml.MarkedYAMLError, text: str) -> str:
+    said = ", ".join(part for part in (error.context, error.problem) if part)
+    mark = error.problem_mark
+    line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
+    indent = line[: len(line) - len(line.lstrip())]
+    return f"{said}; indent with spaces, not tabs" if "\t" in indent else said
 
 
 def scalar(text: str) -> Any:
@@ -116,16 +124,20 @@ class _Builder:
         self._count = 0
 
     def value(self, node: yaml.Node, path: Path) -> Any:
+        import yaml
+
         mark = _mark(node)
         self._document.values.setdefault(path, mark)
         self._count += 1
         if id(node) in self._open or len(path) > DEEPEST or self._count > _MOST_VALUES:
             return self._refuse(mark, _why(id(node) in self._open, len(path) > DEEPEST, path))
-        if node.id == "scalar":
+        if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
+        if node.tag not in (_MAP, _SEQ):
+            return self._refuse(mark, self._tagged(node, path))
         self._open.add(id(node))
         try:
-            if node.id == "mapping":
+            if isinstance(node, yaml.MappingNode):
                 return self._map(node, path)
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         finally:
@@ -141,11 +153,11 @@ class _Builder:
         pattern = _PATTERNS.get(node.tag)
         if pattern is not None and pattern.match(node.value):
             return _convert(node.tag, node.value)
+        return self._refuse(_mark(node), self._tagged(node, path))
+
+    def _tagged(self, node: yaml.Node, path: Path) -> str:
         tag = node.tag.replace(_CORE, "!!")
-        self._refuse(
-            _mark(node), f"{dotted(path)} has the tag {tag}, which does not fit; write the value without a tag"
-        )
-        return None
+        return f"{dotted(path)} has the tag {tag}, which does not fit; write the value without a tag"
 
     def _map(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         own: dict[str, Any] = {}
@@ -169,14 +181,18 @@ class _Builder:
         return inherited | own
 
     def _merged(self, node: yaml.Node, path: Path) -> Iterator[dict[str, Any]]:
-        for source in node.value if node.id == "sequence" else [node]:
-            if source.id != "mapping":
+        import yaml
+
+        for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            if not isinstance(source, yaml.MappingNode):
                 self._refuse(_mark(source), "<< takes a map, or a list of maps, by alias")
             elif isinstance(value := self.value(source, path), dict):
                 yield value
 
     def _key(self, node: yaml.Node, path: Path) -> str | None:
-        value = self._scalar(node, path) if node.id == "scalar" else node.value
+        import yaml
+
+        value = self._scalar(node, path) if isinstance(node, yaml.ScalarNode) else node.value
         if isinstance(value, str):
             return value
         where = f" of {dotted(path)}" if path else ""
