@@ -246,7 +246,7 @@ FAULTY = (
     Faulty(
         "asha of both kinds",
         CLASS
-        + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: 9, max_time: 9, time_metric: batches}\n",
+        + +"searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: 9, max_time: 9, time_metric: batches}\n",
         (
             "const.yaml:2:74: searcher has both max_length and max_time or time_metric; "
             "give max_length to promote trials, or max_time and time_metric to stop them",
@@ -268,7 +268,7 @@ FAULTY = (
     Faulty(
         "asha that stops and does not",
         CLASS
-        + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_time: 9, time_metric: batches, stop_once: false}\n",
+        + +"searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_time: 9, time_metric: batches, stop_once: false}\n",
         (
             "const.yaml:2:108: searcher.stop_once is false, but max_time and time_metric stop trials; "
             "leave stop_once out, or give max_length",
@@ -301,8 +301,8 @@ FAULTY = (
     Faulty(
         "too large a fraction",
         CLASS
-        (
-            " "searcher: {name: pbt, metric: loss, population_size: 4, num_rounds: 2, length_per_round: 5, "
+        + (
+            "searcher: {name: pbt, metric: loss, population_size: 4, num_rounds: 2, length_per_round: 5, "
             "replace_function: {truncate_fraction: 0.6}}\n"
         ),
         ("const.yaml:2:131: searcher.replace_function.truncate_fraction is 0.6; give a number from 0 to 0.5",),
@@ -331,8 +331,8 @@ FAULTY = (
     Faulty(
         "a grid without counts",
         CLASS
-        (
-            " "searcher: {name: grid, metric: loss, max_length: 1}\n"
+        + (
+            "searcher: {name: grid, metric: loss, max_length: 1}\n"
             "hyperparameters:\n"
             "  a: {type: int, minval: 1, maxval: 3}\n"
             "  b:\n"
@@ -722,8 +722,8 @@ FAULTY = (
     Faulty(
         "several mistakes at once",
         CLASS
-        (
-            " "searcher:\n"
+        + (
+            "searcher:\n"
             "  name: random\n"
             "  metrics: loss\n"
             "  max_trials: -1\n"
