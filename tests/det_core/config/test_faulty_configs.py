@@ -246,7 +246,7 @@ FAULTY = (
     Faulty(
         "asha of both kinds",
         CLASS
-        + +"searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: 9, max_time: 9, time_metric: batches}\n",
+        + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: 9, max_time: 9, time_metric: batches}\n",
         (
             "const.yaml:2:74: searcher has both max_length and max_time or time_metric; "
             "give max_length to promote trials, or max_time and time_metric to stop them",
@@ -268,7 +268,7 @@ FAULTY = (
     Faulty(
         "asha that stops and does not",
         CLASS
-        + +"searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_time: 9, time_metric: batches, stop_once: false}\n",
+        + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_time: 9, time_metric: batches, stop_once: false}\n",
         (
             "const.yaml:2:108: searcher.stop_once is false, but max_time and time_metric stop trials; "
             "leave stop_once out, or give max_length",
