@@ -6,6 +6,7 @@ of a pipe whose other end the driver holds, and when that closes the script gets
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -23,13 +24,16 @@ def main(argv: list[str]) -> int:
     pidfd = os.pidfd_open(process.pid)
     ready, _, _ = select.select([pidfd, fd], [], [])
     if pidfd not in ready:
-        process.terminate()
-        try:
-            process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(0, signal.SIGKILL)
+        _end_group(process)
     status = process.wait()
     return 128 - status if status < 0 else status
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(0, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_SECONDS)
+    os.killpg(0, signal.SIGKILL)  # what the command started, and this process
 
 
 def _default_sigterm() -> None:

@@ -34,7 +34,7 @@ class LocalEngine(Engine):
                 process = subprocess.Popen(
                     command(spec, guard),
                     cwd=spec.code_dir,
-                    env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.variables},
+                    env={**os.environ, "PATH": search_path(), "PYTHONUNBUFFERED": "1", **spec.variables},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -86,6 +86,11 @@ def command(spec: RunSpec, guard: int) -> list[str]:
             *argv,
         ]
     return argv
+
+
+def search_path() -> str:
+    """Return `PATH` with the interpreter's own directory first, so that `python3` in an entrypoint is this one."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def end_group(leader: int) -> None:

@@ -1,0 +1,60 @@
+"""The environment of a run's processes."""
+
+from __future__ import annotations
+
+import os
+
+from ..environ import WorkerEnv
+from ..store import Trial
+from ._settings import DriverSettings
+from ._state import State
+from ._trials import Live
+
+
+def run_variables(
+    state: State, settings: DriverSettings, live: Live, row: Trial, address: tuple[str, int], key: bytes
+) -> dict[str, str]:
+    """Return the variables of the configuration, of the devices and of the run, the later ones winning."""
+    assert live.active is not None
+    slots = live.active.lease.slots
+    env = WorkerEnv(
+        experiment_id=state.id,
+        trial_id=live.id,
+        run_id=live.active.run.id,
+        run_number=live.active.run.number,
+        seed=live.plan.seed,
+        hparams=live.plan.hparams,
+        config=state.config,
+        slot_ids=slots,
+        driver=address,
+        key=key,
+        checkpoint_root=state.checkpoint_root,
+        tensorboard_dir=state.view.tensorboard_dir / f"trial-{live.id}",
+        spool=state.spool,
+        latest_checkpoint=row.latest_checkpoint or row.source_checkpoint,
+        steps_completed=live.active.progressed_to,
+        slots=max(1, len(slots)),
+        warm=row.latest_checkpoint is None and row.source_checkpoint is not None,
+    )
+    return {**_threads(state, settings), **_user(state, settings), **_devices(settings, slots), **env.variables()}
+
+
+def _user(state: State, settings: DriverSettings) -> dict[str, str]:
+    listed = state.config.environment.environment_variables
+    chosen = listed.cuda if settings.gpus else listed.cpu
+    return dict(variable.partition("=")[::2] for variable in chosen)
+
+
+def _devices(settings: DriverSettings, slots: tuple[int, ...]) -> dict[str, str]:
+    return {"CUDA_VISIBLE_DEVICES": ",".join(settings.gpus[s] for s in slots)} if settings.gpus else {}
+
+
+def _threads(state: State, settings: DriverSettings) -> dict[str, str]:
+    """Share the cores among CPU trials that may run at once; by the configuration alone, as threads change sums."""
+    searcher = state.config.searcher
+    concurrent = getattr(searcher, "max_concurrent_trials", None)
+    if settings.gpus or concurrent is None or "OMP_NUM_THREADS" in os.environ:
+        return {}
+    slots = max(1, state.config.resources.slots_per_trial)
+    at_once = min(concurrent or settings.slots, max(1, settings.slots // slots))
+    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // max(1, at_once)))}

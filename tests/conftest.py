@@ -1,0 +1,128 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest_plugins = ["det_core.testing.plugin"]
+
+LIMIT_SECONDS = 120
+
+
+@dataclass
+class Det:
+    """The command `det` with a home of its own, run as a person runs it: in a process."""
+
+    home: Path
+    cwd: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def __call__(
+        self, *arguments: str | Path, status: int | None = 0, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end; check its exit status unless `status` is None."""
+        done = subprocess.run(
+            self.argv(arguments),
+            cwd=self.cwd,
+            env=self.env(env),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+        if status is not None:
+            assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def json(self, *arguments: str | Path, status: int | None = 0) -> Any:
+        """Run a command with --json and return what it printed: one value, or a list of a value for each line."""
+        lines = self(*arguments, "--json", status=status).stdout.splitlines()
+        values = [json.loads(line) for line in lines]
+        return values[0] if len(values) == 1 else values
+
+    def start(self, *arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        """Start a command and return its process, which is ended with the test."""
+        process = subprocess.Popen(
+            self.argv(arguments),
+            cwd=self.cwd,
+            env=self.env(env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def metrics(self, experiment: int, group: str | None = None) -> list[dict[str, Any]]:
+        """Return the reports of an experiment, in order."""
+        arguments = ["metrics", str(experiment), "--json", *(["--group", group] if group else [])]
+        return [json.loads(line) for line in self(*arguments).stdout.splitlines()]
+
+    def argv(self, arguments: Sequence[str | Path]) -> list[str]:
+        return [sys.executable, "-m", "det_core.cli", *map(str, arguments)]
+
+    def env(self, more: dict[str, str] | None) -> dict[str, str]:
+        return {**os.environ, "DET_HOME": str(self.home), "DET_STRICT_PLUGINS": "1", **(more or {})}
+
+
+@pytest.fixture
+def det(tmp_path: Path) -> Iterator[Det]:
+    """`det` in an empty home, in an empty directory; nothing that it starts outlives the test."""
+    cwd = tmp_path / "project"
+    cwd.mkdir()
+    command = Det(tmp_path / "home", cwd)
+    yield command
+    for process in command.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    left = leftovers(command.home)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left, f"processes left behind: {left}"
+
+
+def leftovers(home: Path, patience: float = 15.0) -> list[int]:
+    """Return the processes whose environment names `home`, after giving them time to end."""
+    deadline = time.monotonic() + patience
+    while (found := _processes_of(home)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _processes_of(home: Path) -> list[int]:
+    marker = f"DET_HOME={home}".encode() + b"\0"
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if marker in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.fixture
+def wait_until() -> Callable[..., None]:
+    """Wait for a condition, or fail saying which."""
+
+    def wait(condition: Callable[[], bool], what: str = "the condition", seconds: float = 30.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come true in {seconds} s"
+            time.sleep(0.02)
+
+    return wait

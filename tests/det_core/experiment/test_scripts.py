@@ -1,0 +1,245 @@
+"""Experiments whose entrypoint is a script, driven by real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import textwrap
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+    import json, os, sys, time
+    from det_core import core
+
+    info = core.get_cluster_info()
+    pause = float(os.environ.get("PAUSE", "0"))
+    with core.init() as context:
+        start = 0
+        if info.latest_checkpoint:
+            with context.checkpoint.restore_path(info.latest_checkpoint) as path:
+                start = json.loads((path / "state.json").read_text())
+        for batch in range(start + 1, 21):
+            time.sleep(pause)
+            context.train.report_training_metrics(batch, {"loss": 1 / batch})
+            if batch % 5 == 0:
+                context.train.report_validation_metrics(batch, {"error": 1 / batch})
+                with context.checkpoint.store_path({"steps_completed": batch}) as (path, uuid):
+                    (path / "state.json").write_text(json.dumps(batch))
+                if context.preempt.should_preempt():
+                    break
+"""
+
+CONFIG = """
+    name: script
+    entrypoint: python3 train.py
+    searcher: {name: single, metric: error}
+"""
+
+
+def write(directory: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = directory / name.replace("__", ".")
+        path.write_text(textwrap.dedent(text).lstrip())
+
+
+@pytest.fixture
+def project(det):
+    write(det.cwd, train__py=SCRIPT, const__yaml=CONFIG)
+    return det.cwd
+
+
+def history(det, experiment: int) -> list[tuple]:
+    return [(m["group"], m["batches"], m.get("loss"), m.get("error")) for m in det.metrics(experiment)]
+
+
+WHOLE = [
+    row
+    for batch in range(1, 21)
+    for row in [
+        ("training", batch, 1 / batch, None),
+        *([("validation", batch, None, 1 / batch)] if batch % 5 == 0 else []),
+    ]
+]
+
+
+def test_a_script_is_trained_to_its_end(det, project):
+    result = det.json("run", "const.yaml")
+    assert result["state"] == "COMPLETED"
+    assert result["best_metric"] == pytest.approx(0.05)
+    assert history(det, 1) == WHOLE
+    assert Path(result["checkpoint"]["path"], "state.json").read_text() == "20"
+
+
+def test_a_script_that_its_driver_dies_under_ends_and_is_resumed_without_gap_or_repeat(det, project, wait_until):
+    driver = det.start("run", "const.yaml", env={"PAUSE": "0.05"})
+    wait_until(lambda: det.home.joinpath("det.db").exists() and len(det.metrics(1)) > 8, "some training")
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    det("resume", "1")
+    assert history(det, 1) == WHOLE
+
+
+def test_sigint_pauses_with_status_130_and_resume_completes(det, project, wait_until):
+    driver = det.start("run", "const.yaml", env={"PAUSE": "0.05"})
+    wait_until(lambda: det.home.joinpath("det.db").exists() and len(det.metrics(1)) > 3, "some training")
+    os.kill(driver.pid, signal.SIGINT)
+    output, _ = driver.communicate(timeout=30)
+    assert driver.returncode == 130
+    assert "go on with: det resume 1" in output
+    det("resume", "1")
+    assert history(det, 1) == WHOLE
+
+
+def test_pause_from_another_terminal_waits_until_the_experiment_is_paused(det, project, wait_until):
+    driver = det.start("run", "const.yaml", env={"PAUSE": "0.05"})
+    wait_until(lambda: det.home.joinpath("det.db").exists() and len(det.metrics(1)) > 1, "some training")
+    assert "experiment 1 is paused" in det("pause", "1").stdout
+    assert driver.wait(timeout=30) == 130
+
+
+def test_a_script_that_never_asks_is_terminated_when_its_experiment_is_canceled(det, wait_until):
+    write(det.cwd, const__yaml=CONFIG.replace("python3 train.py", "touch started; sleep 100"))
+    driver = det.start("run", "const.yaml")
+    code = det.home / "experiments" / "1" / "code"
+    wait_until(lambda: (code / "started").exists(), "the start")
+    det("cancel", "1")
+    assert driver.wait(timeout=30) == 1
+    assert det.json("show", "1")["experiment"]["state"] == "CANCELED"
+
+
+def test_a_script_without_a_connection_does_not_outlive_its_driver(det, wait_until):
+    write(det.cwd, const__yaml=CONFIG.replace("python3 train.py", "touch started; sleep 100"))
+    driver = det.start("run", "const.yaml")
+    code = det.home / "experiments" / "1" / "code"
+    wait_until(lambda: (code / "started").exists(), "the start")
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()  # the fixture fails the test when the sleep is left behind
+
+
+def test_a_failing_script_is_tried_again_from_its_checkpoint_as_often_as_max_restarts_says(det):
+    write(
+        det.cwd,
+        train__py="""
+            import sys
+            from det_core import core
+            info = core.get_cluster_info()
+            with core.init() as context:
+                done = info.steps_completed
+                with context.checkpoint.store_path({"steps_completed": done + 1}) as (path, uuid):
+                    (path / "x").write_text("x")
+            sys.exit(3)
+        """,
+        const__yaml=CONFIG + "    max_restarts: 2\n",
+    )
+    done = det("run", "const.yaml", status=1)
+    assert "trial 1: the process exited with status 3" in done.stderr
+    trial = det.json("show", "1")["trials"][0]
+    assert (trial["runs"], trial["restarts"], trial["state"]) == (3, 2, "ERROR")
+
+
+def test_a_log_policy_cancels_retries(det):
+    policies = "    log_policies: [{name: oom, pattern: '.*out of memory.*', action: cancel_retries}]\n"
+    write(det.cwd, const__yaml=CONFIG.replace("python3 train.py", "echo CUDA out of memory; exit 1") + policies)
+    det("run", "const.yaml", status=1)
+    assert det.json("show", "1")["trials"][0]["runs"] == 1
+
+
+def test_the_startup_hook_is_sourced_and_its_environment_kept(det):
+    write(
+        det.cwd,
+        const__yaml=CONFIG.replace("python3 train.py", "echo hook says $FROM_HOOK, config says $FROM_CONFIG")
+        + "    environment: {environment_variables: [FROM_CONFIG=hello]}\n",
+    )
+    (det.cwd / "startup-hook.sh").write_text("export FROM_HOOK=good-day\n")
+    det("run", "const.yaml")
+    assert "hook says good-day, config says hello" in det("logs", "1").stdout
+
+
+def test_a_startup_hook_that_fails_ends_the_run(det):
+    write(det.cwd, const__yaml=CONFIG.replace("python3 train.py", "echo never") + "    max_restarts: 0\n")
+    (det.cwd / "startup-hook.sh").write_text("false\n")
+    det("run", "const.yaml", status=1)
+    assert "never" not in det("logs", "1").stdout
+
+
+def test_scripts_find_their_run_in_the_environment(det):
+    write(
+        det.cwd,
+        const__yaml=CONFIG.replace("python3 train.py", "env")
+        + "    hyperparameters: {lr: 0.5}\n    reproducibility: {experiment_seed: 7}\n",
+    )
+    det("run", "const.yaml")
+    lines = det("logs", "1").stdout.splitlines()
+    found = dict(line.split("] ", 1)[1].partition("=")[::2] for line in lines if "] DET_" in line)
+    assert found["DET_EXPERIMENT_ID"] == "1"
+    assert found["DET_TRIAL_ID"] == "1"
+    assert json.loads(found["DET_HPARAMS"]) == {"lr": 0.5}
+    assert found["DET_STEPS_COMPLETED"] == "0"
+    assert found["DET_TASK_TYPE"] == "TRIAL"
+    assert "DET_LATEST_CHECKPOINT" not in found
+
+
+def test_a_search_over_a_script_gives_each_trial_its_hyperparameters(det):
+    write(
+        det.cwd,
+        train__py="""
+            from det_core import core
+            info = core.get_cluster_info()
+            with core.init() as context:
+                x = info.trial.hparams["x"]
+                for op in context.searcher.operations():
+                    context.train.report_validation_metrics(op.length, {"error": (x - 3) ** 2})
+                    op.report_completed((x - 3) ** 2)
+        """,
+        const__yaml="""
+            entrypoint: python3 train.py
+            hyperparameters: {x: {type: int, minval: 0, maxval: 5, count: 6}}
+            searcher: {name: grid, metric: error, max_length: {batches: 10}, max_concurrent_trials: 2}
+        """,
+    )
+    result = det.json("run", "const.yaml")
+    assert result["trials"] == {"COMPLETED": 6}
+    assert result["best_metric"] == 0
+    shown = det.json("show", "1")["trials"]
+    assert sorted(t["hparams"]["x"] for t in shown) == [0, 1, 2, 3, 4, 5]
+
+
+def test_invalid_hyperparameters_are_replaced_by_a_random_search(det):
+    write(
+        det.cwd,
+        train__py="""
+            from det_core import InvalidHP, core
+            info = core.get_cluster_info()
+            with core.init() as context:
+                if info.trial.hparams["x"] < 0:
+                    raise InvalidHP("x must not be negative")
+                context.train.report_validation_metrics(1, {"error": info.trial.hparams["x"]})
+        """,
+        const__yaml="""
+            entrypoint: python3 train.py
+            hyperparameters: {x: {type: double, minval: -1, maxval: 1}}
+            searcher: {name: random, metric: error, max_trials: 4}
+            reproducibility: {experiment_seed: 1}
+        """,
+    )
+    result = det.json("run", "const.yaml")
+    assert result["trials"]["COMPLETED"] == 4
+    assert result["trials"]["INVALID_HP"] >= 1
+
+
+def test_an_experiment_that_a_driver_holds_cannot_be_driven_twice(det, project, wait_until):
+    driver = det.start("run", "const.yaml", env={"PAUSE": "0.2"})
+    wait_until(lambda: det.home.joinpath("det.db").exists() and len(det.metrics(1)) > 0, "some training")
+    done = det("resume", "1", status=2)
+    assert str(driver.pid) in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_detached_experiments_run_in_the_background(det, project, wait_until):
+    started = det.json("run", "const.yaml", "--detach")
+    assert started["experiment"] == 1
+    wait_until(lambda: det.json("show", "1")["experiment"]["state"] == "COMPLETED", "completion")
+    assert history(det, 1) == WHOLE
