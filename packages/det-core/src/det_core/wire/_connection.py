@@ -1,0 +1,184 @@
+"""Frames of bytes between two processes that know one another."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import struct
+import threading
+import time
+from types import TracebackType
+from typing import Self
+
+from ._errors import ConnectionLost
+from ._handshake import shown
+
+MAX_FRAME = 1 << 30
+
+Buffer = bytes | bytearray | memoryview
+
+_HEAD = struct.Struct("!Q")
+_SMALL = 1 << 16  # frames up to here are copied into one buffer, which is cheaper than a list of them
+_MAX_PARTS = 512  # below IOV_MAX
+
+
+class Connection:
+    """Frames of bytes to and from one authenticated peer.
+
+    Any number of threads may send; one at a time receives. `close` wakes them all. Set `detached` in `on_connect` to keep
+    the connection longer than the server does; then it is yours to close.
+    """
+
+    def __init__(self, sock: socket.socket, max_frame: int = MAX_FRAME) -> None:
+        self._sock = sock
+        self._max = max_frame
+        self._peer = _peer(sock)
+        self._lost = ""
+        self.detached = False
+        self._sending, self._receiving = threading.RLock(), threading.RLock()
+        self._writable, self._readable = select.poll(), select.poll()
+        self._writable.register(sock, select.POLLOUT)
+        self._readable.register(sock, select.POLLIN)
+        self._head = bytearray(_HEAD.size)
+        self._body: bytearray | None = None
+        self._filled = 0
+        sock.setblocking(False)
+        _tune(sock)
+
+    @property
+    def peer(self) -> str:
+        """The other side's address, as `host:port`."""
+        return self._peer
+
+    def fileno(self) -> int:
+        """Return the descriptor, to wait on; readable when a frame, or a part of one, is there."""
+        return self._sock.fileno()
+
+    def send(self, *parts: Buffer, timeout: float | None = None) -> None:
+        """Send the parts as one frame.
+
+        Raises ValueError for a frame larger than the maximum, and ConnectionLost. A frame that is not gone after
+        `timeout` seconds raises TimeoutError and ends the connection, as half a frame cannot be taken back.
+        """
+        views = [memoryview(part).cast("B") for part in parts]
+        size = sum(view.nbytes for view in views)
+        if size > self._max:
+            raise ValueError(f"a frame of {size} bytes is larger than the maximum of {self._max}; send it in pieces")
+        head = memoryview(_HEAD.pack(size))
+        frame = [memoryview(b"".join((head, *views)))] if size <= _SMALL else [head, *views]
+        deadline = _deadline(timeout)
+        with self._sending:
+            try:
+                self._write(frame, deadline)
+            except BaseException as error:
+                self._shut(f"sending failed: {type(error).__name__}")
+                raise
+
+    def recv(self, timeout: float | None = None) -> bytes:
+        """Return the next frame.
+
+        Raises ConnectionLost, or TimeoutError after `timeout` seconds, after which it may be called again.
+        """
+        return bytes(self.recv_buffer(timeout))
+
+    def recv_buffer(self, timeout: float | None = None) -> bytearray:
+        """Return the next frame in a buffer of the caller's own, without the copy that `recv` makes."""
+        deadline = _deadline(timeout)
+        with self._receiving:
+            if self._body is None:
+                self._fill(self._head, deadline)
+                self._body, self._filled = bytearray(self._size()), 0
+            self._fill(self._body, deadline)
+            body, self._body, self._filled = self._body, None, 0
+            return body
+
+    def close(self) -> None:
+        """End the connection; safe to call twice and from any thread."""
+        self._shut("it was closed here")
+        with self._sending, self._receiving:
+            self._sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _size(self) -> int:
+        (size,) = _HEAD.unpack(self._head)
+        if size > self._max:
+            raise self._fail(f"it announced a frame of {size} bytes, more than the maximum of {self._max}")
+        return int(size)
+
+    def _write(self, views: list[memoryview], deadline: float) -> None:
+        while views:
+            self._check()
+            try:
+                sent = self._sock.sendmsg(views[:_MAX_PARTS])
+            except BlockingIOError:
+                self._wait(self._writable, deadline)
+                continue
+            except OSError as error:
+                raise self._fail(error.strerror or str(error)) from error
+            while views and sent >= views[0].nbytes:
+                sent -= views.pop(0).nbytes
+            if sent:
+                views[0] = views[0][sent:]
+
+    def _fill(self, buffer: bytearray, deadline: float) -> None:
+        view = memoryview(buffer)
+        while self._filled < len(buffer):
+            self._check()
+            try:
+                count = self._sock.recv_into(view[self._filled :])
+            except BlockingIOError:
+                self._wait(self._readable, deadline)
+                continue
+            except OSError as error:
+                raise self._fail(error.strerror or str(error)) from error
+            if not count:
+                raise self._fail("it closed the connection")
+            self._filled += count
+
+    def _wait(self, poll: select.poll, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"{self._peer} did not answer in time")
+        poll.poll(None if left == math.inf else math.ceil(left * 1000))
+
+    def _check(self) -> None:
+        if self._lost:
+            raise ConnectionLost(f"the connection to {self._peer} is gone: {self._lost}")
+
+    def _fail(self, why: str) -> ConnectionLost:
+        self._shut(why)
+        return ConnectionLost(f"the connection to {self._peer} is gone: {self._lost}")
+
+    def _shut(self, why: str) -> None:
+        """Wake whoever waits; the descriptor stays until they have left, lest another file gets its number."""
+        self._lost = self._lost or why
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+
+def _tune(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):  # not every system has all three
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def _deadline(timeout: float | None) -> float:
+    return math.inf if timeout is None else time.monotonic() + timeout
+
+
+def _peer(sock: socket.socket) -> str:
+    try:
+        return shown(sock.getpeername())
+    except OSError:
+        return "a peer that has left"
