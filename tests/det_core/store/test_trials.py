@@ -44,6 +44,12 @@ def test_an_update_changes_what_it_names(store: Store, trial: Trial) -> None:
     assert found.hparams == trial.hparams
 
 
+def test_a_reason_that_is_no_utf8_is_kept_legibly(store: Store, trial: Trial) -> None:
+    store.trials.update(trial.id, exit_reason="no file b\udcff.pt")
+
+    assert store.trials.get(trial.id).exit_reason == "no file b\\udcff.pt"
+
+
 def test_listing_is_in_order_of_creation_or_by_metric(store: Store, experiment: Experiment) -> None:
     for request, value in enumerate([0.5, None, 0.25]):
         trial = store.trials.create(experiment.id, request, {}, seed=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -153,6 +152,8 @@ class Experiments:
         self.get(id)
         with ExperimentLock(id, self.directory(id)):
             self._database.run("DELETE FROM experiments WHERE id = ?", (id,))
+            import shutil  # brings every compressor along
+
             try:
                 shutil.rmtree(self.directory(id))
             except OSError as error:

@@ -84,6 +84,7 @@ class Slots:
     def _available(self, turn: int, total: int) -> list[int]:
         taken = {slot for (slot,) in self._database.rows("SELECT slot FROM slots")}
         earlier = self._database.rows("SELECT max(total) FROM waiting WHERE id < ?", (turn,))[0][0]
+        # Slots below `earlier` are kept for those who came first, whether they are free by now or not.
         return [slot for slot in range(earlier or 0, total) if slot not in taken]
 
     def _grant(self, experiment_id: int, pid: int, birth: str, chosen: list[int]) -> Lease:
