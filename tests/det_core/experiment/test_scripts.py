@@ -104,7 +104,7 @@ def test_a_script_that_never_asks_is_terminated_when_its_experiment_is_canceled(
     write(det.cwd, const__yaml=CONFIG.replace("python3 train.py", "touch started; sleep 100"))
     driver = det.start("run", "const.yaml")
     code = det.home / "experiments" / "1" / "code"
-    wait_until(lambda: (code / "started").exists(), "the start")
+    wait_until((code / "started").exists, "the start")
     det("cancel", "1")
     assert driver.wait(timeout=30) == 1
     assert det.json("show", "1")["experiment"]["state"] == "CANCELED"
@@ -114,7 +114,7 @@ def test_a_script_without_a_connection_does_not_outlive_its_driver(det, wait_unt
     write(det.cwd, const__yaml=CONFIG.replace("python3 train.py", "touch started; sleep 100"))
     driver = det.start("run", "const.yaml")
     code = det.home / "experiments" / "1" / "code"
-    wait_until(lambda: (code / "started").exists(), "the start")
+    wait_until((code / "started").exists, "the start")
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()  # the fixture fails the test when the sleep is left behind
 
