@@ -15,6 +15,8 @@ import pytest
 
 from det_core.errors import StoreError
 from det_core.store import Store
+from det_core.store._database import Database
+from det_core.store._schema import MIGRATIONS
 
 
 @pytest.fixture
@@ -134,6 +136,17 @@ def test_a_store_that_cannot_be_written_can_be_read(open_home: Path, closed: boo
 
     as_nobody(act)
     store.close()
+
+
+def test_an_old_schema_that_cannot_be_migrated_is_named(open_home: Path) -> None:
+    Database(open_home / "det.db", migrations=MIGRATIONS[:1]).close()
+    open_home.chmod(0o555)
+
+    def act() -> None:
+        with pytest.raises(StoreError, match=r"has schema version 1, and this det reads version 2; open it once where"):
+            Database(open_home / "det.db", readonly=True, migrations=(MIGRATIONS[0], ("CREATE TABLE notes (text)",)))
+
+    as_nobody(act)
 
 
 @contextmanager

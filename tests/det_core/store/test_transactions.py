@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from det_core.errors import StoreError
-from det_core.store import Experiment, Store, Trial
+from det_core.store import Experiment, Store, Trial, _database
 
 
 def test_a_transaction_is_seen_by_others_when_it_ends_and_not_before(store: Store, experiment: Experiment) -> None:
@@ -91,6 +91,32 @@ def test_another_thread_is_told_that_the_store_is_not_its_own(store: Store) -> N
     thread.start()
     thread.join()
     assert "can only be used in that same thread" in said[0]
+
+
+def test_a_transaction_that_sqlite_has_undone_takes_nothing_more(store: Store, trial: Trial) -> None:
+    """A full disk can do that; what follows would otherwise be written alone."""
+
+    def go_on_regardless() -> None:
+        with store.transaction():
+            store._database.run("ROLLBACK")
+            store.trials.update(trial.id, restarts=1)
+
+    with pytest.raises(StoreError, match=r"an error has undone this transaction; nothing of it was written$"):
+        go_on_regardless()
+
+    assert store.trials.get(trial.id) == trial
+    store.trials.update(trial.id, restarts=2)
+
+
+def test_a_writer_that_waits_too_long_says_why(store: Store, trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_database, "BUSY_SECONDS", 0.05)
+
+    with (
+        Store(store.home) as other,
+        store.transaction(),
+        pytest.raises(StoreError, match=r"has been locked by another process for 30 s; try again later$"),
+    ):
+        other.trials.update(trial.id, restarts=1)
 
 
 def test_closing_twice_is_harmless(store: Store) -> None:
