@@ -12,43 +12,47 @@ import torch
 _NOTHING_TO_MOVE = (str, bytes, int, float, complex, bool, type(None), np.generic)
 
 
-def to_device(data: Any, device: torch.device | str) -> Any:
+def to_device(data: Any, device: torch.device) -> Any:
     """Move the tensors and arrays in dicts, lists and tuples, nested at will, and objects with a method `to`.
 
     Numeric arrays become tensors. Anything else is returned as it is, with one warning for its type; text and plain numbers
-    without.
+    without. Copies from pinned memory to a CUDA device run beside the program.
     """
+    return _moved(data, device, device.type == "cuda")
+
+
+def _moved(data: Any, device: torch.device, beside: bool) -> Any:
     if isinstance(data, torch.Tensor):
-        return data.to(device, non_blocking=True)
+        return data.to(device, non_blocking=beside)
     kind = type(data)
     if kind is list or kind is tuple:
-        return kind([to_device(item, device) for item in data])
+        return kind([_moved(item, device, beside) for item in data])
     if kind is dict:
-        return {key: to_device(value, device) for key, value in data.items()}
-    return _uncommon(data, device)
+        return {key: _moved(value, device, beside) for key, value in data.items()}
+    return _uncommon(data, device, beside)
 
 
-def _uncommon(data: Any, device: torch.device | str) -> Any:
+def _uncommon(data: Any, device: torch.device, beside: bool) -> Any:
     if isinstance(data, _NOTHING_TO_MOVE):
         return data
     if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":
-        return torch.from_numpy(data).to(device, non_blocking=True)
+        return torch.from_numpy(data).to(device, non_blocking=beside)
     if callable(getattr(data, "to", None)):
         return data.to(device)
     if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(to_device(item, device) for item in data))
+        return type(data)(*(_moved(item, device, beside) for item in data))
     if isinstance(data, (list, tuple)):
-        return type(data)(to_device(item, device) for item in data)
+        return type(data)(_moved(item, device, beside) for item in data)
     if isinstance(data, Mapping):
-        return _mapping(data, device)
-    warnings.warn(
-        f"a {type(data).__name__} in a batch was not moved to the device; give it a method to(device)", stacklevel=2
-    )
+        return _mapping(data, device, beside)
+    name = type(data).__name__
+    # Python shows a warning of one text at one place once: one for each type
+    warnings.warn(f"a {name} in a batch was not moved to the device; give it a method to(device)", stacklevel=1)
     return data
 
 
-def _mapping(data: Mapping[Any, Any], device: torch.device | str) -> Any:
-    moved = {key: to_device(value, device) for key, value in data.items()}
+def _mapping(data: Mapping[Any, Any], device: torch.device, beside: bool) -> Any:
+    moved = {key: _moved(value, device, beside) for key, value in data.items()}
     try:
         return type(data)(moved)  # type: ignore[call-arg]  # as dicts are made
     except TypeError:

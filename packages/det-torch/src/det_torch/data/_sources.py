@@ -67,8 +67,9 @@ class IndexedSource(Source):
         return self._iterator  # type: ignore[no-any-return]
 
     def state(self, done: int) -> dict[str, Any] | None:
-        mark = self._order.mark if isinstance(self._order, SamplerOrder) else None
-        return None if mark is None else {"kind": "sampler", "mark": mark}
+        if not isinstance(self._order, SamplerOrder) or self._order.mark is None or self._skipped:
+            return None
+        return {"kind": "sampler", "mark": self._order.mark}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._expected = state.get("mark")
