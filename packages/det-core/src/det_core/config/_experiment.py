@@ -84,7 +84,7 @@ DEFAULT_LOG_POLICIES = (
 class RetentionPolicy(Struct, frozen=True, kw_only=True):
     """How long logs are kept."""
 
-    log_retention_days: Annotated[int, Meta(ge=-1, le=32767), CLUSTER] | None = None
+    log_retention_days: Annotated[int, Meta(ge=-1, le=32767)] | None = None
     """Days; -1 means for ever."""
 
 
@@ -113,16 +113,16 @@ class Webhooks(Struct, frozen=True, kw_only=True):
 class Integrations(Struct, frozen=True, kw_only=True):
     """Services beside the cluster."""
 
-    pachyderm: Annotated[Pachyderm, CLUSTER] | None = None
+    pachyderm: Pachyderm | None = None
     """Where data comes from in Pachyderm."""
-    webhooks: Annotated[Webhooks, CLUSTER] | None = None
+    webhooks: Webhooks | None = None
     """Which webhooks hear of the experiment."""
 
 
 class Kerberos(Struct, frozen=True, kw_only=True):
     """Kerberos of a cluster of old."""
 
-    config_file: Annotated[str, RETIRED] | None = None
+    config_file: str | None = None
     """Its configuration file."""
 
 
@@ -209,17 +209,17 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     """Directories of the host that a container would see."""
     log_policies: Annotated[tuple[LogPolicy, ...], kind("log_policies")] = DEFAULT_LOG_POLICIES
     """What to do when a line of a trial's output matches a pattern."""
-    retention_policy: RetentionPolicy = RetentionPolicy()
+    retention_policy: Annotated[RetentionPolicy, CLUSTER] = RetentionPolicy()
     """How long logs are kept."""
     preemption_timeout: Annotated[int, Meta(ge=0), CLUSTER] | None = None
     """Seconds between asking a trial to stop and killing it."""
-    integrations: Integrations | None = None
+    integrations: Annotated[Integrations, CLUSTER] | None = None
     """Services beside the cluster."""
     pbs: Annotated[Pbs, CLUSTER] = Pbs()
     """Settings of a PBS cluster."""
     slurm: Annotated[Slurm, CLUSTER] = Slurm()
     """Settings of a Slurm cluster."""
-    security: Security | None = None
+    security: Annotated[Security, RETIRED] | None = None
     """Security of a cluster of old."""
     data_layer: Annotated[dict[str, Any], RETIRED] | None = None
     """A cache of data sets in front of a cluster's storage."""
