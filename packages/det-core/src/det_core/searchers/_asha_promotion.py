@@ -36,9 +36,9 @@ class PromotionASHA(Method):
         self._initial = initial_trials
         self._rungs = [Ranking() for _ in self._lengths]
         self._under_way = [0 for _ in self._lengths]
-        # A trial's losses, one for each rung that it passed. Of those that wait, by the rung in which they do.
-        self._training: dict[int, tuple[float, ...]] = {}
-        self._waiting: list[dict[int, tuple[float, ...]]] = [{} for _ in self._lengths]
+        self._training: dict[int, int] = {}  # trials under way, and the rung to which
+        self._waiting: list[dict[int, float]] = [{} for _ in self._lengths]  # by rung, with the loss in it
+        self._passed: dict[int, list[float]] = {}  # of promoted trials, the losses in the rungs below
         self._gone: list[set[int]] = [set() for _ in self._lengths]  # ended, yet may be promoted
         self._created = 0
         self._invalid = 0
@@ -49,15 +49,14 @@ class PromotionASHA(Method):
 
     def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
         loss = self._objective.loss(metrics)
-        losses = self._training.get(trial)
-        if losses is None or length < self._lengths[len(losses)]:
+        rung = self._training.get(trial)
+        if rung is None or length < self._lengths[rung]:
             return []
         del self._training[trial]
-        rung = len(losses)
         rank = self._rank(trial, rung, loss)
         if rung == self._top:
-            return [Close(trial), *self._next(births, None)]
-        self._waiting[rung][trial] = (*losses, loss)
+            return [self._close(trial), *self._next(births, None)]
+        self._waiting[rung][trial] = loss
         return self._next(births, self._promotion(rung, rank))
 
     def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
@@ -66,10 +65,10 @@ class PromotionASHA(Method):
             return []
         if trial not in self._training:
             return self._leave(trial)
-        losses = self._training.pop(trial)
-        rung = len(losses)
+        rung = self._training.pop(trial)
+        passed = self._passed.pop(trial, [])
         if reason is Exit.INVALID_HP:
-            return self._replace(births, trial, losses)
+            return self._replace(births, trial, rung, passed)
         rank = self._rank(trial, rung, WORST)
         self._gone[rung].add(trial)
         return self._next(births, self._promotion(rung, rank))
@@ -84,8 +83,9 @@ class PromotionASHA(Method):
     def state(self) -> dict[str, Any]:
         return {
             "rungs": [rung.state() for rung in self._rungs],
-            "training": [[trial, list(losses)] for trial, losses in self._training.items()],
-            "waiting": [[[trial, list(losses)] for trial, losses in rung.items()] for rung in self._waiting],
+            "training": [[trial, rung] for trial, rung in self._training.items()],
+            "waiting": [[[trial, loss] for trial, loss in rung.items()] for rung in self._waiting],
+            "passed": [[trial, list(losses)] for trial, losses in self._passed.items()],
             "gone": [sorted(rung) for rung in self._gone],
             "created": self._created,
             "invalid": self._invalid,
@@ -93,14 +93,15 @@ class PromotionASHA(Method):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        for rung, saved in zip(self._rungs, state["rungs"], strict=True):
-            rung.restore(saved)
-        self._training = {trial: tuple(losses) for trial, losses in state["training"]}
-        self._waiting = [{trial: tuple(losses) for trial, losses in rung} for rung in state["waiting"]]
+        for ranking, saved in zip(self._rungs, state["rungs"], strict=True):
+            ranking.restore(saved)
+        self._training = dict(state["training"])
+        self._waiting = [dict(rung) for rung in state["waiting"]]
+        self._passed = {trial: list(losses) for trial, losses in state["passed"]}
         self._gone = [set(rung) for rung in state["gone"]]
         self._under_way = [0 for _ in self._lengths]
-        for losses in self._training.values():
-            self._under_way[len(losses)] += 1
+        for rung in self._training.values():
+            self._under_way[rung] += 1
         self._created = state["created"]
         self._invalid = state["invalid"]
         self._finished = state["finished"]
@@ -121,7 +122,8 @@ class PromotionASHA(Method):
             rung += 1
             self._under_way[rung] += 1
             if trial not in self._gone[rung - 1]:
-                self._training[trial] = self._waiting[rung - 1].pop(trial)
+                self._passed.setdefault(trial, []).append(self._waiting[rung - 1].pop(trial))
+                self._training[trial] = rung
                 return Train(trial, self._lengths[rung])
             self._gone[rung - 1].remove(trial)
             self._gone[rung].add(trial)
@@ -156,7 +158,7 @@ class PromotionASHA(Method):
         for waiting, under_way in zip(self._waiting, self._under_way, strict=True):
             if under_way:
                 break
-            operations += map(Close, waiting)
+            operations += map(self._close, waiting)
             waiting.clear()
         return operations
 
@@ -164,14 +166,18 @@ class PromotionASHA(Method):
         self._created += 1
         self._under_way[0] += 1
         create = births.create()
-        self._training[create.trial] = ()
+        self._training[create.trial] = 0
         return [create, Train(create.trial, self._lengths[0])]
 
-    def _replace(self, births: Births, trial: int, losses: tuple[float, ...]) -> list[Operation]:
+    def _close(self, trial: int) -> Close:
+        self._passed.pop(trial, None)
+        return Close(trial)
+
+    def _replace(self, births: Births, trial: int, rung: int, passed: list[float]) -> list[Operation]:
         self._invalid += 1
-        self._under_way[len(losses)] -= 1
-        for rung, loss in zip(self._rungs, losses, strict=False):
-            rung.remove(loss, trial)
+        self._under_way[rung] -= 1
+        for ranking, loss in zip(self._rungs, passed, strict=False):
+            ranking.remove(loss, trial)
         return self._create(births)
 
     def _leave(self, trial: int) -> list[Operation]:
@@ -179,4 +185,5 @@ class PromotionASHA(Method):
         for waiting, gone in zip(self._waiting, self._gone, strict=True):
             if waiting.pop(trial, None) is not None:
                 gone.add(trial)
+        self._passed.pop(trial, None)
         return []

@@ -12,6 +12,8 @@ from msgspec import Struct
 
 from .base import Close, Create, Exit, Operation, Searcher, Train
 
+_ENDED = -1
+
 
 class Segment(Struct, frozen=True):
     """One stretch of training: `trial` holds `slot` from `start` to `end`, in units of the searcher."""
@@ -69,8 +71,8 @@ class _Run:
         self.outcome = Simulation()
         self.random = Random(seed).random
         self.metrics = _Metrics()
-        self.quality: dict[int, float] = {}
-        self.lengths: dict[int, int | None] = {}  # that the open trials have reached
+        self.qualities = array("d")  # of each trial
+        self.lengths = array("q")  # that each trial has reached, or _ENDED
         self.limit = slots
         self.free: list[int] = []
         self.queue: deque[tuple[int, int | None]] = deque()
@@ -88,11 +90,11 @@ class _Run:
         return self.outcome
 
     def reported(self, trial: int, until: int | None) -> list[Operation]:
-        self.lengths[trial] = until
         if until is None:
-            self.end(trial)
+            self.end(trial, None)
             return self.searcher.exited(trial, Exit.COMPLETED)
-        self.metrics.value = self.quality[trial]
+        self.lengths[trial] = until
+        self.metrics.value = self.qualities[trial]
         if self.searcher.time_metric is not None:
             self.metrics[self.searcher.time_metric] = until
         return self.searcher.validated(trial, until, self.metrics)
@@ -108,17 +110,17 @@ class _Run:
                     self.queue.append((operation.trial, operation.until))
             elif isinstance(operation, Create):
                 self.outcome.trials += 1
-                self.quality[operation.trial] = self.random()
-                self.lengths[operation.trial] = 0
+                self.qualities.append(self.random())
+                self.lengths.append(0)
             elif isinstance(operation, Close):
-                self.end(operation.trial)
+                self.end(operation.trial, self.lengths[operation.trial])
                 operations += self.searcher.exited(operation.trial, Exit.COMPLETED)
         if held is not None:
             heapq.heappush(self.free, held[1])
 
-    def end(self, trial: int) -> None:
-        self.outcome.reached[self.lengths.pop(trial)] += 1
-        del self.quality[trial]
+    def end(self, trial: int, reached: int | None) -> None:
+        self.outcome.reached[reached] += 1
+        self.lengths[trial] = _ENDED
 
     def fill(self) -> None:
         while self.queue:
@@ -128,11 +130,11 @@ class _Run:
                 heapq.heappush(self.free, self.outcome.slots)
                 self.outcome.slots += 1
             trial, until = self.queue.popleft()
-            if trial in self.lengths:
+            if self.lengths[trial] != _ENDED:
                 self.begin(trial, heapq.heappop(self.free), until)
 
     def begin(self, trial: int, slot: int, until: int | None) -> None:
-        length = 1 if until is None else until - (self.lengths[trial] or 0)
+        length = 1 if until is None else until - self.lengths[trial]
         if until is not None:
             self.outcome.units += length
         end = self.now + length
