@@ -302,3 +302,49 @@ def test_closing_ends_a_generator():
     next(stream.batches(0))
     stream.close()
     assert ended == [True]
+
+
+def test_a_state_of_another_kind_of_loader_is_left_alone_with_a_warning():
+    for loader, state in ((Again(), state_after(Loader(), 2)), (Loader(), state_after(Again(), 2))):
+        stream = open_stream(loader)
+        stream.restore(state)
+        assert stream.warning == (
+            "the checkpoint was written with another kind of training data loader, so that some records may be repeated "
+            "and some missed; resume with the loader that it was written with"
+        )
+        assert not stream.exact
+
+
+def test_a_stateful_loader_without_its_state_is_not_exact():
+    stream = open_stream(Loader(), rank=1, size=2)
+    stream.batches(4)
+    assert stream.warning == (
+        "the checkpoint holds no state of the training data loader, so that the first 9 batches are read again and dropped"
+    )
+
+
+def test_a_stateful_loader_goes_on_when_it_is_started_again():
+    whole = take(Loader(), 0, 12)
+    stream = open_stream(Loader())
+    assert list(islice(stream.batches(0), 5)) == whole[:5]
+    assert list(islice(stream.batches(5), 7)) == whole[5:]
+    assert stream.exact
+
+
+def test_a_stateful_loader_cannot_go_back_without_a_state():
+    stream = open_stream(Loader())
+    list(islice(stream.batches(0), 5))
+    with pytest.raises(TrialError) as error:
+        stream.batches(2)
+    assert str(error.value) == (
+        "the training data loader has given 5 batches and cannot go back to batch 2; "
+        "resume from a checkpoint that holds its state"
+    )
+
+
+def test_other_data_can_be_started_again_anywhere():
+    for data in (Again(), TorchDataLoader(Stream(11), 2), DataLoader(range(7), 2, shuffle=True), [1, 2, 3]):
+        stream = open_stream(data)
+        whole = [plain(b) for b in islice(stream.batches(0), 15)]
+        for done in (13, 2, 6):
+            assert [plain(b) for b in islice(stream.batches(done), 2)] == whole[done : done + 2]

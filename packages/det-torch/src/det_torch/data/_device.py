@@ -22,9 +22,9 @@ def to_device(data: Any, device: torch.device) -> Any:
 
 
 def _moved(data: Any, device: torch.device, beside: bool) -> Any:
-    if isinstance(data, torch.Tensor):
-        return data.to(device, non_blocking=beside)
     kind = type(data)
+    if kind is torch.Tensor:
+        return data if data.device == device else data.to(device, non_blocking=beside)
     if kind is list or kind is tuple:
         return kind([_moved(item, device, beside) for item in data])
     if kind is dict:
@@ -33,6 +33,8 @@ def _moved(data: Any, device: torch.device, beside: bool) -> Any:
 
 
 def _uncommon(data: Any, device: torch.device, beside: bool) -> Any:
+    if isinstance(data, torch.Tensor):
+        return data.to(device, non_blocking=beside)
     if isinstance(data, _NOTHING_TO_MOVE):
         return data
     if isinstance(data, np.ndarray) and data.dtype.kind in "biufc":

@@ -22,6 +22,8 @@ class RereadSource(Source):
     so that no more than one epoch is read again.
     """
 
+    kind = "epoch"
+
     def __init__(self, loader: Any, seed: int, rank: int, size: int) -> None:
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
             raise TrialError(f"the training data loader is {loader!r:.60}; give a DataLoader or an iterable of batches")
@@ -37,6 +39,7 @@ class RereadSource(Source):
         )
 
     def batches(self, done: int) -> Iterator[Any]:
+        self.close()
         target = done * self.step + self.first
         if target < self._began:
             self._epoch = self._began = 0
@@ -81,7 +84,7 @@ class RereadSource(Source):
         self._epoch, self._began = self._epoch + 1, at
 
     def state(self, done: int) -> dict[str, Any] | None:
-        return {"kind": "epoch", "epoch": self._epoch, "began": self._began}
+        return {"kind": self.kind, "epoch": self._epoch, "began": self._began}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._epoch, self._began = state["epoch"], state["began"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from torch.utils.data import DataLoader as TorchDataLoader
 
@@ -18,6 +18,7 @@ from ._torch import Indices, is_sharded, is_skipped, length_of, order_of, readin
 class Source(ABC):
     """Training batches of one rank. `step` is how many batches of the stream lie between two of this rank."""
 
+    kind: ClassVar[str] = "index"  # of its state
     warning: str | None = None
 
     def __init__(self, loader: Any, rank: int, size: int) -> None:
@@ -31,7 +32,8 @@ class Source(ABC):
         return None if length is None else -(-length // self.step)
 
     @abstractmethod
-    def batches(self, done: int) -> Iterator[Any]: ...
+    def batches(self, done: int) -> Iterator[Any]:
+        """Return the stream behind the first `done` batches of this rank, instead of one that is open."""
 
     def state(self, done: int) -> dict[str, Any] | None:
         return None
@@ -58,6 +60,7 @@ class IndexedSource(Source):
             self.warning = "the training data loader has in_order=False: its batches come in another order in every run"
 
     def batches(self, done: int) -> Iterator[Any]:
+        self.close()
         indices = self._order.endless(0 if self._skipped else done * self.step + self.first, self.step)
         indices = chain([next(indices)], indices)  # a sampler of the user's is replayed here
         self._compare()
@@ -69,7 +72,7 @@ class IndexedSource(Source):
     def state(self, done: int) -> dict[str, Any] | None:
         if not isinstance(self._order, SamplerOrder) or self._order.mark is None or self._skipped:
             return None
-        return {"kind": "sampler", "mark": self._order.mark}
+        return {"kind": self.kind, "mark": self._order.mark}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._expected = state.get("mark")

@@ -34,6 +34,8 @@ class StatefulSource(Source):
     Several ranks share the chief's state, so that each reads on from there to its next batch, at most `2 * size` of them.
     """
 
+    kind = "stateful"
+
     def __init__(self, loader: Any, holder: Any, seed: int, rank: int, size: int) -> None:
         super().__init__(loader, rank, size)
         self._holder = holder
@@ -45,11 +47,25 @@ class StatefulSource(Source):
         self._stream: Generator[Any] | None = None
 
     def batches(self, done: int) -> Iterator[Any]:
+        if self._restored is None and self._stream is not None:
+            self._restored = self.state(done)
+        self.close()
         if self._restored is not None:
             self._epoch, self._pulled = self._restored["epoch"], self._restored["pulled"]
             self._fresh = self._restored["ended"]
             self._holder.load_state_dict(self._restored["state"])
-        self._stream = self._generate(done * self.step + self.first)
+        target = done * self.step + self.first
+        if target < self._pulled:
+            raise TrialError(
+                f"the training data loader has given {self._pulled} batches and cannot go back to batch {target}; "
+                "resume from a checkpoint that holds its state"
+            )
+        if done and self._restored is None:
+            self.warning = (
+                "the checkpoint holds no state of the training data loader, so that the first "
+                f"{target} batches are read again and dropped"
+            )
+        self._stream = self._generate(target)
         return self._stream
 
     def _generate(self, target: int) -> Generator[Any]:
@@ -85,7 +101,7 @@ class StatefulSource(Source):
         ended = bool(getattr(getattr(self._inner, "_dataset_fetcher", None), "ended", False))
         epoch = self._epoch + ended
         state = self._holder.state_dict()
-        return {"kind": "stateful", "epoch": epoch, "pulled": self._pulled, "ended": ended, "state": state}
+        return {"kind": self.kind, "epoch": epoch, "pulled": self._pulled, "ended": ended, "state": state}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._restored = state

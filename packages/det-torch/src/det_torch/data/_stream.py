@@ -16,7 +16,8 @@ class TrainingStream:
     """The batches of one rank, from any batch on, over and over: batch i of the repeated data goes to rank i % size.
 
     `loader` is det's or torch's DataLoader, a loader with `state_dict` and `load_state_dict`, or any iterable of batches; a
-    finite one is read again for every epoch. One that is sharded by its own samplers is not sharded again.
+    finite one is read again for every epoch. One that is sharded by its own samplers is not sharded again; any other must
+    give the same batches on every rank.
 
     With worker processes, what a map-style dataset draws at random is seeded for every batch by `seed` and the batch's
     number in the whole stream. Without, it is read in the training process and draws from its global generators: exact,
@@ -31,7 +32,6 @@ class TrainingStream:
 
     def batches(self, done: int) -> Iterator[Any]:
         """Return the stream behind the first `done` batches of this rank. A stream that is open is closed."""
-        self._source.close()
         return self._source.batches(done)
 
     @property
@@ -54,9 +54,16 @@ class TrainingStream:
         return self._source.state(done)
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Take up a state before `batches` is called."""
-        if state is not None:
+        """Take up a state before `batches` is called. One of another kind of loader is left alone, with a warning."""
+        if state is None:
+            return
+        if state.get("kind") == self._source.kind:
             self._source.restore(state)
+        else:
+            self._source.warning = (
+                "the checkpoint was written with another kind of training data loader, so that some records may be repeated "
+                "and some missed; resume with the loader that it was written with"
+            )
 
     def close(self) -> None:
         """End what reads ahead: worker processes, threads, open iterators."""
