@@ -148,10 +148,12 @@ class SearcherSuite(Suite):
             assert Play(make_searcher(0), nan=share).finish().over == Shutdown()
 
     def test_a_missing_metric_is_an_error_that_names_those_present(self, make_searcher: Make) -> None:
-        """A misspelt `searcher.metric` shows at the first report."""
+        """A misspelt `searcher.metric` shows at the first report, which changes nothing."""
         searcher, trial, until = _first(make_searcher)
+        state = searcher.state()
         with pytest.raises(MetricError, match=rf"{searcher.metric}.*accuracy, f1"):
             searcher.validated(trial, until, {"f1": 0.5, "accuracy": 0.5})
+        assert searcher.state() == state
 
     @pytest.mark.parametrize("value", ["0.5", None, True, [0.5]])
     def test_a_metric_that_is_no_number_is_an_error(self, make_searcher: Make, value: Any) -> None:
