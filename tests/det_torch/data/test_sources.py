@@ -348,3 +348,23 @@ def test_other_data_can_be_started_again_anywhere():
         whole = [plain(b) for b in islice(stream.batches(0), 15)]
         for done in (13, 2, 6):
             assert [plain(b) for b in islice(stream.batches(done), 2)] == whole[done : done + 2]
+
+
+class Announced(Positioned):
+    """Records that tell the epoch, as data sets do that shuffle by it."""
+
+    epoch = -1
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        return (100 * self.epoch + record for record in super().__iter__())
+
+
+@pytest.mark.parametrize("done", [3, 4, 5])
+def test_a_dataset_that_ended_with_a_short_batch_goes_on_with_the_next_epoch(done):
+    whole = take(TorchDataLoader(Announced(7), 2), 0, 9)
+    assert whole[3:5] == [[6], [100, 101]]
+    state = state_after(TorchDataLoader(Announced(7), 2), done)
+    assert take(TorchDataLoader(Announced(7), 2), done, 9 - done, state) == whole[done:]
