@@ -57,9 +57,7 @@ class Plugins:
     `warn` is told each sentence that a person should read.
     """
 
-    def __init__(
-        self, *, strict: bool = False, trace: bool = False, warn: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, *, strict: bool = False, trace: bool = False, warn: Callable[[str], None] | None = None) -> None:
         self._strict = strict
         self._warn = warn or _to_stderr
         self._infos: dict[str, PluginInfo] = {}
@@ -67,8 +65,9 @@ class Plugins:
         self._pm = pluggy.PluginManager(hookspecs.PROJECT)
         for group in hookspecs.GROUPS:
             self._pm.add_hookspecs(group)
+        self._pm.register(_AsBuilt(), name="as built")
         if trace:
-            self._pm.trace.root.setwriter(lambda text: sys.stderr.write(text))
+            self._pm.trace.root.setwriter(_write)
             self._pm.enable_tracing()
 
     @classmethod
@@ -99,6 +98,7 @@ class Plugins:
             self._pm.register(plugin, name=name)
             self._pm.check_pending()
             self._check_records(name)
+            self._check_observers(plugin, name)
         except (pluggy.PluginValidationError, ValueError) as error:
             self._unregister(plugin)
             raise PluginError(f"plugin {name!r} does not fit this version of det-core: {error}") from error
@@ -114,13 +114,12 @@ class Plugins:
         for plugin in found:
             name = plugin.entry.name
             try:
-                self.register(
-                    plugin.entry.load(), name, distribution=plugin.distribution, version=plugin.version
-                )
+                self.register(plugin.entry.load(), name, distribution=plugin.distribution, version=plugin.version)
             except Exception as error:
                 if self._strict:
                     raise
-                problem = f"{type(error).__name__}: {error}" if not isinstance(error, PluginError) else str(error)
+                told = f"{type(error).__name__}: {error}" if not isinstance(error, PluginError) else str(error)
+                problem = " ".join(told.split())
                 self._infos[name] = PluginInfo(
                     name=name, distribution=plugin.distribution, version=plugin.version, problem=problem
                 )
@@ -189,6 +188,7 @@ class Plugins:
     def observe(self, hook: str, **arguments: Any) -> None:
         """Tell every observer; one that raises is named, and the others are told all the same."""
         caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
+        self._pm.trace.root.get("hook")(hook, arguments)
         for implementation in caller.get_hookimpls():
             wanted = {name: arguments[name] for name in implementation.argnames}
             try:
@@ -213,20 +213,20 @@ class Plugins:
             caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
             owners: dict[object, str] = {}
             for implementation in caller.get_hookimpls():
-                for record in implementation.function():
-                    if not isinstance(record, kind):
-                        raise PluginError(
-                            f"plugin {implementation.plugin_name!r} yields {record!r} from {hook}; "
-                            f"yield det_core.{kind.__name__}"
-                        )
-                    key = _key(record)
-                    first = owners.setdefault(key, implementation.plugin_name)
-                    if first != implementation.plugin_name:
-                        both = sorted((first, name)) if name in (first, implementation.plugin_name) else [first, name]
-                        raise PluginError(
-                            f"plugins {both[0]!r} and {both[1]!r} both register the {_what(hook)} {record.name!r}; "
-                            "uninstall one of them"
-                        )
+                owner = implementation.plugin_name
+                for record in _yielded(implementation, hook, kind):
+                    first = owners.get(_key(record))
+                    if first is not None:
+                        raise PluginError(_conflict(first, owner, name, f"{_what(hook)} {record.name!r}"))
+                    owners[_key(record)] = owner
+
+    def _check_observers(self, plugin: object, name: str) -> None:
+        for caller in self._pm.get_hookcallers(plugin) or ():
+            wraps = any(i.plugin is plugin and (i.wrapper or i.hookwrapper) for i in caller.get_hookimpls())
+            if wraps and hasattr(hookspecs.Observe, caller.name):
+                raise PluginError(
+                    f"plugin {name!r} wraps {caller.name}, which is called after the fact; implement it without wrapper=True"
+                )
 
     def _unregister(self, plugin: object) -> None:
         if self._pm.is_registered(plugin):
@@ -253,6 +253,29 @@ class _Lookup(dict[str, R]):
         raise PluginError(f"no plugin registers the {self._what} {name!r}; installed: {known}{hint}")
 
 
+class _Build:
+    """The function that builds the user's object; remembers what it gave, so that it is not built twice unasked."""
+
+    def __init__(self, build: Callable[[], Any]) -> None:
+        self._build = build
+        self.called, self.value = False, None
+
+    def __call__(self) -> Any:
+        self.value = self._build()
+        self.called = True
+        return self.value
+
+
+class _AsBuilt:
+    """Answers the build hooks that a framework leaves alone: what the user built is used as it is."""
+
+    @hookspecs.hookimpl(trylast=True)
+    def det_build_model(self, build: _Build) -> Any:
+        return build.value if build.called else build()
+
+    det_build_optimizer = det_build_lr_scheduler = det_build_data_loader = det_build_model
+
+
 class _BuildHooks:
     """The build hooks of one framework."""
 
@@ -263,16 +286,16 @@ class _BuildHooks:
         }
 
     def model(self, context: Any, build: Callable[[], Any]) -> Any:
-        return self._hooks["model"](context=context, build=build)
+        return self._hooks["model"](context=context, build=_Build(build))
 
     def optimizer(self, context: Any, build: Callable[[], Any]) -> Any:
-        return self._hooks["optimizer"](context=context, build=build)
+        return self._hooks["optimizer"](context=context, build=_Build(build))
 
     def lr_scheduler(self, context: Any, build: Callable[[], Any]) -> Any:
-        return self._hooks["lr_scheduler"](context=context, build=build)
+        return self._hooks["lr_scheduler"](context=context, build=_Build(build))
 
     def data_loader(self, context: Any, build: Callable[[], Any], split: str) -> Any:
-        return self._hooks["data_loader"](context=context, build=build, split=split)
+        return self._hooks["data_loader"](context=context, build=_Build(build), split=split)
 
 
 _KINDS: Mapping[str, type[Any]] = {
@@ -295,12 +318,32 @@ def discover() -> Iterator[Found]:
         yield Found(entry=entry, distribution=name, version=version)
 
 
+def _yielded(implementation: pluggy.HookImpl, hook: str, kind: type[Any]) -> list[Any]:
+    owner, yielded = implementation.plugin_name, implementation.function()
+    records = list(yielded) if isinstance(yielded, Iterable) else [yielded]
+    for record in records:
+        if not isinstance(record, kind):
+            raise PluginError(f"plugin {owner!r} yields {record!r} from {hook}; yield det_core.{kind.__name__}")
+    return records
+
+
+def _conflict(first: str, second: str, newcomer: str, what: str) -> str:
+    if first == second:
+        return f"plugin {first!r} registers the {what} twice; give each a name of its own"
+    both = sorted((first, second)) if newcomer in (first, second) else [first, second]
+    return f"plugins {both[0]!r} and {both[1]!r} both register the {what}; uninstall one of them"
+
+
 def _key(record: Any) -> object:
     return (record.name, record.framework) if isinstance(record, records.BackendRecord) else record.name
 
 
 def _what(hook: str) -> str:
     return hook.removeprefix("det_").removesuffix("s").replace("_", " ")
+
+
+def _write(text: str) -> None:
+    sys.stderr.write(text)
 
 
 def _to_stderr(message: str) -> None:
