@@ -1,0 +1,214 @@
+"""Several ranks, each in a thread: they step together and stop together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from det_core import (
+    Adapter,
+    Backend,
+    DistributedContext,
+    Every,
+    Loop,
+    LoopError,
+    Metrics,
+    Progress,
+    Ranks,
+    RunInfo,
+    Schedule,
+    Stop,
+)
+
+
+class Room:
+    """Where the ranks of one run meet."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.values = size, [None] * size
+        self.barrier = threading.Barrier(size, timeout=20)
+        self.meetings = 0
+
+
+class Threads(Backend):
+    """One rank."""
+
+    def __init__(self, room: Room, rank: int) -> None:
+        self._room, self.ranks = room, Ranks(rank=rank, size=room.size)
+
+    def init(self) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        pass
+
+    def barrier(self) -> None:
+        self._room.barrier.wait()
+
+    def allgather(self, value: Any) -> list[Any]:
+        self._room.values[self.ranks.rank] = value
+        if self._room.barrier.wait() == 0:
+            self._room.meetings += 1
+        values = list(self._room.values)
+        self._room.barrier.wait()
+        return values
+
+    def broadcast(self, value: Any) -> Any:
+        return self.allgather(value)[0]
+
+
+class Counter(Adapter[Any]):
+    """Counts batches; each rank's loss is its rank, and a report is the mean over the ranks."""
+
+    def __init__(self, context: DistributedContext, each_batch: Callable[[Loop, int, int], None]) -> None:
+        self._context, self._each_batch, self.batches = context, each_batch, 0
+
+    @classmethod
+    def create(cls, trial: Any, run: RunInfo) -> Any:
+        raise NotImplementedError
+
+    def train(self, loop: Loop) -> None:
+        for _ in loop.batches(iter(int, 1)):
+            self._each_batch(loop, self._context.rank, self.batches)
+            self.batches += 1
+            loop.step({"loss": self._context.rank})
+
+    def numbers(self, rows: Any) -> list[dict[str, float]]:
+        gathered = self._context.allgather([row["loss"] for row in rows])
+        return [{"loss": sum(losses) / len(losses)} for losses in zip(*gathered, strict=True)]
+
+    def validate(self) -> Metrics:
+        return {"val_loss": sum(self._context.allgather(1.0))}
+
+    def save(self, path: Path) -> None:
+        pass
+
+    def load(self, path: Path) -> None:
+        pass
+
+
+def nothing(loop: Loop, rank: int, batch: int) -> None:
+    pass
+
+
+class Together:
+    """Runs one trial on three ranks; only the chief's host is a driver's."""
+
+    def __init__(self, kit: Any, driver: Any, schedule: Schedule) -> None:
+        self.kit, self.driver, self.schedule = kit, driver, schedule
+        self.saved: list[Progress] = []
+        self.loops: list[Loop] = []
+
+    def __call__(
+        self,
+        strike: Any = None,
+        each_batch: Callable[[Loop, int, int], None] = nothing,
+        progress: Progress | None = None,
+    ) -> set[Stop]:
+        self.room = Room(3)
+        self.hosts = [
+            self.kit.Host(self.driver if rank == 0 else None, strike or self.kit.Interruption("none", 0))
+            for rank in range(3)
+        ]
+        with ThreadPoolExecutor(3) as pool:
+            self.loops = list(pool.map(lambda rank: self._rank(rank, each_batch, progress), range(3)))
+        return {loop.stop for loop in self.loops}
+
+    def _rank(self, rank: int, each_batch: Callable[[Loop, int, int], None], progress: Progress | None) -> Loop:
+        context = DistributedContext(Threads(self.room, rank))
+        adapter = Counter(context, each_batch)
+
+        def save(state: Progress) -> bool:
+            context.barrier()
+            if rank == 0:
+                self.saved.append(state)
+            return True
+
+        loop = Loop(adapter, self.schedule, self.hosts[rank], context, save, progress)
+        if not loop.begin():
+            adapter.train(loop)
+        return loop
+
+
+@pytest.fixture
+def together(kit: Any) -> Callable[..., Together]:
+    return lambda rungs, schedule: Together(kit, kit.Driver(rungs), schedule)
+
+
+def test_the_chief_alone_speaks_and_every_rank_hears(together: Any) -> None:
+    run = together([4, 7], Schedule(report=Every(3), policy="none"))
+    assert run() == {Stop.COMPLETED}
+    assert run.driver.order == [
+        ("training", at) if what == "t" else ("validation", at)
+        for what, at in (("t", 3), ("t", 4), ("v", 4), ("t", 6), ("t", 7), ("v", 7))
+    ]
+    assert run.driver.rows["training", 3]["loss"] == 1.0
+    assert run.driver.rows["validation", 7]["val_loss"] == 3.0
+    assert [state.batches for state in run.saved] == [4, 7]
+
+
+def test_a_preemption_of_the_chief_stops_every_rank_at_one_batch(together: Any) -> None:
+    """Well before the next report, and each refuses to go on."""
+    run = together([10_000], Schedule(report=Every(10_000)))
+
+    def preempt(loop: Loop, rank: int, batch: int) -> None:
+        time.sleep(0.002)
+        if rank == 0 and batch == 20:
+            run.hosts[0].preempted.raised = True
+
+    assert run(each_batch=preempt) == {Stop.PREEMPTED}
+    stopped_at = {loop.progress.batches for loop in run.loops}
+    assert len(stopped_at) == 1
+    assert 20 < stopped_at.pop() < 2000
+    for loop in run.loops:
+        assert loop.remaining == 0
+        with pytest.raises(LoopError, match="after the loop had preempted"):
+            loop.step({"loss": 0.0})
+
+
+def test_any_rank_may_ask_for_the_end(together: Any) -> None:
+    run = together([10_000], Schedule(report=Every(50)))
+
+    def ask(loop: Loop, rank: int, batch: int) -> None:
+        if rank == 2 and batch == 7:
+            loop.request_stop()
+
+    assert run(each_batch=ask) == {Stop.USER_STOPPED}
+    assert len({loop.progress.batches for loop in run.loops}) == 1
+    assert run.loops[0].progress.batches <= 50
+
+
+@pytest.mark.parametrize("word", range(1, 9))
+def test_all_ranks_stop_when_the_chief_loses_its_driver(kit: Any, together: Any, word: int) -> None:
+    schedule = Schedule(report=Every(2), validate=Every(3), validate_first=True, policy="none")
+    whole = together([6], schedule)
+    whole()
+    run = together([6], schedule)
+    assert run(kit.Interruption("lose", word, False, False)) == {Stop.PREEMPTED}
+    assert len({loop.progress.batches for loop in run.loops}) == 1
+    assert run(progress=run.saved[-1]) == {Stop.COMPLETED}
+    assert run.driver.history() == whole.driver.history()
+
+
+def test_ranks_meet_about_once_a_second(together: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of batches that take 10 ms each, by a clock of the test's own; reports between do not spoil the measure."""
+    clock = threading.local()
+    monkeypatch.setattr("det_core.loop.time", SimpleNamespace(monotonic=lambda: getattr(clock, "now", 0.0)))
+    spacings: list[int] = []
+
+    def tick(loop: Loop, rank: int, batch: int) -> None:
+        clock.now = getattr(clock, "now", 0.0) + 0.01
+        if rank == 0:
+            spacings.append(loop._sync_at - loop._synced)
+
+    run = together([1000], Schedule(report=Every(70)))
+    assert run(each_batch=tick) == {Stop.COMPLETED}
+    assert spacings[0] == 1
+    assert all(spacing in range(95, 106) for spacing in spacings[1:])
