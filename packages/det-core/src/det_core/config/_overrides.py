@@ -41,7 +41,7 @@ def override(source: Source, overrides: Iterable[str], extensions: Extensions) -
             continue
         option = f"--config {key.strip()}"
         try:
-            read = _read(value.strip(), _type_at(path, source.data, extensions), option)
+            read = _read(value.strip(), path, _type_at(path, source.data, extensions), option)
             where = _put(source.data, path, read, option)
         except ConfigError as error:
             problems += error.problems
@@ -50,44 +50,37 @@ def override(source: Source, overrides: Iterable[str], extensions: Extensions) -
     return problems
 
 
-def _read(text: str, type_: Type | None, option: str) -> Any:
+def _read(text: str, path: Path, type_: Type | None, option: str) -> Any:
+    problems: list[str] = []
     if text[:1] in ("{", "[", "'", '"'):
-        return _read_flow(text, option)
-    if type_ and str in type_.arms:
-        return None if scalar(text) is None else text
-    if "," in text:
-        return [_finite(scalar(part.strip()), option) for part in text.split(",")]
-    return _finite(scalar(text), option)
-
-
-def _read_flow(text: str, option: str) -> Any:
-    document = parse_yaml(text, option)
-    problems = [problem for _, problem in document.problems]
-    value = plain(document.data, lambda _, problem: problems.append(problem))
+        document = parse_yaml(text, option)
+        problems = [problem for _, problem in document.problems]
+        value = document.data
+    elif type_ and str in type_.arms:
+        value = None if scalar(text) is None else text
+    else:
+        value = [scalar(part.strip()) for part in text.split(",")] if "," in text else scalar(text)
+    value = plain(value, lambda _, problem: problems.append(problem), path)
     if problems:
         raise ConfigError(*(f"{option}: {problem}" for problem in problems))
     return value
 
 
-def _finite(value: Any, option: str) -> Any:
-    def refuse(_: Path, text: str) -> None:
-        raise ConfigError(f"{option}:{text}")
-
-    return plain(value, refuse)
-
-
 def _put(data: dict[str, Any], path: Path, value: Any, option: str) -> Path:
+    """Put `value` in its place; return the path of the outermost part that was not there before."""
     here: Any = data
     walked: Path = ()
+    made: Path = ()
     for part in path[:-1]:
         step = _step(here, part, walked, option)
         walked = (*walked, step)
         if isinstance(here, dict) and here.get(step) is None:
             here[step] = {}
+            made = made or walked
         here = here[step]
     last = _step(here, path[-1], walked, option)
     here[last] = value
-    return (*walked, last)
+    return made or (*walked, last)
 
 
 def _step(here: Any, part: Any, walked: Path, option: str) -> Any:

@@ -162,11 +162,20 @@ class Custom(SearcherConfig, frozen=True, tag="custom"):
     """The other keys of the section, as they are written."""
 
 
-class UnknownSearcher(SearcherConfig, frozen=True):
-    """A plugin's searcher, looked at without the plugin."""
+class UnknownSearcher(Struct, frozen=True):
+    """A plugin's searcher, looked at without the plugin: the keys as they are written."""
 
-    metric: str = ""
     options: Annotated[dict[str, Any], REST] = {}
+
+    @property
+    def metric(self) -> str | None:
+        """The validation metric, where the section names one."""
+        return self.options.get("metric")
+
+    @property
+    def smaller_is_better(self) -> bool:
+        """Whether a smaller value of the metric is the better one."""
+        return bool(self.options.get("smaller_is_better", True))
 
 
 SEARCHERS: dict[str, type[Struct]] = {

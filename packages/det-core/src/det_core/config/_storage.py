@@ -100,8 +100,8 @@ class Hdfs(StorageConfig, frozen=True, tag="hdfs"):
     """The user to act as."""
 
 
-class UnknownStorage(StorageConfig, frozen=True):
-    """A plugin's storage, looked at without the plugin."""
+class UnknownStorage(Struct, frozen=True):
+    """A plugin's storage, looked at without the plugin: the keys as they are written."""
 
     options: Annotated[dict[str, Any], REST] = {}
 
