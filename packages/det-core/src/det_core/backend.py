@@ -22,14 +22,26 @@ class Ranks:
     cross_size: int = 1
 
 
+class RankLost(ConnectionError):
+    """Another rank of the run is gone, or did not come in time; `rank` says which."""
+
+    def __init__(self, rank: int, message: str) -> None:
+        self.rank = rank
+        super().__init__(message)
+
+
 class Backend(ABC):
-    """The verbs of communication that core and adapters need; every rank calls them in the same order."""
+    """The verbs of communication that core and adapters need; every rank calls them in the same order.
+
+    The `_local` verbs are among the ranks of one host. Every rank of the run must call them, unless a backend says that the
+    ranks of one host are enough.
+    """
 
     ranks: Ranks
 
     @abstractmethod
     def init(self) -> None:
-        """Meet the other ranks; afterwards `ranks` is known."""
+        """Meet the other ranks; afterwards `ranks` is known; safe to call twice."""
 
     @abstractmethod
     def shutdown(self) -> None:
@@ -47,9 +59,29 @@ class Backend(ABC):
     def broadcast(self, value: Any) -> Any:
         """Return the chief's value on every rank."""
 
+    def gather(self, value: Any) -> list[Any] | None:
+        """Return every rank's value on the chief, None elsewhere."""
+        values = self.allgather(value)
+        return values if self.ranks.rank == 0 else None
+
     def agree(self, flag: bool) -> bool:
         """Tell whether any rank's flag is set; every rank gets the same answer."""
         return any(self.allgather(flag))
+
+    def allgather_local(self, value: Any) -> list[Any]:
+        """Return the value of every rank on this host, in the order of local ranks."""
+        answers = self.allgather((self.ranks.cross_rank, self.ranks.local_rank, value))
+        here = [(local, theirs) for cross, local, theirs in answers if cross == self.ranks.cross_rank]
+        return [theirs for _, theirs in sorted(here, key=lambda answer: answer[0])]
+
+    def gather_local(self, value: Any) -> list[Any] | None:
+        """Return the value of every rank on this host on the host's chief, None elsewhere."""
+        values = self.allgather_local(value)
+        return values if self.ranks.local_rank == 0 else None
+
+    def broadcast_local(self, value: Any) -> Any:
+        """Return the value of the host's chief on every rank of the host."""
+        return self.allgather_local(value if self.ranks.local_rank == 0 else None)[0]
 
 
 class Serial(Backend):

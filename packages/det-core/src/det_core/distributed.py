@@ -2,28 +2,145 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, ClassVar, Self
 
-from .backend import Backend, Serial
+from .backend import Backend, Ranks, Serial
+from .errors import PluginError
+from .records import BackendRecord
+
+LOOPBACK = "127.0.0.1"
+PORT = 12360
 
 
 class DistributedContext:
     """Rank, size and collectives of a run, the same for every backend and for one process as for many.
 
-    Every rank must call a collective in the same order.
+    Give all six numbers, or none for a single process. Several ranks meet at `chief_ip`, the address of rank 0's host (on one
+    host loopback by default), on the port `pub_port + port_offset`, and prove to one another that they hold `key`: random
+    bytes, 16 or more, or their hex digits, the same on every rank. They must come within `start_timeout` seconds, and to each
+    collective within `timeout` seconds of one another; by default those of `det_core.backends.Socket`. `pull_port` and
+    `force_tcp` are taken for the sake of code written for Determined, and change nothing: one port, always TCP.
+
+    Every rank must call the same collectives in the same order, from one thread at a time. A rank that is gone or late is a
+    RankLost on the others, which names it. Values are pickled; a rank gets its own value back as it is. The `_local` forms are
+    among the ranks of one host.
     """
 
-    def __init__(self, backend: Backend | None = None) -> None:
-        self._backend = backend or Serial()
-        ranks = self._backend.ranks
-        self.rank, self.size = ranks.rank, ranks.size
-        self.local_rank, self.local_size = ranks.local_rank, ranks.local_size
-        self.cross_rank, self.cross_size = ranks.cross_rank, ranks.cross_size
+    HINTS: ClassVar[Mapping[str, str]] = {
+        "horovod": "pip install det-torch (or det-keras), then: det horovod install",
+        "torch": "pip install det-torch",
+        "tensorflow": "pip install det-keras",
+    }
+
+    def __init__(
+        self,
+        *,
+        rank: int | None = None,
+        size: int | None = None,
+        local_rank: int | None = None,
+        local_size: int | None = None,
+        cross_rank: int | None = None,
+        cross_size: int | None = None,
+        chief_ip: str | None = None,
+        pub_port: int = PORT,
+        pull_port: int = 12376,
+        port_offset: int = 0,
+        force_tcp: bool = False,
+        key: bytes | str | None = None,
+        start_timeout: float | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        ranks = _ranks(
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            local_size=local_size,
+            cross_rank=cross_rank,
+            cross_size=cross_size,
+        )
+        if ranks.size == 1:
+            self._adopt(Serial())
+            return
+        if ranks.local_size != ranks.size and chief_ip is None:
+            raise ValueError(
+                f"chief_ip is not given for {ranks.size} ranks on {ranks.cross_size} hosts; give the address of rank 0's host"
+            )
+        from .backends.socket import CALL_SECONDS, START_SECONDS, Socket
+
+        self._adopt(
+            Socket(
+                ranks,
+                chief=(chief_ip or LOOPBACK, pub_port + port_offset),
+                key=_key(key, ranks.size),
+                start_timeout=START_SECONDS if start_timeout is None else start_timeout,
+                timeout=CALL_SECONDS if timeout is None else timeout,
+            )
+        )
+
+    # Other ways to make one
+
+    @classmethod
+    def from_backend(cls, backend: Backend) -> Self:
+        """Return the context of a backend, whose ranks meet here if they have not yet; it is shut down on close."""
+        context = cls.__new__(cls)
+        context._adopt(backend)
+        return context
+
+    @classmethod
+    def from_horovod(cls, hvd: Any = None, chief_ip: str | None = None) -> Self:
+        """Return the context of processes that Horovod started.
+
+        `hvd` is the module that the script uses, such as `horovod.torch`; where several plugins know Horovod, its name
+        decides. `chief_ip` is not needed, as the objects travel over Horovod. Raises PluginError where no plugin does.
+        """
+        return cls.from_backend(_registered(cls, "horovod", getattr(hvd, "__name__", "")))
+
+    @classmethod
+    def from_torch_distributed(cls, chief_ip: str | None = None) -> Self:
+        """Return the context of processes that `torchrun`, or another launcher with its variables, started.
+
+        `chief_ip` is not needed, as the objects travel over `torch.distributed`. Raises PluginError without det-torch.
+        """
+        return cls.from_backend(_registered(cls, "torch"))
+
+    @classmethod
+    def from_tf_config(cls) -> tuple[Self, Any]:
+        """Return the context of processes that `TF_CONFIG` describes, and the `tf.distribute` strategy that goes with it.
+
+        Raises PluginError without det-keras.
+        """
+        backend = _registered(cls, "tensorflow")
+        context = cls.from_backend(backend)
+        strategy = getattr(backend, "strategy", None)
+        if strategy is None:
+            raise PluginError(f"the backend {type(backend).__name__} has no strategy; upgrade det-keras")
+        return context, strategy
+
+    # Where this process stands
+
+    def get_rank(self) -> int:
+        """Return the number of this process in the run; 0 is the chief's."""
+        return self.rank
+
+    def get_size(self) -> int:
+        """Return how many processes the run has."""
+        return self.size
+
+    def get_local_rank(self) -> int:
+        """Return the number of this process on its host."""
+        return self.local_rank
+
+    def get_num_agents(self) -> int:
+        """Return on how many hosts the run is."""
+        return self.cross_size
+
+    # Collectives
 
     def gather(self, value: Any) -> list[Any] | None:
         """Return every rank's value on the chief, None elsewhere."""
-        values = self._backend.allgather(value)
-        return values if self.rank == 0 else None
+        return self._backend.gather(value)
 
     def allgather(self, value: Any) -> list[Any]:
         """Return every rank's value, in the order of ranks, on every rank."""
@@ -33,10 +150,98 @@ class DistributedContext:
         """Return the chief's value on every rank."""
         return self._backend.broadcast(value)
 
+    def gather_local(self, value: Any) -> list[Any] | None:
+        """Return the value of every rank on this host on the host's chief, None elsewhere."""
+        return self._backend.gather_local(value)
+
+    def allgather_local(self, value: Any) -> list[Any]:
+        """Return the value of every rank on this host, in the order of local ranks, on each of them."""
+        return self._backend.allgather_local(value)
+
+    def broadcast_local(self, value: Any) -> Any:
+        """Return the value of the host's chief on every rank of the host."""
+        return self._backend.broadcast_local(value)
+
     def barrier(self) -> None:
         """Wait until every rank is here."""
         self._backend.barrier()
 
+    def agree(self, flag: bool) -> bool:
+        """Tell whether any rank's flag is set; every rank gets the same answer."""
+        return self._backend.agree(flag)
+
+    # The end
+
     def close(self) -> None:
         """Leave the others; safe to call twice."""
         self._backend.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _adopt(self, backend: Backend) -> None:
+        backend.init()
+        self._backend, ranks = backend, backend.ranks
+        self.rank, self.size = ranks.rank, ranks.size
+        self.local_rank, self.local_size = ranks.local_rank, ranks.local_size
+        self.cross_rank, self.cross_size = ranks.cross_rank, ranks.cross_size
+
+
+def _ranks(**numbers: int | None) -> Ranks:
+    given = {name: number for name, number in numbers.items() if number is not None}
+    if not given:
+        return Ranks()
+    missing = [name for name in numbers if name not in given]
+    if missing:
+        raise ValueError(f"{', '.join(given)} given, but not {', '.join(missing)}; give all six numbers or none")
+    for prefix in ("", "local_", "cross_"):
+        rank, size = given[f"{prefix}rank"], given[f"{prefix}size"]
+        if size < 1:
+            raise ValueError(f"{prefix}size is {size}; give 1 or more")
+        if not 0 <= rank < size:
+            raise ValueError(f"{prefix}rank is {rank}; give a number from 0 to {size - 1}, as {prefix}size is {size}")
+    for name in ("local_size", "cross_size"):
+        if given[name] > given["size"]:
+            raise ValueError(f"{name} is {given[name]}; give at most size, which is {given['size']}")
+    return Ranks(**given)
+
+
+def _key(key: bytes | str | None, size: int) -> bytes:
+    if key is None:
+        raise ValueError(
+            f"key is not given for {size} ranks; give the same 16 random bytes or more, or their hex digits, on every rank, "
+            "or let det start the ranks"
+        )
+    if isinstance(key, bytes):
+        return key
+    try:
+        return bytes.fromhex(key)
+    except ValueError:
+        raise ValueError(
+            f"key has {len(key)} characters that are not all hex digits; give bytes or hex digits"
+        ) from None
+
+
+def _registered(cls: type[DistributedContext], name: str, module: str = "") -> Backend:
+    """Return the backend `name` of the plugin that knows it best: of the framework in the module's name, else the first."""
+    from .plugins import Plugins
+
+    known = Plugins.installed().backends()
+    found = [record for record in known if record.name == name]
+    if not found:
+        names = ", ".join(sorted({record.name for record in known}))
+        raise PluginError(f"no plugin registers the backend {name!r}; installed: {names}. Try: {cls.HINTS[name]}")
+    ready = [record for record in found if record.available()]
+    if not ready:
+        raise PluginError(f"the backend {name!r} is not available here. Try: {cls.HINTS[name]}")
+    words = module.split(".")
+
+    def fit(record: BackendRecord) -> tuple[bool, int]:
+        return record.framework in words, record.priority
+
+    return max(ready, key=fit).load()()

@@ -52,6 +52,11 @@ class Connection:
         """The other side's address, as `host:port`."""
         return self._peer
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a frame, a part of one, or the end is there to be received."""
+        return bool(self._lost or self._body is not None or self._readable.poll(0))
+
     def fileno(self) -> int:
         """Return the descriptor, to wait on; readable when a frame, or a part of one, is there."""
         return self._sock.fileno()

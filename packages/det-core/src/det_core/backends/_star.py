@@ -1,0 +1,312 @@
+"""A group of ranks, each of which is connected to the first."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import queue
+import select
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ..backend import RankLost
+from ..wire import Address, Connection, ConnectionLost, KeyRefused, Server, connect
+from ._payload import Parts, size
+
+MAX_FRAME = 1 << 40  # the ranks of one run trust one another, and may exchange whole models
+_GRACE_SECONDS = 5.0  # a rank waits longer than the chief, which knows better who is missing
+_HELLO = struct.Struct("!II")
+_HEAD = struct.Struct("!BxxxIQ")  # verb, rank (of a failure) and the collective's number
+_LENGTH = struct.Struct("!Q")
+
+
+class Verb(enum.IntEnum):
+    """What a rank is calling; sent along, so that ranks that are out of step find out."""
+
+    INIT = 0
+    BARRIER = 1
+    ALLGATHER = 2
+    BROADCAST = 3
+    GATHER = 4
+    AGREE = 5
+    LOST = 6
+    ERROR = 7
+
+
+class RankError(RuntimeError):
+    """The ranks do not fit together: they call different collectives, or one of them was started twice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """Where and how the ranks of a group meet; times in seconds."""
+
+    address: Address
+    key: bytes
+    start_timeout: float
+    timeout: float
+
+
+@dataclass
+class Star:
+    """One rank's end of the group; `names` are the ranks' numbers in the run, for messages."""
+
+    rank: int
+    size: int
+    names: Sequence[int]
+    timeout: float
+    links: dict[int, Connection] = field(default_factory=dict)
+    _count: int = 0
+    _failure: Exception | None = None
+
+    # Meeting
+
+    @classmethod
+    def host(cls, size: int, names: Sequence[int], meeting: Meeting, ready: Callable[[Address], None]) -> Star:
+        """Wait for the others, as their chief; `ready` is told where, once they can come."""
+        star = cls(0, size, names, meeting.timeout)
+        if size == 1:  # nobody to wait for, and no port to open
+            ready(meeting.address)
+            return star
+        came: queue.SimpleQueue[tuple[int, Connection]] = queue.SimpleQueue()
+        host, port = meeting.address
+        server = Server(meeting.key, lambda link: star._greet(link, came), host, port, max_frame=MAX_FRAME)
+        try:
+            ready(server.address)
+            star._await(came, server.address, meeting.start_timeout)
+        except BaseException:
+            star.close()
+            raise
+        finally:
+            server.close()
+        return star
+
+    @classmethod
+    def join(cls, rank: int, size: int, names: Sequence[int], meeting: Meeting) -> Star:
+        """Come to the chief, which may not be there yet."""
+        patience = meeting.start_timeout + _GRACE_SECONDS
+        star = cls(rank, size, names, patience)
+        star.links[0] = _reach(meeting, names[0])
+        deadline = time.monotonic() + patience
+        try:
+            star._send(Verb.INIT, 0, deadline, _HELLO.pack(rank, size))
+            star._take(Verb.INIT, 0, deadline)
+        except BaseException:
+            star.close()
+            raise
+        star.timeout = meeting.timeout
+        return star
+
+    def _greet(self, link: Connection, came: queue.SimpleQueue[tuple[int, Connection]]) -> None:
+        """Hear who it is; in the connection's own thread."""
+        hello = link.recv(timeout=10)
+        rank, size = _HELLO.unpack(hello) if len(hello) == _HELLO.size else (0, 0)
+        problem = ""
+        if size != self.size:
+            problem = f"rank {rank} was started as one of {size}, but the chief as one of {self.size}"
+        elif not 0 < rank < size:
+            problem = f"a rank came as number {rank} of {size}; give numbers from 0 to {size - 1}"
+        elif self.links.setdefault(rank, link) is not link:
+            problem = f"rank {rank} was started twice"
+        if problem:
+            link.send(_HEAD.pack(Verb.ERROR, 0, 0), problem.encode())
+            return
+        link.detached = True
+        came.put((rank, link))
+
+    def _await(self, came: queue.SimpleQueue[tuple[int, Connection]], address: Address, patience: float) -> None:
+        deadline = time.monotonic() + patience
+        for _ in range(1, self.size):
+            try:
+                came.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                missing = [self.names[rank] for rank in range(1, self.size) if rank not in self.links]
+                raise self._lose(
+                    missing[0],
+                    f"{_ranks(missing)} of {self.size} did not come to {address[0]}:{address[1]} within {patience:g} s; "
+                    "see why it did not start",
+                ) from None
+        self._spread(Verb.INIT, time.monotonic() + patience)
+
+    # Collectives. Each takes and gives parts of bytes
+
+    def gather(self, verb: Verb, parts: Parts) -> list[memoryview] | None:
+        """Return on the chief what each of the others sent, by rank; they do not wait for an answer."""
+        self._begin()
+        if self.rank == 0:
+            return self._collect(verb)
+        self._offer(verb, parts)
+        return None
+
+    def scatter(self, verb: Verb, parts: Parts) -> memoryview | None:
+        """Send the chief's parts to the others, which return them."""
+        self._begin()
+        if self.rank == 0:
+            self._spread(verb, time.monotonic() + self.timeout, *parts)
+            return None
+        return self._take(verb, 0, time.monotonic() + self.timeout + _GRACE_SECONDS)
+
+    def exchange(self, verb: Verb, parts: Parts, merge: Callable[[list[memoryview]], Parts]) -> memoryview | None:
+        """Send to the others, which return it, what `merge` makes on the chief of what they sent."""
+        self._begin()
+        if self.rank == 0:
+            merged = merge(self._collect(verb))
+            self._spread(verb, time.monotonic() + self.timeout, *merged)
+            return None
+        self._offer(verb, parts)
+        return self._take(verb, 0, time.monotonic() + self.timeout + _GRACE_SECONDS)
+
+    def close(self) -> None:
+        """Leave; safe to call twice."""
+        self._failure = self._failure or RankError("this rank has left the others; make a new DistributedContext")
+        for link in list(self.links.values()):
+            link.close()
+
+    # Inside
+
+    def _begin(self) -> None:
+        if self._failure:
+            raise self._failure
+        self._count += 1
+
+    def _collect(self, verb: Verb) -> list[memoryview]:
+        """Receive one frame of each of the others, in whatever order they come."""
+        deadline = time.monotonic() + self.timeout
+        if self.size == 2:
+            return [self._take(verb, 1, deadline)]
+        poll, waiting = select.poll(), {link.fileno(): rank for rank, link in self.links.items()}
+        for descriptor in waiting:
+            poll.register(descriptor, select.POLLIN)
+        frames: dict[int, memoryview] = {}
+        while waiting:
+            ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+            if not ready:
+                raise self._late(verb, [self.names[rank] for rank in waiting.values()])
+            for descriptor, _ in ready:
+                poll.unregister(descriptor)
+                rank = waiting.pop(descriptor)
+                frames[rank] = self._take(verb, rank, deadline)
+        return [frames[rank] for rank in range(1, self.size)]
+
+    def _offer(self, verb: Verb, parts: Parts) -> None:
+        """Send parts to the chief, unless it has said that all is over."""
+        deadline = time.monotonic() + self.timeout
+        if self.links[0].waiting:
+            self._take(verb, 0, deadline)
+        self._send(verb, 0, deadline, self._head(verb), *parts)
+
+    def _spread(self, verb: Verb, deadline: float, *parts: bytes | memoryview) -> None:
+        head = self._head(verb)
+        for rank in self.links:
+            self._send(verb, rank, deadline, head, *parts)
+
+    def _head(self, verb: Verb) -> bytes:
+        return _HEAD.pack(verb, 0, self._count)
+
+    def _send(self, verb: Verb, rank: int, deadline: float, *parts: bytes | memoryview) -> None:
+        try:
+            self.links[rank].send(*parts, timeout=deadline - time.monotonic())
+        except TimeoutError:
+            raise self._late(verb, [self.names[rank]]) from None
+        except ConnectionLost as error:
+            raise self._gone(verb, rank, error) from error
+
+    def _take(self, verb: Verb, rank: int, deadline: float) -> memoryview:
+        try:
+            frame = self.links[rank].recv_buffer(deadline - time.monotonic())
+        except TimeoutError:
+            raise self._late(verb, [self.names[rank]]) from None
+        except ConnectionLost as error:
+            raise self._gone(verb, rank, error) from error
+        theirs, lost, count = _HEAD.unpack_from(frame)
+        body = memoryview(frame)[_HEAD.size :]
+        if theirs == verb and count == self._count:
+            return body
+        if theirs == Verb.LOST:
+            raise self._fail(RankLost(lost, str(body, "utf-8")))
+        if theirs == Verb.ERROR:
+            raise self._fail(RankError(str(body, "utf-8")))
+        raise self._fail(
+            RankError(
+                f"rank {self.names[rank]} called {Verb(theirs).name.lower()} where rank {self.names[self.rank]} "
+                f"called {verb.name.lower()}; call the same collectives in the same order on every rank"
+            )
+        )
+
+    # Failures: the chief tells the others, so that each names the rank that failed first
+
+    def _late(self, verb: Verb, ranks: list[int]) -> Exception:
+        return self._lose(
+            ranks[0],
+            f"{_ranks(ranks)} did not call {verb.name.lower()} within {self.timeout:g} s of rank {self.names[self.rank]}; "
+            "see what it is doing, or give a longer timeout",
+        )
+
+    def _gone(self, verb: Verb, rank: int, error: ConnectionLost) -> Exception:
+        name = self.names[rank]
+        return self._lose(
+            name,
+            f"rank {name} is gone, as rank {self.names[self.rank]} found in {verb.name.lower()}; see its output ({error})",
+        )
+
+    def _lose(self, rank: int, message: str) -> Exception:
+        return self._fail(RankLost(rank, message))
+
+    def _fail(self, error: RankLost | RankError) -> Exception:
+        """Note the failure, which is final, and let the others know it."""
+        if self._failure is None:
+            self._failure = error
+            head = _HEAD.pack(Verb.LOST, error.rank, 0) if isinstance(error, RankLost) else _HEAD.pack(Verb.ERROR, 0, 0)
+            for link in list(self.links.values()):
+                with contextlib.suppress(ConnectionLost, TimeoutError):
+                    link.send(head, str(error).encode(), timeout=1.0)
+        return error
+
+
+def join_frames(frames: Sequence[Parts | memoryview]) -> Parts:
+    """Return frames as parts of one, which `split_frames` takes apart."""
+    parts: Parts = [_LENGTH.pack(len(frames))]
+    for frame in frames:
+        pieces: Parts = [frame] if isinstance(frame, memoryview) else frame
+        parts.append(_LENGTH.pack(size(pieces)))
+        parts.extend(pieces)
+    return parts
+
+
+def split_frames(data: memoryview) -> list[memoryview]:
+    """Take apart what `join_frames` put together."""
+    (count,) = _LENGTH.unpack_from(data)
+    frames, at = [], _LENGTH.size
+    for _ in range(count):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        frames.append(data[at : at + length])
+        at += length
+    return frames
+
+
+def _reach(meeting: Meeting, chief: int) -> Connection:
+    """Connect, again and again until the chief listens."""
+    deadline, pause = time.monotonic() + meeting.start_timeout, 0.01
+    while True:
+        try:
+            left = max(0.01, deadline - time.monotonic())
+            return connect(meeting.address, meeting.key, min(left, 10.0), max_frame=MAX_FRAME)
+        except KeyRefused:
+            raise
+        except (ConnectionLost, TimeoutError) as error:
+            if time.monotonic() + pause > deadline:
+                raise RankLost(
+                    chief,
+                    f"rank {chief} was not reached within {meeting.start_timeout:g} s: {error}; see why it did not start",
+                ) from error
+        time.sleep(pause)
+        pause = min(0.25, pause * 1.5)
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return "ranks " + ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"

@@ -1,0 +1,160 @@
+"""A backend that needs no framework: every rank is connected to the chief."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from ..backend import Backend, RankLost, Ranks
+from ..errors import DetError
+from ..wire import Address, KeyRefused
+from ._payload import Parts, decode, encode
+from ._star import Meeting, RankError, Star, Verb, join_frames, split_frames
+
+START_SECONDS = 120.0
+CALL_SECONDS = 1800.0
+
+__all__ = ["RankError", "RankLost", "Socket"]
+
+
+class Socket(Backend):
+    """Collectives of picklable objects over authenticated connections, in the shape of a star.
+
+    `chief` is where rank 0 listens and the others come to; `key` is a secret that all of them hold, 16 random bytes or
+    more. The ranks must meet within `start_timeout` seconds, and come to each call within `timeout` seconds of one another.
+    A rank that is gone or late is a RankLost on every other one; ranks that call different verbs get a RankError. Either is
+    final. On several hosts, the ranks of one host are a star of their own, so that only they need to call a `_local` verb.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        *,
+        chief: Address,
+        key: bytes,
+        start_timeout: float = START_SECONDS,
+        timeout: float = CALL_SECONDS,
+    ) -> None:
+        self.ranks = ranks
+        self._meeting = Meeting(address=chief, key=key, start_timeout=start_timeout, timeout=timeout)
+        self._all: Star | None = None
+        self._here: Star | None = None
+
+    def init(self) -> None:
+        if self._all is not None:
+            return
+        ranks = self.ranks
+        self._all = _meet(ranks.rank, ranks.size, range(ranks.size), self._meeting)
+        try:
+            self._here = self._all if ranks.cross_size == 1 else self._meet_here()
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def shutdown(self) -> None:
+        for star in (self._here, self._all):
+            if star is not None:
+                star.close()
+
+    def barrier(self) -> None:
+        self._world.exchange(Verb.BARRIER, [], lambda frames: [])
+
+    def agree(self, flag: bool) -> bool:
+        decision: list[bool] = []
+
+        def merge(frames: list[memoryview]) -> Parts:
+            decision.append(flag or any(frame[0] for frame in frames))
+            return [bytes(decision)]
+
+        answer = self._world.exchange(Verb.AGREE, [bytes((flag,))], merge)
+        return decision[0] if answer is None else bool(answer[0])
+
+    def allgather(self, value: Any) -> list[Any]:
+        return _allgather(self._world, value)
+
+    def gather(self, value: Any) -> list[Any] | None:
+        return _gather(self._world, value)
+
+    def broadcast(self, value: Any) -> Any:
+        return _broadcast(self._world, value)
+
+    def allgather_local(self, value: Any) -> list[Any]:
+        return _allgather(self._host, value)
+
+    def gather_local(self, value: Any) -> list[Any] | None:
+        return _gather(self._host, value)
+
+    def broadcast_local(self, value: Any) -> Any:
+        return _broadcast(self._host, value)
+
+    @property
+    def _world(self) -> Star:
+        if self._all is None:
+            raise RuntimeError("the ranks have not met; call init() first")
+        return self._all
+
+    @property
+    def _host(self) -> Star:
+        if self._here is None:
+            raise RuntimeError("the ranks have not met; call init() first")
+        return self._here
+
+    def _meet_here(self) -> Star:
+        """Meet the ranks of this host, at a port that their chief opens on loopback."""
+        mine, places = self.ranks, self.allgather(self.ranks)
+        names = [r.rank for r in sorted(places, key=lambda r: r.local_rank) if r.cross_rank == mine.cross_rank]
+        if mine.local_rank == 0:
+            ports: list[list[Any]] = []
+            meeting = self._meeting_at(0)
+            return _host(mine.local_size, names, meeting, lambda at: ports.append(self.allgather(at[1])))
+        port = cast("int", self.allgather(None)[names[0]])
+        return Star.join(mine.local_rank, mine.local_size, names, self._meeting_at(port))
+
+    def _meeting_at(self, port: int) -> Meeting:
+        known = self._meeting
+        return Meeting(
+            address=("127.0.0.1", port), key=known.key, start_timeout=known.start_timeout, timeout=known.timeout
+        )
+
+
+def _meet(rank: int, size: int, names: range, meeting: Meeting) -> Star:
+    if rank:
+        return Star.join(rank, size, names, meeting)
+    return _host(size, names, meeting, lambda address: None)
+
+
+def _host(size: int, names: range | list[int], meeting: Meeting, ready: Callable[[Address], None]) -> Star:
+    host, port = meeting.address
+    try:
+        return Star.host(size, names, meeting, ready)
+    except (RankLost, KeyRefused):
+        raise
+    except OSError as error:
+        raise DetError(
+            f"the chief cannot listen on {host}:{port} ({error.strerror or error}); give an address of its host and a free port"
+        ) from error
+
+
+def _allgather(star: Star, value: Any) -> list[Any]:
+    """Give the chief's pickles to all, untouched: only their own are not unpickled."""
+    frames: list[memoryview] = []
+    mine = encode(value)
+
+    def merge(others: list[memoryview]) -> Parts:
+        frames.extend(others)
+        return join_frames([mine, *others])
+
+    answer = star.exchange(Verb.ALLGATHER, mine, merge)
+    if answer is None:
+        return [value, *map(decode, frames)]
+    return [value if rank == star.rank else decode(frame) for rank, frame in enumerate(split_frames(answer))]
+
+
+def _gather(star: Star, value: Any) -> list[Any] | None:
+    frames = star.gather(Verb.GATHER, encode(value) if star.rank else [])
+    return None if frames is None else [value, *map(decode, frames)]
+
+
+def _broadcast(star: Star, value: Any) -> Any:
+    answer = star.scatter(Verb.BROADCAST, encode(value) if star.rank == 0 else [])
+    return value if answer is None else decode(answer)
