@@ -24,8 +24,7 @@ def code_files(root: Path) -> list[Path]:
     """
     if not root.is_dir():
         raise DetError(f"the code directory {root} is not a directory; name the one that holds your model")
-    rules = _Rules(root)
-    return sorted(_walk(root, root.resolve(), rules))
+    return sorted(_walk(root, (root.resolve(),), _Rules(root)))
 
 
 def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES) -> int:
@@ -41,35 +40,48 @@ def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES) -> int:
         if total > max_bytes:
             largest = max(sizes, key=sizes.__getitem__)
             raise DetError(
-                f"the code directory {source} holds {total / 2**20:.0f} MiB, more than {max_bytes / 2**20:.0f}; the largest file is "
-                f"{largest} ({sizes[largest] / 2**20:.0f} MiB); list what is not code in {IGNORE_FILE}"
+                f"the code directory {source} holds {total / 2**20:.0f} MiB, more than {max_bytes / 2**20:.0f}; "
+                f"the largest file is {largest} ({sizes[largest] / 2**20:.0f} MiB); list what is not code in {IGNORE_FILE}"
             )
         target.mkdir(parents=True, exist_ok=True)
         for file in files:
             (target / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source / file, target / file)
     except PermissionError as error:
-        raise DetError(f"the code directory {source} cannot be read: {error.strerror}: {error.filename}") from error
+        raise _unreadable(source, error) from error
     return total
 
 
-def _walk(directory: Path, root: Path, rules: _Rules) -> Iterator[Path]:
+def _walk(directory: Path, around: tuple[Path, ...], rules: _Rules) -> Iterator[Path]:
+    """Yield the files below `directory`; `around` are the real paths of it and of those that it was reached through."""
     try:
         entries = sorted(os.scandir(directory), key=lambda e: e.name)
     except PermissionError as error:
-        raise DetError(f"the code directory {directory} cannot be read: {error.strerror}") from error
+        raise _unreadable(rules.root, error) from error
     for entry in entries:
         path = Path(entry.path)
         relative = path.relative_to(rules.root)
         is_dir = entry.is_dir()
         if rules.ignored(relative, is_dir):
             continue
-        if entry.is_symlink() and not path.resolve().is_relative_to(root):
-            raise DetError(f"{path} is a link that leads out of the code directory; copy the file, or list it in {IGNORE_FILE}")
-        if is_dir and not entry.is_symlink():
-            yield from _walk(path, root, rules)
-        elif entry.is_file():
+        real = path.resolve() if entry.is_symlink() else around[-1] / entry.name
+        if not real.is_relative_to(around[0]):
+            raise DetError(
+                f"{path} is a link that leads out of the code directory; copy the file, or list it in {IGNORE_FILE}"
+            )
+        if real in around:
+            raise DetError(f"{path} is a link to a directory around it; remove it, or list it in {IGNORE_FILE}")
+        if is_dir:
+            yield from _walk(path, (*around, real), rules)
+        elif entry.is_file():  # not a pipe, a socket or a link to nothing, such as an editor's lock
             yield relative
+
+
+def _unreadable(root: Path, error: PermissionError) -> DetError:
+    return DetError(
+        f"the code directory {root} cannot be read: {error.strerror}: {error.filename}; "
+        f"change its mode, or list it in {IGNORE_FILE}"
+    )
 
 
 class _Rules:
@@ -80,8 +92,15 @@ class _Rules:
 
         self.root = root
         file = root / IGNORE_FILE
-        lines = file.read_text().splitlines() if file.is_file() else []
-        self._spec = GitIgnoreSpec.from_lines([*_ALWAYS, *lines])
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+            self._spec = GitIgnoreSpec.from_lines([*_ALWAYS, *lines])
+        except PermissionError as error:
+            raise _unreadable(root, error) from error
+        except UnicodeDecodeError as error:
+            raise DetError(f"{file} is not UTF-8 text; write one pattern on each line") from error
+        except ValueError as error:
+            raise DetError(f"{file} holds a pattern that gitignore does not know: {error}; correct it") from error
 
     def ignored(self, path: Path, is_dir: bool) -> bool:
         return self._spec.match_file(path.as_posix() + ("/" if is_dir else ""))

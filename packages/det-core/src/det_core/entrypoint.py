@@ -18,30 +18,43 @@ def load_trial(entrypoint: str, code_dir: Path) -> type:
     module itself raises while it is imported passes through.
     """
     module_name, _, path = entrypoint.partition(":")
-    if str(code_dir) not in sys.path:
+    if not all(part.isidentifier() for name in (module_name, path) for part in name.split(".")):
+        raise EntrypointError(
+            f"entrypoint {entrypoint!r} names no class; write module:Class, such as model_def:MyTrial"
+        )
+    if sys.path[:1] != [str(code_dir)]:
         sys.path.insert(0, str(code_dir))
         importlib.invalidate_caches()
     _must_exist(module_name, entrypoint, code_dir)
     found: object = importlib.import_module(module_name)
+    where = module_name
     for name in path.split("."):
         if not hasattr(found, name):
-            classes = ", ".join(n for n, v in vars(found).items() if inspect.isclass(v) and v.__module__ == module_name)
-            raise EntrypointError(
-                f"entrypoint {entrypoint!r}: {module_name} has no {name!r}; it defines: {classes or 'no class'}"
-            )
+            classes = ", ".join(_classes(found, module_name)) or "no class"
+            raise EntrypointError(f"entrypoint {entrypoint!r}: {where} has no {name!r}; it defines: {classes}")
         found = getattr(found, name)
+        where += f".{name}" if ":" in where else f":{name}"
     if not inspect.isclass(found):
-        raise EntrypointError(f"entrypoint {entrypoint!r} is a {type(found).__name__}; name a trial class")
+        raise EntrypointError(
+            f"entrypoint {entrypoint!r} is no class but of type {type(found).__name__}; name a trial class"
+        )
     return found
+
+
+def _classes(found: object, module_name: str) -> list[str]:
+    members = getattr(found, "__dict__", {}).items()
+    return [name for name, value in members if inspect.isclass(value) and value.__module__ == module_name]
 
 
 def _must_exist(module_name: str, entrypoint: str, code_dir: Path) -> None:
     try:
         spec = importlib.util.find_spec(module_name)
     except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         spec = None
     if spec is None:
         files = ", ".join(sorted(p.name for p in code_dir.glob("*.py"))) or "no Python files"
-        raise EntrypointError(f"entrypoint {entrypoint!r}: no module named {module_name!r} in {code_dir} (it has {files})")
+        raise EntrypointError(
+            f"entrypoint {entrypoint!r}: no module named {module_name!r} in {code_dir} (it has {files})"
+        )
