@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -15,7 +16,8 @@ from det_core.config._storage import STORAGES
 from det_core.config._types import Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
 from det_core.errors import ConfigError
 
-quick = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+SAMPLES = ("/a/b", "x/y", "4GiB", "A=1", "a:B")
+quick = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 
 text = st.text(max_size=8)
 word = st.text("abcxyz_", min_size=1, max_size=6)
@@ -89,7 +91,8 @@ def of_arm(arm: Any, type_: Type) -> st.SearchStrategy[Any]:
     if base is float:
         return st.floats(bounds.get("ge", bounds.get("gt", 0) + 0.5), bounds.get("le", 100))
     if base is str:
-        return st.sampled_from(["/a/b"]) if "pattern" in bounds and "^/" in bounds["pattern"] else word
+        fitting = [sample for sample in SAMPLES if re.search(bounds.get("pattern", ""), sample)]
+        return st.sampled_from(fitting) if "pattern" in bounds else word
     if choices_of(arm):
         return st.sampled_from(choices_of(arm))
     return plain

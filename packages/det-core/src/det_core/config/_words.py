@@ -17,7 +17,11 @@ def dotted(path: Path) -> str:
     """Return a path as people write it: `bind_mounts[0].host_path`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            name = part if part.isprintable() else repr(part)  # a key with a line break must not break the line
+            text += f".{name}" if text else name
     return text
 
 
