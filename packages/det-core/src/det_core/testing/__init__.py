@@ -10,6 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from ._adapter_suite import AdapterSuite
     from ._onevar import OneVar
+    from ._runs import Run, Runs
     from ._searcher_suite import SearcherSuite
     from ._storage_suite import StorageSuite
     from ._suite import Suite
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "AdapterSuite": "_adapter_suite",
     "OneVar": "_onevar",
+    "Run": "_runs",
+    "Runs": "_runs",
     "SearcherSuite": "_searcher_suite",
     "StorageSuite": "_storage_suite",
     "Suite": "_suite",
 }
 
-__all__ = ["AdapterSuite", "OneVar", "SearcherSuite", "StorageSuite", "Suite"]
+__all__ = ["AdapterSuite", "OneVar", "Run", "Runs", "SearcherSuite", "StorageSuite", "Suite"]
 
 pytest.register_assert_rewrite(*(f"{__name__}.{home}" for home in _HOMES.values()), f"{__name__}._search_play")
 
