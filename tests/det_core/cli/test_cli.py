@@ -20,6 +20,7 @@ COMMANDS = [
     "logs",
     "metrics",
     "checkpoint",
+    "preview",
     "check",
     "config",
     "plugins",

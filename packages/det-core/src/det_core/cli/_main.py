@@ -22,6 +22,7 @@ _COMMANDS = {
     "logs": ("_logs", "Print what a trial's processes wrote."),
     "metrics": ("_metrics", "Print what trials reported."),
     "checkpoint": ("_checkpoint", "List, show, export or delete checkpoints."),
+    "preview": ("_preview", "Simulate a search: how many trials reach which length, and how long it takes."),
     "check": ("_check", "Validate a configuration and train one batch of its trial."),
     "config": ("_config", "About configurations: the schema, the complete form."),
     "plugins": ("_plugins", "List the plugins, with what they register and what is wrong with them."),

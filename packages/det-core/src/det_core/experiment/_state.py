@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ..checkpoint import Manifest
 from ..config import ExperimentConfig, from_json, is_trial_entrypoint
 from ..errors import DetError
@@ -20,6 +18,7 @@ from ..store import Store, Trial, TrialState
 from . import _events as events
 from ._search import Search
 from ._trials import Active, Live
+from ._unit import unit_of
 from ._views import ExperimentView
 
 
@@ -40,7 +39,7 @@ class State:
             directory=directory,
             tensorboard_dir=directory / "tensorboard",
         )
-        self.unit = _unit(self.config)
+        self.unit = unit_of(self.config)
         self.trials: dict[int, Live] = {}  # by the searcher's number
         self.search = self._replayed()
 
@@ -205,13 +204,3 @@ class State:
         if value is None:
             return False
         return best is None or (value < best if searcher.smaller_is_better else value > best)
-
-
-def _unit(config: ExperimentConfig) -> str:
-    """Return the unit in which the searcher counts: that of `max_length`, or of the time metric."""
-    searcher: msgspec.Struct | None = config.searcher
-    length = getattr(searcher, "max_length", None) or getattr(searcher, "length_per_round", None)
-    if length is not None:
-        return str(length.unit)
-    time_metric = getattr(searcher, "time_metric", None)
-    return time_metric if time_metric in ("batches", "epochs", "records") else "batches"
