@@ -36,7 +36,7 @@ class RunInfo:
     """One run of one trial, as a framework's plugin sees it.
 
     `hparams` are plain values. `experiment_id` is None outside an experiment. `tensorboard_dir` is where event files of the
-    trial belong. `code_dir` holds the user's code and `checkpoint` the uuid restored from, if any. `slots` counts the
+    trial belong. `code_dir` holds the user's code, `checkpoint` is the uuid restored from, if any, `first_batch` its position. `slots` counts the
     processes of the run. `quick` asks for one batch of everything (a check).
     """
 
@@ -52,6 +52,7 @@ class RunInfo:
     code_dir: Path | None = None
     tensorboard_dir: Path | None = None
     checkpoint: str | None = None
+    first_batch: int = 0
     quick: bool = False
     extras: Mapping[str, Any] = field(default_factory=dict)
 

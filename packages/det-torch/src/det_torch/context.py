@@ -1,0 +1,304 @@
+"""What a trial is given: its hyperparameters, the wrapping of its parts, and the steps of training."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from det_core import DistributedContext, RunInfo, TrialError
+from det_core.config import to_builtins
+
+from .data import to_device
+from .lr import LRScheduler
+from .optim import Steps
+from .precision import Precision
+from .reducers import MetricReducer, ReducerSet
+from .tensorboard import Writer
+
+
+class PyTorchTrialContext:
+    """The context of a `PyTorchTrial`. `models`, `optimizers` and `lr_schedulers` are what was wrapped, in order.
+
+    With `managed` false (a trial that is loaded to be used, not trained) models stay where they are and nothing wraps them.
+    """
+
+    def __init__(self, run: RunInfo, device: torch.device, *, managed: bool = True) -> None:
+        self._run = run
+        self._managed = managed
+        self.device = device
+        self.models: list[nn.Module] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.lr_schedulers: list[LRScheduler] = []
+        self.profiler: Any = None
+        self.reducers = ReducerSet()
+        optimizations = run.config.optimizations
+        self.aggregation_frequency = optimizations.aggregation_frequency
+        self.precision = Precision(optimizations.precision, device)
+        self._compile = bool(optimizations.compile)
+        self._steps = Steps(self, optimizations.average_aggregated_gradients)
+        self.experimental = Experimental(self)
+        self.batches_per_epoch: int | None = None
+        self.current_batch = -1
+        self.stop_requested = False
+        self.on_stop_requested: Callable[[], None] = lambda: None
+        self.auto_to_device = True
+        self._tensorboard = Writer(run.tensorboard_dir)
+        # The two calls of every batch are the methods that do no more than is needed.
+        self.step_optimizer = self._steps.step_optimizer
+        self.backward = self._steps.backward
+
+    # Parts
+
+    def wrap_model(self, model: nn.Module) -> nn.Module:
+        """Register a model and place it on the device; use what it returns."""
+        if not isinstance(model, nn.Module):
+            raise TrialError(f"wrap_model got {type(model).__name__}; give a torch.nn.Module")
+        if not self._managed:
+            self.models.append(model)
+            return model
+        placed: nn.Module = self._run.build.model(self, lambda: model)
+        self.models.append(placed)
+        return placed
+
+    def place_model(self, model: nn.Module) -> nn.Module:
+        """Move a model to the device, under the precision and the compiler that the configuration asks for."""
+        model = model.to(self.device)
+        self.precision.apply(model)
+        if self._compile:
+            model.compile()
+        return model
+
+    def wrap_optimizer(
+        self,
+        optimizer: torch.optim.Optimizer,
+        backward_passes_per_step: int = 1,
+        fp16_compression: bool | None = None,
+        average_aggregated_gradients: bool | None = None,
+    ) -> torch.optim.Optimizer:
+        """Register an optimizer; use what it returns."""
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TrialError(f"wrap_optimizer got {type(optimizer).__name__}; give a torch.optim.Optimizer")
+        if backward_passes_per_step < 1:
+            raise TrialError(f"backward_passes_per_step is {backward_passes_per_step}; give a number of 1 or more")
+        if average_aggregated_gradients is not None:
+            self._steps.average = average_aggregated_gradients
+        wrapped: torch.optim.Optimizer = (
+            self._run.build.optimizer(self, lambda: optimizer) if self._managed else optimizer
+        )
+        self.optimizers.append(wrapped)
+        return wrapped
+
+    def wrap_lr_scheduler(self, lr_scheduler: Any, step_mode: LRScheduler.StepMode, frequency: int = 1) -> Any:
+        """Register a scheduler, stepped every `frequency` units of `step_mode`; returns it."""
+        if not any(lr_scheduler.optimizer is optimizer for optimizer in self.optimizers):
+            raise TrialError(
+                "the LR scheduler's optimizer is not wrapped; use an optimizer that wrap_optimizer() returned"
+            )
+        wrapped = LRScheduler(lr_scheduler, step_mode, frequency)
+        self.add_lr_scheduler(wrapped)
+        return lr_scheduler
+
+    def add_lr_scheduler(self, wrapped: LRScheduler) -> LRScheduler:
+        """Register a scheduler that is an `LRScheduler` already."""
+        built: LRScheduler = self._run.build.lr_scheduler(self, lambda: wrapped) if self._managed else wrapped
+        self.lr_schedulers.append(built)
+        return built
+
+    def wrap_scaler(self, scaler: Any) -> Any:
+        """Register a gradient scaler, whose state is saved, before any model; the trial scales and updates by itself."""
+        if self.models:
+            raise TrialError("wrap_scaler() comes before wrap_model(); move it up")
+        return self.precision.wrap_scaler(scaler)
+
+    def wrap_reducer(
+        self,
+        reducer: Callable[[list[Any]], Any] | MetricReducer,
+        name: str | None = None,
+        for_training: bool = True,
+        for_validation: bool = True,
+    ) -> Any:
+        """Register a metric that the trial updates batch by batch; a function gets a list of all values of all ranks."""
+        return self.reducers.add(reducer, name, for_training, for_validation)
+
+    def configure_apex_amp(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuse: apex is gone."""
+        raise TrialError(
+            "configure_apex_amp: apex is no longer developed; set optimizations.precision to fp16 or bf16, or call "
+            "context.experimental.use_amp()"
+        )
+
+    # Steps, replaced by those of `Steps` for each instance
+
+    def backward(
+        self, loss: torch.Tensor, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False
+    ) -> None:
+        """Compute gradients, scaled where the precision needs it."""
+        raise NotImplementedError
+
+    def step_optimizer(
+        self,
+        optimizer: torch.optim.Optimizer,
+        clip_grads: Callable[[Iterator[torch.Tensor]], Any] | None = None,
+        auto_zero_grads: bool = True,
+        scaler: Any = None,
+    ) -> None:
+        """Step the optimizer on every `aggregation_frequency`-th batch, after clipping; then zero the gradients."""
+        raise NotImplementedError
+
+    def to_device(self, data: Any) -> Any:
+        """Move tensors and arrays, nested in dicts, lists and tuples, to the device."""
+        return to_device(data, self.device)
+
+    # Facts
+
+    @property
+    def distributed(self) -> DistributedContext:
+        """Rank, size and collectives of the run."""
+        return self._run.distributed
+
+    def get_hparam(self, name: str) -> Any:
+        """Return a hyperparameter. Raises ValueError when there is none of that name."""
+        if name not in self._run.hparams:
+            known = ", ".join(sorted(self._run.hparams)) or "none"
+            raise ValueError(f"no hyperparameter {name!r}; there are: {known}")
+        if name == "global_batch_size":
+            warnings.warn(
+                "get_hparam('global_batch_size') is the batch of all ranks; a data loader wants get_per_slot_batch_size()",
+                stacklevel=2,
+            )
+        return self._run.hparams[name]
+
+    def get_hparams(self) -> dict[str, Any]:
+        """Return all hyperparameters."""
+        return dict(self._run.hparams)
+
+    def get_global_batch_size(self) -> int:
+        """Return the records in a batch over all ranks: `global_batch_size`, rounded down to a multiple of the ranks."""
+        return self.get_per_slot_batch_size() * self.distributed.size
+
+    def get_per_slot_batch_size(self) -> int:
+        """Return the records in a batch of one rank. Raises ValueError without the hyperparameter."""
+        size = self._run.hparams.get("global_batch_size")
+        if size is None:
+            raise ValueError("no hyperparameter 'global_batch_size'; add it to the configuration")
+        ranks = self.distributed.size
+        if isinstance(size, bool) or not isinstance(size, int) or size < ranks:
+            raise TrialError(
+                f"global_batch_size is {size!r}; give a whole number of at least {ranks}, one for each rank"
+            )
+        if size % ranks:
+            warnings.warn(
+                f"global_batch_size {size} is no multiple of {ranks} ranks; {size // ranks * ranks} is used",
+                stacklevel=2,
+            )
+        return size // ranks
+
+    def get_experiment_config(self) -> dict[str, Any]:
+        """Return the experiment's configuration as plain data."""
+        config: dict[str, Any] = to_builtins(self._run.config)
+        return config
+
+    def get_data_config(self) -> dict[str, Any]:
+        """Return `data` of the configuration."""
+        return dict(self._run.config.data or {})
+
+    def get_experiment_id(self) -> int:
+        """Return the experiment's id, 0 outside of one."""
+        return self._run.experiment_id or 0
+
+    def get_trial_id(self) -> int:
+        """Return the trial's id, 0 outside of an experiment."""
+        return self._run.trial_id
+
+    def get_trial_seed(self) -> int:
+        """Return the trial's seed."""
+        return self._run.seed
+
+    def get_initial_batch(self) -> int:
+        """Return the number of batches trained before this run."""
+        return self._run.first_batch
+
+    # Where training is
+
+    def current_train_batch(self) -> int:
+        """Return the number of the batch that is being trained, from 0. Raises TrialError before training."""
+        if self.current_batch < 0:
+            raise TrialError("training has not started; ask for the batch in train_batch()")
+        return self.current_batch
+
+    def current_train_epoch(self) -> int:
+        """Return the epoch that is being trained, from 0."""
+        return self.current_train_batch() // self.batches_per_epoch if self.batches_per_epoch else 0
+
+    def is_epoch_start(self) -> bool:
+        """Return whether this is the first batch of an epoch."""
+        batch = self.current_train_batch()
+        return batch % self.batches_per_epoch == 0 if self.batches_per_epoch else batch == 0
+
+    def is_epoch_end(self) -> bool:
+        """Return whether this is the last batch of an epoch."""
+        batch = self.current_train_batch()
+        return bool(self.batches_per_epoch) and (batch + 1) % (self.batches_per_epoch or 1) == 0
+
+    def set_stop_requested(self, stop_requested: bool) -> None:
+        """Ask to end the trial, as complete, after this batch; a checkpoint is saved."""
+        if not isinstance(stop_requested, bool):
+            raise TrialError(f"set_stop_requested got {stop_requested!r}; give True or False")
+        self.stop_requested = stop_requested
+        if stop_requested:
+            self.on_stop_requested()
+
+    def get_stop_requested(self) -> bool:
+        """Return whether an end was asked for."""
+        return self.stop_requested
+
+    # TensorBoard and the profiler
+
+    def get_tensorboard_path(self) -> Path | None:
+        """Return the directory for event files; None where the run has none."""
+        return self._tensorboard.directory
+
+    def get_tensorboard_writer(self) -> Any:
+        """Return a `SummaryWriter` on that directory."""
+        return self._tensorboard.writer()
+
+    def set_enable_tensorboard_logging(self, enable_tensorboard: bool) -> None:
+        """Accept and do nothing: reports become event files in the driver, where `tensorboard` is installed."""
+        if not isinstance(enable_tensorboard, bool):
+            raise TrialError(f"set_enable_tensorboard_logging got {enable_tensorboard!r}; give True or False")
+
+    def set_profiler(self, *args: Any, **kwargs: Any) -> None:
+        """Profile with `torch.profiler.profile(*args, **kwargs)`, stepped once for each batch; traces go to TensorBoard's place."""
+        directory = self.get_tensorboard_path()
+        if directory is not None:
+            kwargs.setdefault("on_trace_ready", torch.profiler.tensorboard_trace_handler(str(directory)))
+        self.profiler = torch.profiler.profile(*args, **kwargs)
+
+    def close(self) -> None:
+        """Close the writer."""
+        self._tensorboard.close()
+
+
+class Experimental:
+    """`context.experimental`."""
+
+    def __init__(self, context: PyTorchTrialContext) -> None:
+        self._context = context
+
+    def use_amp(self) -> None:
+        """Train in half precision with a gradient scaler that det drives; call it before `wrap_model`."""
+        if self._context.models:
+            raise TrialError("experimental.use_amp() comes before wrap_model(); move it up")
+        self._context.precision.use("fp16")
+
+    def disable_dataset_reproducibility_checks(self) -> None:
+        """Do nothing: torch's own loaders are accepted, and resumed exactly where that is possible."""
+
+    def disable_auto_to_device(self) -> None:
+        """Hand batches to the trial as the loader gives them."""
+        self._context.auto_to_device = False

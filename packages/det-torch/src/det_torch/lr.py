@@ -1,0 +1,74 @@
+"""Learning-rate schedulers, and when each is stepped."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from det_core import TrialError
+
+
+class LRScheduler:
+    """A scheduler of torch's, with the moments at which det steps it.
+
+    `frequency` counts units of `step_mode`: every that many epochs, batches or steps of an optimizer. MANUAL_STEP leaves it to
+    the trial. It is stepped after `train_batch`, where the optimizers step.
+    """
+
+    class StepMode(enum.Enum):
+        """The unit that a scheduler is stepped by."""
+
+        STEP_EVERY_EPOCH = 1
+        STEP_EVERY_BATCH = 2
+        MANUAL_STEP = 3
+        STEP_EVERY_OPTIMIZER_STEP = 4
+
+    def __init__(self, scheduler: Any, step_mode: StepMode, frequency: int = 1) -> None:
+        if not isinstance(step_mode, LRScheduler.StepMode):
+            raise TypeError(f"step_mode is {step_mode!r}; give one of LRScheduler.StepMode")
+        if frequency < 1:
+            raise TrialError(f"the LR scheduler's frequency is {frequency}; give a number of 1 or more")
+        if isinstance(scheduler, ReduceLROnPlateau) and step_mode is not LRScheduler.StepMode.MANUAL_STEP:
+            raise TrialError(
+                "ReduceLROnPlateau needs a metric, which only the trial knows; wrap it with LRScheduler.StepMode.MANUAL_STEP "
+                "and step it where the metric is at hand"
+            )
+        self.scheduler = scheduler
+        self.step_mode = step_mode
+        self.frequency = frequency
+
+    def step(self, *args: Any, **kwargs: Any) -> None:
+        """Step the scheduler."""
+        self.scheduler.step(*args, **kwargs)
+
+    def get_last_lr(self) -> list[float]:
+        """Return the learning rates of the optimizer's groups."""
+        rates: list[float] = self.scheduler.get_last_lr()
+        return rates
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the scheduler's state."""
+        state: dict[str, Any] = self.scheduler.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the scheduler's state."""
+        self.scheduler.load_state_dict(state)
+
+    def after_batch(self, batch: int, aggregation: int, per_epoch: int | None) -> None:
+        """Step as often as fell due with batch number `batch` (from 0), on which the optimizers stepped."""
+        for _ in range(self._due(batch, aggregation, per_epoch)):
+            self.scheduler.step()
+
+    def _due(self, batch: int, aggregation: int, per_epoch: int | None) -> int:
+        done, before = batch + 1, batch + 1 - aggregation
+        match self.step_mode:
+            case LRScheduler.StepMode.STEP_EVERY_BATCH:
+                return done // self.frequency - before // self.frequency
+            case LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP:
+                return int((done // aggregation) % self.frequency == 0)
+            case LRScheduler.StepMode.STEP_EVERY_EPOCH if per_epoch:
+                return done // per_epoch // self.frequency - before // per_epoch // self.frequency
+        return 0

@@ -1,0 +1,68 @@
+"""Backward passes and optimizer steps: gradient aggregation, averaging, clipping, scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from det_core import TrialError
+
+if TYPE_CHECKING:
+    from .context import PyTorchTrialContext
+
+
+class Steps:
+    """`backward` and `step_optimizer` of one context."""
+
+    def __init__(self, context: PyTorchTrialContext, average: bool) -> None:
+        self._context = context
+        self.average = average
+        self.before_step: list[Callable[[Iterator[Any]], None]] = []
+
+    def backward(
+        self, loss: torch.Tensor, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False
+    ) -> None:
+        """Compute gradients, scaled where the precision needs it."""
+        scaler = self._context.precision.auto_scaler
+        if scaler is not None:
+            loss = scaler.scale(loss)
+        loss.backward(gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)  # type: ignore[no-untyped-call]
+
+    def step_optimizer(
+        self,
+        optimizer: torch.optim.Optimizer,
+        clip_grads: Callable[[Iterator[torch.Tensor]], Any] | None = None,
+        auto_zero_grads: bool = True,
+        scaler: Any = None,
+    ) -> None:
+        """Step the optimizer on every `aggregation_frequency`-th batch, after clipping; then zero the gradients."""
+        context = self._context
+        scaler = scaler or context.precision.auto_scaler
+        if context.aggregation_frequency > 1:
+            if not auto_zero_grads:
+                raise TrialError(
+                    "auto_zero_grads=False and optimizations.aggregation_frequency > 1 contradict each other"
+                )
+            if (context.current_batch + 1) % context.aggregation_frequency:
+                return
+            if self.average:
+                self._divide(optimizer)
+        clips = [*([clip_grads] if clip_grads else ()), *self.before_step]
+        if clips:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            for clip in clips:
+                clip(p for group in optimizer.param_groups for p in group["params"])
+        if scaler is not None:
+            scaler.step(optimizer)
+        else:
+            optimizer.step()
+        if auto_zero_grads:
+            optimizer.zero_grad()
+
+    def _divide(self, optimizer: torch.optim.Optimizer) -> None:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if gradients:
+            torch._foreach_div_(gradients, self._context.aggregation_frequency)

@@ -1,0 +1,33 @@
+"""A trial's own TensorBoard writer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from det_core import DetError
+
+
+class Writer:
+    """Opens a `SummaryWriter` when it is first asked for."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self.directory = directory
+        self._writer: Any = None
+
+    def writer(self) -> Any:
+        """Return the writer. Raises DetError without a directory, or without `tensorboard`."""
+        if self.directory is None:
+            raise DetError("this run has no directory for TensorBoard's files; make a SummaryWriter of your own")
+        if self._writer is None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as error:
+                raise DetError("get_tensorboard_writer() needs tensorboard; pip install tensorboard") from error
+            self._writer = SummaryWriter(str(self.directory))  # type: ignore[no-untyped-call]
+        return self._writer
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -1,0 +1,1 @@
+"""Training a trial in one's own process: a script, a notebook."""
