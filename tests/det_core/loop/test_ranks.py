@@ -122,7 +122,7 @@ class Together:
         return {loop.stop for loop in self.loops}
 
     def _rank(self, rank: int, each_batch: Callable[[Loop, int, int], None], progress: Progress | None) -> Loop:
-        context = DistributedContext(Threads(self.room, rank))
+        context = DistributedContext.from_backend(Threads(self.room, rank))
         adapter = Counter(context, each_batch)
 
         def save(state: Progress) -> bool:

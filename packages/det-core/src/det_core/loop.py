@@ -314,6 +314,7 @@ class Loop:
         if self._saved_at == self._batches:
             return
         self._saved_at = self._batches
+        self._asked = self._distributed.agree(self._asked)  # the chief writes what any rank has asked for
         if self._save_to(self.progress) and not self._lost:
             self._progress.untold.clear()
 
