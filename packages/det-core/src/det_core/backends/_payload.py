@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 Parts = list[bytes | memoryview]
@@ -40,6 +41,27 @@ def decode(data: memoryview) -> Any:
     return pickle.loads(data[at:], buffers=buffers)
 
 
-def size(parts: Parts) -> int:
-    """Return the size of the concatenation, in bytes."""
-    return sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
+def join_frames(frames: Sequence[Parts | memoryview]) -> Parts:
+    """Return frames as parts of one, which `split_frames` takes apart."""
+    parts: Parts = [_SIZE.pack(len(frames))]
+    for frame in frames:
+        pieces: Parts = [frame] if isinstance(frame, memoryview) else frame
+        parts.append(_SIZE.pack(sum(map(_bytes, pieces))))
+        parts.extend(pieces)
+    return parts
+
+
+def split_frames(data: memoryview) -> list[memoryview]:
+    """Take apart what `join_frames` put together."""
+    (count,) = _SIZE.unpack_from(data)
+    frames, at = [], _SIZE.size
+    for _ in range(count):
+        (length,) = _SIZE.unpack_from(data, at)
+        at += _SIZE.size
+        frames.append(data[at : at + length])
+        at += length
+    return frames
+
+
+def _bytes(part: bytes | memoryview) -> int:
+    return part.nbytes if isinstance(part, memoryview) else len(part)

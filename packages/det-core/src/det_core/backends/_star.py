@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 
 from ..backend import RankLost
 from ..wire import Address, Connection, ConnectionLost, KeyRefused, Server, connect
-from ._payload import Parts, size
+from ._payload import Parts
 
 MAX_FRAME = 1 << 40  # the ranks of one run trust one another, and may exchange whole models
 _GRACE_SECONDS = 5.0  # a rank waits longer than the chief, which knows better who is missing
 _HELLO = struct.Struct("!II")
 _HEAD = struct.Struct("!BxxxIQ")  # verb, rank (of a failure) and the collective's number
-_LENGTH = struct.Struct("!Q")
 
 
 class Verb(enum.IntEnum):
@@ -263,28 +262,6 @@ class Star:
                 with contextlib.suppress(ConnectionLost, TimeoutError):
                     link.send(head, str(error).encode(), timeout=1.0)
         return error
-
-
-def join_frames(frames: Sequence[Parts | memoryview]) -> Parts:
-    """Return frames as parts of one, which `split_frames` takes apart."""
-    parts: Parts = [_LENGTH.pack(len(frames))]
-    for frame in frames:
-        pieces: Parts = [frame] if isinstance(frame, memoryview) else frame
-        parts.append(_LENGTH.pack(size(pieces)))
-        parts.extend(pieces)
-    return parts
-
-
-def split_frames(data: memoryview) -> list[memoryview]:
-    """Take apart what `join_frames` put together."""
-    (count,) = _LENGTH.unpack_from(data)
-    frames, at = [], _LENGTH.size
-    for _ in range(count):
-        (length,) = _LENGTH.unpack_from(data, at)
-        at += _LENGTH.size
-        frames.append(data[at : at + length])
-        at += length
-    return frames
 
 
 def _reach(meeting: Meeting, chief: int) -> Connection:

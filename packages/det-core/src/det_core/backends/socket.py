@@ -8,13 +8,11 @@ from typing import Any, cast
 from ..backend import Backend, RankLost, Ranks
 from ..errors import DetError
 from ..wire import Address, KeyRefused
-from ._payload import Parts, decode, encode
-from ._star import Meeting, RankError, Star, Verb, join_frames, split_frames
+from ._payload import Parts, decode, encode, join_frames, split_frames
+from ._star import Meeting, Star, Verb
 
 START_SECONDS = 120.0
 CALL_SECONDS = 1800.0
-
-__all__ = ["RankError", "RankLost", "Socket"]
 
 
 class Socket(Backend):
