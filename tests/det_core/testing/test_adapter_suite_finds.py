@@ -45,7 +45,7 @@ class Faulty(AdapterSuite):
                     name="faulty",
                     trial="det_core:OwnedTrial",
                     load=lambda: adapter,
-                    capabilities=frozenset({"gradient_aggregation"}),
+                    capabilities=frozenset({"aggregation"}),
                 )
 
             det_build_model = staticmethod(fake_hooks.det_build_model)

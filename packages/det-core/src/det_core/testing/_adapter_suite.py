@@ -22,7 +22,7 @@ from ._runs import EACH_BATCH, Run, Runs
 from ._suite import Suite
 from ._weight import heavy_modules, hooks_of, imported_by
 
-GRADIENT_AGGREGATION = "gradient_aggregation"
+GRADIENT_AGGREGATION = "aggregation"
 """The capability of a framework whose adapter honours `optimizations.aggregation_frequency`."""
 
 
@@ -32,7 +32,7 @@ class AdapterSuite(Suite):
     `det_core.testing.OneVar` says which hyperparameters it reads, what its data is and what must come of it. A training
     batch reports `loss`; a validation reports `val_loss`, and the weight as `weight`. Override `tolerance` where the
     framework computes in fewer than 32 bits, and `plugins` where yours is not installed. A framework that names a
-    capability (`gradient_aggregation`) is tested for it.
+    capability (`aggregation`) is tested for it.
     """
 
     @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 from det_core import Adapter, Framework, hookimpl
 
-CAPABILITIES = frozenset({"gradient_aggregation"})
+CAPABILITIES = frozenset({"aggregation"})
 
 
 @hookimpl
