@@ -200,3 +200,50 @@ def test_importing_is_quick() -> None:
     runs = [subprocess.run(command, capture_output=True, text=True, check=True).stderr for _ in range(3)]
     times = [int(run.splitlines()[-1].split("|")[1]) / 1000 for run in runs]
     assert min(times) < 60
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        ({"x": "\ud800"}, "data.x is '\\ud800', with half a character (a surrogate); write it in full"),
+        ({"\ud800": 1}, "the key '\\ud800' of data holds half a character (a surrogate); write it in full"),
+        ({"x": 10**400}, "data.x is a number of 1329 bits; give a number that fits in 64 bits"),
+        ({"x": {1, 2}}, "data.x is a Python set; give text, a number, true, false, null, a list or a map"),
+        ({1: "x"}, "the key 1 of data is not text; put it in quotes"),
+    ],
+)
+def test_a_mapping_may_hold_only_what_json_can(data: object, problem: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        parse(SMALL | {"data": data})
+    assert refusal.value.problems == (problem,)
+
+
+def test_a_mapping_that_holds_itself_is_refused() -> None:
+    endless: dict[str, object] = {}
+    endless["x"] = endless
+    with pytest.raises(ConfigError, match=r"data\.x\.x is nested more than 64 deep; flatten it"):
+        parse(SMALL | {"data": endless})
+
+
+def test_tuples_and_subclasses_of_plain_types_are_read_as_plain() -> None:
+    class Text(str):
+        pass
+
+    config = parse(SMALL | {"data": {"x": (1, (2,)), "y": Text("a")}}).config
+    assert config.data == {"x": [1, [2]], "y": "a"}
+    assert type(config.data["y"]) is str
+
+
+def test_long_text_is_cut_short_in_an_error() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        parse(SMALL | {"checkpoint_policy": "x" * 500})
+    assert refusal.value.problems == (f"checkpoint_policy is '{'x' * 60}…'; give one of best, all, none",)
+
+
+def test_a_mapping_may_have_a_name_for_errors() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        parse(SMALL | {"debug": 1, "data": {"x": {1}}}, name="notebook")
+    assert refusal.value.problems == (
+        "notebook: data.x is a Python set; give text, a number, true, false, null, a list or a map",
+        "notebook: debug is 1; give true or false",
+    )

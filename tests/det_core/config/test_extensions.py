@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
+from enum import Enum
 from typing import Annotated, Literal
 
 import pytest
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, defstruct
 
 from det_core.config import Extensions, SearcherConfig, from_json, load, masked, merge, parse, schema, to_json
 from det_core.errors import ConfigError
@@ -35,6 +37,20 @@ class Ftp(Struct, frozen=True, kw_only=True):
     note: int | None = 5
 
 
+class Colour(Enum):
+    """A type that only msgspec knows how to read."""
+
+    RED = "red"
+
+
+class Painted(Struct, frozen=True, kw_only=True):
+    """Settings of types that the configuration itself has no use for."""
+
+    colour: Colour = Colour.RED
+    since: datetime.date | None = None
+    size: Annotated[str, Meta(max_length=3)] | Annotated[int, Meta(lt=9)] = 1
+
+
 class Picky(Struct, frozen=True, kw_only=True, rename="kebab"):
     """Settings with a check and with keys that are not names."""
 
@@ -49,7 +65,7 @@ class Picky(Struct, frozen=True, kw_only=True, rename="kebab"):
 EXTENSIONS = Extensions(
     searchers={"tpe": lambda: Tpe, "cma": lambda: Tpe, "gp": lambda: Tagged},
     storages={"ftp": lambda: Ftp},
-    plugins={"picky": lambda: Picky},
+    plugins={"picky": lambda: Picky, "painted": lambda: Painted},
 )
 
 
@@ -90,6 +106,13 @@ def test_null_is_a_value_where_a_plugin_says_so() -> None:
     assert from_json(to_json(config), extensions=EXTENSIONS) == config
 
 
+def test_types_that_only_msgspec_knows_are_read_and_written() -> None:
+    section = {"colour": "red", "since": "2024-01-31", "size": "abc"}
+    config = parse(SMALL | {"plugins": {"painted": section}}, extensions=EXTENSIONS).config
+    assert config.plugins["painted"] == Painted(since=datetime.date(2024, 1, 31), size="abc")
+    assert from_json(to_json(config), extensions=EXTENSIONS) == config
+
+
 def test_settings_of_a_plugin_may_be_left_empty() -> None:
     assert parse(SMALL | {"plugins": {"picky": None}}, extensions=EXTENSIONS).config.plugins == {"picky": Picky()}
 
@@ -111,6 +134,16 @@ def test_settings_of_a_plugin_may_be_left_empty() -> None:
         ),
         ({"plugins": {"picky": {"low-end": 7}}}, "plugins.picky: low-end must be below high-end"),
         ({"plugins": {"picky": {"low_end": 7}}}, "unknown key 'plugins.picky.low_end'; did you mean 'low-end'?"),
+        ({"plugins": {"painted": {"colour": "blue"}}}, "plugins.painted.colour is 'blue': Invalid enum value 'blue'"),
+        ({"plugins": {"painted": {"size": 9}}}, "plugins.painted.size is 9; give a whole number below 9"),
+        (
+            {"plugins": {"painted": {"size": "long"}}},
+            "plugins.painted.size is 'long'; give text of at most 3 characters",
+        ),
+        (
+            {"plugins": {"painted": {"size": True}}},
+            "plugins.painted.size is true; give text of at most 3 characters or a ",
+        ),
         ({"plugins": {"picky": 7}}, "plugins.picky is 7; give a map of settings"),
         ({"plugins": {"pikcy": {}}}, "no installed plugin takes settings as 'pikcy'; did you mean 'picky'?"),
         ({"plugins": []}, "plugins is an empty list; give a map of plugins' names to their settings"),
@@ -139,6 +172,8 @@ def test_a_stored_configuration_can_be_looked_at_without_its_plugins() -> None:
     stored = to_json(parse(raw, extensions=EXTENSIONS).config)
     config = from_json(stored)
     assert (config.searcher.name, config.searcher.metric) == ("tpe", "loss")
+    assert config.searcher.smaller_is_better
+    assert (config.checkpoint_storage.type, config.plugins) == ("ftp", {"picky": {"low-end": 0, "high-end": 1}})
     assert from_json(to_json(config), extensions=EXTENSIONS) == from_json(stored, extensions=EXTENSIONS)
     with pytest.raises(ConfigError, match=r"searcher\.name is 'tpe'"):
         from_json(stored, extensions=Extensions())
@@ -149,9 +184,9 @@ def test_settings_of_plugins_merge_key_by_key() -> None:
         "plugins": {"picky": {"low-end": -3, "high-end": 2}, "other": 1},
         "checkpoint_storage": {"type": "ftp", "host": "h"},
     }
-    user = {"plugins": {"picky": {"high-end": 5}}, "checkpoint_storage": {"type": "ftp", "mode": "active"}}
+    user = {"plugins": {"picky": {"high-end": 5}, "other": 2}, "checkpoint_storage": {"type": "ftp", "mode": "active"}}
     assert merge(template, user, extensions=EXTENSIONS) == {
-        "plugins": {"picky": {"low-end": -3, "high-end": 5}, "other": 1},
+        "plugins": {"picky": {"low-end": -3, "high-end": 5}, "other": 2},
         "checkpoint_storage": {"type": "ftp", "host": "h", "mode": "active"},
     }
 
@@ -169,3 +204,10 @@ def test_the_schema_has_the_plugins_settings_too() -> None:
 def test_text_with_a_plugins_searcher_is_read_from_yaml() -> None:
     text = "entrypoint: python x.py\nsearcher: {name: gp, metric: loss}\n"
     assert load(text, extensions=EXTENSIONS).config.searcher.name == "gp"
+
+
+def test_a_struct_whose_source_is_not_there_has_a_schema_without_sentences() -> None:
+    made = defstruct("Made", [("depth", int, 3)], frozen=True)
+    assert schema(Extensions(plugins={"made": lambda: made}))["$defs"]["Made"]["properties"] == {
+        "depth": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": 3}
+    }

@@ -112,3 +112,12 @@ def test_all_that_only_a_cluster_could_honour_is_named_in_one_notice() -> None:
 
 def test_a_key_that_says_what_holds_anyway_is_not_named() -> None:
     assert parse(SMALL | {"resources": {"resource_pool": ""}, "bind_mounts": [], "project": None}).notices == ()
+
+
+def test_a_mistake_in_an_old_spelling_on_the_command_line_is_placed_there() -> None:
+    text = "entrypoint: m:T\nsearcher: {name: single, metric: loss}\n"
+    with pytest.raises(ConfigError) as refusal:
+        load(text, name="c.yaml", overrides=["searcher.max_steps=0"])
+    assert refusal.value.problems == (
+        "--config searcher.max_steps: searcher.max_length is 0; give a positive number of batches",
+    )

@@ -119,9 +119,14 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
             id="hyperparameters are replaced whole unless both are nested",
         ),
         pytest.param(
-            {"searcher": {"name": "nope", "metric": "a"}, "wibble": 1, "resources": 3},
-            {"searcher": 5, "resources": {"max_slots": 1}},
-            {"searcher": 5, "wibble": 1, "resources": {"max_slots": 1}},
+            {"searcher": {"name": "nope", "metric": "a"}, "wibble": 1, "resources": 3, "plugins": {"a": 1, "b": {}}},
+            {"searcher": 5, "resources": {"max_slots": 1}, "plugins": {"a": {}, "b": {"x": 1}}},
+            {
+                "searcher": 5,
+                "wibble": 1,
+                "resources": {"max_slots": 1},
+                "plugins": {"a": {}, "b": {"x": 1}},
+            },
             id="what is wrong is kept, to be reported when it is read",
         ),
     ],

@@ -184,16 +184,8 @@ def _fits(value: Any, arm: Any) -> bool:
     if base is int:
         return isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
     if base is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and _is_float(value)
+        return isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, base) if base in (bool, str, list) else True
-
-
-def _is_float(value: int | float) -> bool:
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
 
 
 def _within(value: Any, bounds: dict[str, Any]) -> bool:

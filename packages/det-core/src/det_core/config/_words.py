@@ -58,8 +58,7 @@ def _expected(arm: Any, type_: Type) -> str:
     if base is float:
         return _number("a number", type_.bounds)
     if base is str:
-        pattern = type_.bounds.get("pattern")
-        return f"text that matches {pattern}" if pattern else "text"
+        return _text(type_.bounds)
     if base is Literal:
         return "one of " + ", ".join(str(choice) for choice in choices_of(arm))
     if base is list:
@@ -68,15 +67,21 @@ def _expected(arm: Any, type_: Type) -> str:
     return _PLAIN.get(base, "a map" if hasattr(arm, "__struct_fields__") else "a value that it takes")
 
 
+def _text(bounds: dict[str, Any]) -> str:
+    if "pattern" in bounds:
+        return f"text that matches {bounds['pattern']}"
+    if "max_length" in bounds:
+        return f"text of at most {bounds['max_length']} characters"
+    return f"text of at least {bounds['min_length']} characters" if "min_length" in bounds else "text"
+
+
 def _number(noun: str, bounds: dict[str, Any]) -> str:
-    low, high, above = bounds.get("ge"), bounds.get("le"), bounds.get("gt")
+    low, high, above, below = (bounds.get(name) for name in ("ge", "le", "gt", "lt"))
     if low is not None and high is not None:
         return f"{noun} from {low} to {high}"
-    if low is not None:
-        return f"{noun}, {low} or more"
-    if above is not None:
-        return f"{noun} above {above}"
-    return f"{noun}, {high} or less" if high is not None else noun
+    least = f", {low} or more" if low is not None else f" above {above}" if above is not None else ""
+    most = f", {high} or less" if high is not None else f" below {below}" if below is not None else ""
+    return f"{noun}{least}{' and' if least and most else ''}{most}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

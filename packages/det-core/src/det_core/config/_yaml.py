@@ -64,6 +64,7 @@ def parse_yaml(text: str, name: str) -> Document:
 
     loader = None
     try:
+        _refuse_depth(text, name)
         loader = _loader()(text)
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
@@ -73,8 +74,6 @@ def parse_yaml(text: str, name: str) -> Document:
     except yaml.YAMLError as error:
         reason = getattr(error, "reason", None) or str(error).splitlines()[0]
         raise ConfigError(f"{name}: not valid YAML: {reason}") from None
-    except RecursionError:
-        raise ConfigError(f"{name}: nested too deep to read; flatten it") from None
     finally:
         if loader is not None:
             loader.dispose()
@@ -82,6 +81,18 @@ def parse_yaml(text: str, name: str) -> Document:
     if node is not None:
         document.data = _Builder(document).value(node, ())
     return document
+
+
+def _refuse_depth(text: str, name: str) -> None:
+    """Refuse what nests too deep before nodes are made of it: the C loader recurses without a limit, and crashes."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=_loader()):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            line, column = _mark(event)
+            raise ConfigError(f"{name}:{line}:{column}: nested more than {DEEPEST} deep; flatten it")
 
 
 def _reason(error: yaml.MarkedYAMLError, text: str) -> str:
@@ -200,8 +211,9 @@ class _Builder:
         return None
 
 
-def _mark(node: yaml.Node) -> Mark:
-    return node.start_mark.line + 1, node.start_mark.column + 1
+def _mark(part: yaml.Node | yaml.Event) -> Mark:
+    mark = part.start_mark
+    return (mark.line + 1, mark.column + 1) if mark else (1, 1)
 
 
 def _why(is_open: bool, too_deep: bool, path: Path) -> str:
