@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,12 +20,19 @@ from ._settings import Settings
 @click.option("--trial", type=int, help="Of this trial only.")
 @click.option("--group", help="Of this group only, such as training or validation.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.option("--parquet", type=click.Path(path_type=Path), help="Write a Parquet file, for pandas.")
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON for each report.")
 @click.pass_obj
 def metrics(
-    settings: Settings, experiment: int, trial: int | None, group: str | None, as_csv: bool, as_json: bool
+    settings: Settings,
+    experiment: int,
+    trial: int | None,
+    group: str | None,
+    as_csv: bool,
+    parquet: Path | None,
+    as_json: bool,
 ) -> None:
-    """Print what the trials of EXPERIMENT reported, in order."""
+    """Print what the trials of EXPERIMENT reported, in order, or write it into a file."""
     with settings.reader() as store:
         store.experiments.get(experiment)
         if trial is not None:
@@ -32,6 +40,12 @@ def metrics(
             found = store.metrics.read(trial_id=trial, group=group)
         else:
             found = store.metrics.read(experiment_id=experiment, group=group)
+        if parquet is not None:
+            from ._parquet import write
+
+            count = write(parquet, map(_row, found))
+            sys.stdout.write(f"{count} reports written to {parquet}\n")
+            return
         if as_json:
             for metric in found:
                 print_json(_row(metric))
