@@ -141,6 +141,12 @@ def test_storage_is_told_by_its_type() -> None:
     assert config.checkpoint_storage.type == "directory"
 
 
+@pytest.mark.parametrize("inside", [None, "a/b", "/data/a"])
+def test_a_storage_path_may_be_relative_or_below_the_directory(inside: str | None) -> None:
+    storage = {"type": "shared_fs", "host_path": "/data", "storage_path": inside}
+    assert parse(SMALL | {"checkpoint_storage": storage}).config.checkpoint_storage.storage_path == inside
+
+
 def test_one_image_and_one_list_of_variables_stand_for_all_slots() -> None:
     environment = parse(SMALL | {"environment": {"image": "i", "environment_variables": ["A=1"]}}).config.environment
     assert (environment.image.cpu, environment.image.rocm) == ("i", "i")

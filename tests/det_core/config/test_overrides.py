@@ -21,6 +21,12 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
         ("hyperparameters.quoted='1,2'", {"hyperparameters": {"quoted": "1,2"}}),
         ("labels=a,b", {"labels": ["a", "b"]}),
         ("labels=[a]", {"labels": ["a"]}),
+        ("labels=a", {"labels": ["a"]}),
+        ("labels=1, 2", {"labels": ["1", "2"]}),
+        ("labels=null", {"labels": None}),
+        ("distributed.hosts=a:2", {"distributed": {"hosts": ["a:2"]}}),
+        ("environment.environment_variables=A=1", {"environment": {"environment_variables": ["A=1"]}}),
+        ("integrations.webhooks.webhook_id=3", {"integrations": {"webhooks": {"webhook_id": [3]}}}),
         ('searcher={"name": "grid", "metric": "x"}', {"searcher": {"name": "grid", "metric": "x"}}),
         ("data.path=s3://a?b=c", {"data": {"path": "s3://a?b=c"}}),
         ("data.empty=", {"data": {"empty": None}}),
@@ -53,7 +59,8 @@ def test_a_number_in_the_path_points_into_a_list() -> None:
 
 def test_a_type_that_a_searcher_gives_is_known() -> None:
     raw = {"searcher": {"name": "adaptive_asha"}}
-    assert apply_overrides(raw, ["searcher.time_metric=12"])["searcher"]["time_metric"] == "12"
+    changed = apply_overrides(raw, ["searcher.time_metric=12", "searcher.bracket_rungs=3"])
+    assert changed["searcher"] == {"name": "adaptive_asha", "time_metric": "12", "bracket_rungs": [3]}
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
 
 
 def test_a_scalar_alone_is_read_the_same_way() -> None:
-    assert [scalar(text) for text in ("1e-3", "off", "null", "", "7")] == [0.001, "off", None, None, 7]
+    assert [scalar(text) for text in ("1e-3", "off", "null", "", "7", "<<")] == [0.001, "off", None, None, 7, "<<"]
 
 
 def test_anchors_and_merges_work_and_the_own_key_wins() -> None:

@@ -20,7 +20,8 @@ def apply_overrides(
 ) -> dict[str, Any]:
     """Return `raw` with each `key.path=value` put into it; the maps on the way are made.
 
-    A value is a YAML scalar, a list of such with commas between, or JSON; where text is wanted, it is taken as it is.
+    A value is a YAML scalar, a list of such with commas between, or JSON; where text is wanted, it is taken as it is,
+    and where a list is wanted, one value is a list of one.
     A part of the path that is a number points into a list. Raises ConfigError naming every one that is wrong.
     """
     source, problems = from_mapping(raw)
@@ -58,12 +59,22 @@ def _read(text: str, path: Path, type_: Type | None, option: str) -> Any:
         value = document.data
     elif type_ and str in type_.arms:
         value = None if scalar(text) is None else text
+    elif items := _items(type_):
+        words = [part.strip() for part in text.split(",")]
+        value = None if scalar(text) is None else [w if str in items.arms else scalar(w) for w in words]
     else:
         value = [scalar(part.strip()) for part in text.split(",")] if "," in text else scalar(text)
     value = plain(value, lambda _, problem: problems.append(problem), path)
     if problems:
         raise ConfigError(*(f"{option}: {problem}" for problem in problems))
     return value
+
+
+def _items(type_: Type | None) -> Type | None:
+    """Return the type of the items where a list is wanted."""
+    if type_ and type_.marks.get("kind") == "environment_variables":
+        return item_of(fields_of(type_.arm)["cpu"].type.arm)
+    return item_of(type_.arm) if type_ and base_of(type_.arm) is list else None
 
 
 def _put(data: dict[str, Any], path: Path, value: Any, option: str) -> Path:
