@@ -20,6 +20,10 @@ pytest_plugins = ["det_core.testing.plugin"]
 LIMIT_SECONDS = 120
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--kills", type=int, default=3, help="how often campaigns kill what they test (nox -s chaos: 20)")
+
+
 @dataclass
 class Det:
     """The command `det` with a home of its own, run as a person runs it: in a process."""
