@@ -46,6 +46,13 @@ def _classes(found: object, module_name: str) -> list[str]:
     return [name for name, value in members if inspect.isclass(value) and value.__module__ == module_name]
 
 
+def make_importable(code_dir: Path) -> None:
+    """Put a directory of the user's code at the head of `sys.path`, once."""
+    if str(code_dir) not in sys.path:
+        sys.path.insert(0, str(code_dir))
+        importlib.invalidate_caches()
+
+
 def _must_exist(module_name: str, entrypoint: str, code_dir: Path) -> None:
     try:
         spec = importlib.util.find_spec(module_name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..entrypoint import make_importable
 from ..errors import ConfigError
 from ._load import load_config, overrides, template
 from ._output import as_json, print_json, print_table
@@ -69,8 +70,7 @@ def preview(
 
 
 def _searcher(settings: Settings, config: ExperimentConfig, code: Path) -> Searcher:
-    if str(code) not in sys.path:
-        sys.path.insert(0, str(code))
+    make_importable(code)
     record = settings.plugins.searchers()[_name(config)]
     made: Searcher = record.make(config.searcher, config.hyperparameters, config.reproducibility.experiment_seed or 0)
     return made

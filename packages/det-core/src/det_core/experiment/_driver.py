@@ -30,10 +30,11 @@ from ._recover import adopt_spooled, end_leftovers
 from ._settings import DriverSettings
 from ._settle import Failures, Settle, exit_status
 from ._state import State
-from ._trials import Active, Live
+from ._trials import Live
 from ._variables import run_variables
 
 _POLL_SECONDS = 0.25
+_PROGRESS_SECONDS = 1.0
 _PATIENCE_SECONDS = 600
 
 
@@ -55,6 +56,9 @@ class Driver:
         self._by_run: dict[int, Live] = {}
         self._wish: ExperimentState | None = None  # what to become when the runs have ended: PAUSED, CANCELED or ERROR
         self._wished_at = 0.0
+        self._next_progress = 0.0
+        self._waits = False  # this driver is on the waiting list of slots
+        self._refused = False  # there was no slot for the first trial of the queue
 
     # From any thread
 
@@ -87,7 +91,8 @@ class Driver:
     def _begin(self) -> None:
         end_leftovers(self._store, self._id)
         adopt_spooled(self._store, self._id)
-        self._state = State(self._store, self._id, self._plugins)
+        with self._store.transaction():
+            self._state = State(self._store, self._id, self._plugins)
         self._settle = Settle(self._state, self.failures, lambda: self._wish, self._block)
         if not self._state.search.plans:
             self._state.happened(events.Started())
@@ -110,8 +115,8 @@ class Driver:
     def _drive(self) -> None:
         next_poll = 0.0
         while True:
-            self._close_waiting()
-            if self._wish is None:
+            self._follow_closes()
+            if self._wish is None and not self._refused:
                 self._schedule()
             if self._finished():
                 return
@@ -119,13 +124,21 @@ class Driver:
                 self._inbox.get(timeout=_POLL_SECONDS)()
             if time.monotonic() >= next_poll:
                 next_poll = time.monotonic() + _POLL_SECONDS
-                self._obey_commands()
-                self._lose_patience()
+                self._poll()
+
+    def _poll(self) -> None:
+        """Do what is done now and then, whatever happens: it may look at every trial."""
+        self._refused = False  # another experiment may have given back a slot
+        self._obey_commands()
+        self._lose_patience()
+        if time.monotonic() >= self._next_progress:
+            self._next_progress = time.monotonic() + _PROGRESS_SECONDS
+            self._store.experiments.update(self._id, progress=self._state.progress)
 
     def _finished(self) -> bool:
         if self._by_run:
             return False
-        return self._wish is not None or not any(live.queued for live in self._state.trials.values())
+        return self._wish is not None or self._state.queue.first is None
 
     def _end(self) -> ExperimentState:
         state = self._wish or self._final_state()
@@ -152,19 +165,22 @@ class Driver:
     def _schedule(self) -> None:
         """Start what can be started, in order of creation."""
         slots = self._state.config.resources.slots_per_trial
-        for live in [each for each in self._state.trials.values() if each.queued]:
-            lease = self._store.slots.lease(self._id, slots, max(self._settings.slots, 1))
+        most = max(self._settings.slots, 1)
+        while (live := self._state.queue.first) is not None:
+            full = slots == 0 and len(self._by_run) >= most  # what needs no slot is to leave some of the machine, too
+            lease = None if full else self._store.slots.lease(self._id, slots, most)
             if lease is None:
+                self._refused = self._waits = True
                 return
             self._start(live, lease)
-        self._store.slots.stop_waiting(self._id)
+        if self._waits:
+            self._waits = False
+            self._store.slots.stop_waiting(self._id)
 
     def _start(self, live: Live, lease: Lease) -> None:
         row = self._state.row(live)
         batches = self._store.checkpoints.get(row.latest_checkpoint).batches if row.latest_checkpoint else 0
-        run = self._store.runs.begin(live.id, batches)
-        self._store.trials.update(live.id, state=TrialState.RUNNING)
-        live.active = Active(run=run, lease=lease, progressed_to=batches)
+        run = self._state.begin(live, lease, batches)
         self._by_run[run.id] = live
         entrypoint = self._state.config.entrypoint or ""
         self.engine.start(
@@ -185,33 +201,32 @@ class Driver:
 
     def _run_ended(self, run_id: int, status: int) -> None:
         live = self._by_run.pop(run_id)
-        active, live.active = live.active, None
-        assert active is not None
+        active = self._state.end(live)
         for connection in active.connections:
             connection.close()
         self._store.slots.release(active.lease)
+        self._refused = False
         with self._store.transaction():
             self._settle(live, active, status)
             outcome = str(active.outcome.value) if active.outcome else exit_status(status)
             self._store.runs.end(run_id, outcome)
-            self._store.experiments.update(self._id, progress=self._state.progress)
-        self._preempt_closed()
+        if live.plan.closed:
+            self._state.closed.append(live)
+        self._state.queue.add(live)
+        self._follow_closes()
         self._state.observe(
             "det_run_finished", trial=self._state.row(live), run=self._store.runs.get(run_id), outcome=outcome
         )
 
-    def _close_waiting(self) -> None:
-        """Tell the searcher of trials that it closed while they waited: they have no run that could end."""
-        while closed := [
-            t for t in self._state.trials.values() if t.plan.closed and not t.plan.exited and not t.active
-        ]:
-            for live in closed:
+    def _follow_closes(self) -> None:
+        """End the runs of trials that the searcher closed; those that have none are complete."""
+        while self._state.closed:
+            live = self._state.closed.popleft()
+            if live.plan.exited is not None:
+                continue
+            if live.active is None:
                 self._state.exit(live, Exit.COMPLETED, TrialState.COMPLETED)
-
-    def _preempt_closed(self) -> None:
-        """End the runs of trials that the searcher closed."""
-        for live in self._state.trials.values():
-            if live.active and live.plan.closed and not live.active.preempting:
+            elif not live.active.preempting:
                 self._preempt(live, "the searcher closed the trial")
 
     # Connections
@@ -248,7 +263,7 @@ class Driver:
             reply = Answer(error=str(error))
         if reply is not None:
             _send(connection, reply)
-        self._preempt_closed()
+        self._follow_closes()
 
     # The end
 

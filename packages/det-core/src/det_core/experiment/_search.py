@@ -8,6 +8,7 @@ from typing import Any
 
 from ..searchers import Close, Create, Exit, Operation, Searcher, Shutdown, Train
 from ._events import Event, Exited, Reopened, Started, Validated
+from ._rungs import Rungs
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Search:
     def __init__(self, searcher: Searcher) -> None:
         self.searcher = searcher
         self.plans: dict[int, Plan] = {}
+        self.rungs = Rungs()
         self.over: Shutdown | None = None
 
     @classmethod
@@ -55,7 +57,7 @@ class Search:
         elif isinstance(event, Validated):
             operations = self._validated(event)
         elif isinstance(event, Exited):
-            self.plans[event.trial].exited = event.reason
+            self._exited(self.plans[event.trial], event.reason)
             operations = self.searcher.exited(event.trial, event.reason)
         else:
             operations = []
@@ -71,9 +73,19 @@ class Search:
         plan = self.plans[event.trial]
         if plan.exited is not None:
             return []
-        if plan.until is not None and event.length >= plan.until:
+        operations = self.searcher.validated(event.trial, event.length, event.metrics)
+        if plan.runnable and plan.until is not None and event.length >= plan.until:
             plan.wanted = False
-        return self.searcher.validated(event.trial, event.length, event.metrics)
+            self.rungs.reach(plan.until)
+        return operations
+
+    def _exited(self, plan: Plan, reason: Exit) -> None:
+        self._give_up(plan)
+        plan.exited = reason
+
+    def _give_up(self, plan: Plan) -> None:
+        if plan.runnable:
+            self.rungs.aim(plan.until, -1)
 
     def _follow(self, operation: Operation) -> None:
         if isinstance(operation, Create):
@@ -82,8 +94,11 @@ class Search:
             )
         elif isinstance(operation, Train):
             plan = self.plans[operation.trial]
+            self._give_up(plan)
             plan.until, plan.wanted = operation.until, True
+            self.rungs.aim(plan.until)
         elif isinstance(operation, Close):
+            self._give_up(self.plans[operation.trial])
             self.plans[operation.trial].closed = True
         else:
             self.over = operation

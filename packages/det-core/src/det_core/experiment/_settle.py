@@ -101,7 +101,7 @@ class Settle:
         self._state.exit(live, Exit.ERRORED, TrialState.ERROR, message)
 
     def _to(self, live: Live, state: TrialState) -> None:
-        self._state.store.trials.update(live.id, state=state)
+        self._state.rest(live, state)
 
 
 def exit_status(status: int) -> str:

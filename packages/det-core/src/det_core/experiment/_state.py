@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..checkpoint import Manifest
-from ..config import ExperimentConfig, from_json, is_trial_entrypoint
+from ..config import Custom, ExperimentConfig, from_json, is_trial_entrypoint
+from ..entrypoint import make_importable
 from ..errors import DetError
 from ..host import Target
 from ..loop import number_or_none
 from ..plugins import Plugins
 from ..schedule import NEVER
-from ..searchers import Create, Exit
-from ..store import Store, Trial, TrialState
+from ..searchers import Close, Create, Exit, Operation, Train
+from ..store import Lease, Run, Store, Trial, TrialState
 from . import _events as events
+from ._best import Best
+from ._queue import Queue
 from ._search import Search
 from ._trials import Active, Live
 from ._unit import unit_of
-from ._views import ExperimentView
+from ._views import ExperimentView, SearchView
 
 
 class State:
@@ -38,15 +43,23 @@ class State:
             config=self.config,
             directory=directory,
             tensorboard_dir=directory / "tensorboard",
+            search=self._view,
         )
         self.unit = unit_of(self.config)
         self.trials: dict[int, Live] = {}  # by the searcher's number
+        self.queue = Queue()
+        self.closed: deque[Live] = deque()  # trials that the searcher closed, and the driver has not looked at since
+        self.running = 0
+        self.ended = 0
+        self._best = Best(experiment.smaller_is_better)
         self.search = self._replayed()
 
     def _replayed(self) -> Search:
         searcher = self.config.searcher
         if searcher is None:
             raise DetError(f"experiment {self.id} has no searcher; add one to its configuration")
+        if isinstance(searcher, Custom):
+            make_importable(self.store.code_dir(self.id))
         seed = self.config.reproducibility.experiment_seed or 0
         record = self.plugins.searchers()[str(type(searcher).__struct_config__.tag)]
         made = record.make(searcher, self.config.hyperparameters, seed)
@@ -54,9 +67,23 @@ class State:
         search = Search.replayed(made, journal)
         rows = {trial.request: trial for trial in self.store.trials.list(self.id)}
         for request, plan in search.plans.items():
-            row = rows[request]
-            self.trials[request] = Live(id=row.id, plan=plan, restarts=row.restarts, progress=row.progress)
+            self._take_over(Live(id=rows[request].id, plan=plan), rows[request])
         return search
+
+    def _take_over(self, live: Live, row: Trial) -> None:
+        """Go on with a trial of an earlier driver."""
+        live.restarts, live.progress = row.restarts, row.progress
+        self.trials[live.plan.request] = live
+        self._best.put(live.plan.request, row.best_metric)
+        if live.plan.exited is not None:
+            self.ended += 1
+        elif live.plan.closed:
+            self.closed.append(live)
+        else:
+            state = TrialState.QUEUED if live.plan.runnable else TrialState.WAITING
+            if state is not row.state:
+                self.store.trials.update(row.id, state=state)
+            self.queue.add(live)
 
     # Facts
 
@@ -77,14 +104,13 @@ class State:
 
     @property
     def progress(self) -> float:
-        """How much of the search is done, 0 to 1."""
+        """How much of the search is done, 0 to 1; looks at every trial."""
         return self.search.progress({r: t.progress for r, t in self.trials.items() if t.plan.exited is None})
 
     @property
     def best(self) -> float | None:
         """The best value of the searcher's metric so far."""
-        trials = self.store.trials.list(self.id, best_first=True, limit=1)
-        return trials[0].best_metric if trials else None
+        return self._best.value
 
     def row(self, live: Live) -> Trial:
         """The trial as the store has it."""
@@ -106,14 +132,55 @@ class State:
         with self.store.transaction():
             self.store.journal.append(self.id, events.encode(event))
             for operation in self.search.apply(event):
-                if isinstance(operation, Create):
-                    self._create(operation)
+                self._follow(operation)
+
+    def _follow(self, operation: Operation) -> None:
+        if isinstance(operation, Create):
+            self._create(operation)
+        elif isinstance(operation, Train):
+            self._wanted(self.trials[operation.trial])
+        elif isinstance(operation, Close):
+            self.closed.append(self.trials[operation.trial])
+
+    def _wanted(self, live: Live) -> None:
+        if live.queued and live.waiting:
+            live.waiting = False
+            self.store.trials.update(live.id, state=TrialState.QUEUED)
+        self.queue.add(live)
+
+    # Runs
+
+    def begin(self, live: Live, lease: Lease, batches: int) -> Run:
+        """Record that a run of a trial begins at a position."""
+        run = self.store.runs.begin(live.id, batches)
+        self.store.trials.update(live.id, state=TrialState.RUNNING)
+        live.active = Active(run=run, lease=lease, progressed_to=batches)
+        live.waiting = False
+        self.running += 1
+        self.queue.discard(live)
+        if run.number > 1:
+            self._best.put(live.plan.request, self.row(live).best_metric)  # what was reported past `batches` is undone
+        return run
+
+    def end(self, live: Live) -> Active:
+        """Take a trial's run away, which has ended."""
+        active, live.active = live.active, None
+        assert active is not None
+        self.running -= 1
+        return active
+
+    def rest(self, live: Live, state: TrialState) -> None:
+        """A trial whose run has ended goes on later."""
+        live.waiting = state is TrialState.WAITING
+        self.store.trials.update(live.id, state=state)
 
     def exit(self, live: Live, reason: Exit, state: TrialState, message: str = "") -> None:
         """End a trial for good."""
         with self.store.transaction():
             self.store.trials.update(live.id, state=state, ended=time.time(), exit_reason=message or str(reason))
             self.happened(events.Exited(live.plan.request, reason))
+        self.ended += 1
+        self.queue.discard(live)
 
     def validated(
         self,
@@ -135,12 +202,19 @@ class State:
             self.happened(events.Validated(live.plan.request, at, batches, metrics))
         return self.target(live, best)
 
+    def _value(self, metrics: dict[str, Any]) -> float | None:
+        """Return the searcher's metric among others, where it is there and a number."""
+        metric = self.config.searcher.metric if self.config.searcher else None
+        return number_or_none(metrics.get(metric)) if metric else None
+
     # Reports
 
     def reported(self, live: Live, active: Active, group: str, batches: int, metrics: dict[str, Any]) -> None:
         """Store metrics and tell the observers."""
         active.progressed_to = max(active.progressed_to, batches)
         self.store.metrics.report(live.id, active.run.id, group, batches, metrics)
+        if group == "validation" and (value := self._value(metrics)) is not None:
+            self._best.offer(live.plan.request, value)
         self.observe("det_metrics_reported", trial=self.row(live), group=group, batches=batches, metrics=metrics)
 
     def checkpointed(self, live: Live, active: Active, manifest: Manifest, storage: str) -> None:
@@ -197,10 +271,17 @@ class State:
         return length if live.plan.until is None else min(length, live.plan.until - 1)
 
     def _is_best(self, metrics: dict[str, Any]) -> bool:
-        searcher = self.config.searcher
-        if searcher is None or not searcher.metric:
+        if self.config.searcher is None or not self.config.searcher.metric:
             return True
-        value, best = number_or_none(metrics.get(searcher.metric)), self.best
-        if value is None:
-            return False
-        return best is None or (value < best if searcher.smaller_is_better else value > best)
+        value = self._value(metrics)
+        return value is not None and self._best.beaten_by(value)
+
+    def _view(self) -> SearchView:
+        return SearchView(
+            progress=self.progress,
+            trials=len(self.trials),
+            running=self.running,
+            queued=len(self.queue),
+            ended=self.ended,
+            rungs=tuple(replace(rung) for rung in self.search.rungs),
+        )

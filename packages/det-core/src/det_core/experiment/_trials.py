@@ -29,7 +29,8 @@ class Active:
 class Live:
     """One trial: its row's id, its plan, and its run while it has one.
 
-    `failure` is the last failure and where it happened, to tell one that repeats itself.
+    `failure` is the last failure and where it happened, to tell one that repeats itself. `waiting` says that the store has
+    it as waiting for its searcher.
     """
 
     id: int
@@ -39,6 +40,7 @@ class Live:
     active: Active | None = None
     failure: tuple[str, int] | None = None
     blocked: bool = False
+    waiting: bool = False
     status: str = field(default="")
 
     @property
