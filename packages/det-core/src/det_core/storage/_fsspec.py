@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -34,6 +35,7 @@ class FsspecStorage(Storage):
         self._scheme = url.split("://", 1)[0]
         self._fs, root = _filesystem(url, options)
         self._root = root.rstrip("/")
+        self._shown = re.sub(r"(//[^/:@]*):[^/@]*@", r"\1@", url).rstrip("/")
         self._own: set[str] = set()
 
     def __repr__(self) -> str:
@@ -170,7 +172,7 @@ class FsspecStorage(Storage):
         return "/".join((self._root, checked(uuid), *names))
 
     def _url(self, *parts: str) -> str:
-        return str(self._fs.unstrip_protocol("/".join((self._root, *parts))))
+        return "/".join((self._shown, *parts))
 
     @contextmanager
     def _reaching(self, verb: str) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -22,8 +23,8 @@ def open_storage(config_or_url: Any, default_root: str | Path) -> Storage:
         return LocalStorage(default_root)
     if isinstance(config_or_url, str | Path):
         return _from_url(str(config_or_url))
-    tag = getattr(type(config_or_url), "__struct_config__", None)
-    kind = getattr(tag, "tag", None)
+    struct = getattr(type(config_or_url), "__struct_config__", None)
+    kind = getattr(struct, "tag", None)
     if kind not in _OPENERS:
         raise StorageError(f"checkpoint_storage.type {kind!r} is not one of {', '.join(sorted(_OPENERS))}")
     return _OPENERS[kind](config_or_url)
@@ -60,6 +61,12 @@ def _azure(config: Any) -> Storage:
     return FsspecStorage(_bucket("abfs", config.container, None), **_given(options))
 
 
+def _hdfs(config: Any) -> Storage:
+    server = urlsplit(config.hdfs_url)  # Determined spoke to HDFS over HTTP, so these are WebHDFS's host and port
+    options = {"user": config.user, "use_https": server.scheme == "https"}
+    return FsspecStorage(f"webhdfs://{server.netloc}{config.hdfs_path}", **_given(options))
+
+
 def _bucket(scheme: str, bucket: str, prefix: str | None) -> str:
     return f"{scheme}://{bucket}/{(prefix or '').strip('/')}".rstrip("/")
 
@@ -68,4 +75,11 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-_OPENERS = {"shared_fs": _shared_fs, "directory": _directory, "s3": _s3, "gcs": _gcs, "azure": _azure}
+_OPENERS: dict[str, Callable[[Any], Storage]] = {
+    "azure": _azure,
+    "directory": _directory,
+    "gcs": _gcs,
+    "hdfs": _hdfs,
+    "s3": _s3,
+    "shared_fs": _shared_fs,
+}

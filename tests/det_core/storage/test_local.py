@@ -1,0 +1,193 @@
+"""Checkpoints in a directory: whole or not at all, whatever happens to the writer."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from det_core.errors import StorageError
+from det_core.storage import LocalStorage
+
+SIZE = 300_000
+
+WRITER = textwrap.dedent(
+    """
+    import sys
+    from det_core.storage import LocalStorage
+
+    storage = LocalStorage(sys.argv[1])
+    print("ready", flush=True)
+    for n in range(1000):
+        with storage.store(f"{sys.argv[2]}-{n}") as directory:
+            for part in range(4):
+                (directory / f"part-{part}").write_bytes(bytes([n % 256]) * int(sys.argv[3]))
+            (directory / "manifest.json").write_text("{}")
+    """
+)
+
+HOLDER = textwrap.dedent(
+    """
+    import sys, time
+    from det_core.storage import LocalStorage
+
+    with LocalStorage(sys.argv[1]).store(sys.argv[2]) as directory:
+        (directory / "part").write_bytes(b"x" * 1000)
+        print("ready", flush=True)
+        time.sleep(60)
+    """
+)
+
+
+def test_a_killed_writer_leaves_only_whole_checkpoints(tmp_path: Path) -> None:
+    """Twelve writers are killed at random moments; every checkpoint listed then holds every byte."""
+    moments = random.Random(7)
+    for attempt in range(12):
+        with _running(WRITER, tmp_path, f"run{attempt}", SIZE) as writer:
+            time.sleep(moments.uniform(0, 0.08))
+            writer.send_signal(signal.SIGKILL)
+    storage = LocalStorage(tmp_path)
+    listed = list(storage.list())
+    assert listed
+    for uuid in listed:
+        content = bytes([int(uuid.partition("-")[2]) % 256]) * SIZE
+        with storage.restore(uuid) as directory:
+            assert {path.name for path in directory.iterdir()} == {"manifest.json", *(f"part-{n}" for n in range(4))}
+            assert all((directory / f"part-{n}").read_bytes() == content for n in range(4))
+
+
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+    """At once, since the dead writer's lock is gone; and the uuid can be written again."""
+    with _running(HOLDER, tmp_path, "one") as writer:
+        assert _hidden(tmp_path)
+        writer.send_signal(signal.SIGKILL)
+    _store(LocalStorage(tmp_path), "two")
+    assert _hidden(tmp_path) == []
+    _store(LocalStorage(tmp_path), "one")
+    assert list(LocalStorage(tmp_path).list()) == ["one", "two"]
+
+
+def test_what_a_living_writer_writes_is_left_alone(tmp_path: Path) -> None:
+    """However long it takes."""
+    with _running(HOLDER, tmp_path, "one"):
+        _age(tmp_path, hours=30)
+        _store(LocalStorage(tmp_path), "two")
+        assert [path for path in tmp_path.rglob("part") if path.stat().st_size == 1000]
+        with pytest.raises(StorageError, match=r"\.writing-one.* is being written by another process"):
+            LocalStorage(tmp_path).begin("one")
+
+
+@pytest.mark.parametrize(("hours", "left"), [(0.9, 1), (1.1, 0)])
+def test_what_another_host_left_is_removed_after_an_hour(tmp_path: Path, hours: float, left: int) -> None:
+    """Locks of other hosts may not be seen here, so that age decides."""
+    (tmp_path / ".writing-one@another-host").mkdir()
+    (tmp_path / ".writing-one@another-host" / "part").write_text("x")
+    _age(tmp_path, hours)
+    _store(LocalStorage(tmp_path), "two")
+    assert len(_hidden(tmp_path)) == left
+
+
+def test_an_interrupted_deletion_is_completed(tmp_path: Path) -> None:
+    """What it left is not a checkpoint."""
+    _store(LocalStorage(tmp_path), "one")
+    (tmp_path / "one").rename(tmp_path / ".deleting-one-1234")
+    assert list(LocalStorage(tmp_path).list()) == []
+    _store(LocalStorage(tmp_path), "two")
+    assert _hidden(tmp_path) == []
+
+
+def test_restoring_copies_nothing(tmp_path: Path) -> None:
+    """A local checkpoint is read where it lies."""
+    storage = LocalStorage(tmp_path)
+    _store(storage, "one")
+    with storage.restore("one") as directory:
+        assert directory == tmp_path / "one"
+    assert directory.is_dir()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """By `check`, and by the first checkpoint."""
+    (tmp_path / "file").write_text("not a directory")
+    storage = LocalStorage(tmp_path / "file" / "checkpoints")
+    with pytest.raises(StorageError, match=r"cannot write checkpoints to .*/file/checkpoints: .*Not a directory"):
+        storage.check()
+    with pytest.raises(StorageError, match=r"cannot write checkpoints to .*/file/checkpoints: .*Not a directory"):
+        storage.begin("one")
+
+
+def test_putting_needs_a_beginning(tmp_path: Path) -> None:
+    """A rank that comes too early is told so."""
+    with pytest.raises(StorageError, match="checkpoint one was not begun"):
+        LocalStorage(tmp_path).put("one", tmp_path, ["weights.pt"])
+
+
+def test_putting_a_file_that_is_not_there_names_it(tmp_path: Path) -> None:
+    """And the checkpoint can be aborted."""
+    storage = LocalStorage(tmp_path)
+    storage.begin("one")
+    with pytest.raises(StorageError, match=r"weights\.pt: No such file"):
+        storage.put("one", tmp_path / "source", ["weights.pt"])
+    storage.abort("one")
+    assert _hidden(tmp_path) == []
+
+
+def test_a_rank_that_did_not_begin_cannot_discard(tmp_path: Path) -> None:
+    """`abort` is for the process that called `begin`."""
+    chief = LocalStorage(tmp_path)
+    chief.begin("one")
+    LocalStorage(tmp_path).abort("one")
+    assert _hidden(tmp_path)
+    chief.abort("one")
+    assert _hidden(tmp_path) == []
+
+
+def test_a_home_directory_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As a shell would."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert LocalStorage("~/checkpoints").url("one") == str(tmp_path / "checkpoints" / "one")
+
+
+class _running:
+    """A process that runs `script`, ready when it has said so, ended when the body ends."""
+
+    def __init__(self, script: str, *arguments: object) -> None:
+        self._command = [sys.executable, "-c", script, *map(str, arguments)]
+
+    def __enter__(self) -> subprocess.Popen[bytes]:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+        return self._process
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def _store(storage: LocalStorage, uuid: str) -> None:
+    with storage.store(uuid) as directory:
+        (directory / "manifest.json").write_text("{}")
+
+
+def _hidden(root: Path) -> list[str]:
+    return [path.name for path in root.iterdir() if path.name.startswith(".")]
+
+
+def _age(root: Path, hours: float) -> None:
+    then = time.time() - hours * 3600
+    for path in [*root.rglob("*"), *_dotted(root)]:
+        os.utime(path, (then, then))
+
+
+def _dotted(root: Path) -> Iterator[Path]:
+    for path in root.glob(".*"):
+        yield from path.rglob("*")
+        yield path
