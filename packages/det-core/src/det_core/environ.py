@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .config import ExperimentConfig, from_json, to_json
+from .config import ExperimentConfig, Extensions, from_json, to_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +70,10 @@ class WorkerEnv:
         if self.latest_checkpoint:
             values["DET_LATEST_CHECKPOINT"] = self.latest_checkpoint
         return values
+
+    def typed(self, extensions: Extensions) -> WorkerEnv:
+        """Return the run with what plugins configure in their own structs, where it was kept as written."""
+        return replace(self, config=from_json(to_json(self.config), extensions=extensions))
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> WorkerEnv | None:

@@ -12,6 +12,7 @@ from ..checkpoint import Manifest
 from ..config import Custom, ExperimentConfig, from_json, is_trial_entrypoint
 from ..entrypoint import make_importable
 from ..errors import DetError
+from ..extensions import extensions_of
 from ..host import Target
 from ..loop import number_or_none
 from ..plugins import Plugins
@@ -36,7 +37,7 @@ class State:
         self.id = experiment_id
         self.store = store
         self.plugins = plugins
-        self.config: ExperimentConfig = from_json(experiment.config)
+        self.config: ExperimentConfig = from_json(experiment.config, extensions=extensions_of(plugins))
         self.view = ExperimentView(
             id=experiment_id,
             name=experiment.name,
