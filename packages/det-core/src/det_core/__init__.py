@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from .hookspecs import hookimpl
     from .host import Flag, HostLost, Outcome, Target, TrialHost
+    from .interrupts import preempted_by
     from .local import LocalHost
     from .loop import Loop, LoopError, Progress, Stop
     from .plugins import Plugins
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
         SearcherRecord,
         StorageRecord,
     )
-    from .run import Keep, restore, run_trial, train
+    from .run import Keep, restore, run_trial, train, train_from
     from .schedule import At, Every, Schedule
+    from .session import Limited, Session
 
 _HOMES = {
     "adapter": ("Adapter", "Build", "Metrics", "RunInfo", "number"),
@@ -61,6 +63,7 @@ _HOMES = {
     ),
     "hookspecs": ("hookimpl",),
     "host": ("Flag", "HostLost", "Outcome", "Target", "TrialHost"),
+    "interrupts": ("preempted_by",),
     "local": ("LocalHost",),
     "loop": ("Loop", "LoopError", "Progress", "Stop"),
     "plugins": ("Plugins",),
@@ -74,8 +77,9 @@ _HOMES = {
         "SearcherRecord",
         "StorageRecord",
     ),
-    "run": ("Keep", "restore", "run_trial", "train"),
+    "run": ("Keep", "restore", "run_trial", "train", "train_from"),
     "schedule": ("At", "Every", "Schedule"),
+    "session": ("Limited", "Session"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -101,6 +105,7 @@ __all__ = [
     "InvalidHP",
     "Keep",
     "LauncherRecord",
+    "Limited",
     "LocalHost",
     "Loop",
     "LoopError",
@@ -116,6 +121,7 @@ __all__ = [
     "Schedule",
     "SearcherRecord",
     "Serial",
+    "Session",
     "Stop",
     "StorageError",
     "StorageRecord",
@@ -126,9 +132,11 @@ __all__ = [
     "hookimpl",
     "load_trial",
     "number",
+    "preempted_by",
     "restore",
     "run_trial",
     "train",
+    "train_from",
 ]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .errors import DetError
@@ -27,13 +27,13 @@ def code_files(root: Path) -> list[Path]:
     return sorted(_walk(root, (root.resolve(),), _Rules(root)))
 
 
-def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES) -> int:
-    """Copy the files of an experiment; return their bytes.
+def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES, without: Iterable[Path] = ()) -> int:
+    """Copy the files of an experiment, but for those below `without`; return their bytes.
 
     `target` may lie inside `source`: it is never copied into itself. Raises DetError past `max_bytes`, naming the largest.
     """
-    inside = target.resolve()
-    files = [f for f in code_files(source) if not (source / f).resolve().is_relative_to(inside)]
+    left_out = [path.resolve() for path in (target, *without)]
+    files = [f for f in code_files(source) if not any((source / f).resolve().is_relative_to(p) for p in left_out)]
     try:
         sizes = {f: (source / f).stat().st_size for f in files}
         total = sum(sizes.values())

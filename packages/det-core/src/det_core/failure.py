@@ -5,7 +5,29 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
+from .errors import DetError, InvalidHP, StorageError
+from .host import HostLost, Outcome
+
 _OURS = ("det_core", "det_torch", "det_keras", "det_estimator", "det_lightning", "pluggy")
+
+
+def explained(error: BaseException) -> tuple[Outcome, str, str]:
+    """Return how a run ended with `error`: the outcome, the sentence for a person, and the traceback where it helps."""
+    match error:
+        case InvalidHP():
+            return Outcome.INVALID_HP, str(error) or "these hyperparameters cannot work", ""
+        case StorageError():
+            return Outcome.BLOCKED, str(error), ""
+        case DetError():
+            return Outcome.MISTAKE, str(error), ""
+        case HostLost():
+            return Outcome.PREEMPTED, str(error), ""
+        case KeyboardInterrupt():
+            return Outcome.PREEMPTED, "interrupted", ""
+        case SystemExit():
+            message = f"the trial called sys.exit({error.code!r}); return, or raise det_core.InvalidHP"
+            return Outcome.MISTAKE, message, ""
+    return Outcome.ERROR, summary(error), user_traceback(error)
 
 
 def user_traceback(error: BaseException) -> str:

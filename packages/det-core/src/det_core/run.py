@@ -10,7 +10,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -53,6 +53,7 @@ def run_trial(
 
     `schedule` makes the schedule, by default that of `info.config`. What the trial raises passes through.
     """
+    info = locate(info, keep.storage)
     adapter = framework.load().create(trial, info)
     try:
         return train(adapter, framework, info, host, keep, schedule=schedule)
@@ -71,6 +72,20 @@ def train(
 ) -> Stop:
     """Restore and train with an adapter that exists; the caller closes it."""
     progress = restore(adapter, framework, info, keep.storage) if info.checkpoint else None
+    return train_from(progress, adapter, framework, info, host, keep, schedule=schedule)
+
+
+def train_from(
+    progress: Progress | None,
+    adapter: Adapter[Any],
+    framework: Framework,
+    info: RunInfo,
+    host: TrialHost,
+    keep: Keep,
+    *,
+    schedule: Callable[[Adapter[Any]], Schedule] | None = None,
+) -> Stop:
+    """Train with an adapter that is restored already, from `progress` on, or from the beginning."""
     save = _Save(adapter, framework, info, host, keep)
     plan = schedule(adapter) if schedule else schedule_of(info.config, adapter)
     loop = Loop(adapter, plan, host, info.distributed, save, progress)
@@ -83,6 +98,15 @@ def train(
     return loop.stop
 
 
+def locate(info: RunInfo, storage: Storage) -> RunInfo:
+    """Return the run with its `first_batch`: the position of its checkpoint, 0 where that is another trial's (a warm start)."""
+    if info.checkpoint is None:
+        return info
+    with read_checkpoint(storage, info.checkpoint, lambda name: name == PROGRESS_FILE) as (path, _):
+        progress = _progress(path, info)
+    return replace(info, first_batch=progress.batches if progress else 0)
+
+
 def restore(adapter: Adapter[Any], framework: Framework, info: RunInfo, storage: Storage) -> Progress | None:
     """Load the checkpoint `info.checkpoint`; return the loop's progress, or None when it is another trial's (a warm start)."""
     assert info.checkpoint is not None
@@ -93,10 +117,13 @@ def restore(adapter: Adapter[Any], framework: Framework, info: RunInfo, storage:
                 f"but the trial is of {framework.name!r}; name a checkpoint of {framework.name!r}"
             )
         adapter.load(path)
-        state = json.loads((path / PROGRESS_FILE).read_text()) if (path / PROGRESS_FILE).exists() else {}
-    if state.pop("trial_id", None) != info.trial_id:
-        return None
-    return Progress(**state)
+        return _progress(path, info)
+
+
+def _progress(path: Path, info: RunInfo) -> Progress | None:
+    file = path / PROGRESS_FILE
+    state = json.loads(file.read_text()) if file.exists() else {}
+    return Progress(**state) if state.pop("trial_id", None) == info.trial_id else None
 
 
 def schedule_of(config: ExperimentConfig, adapter: Adapter[Any]) -> Schedule:
@@ -167,5 +194,6 @@ class _Save:
             "framework": self._framework.name,
             "trial_cls_spec": f"{trial.__module__}:{trial.__qualname__}",
             "hparams": dict(self._info.hparams),
+            "trial_seed": self._info.seed,
             "experiment_config": json.loads(to_json(self._info.config)),
         }

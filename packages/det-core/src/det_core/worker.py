@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,10 @@ from .checkpoint import Manifest
 from .distributed import DistributedContext
 from .entrypoint import load_trial
 from .environ import WorkerEnv
-from .errors import DetError, InvalidHP, StorageError
-from .failure import summary, user_traceback
+from .extensions import extensions_of
+from .failure import explained
 from .host import HostLost, Outcome
+from .interrupts import preempted_by
 from .loop import Stop
 from .plugins import Plugins
 from .protocol import Hello, encode
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
     from .storage import Storage
 
 GRACE_SECONDS = 30.0
-_EXIT = {Outcome.MISTAKE: 2, Outcome.BLOCKED: 2, Outcome.ERROR: 1}
-_OUTCOMES = {
+EXIT = {Outcome.MISTAKE: 2, Outcome.BLOCKED: 2, Outcome.ERROR: 1}
+OUTCOMES = {
     Stop.COMPLETED: Outcome.COMPLETED,
     Stop.PREEMPTED: Outcome.PREEMPTED,
     Stop.USER_STOPPED: Outcome.USER_STOPPED,
@@ -53,23 +55,19 @@ def main(argv: list[str] | None = None) -> int:
 def work(env: WorkerEnv, entrypoint: str, code_dir: Path) -> int:
     """Train one run of the trial class `entrypoint`; return the exit status of its process."""
     host = connect(env)
-    previous = _preempt_on_sigterm(host)
     try:
-        outcome, message, trace = _attempt(env, entrypoint, code_dir, host)
-        if trace:
-            sys.stderr.write(trace)
-        elif message:
-            sys.stderr.write(f"det: {message}\n")
-        sys.stderr.flush()
-        try:
-            host.finished(outcome, message, trace)
-        except HostLost:
-            pass  # the checkpoint is noted in the spool; the next driver finds it
-        return _EXIT.get(outcome, 0)
+        with preempted_by(host.preempted, signal.SIGTERM):
+            outcome, message, trace = _attempt(env, entrypoint, code_dir, host)
+            if trace:
+                sys.stderr.write(trace)
+            elif message:
+                sys.stderr.write(f"det: {message}\n")
+            sys.stderr.flush()
+            with suppress(HostLost):  # the checkpoint is noted in the spool; the next driver finds it
+                host.finished(outcome, message, trace)
+        return EXIT.get(outcome, 0)
     finally:
         host.close()
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
 
 
 def connect(env: WorkerEnv, on_lost_seconds: float = GRACE_SECONDS) -> RemoteHost:
@@ -81,7 +79,7 @@ def connect(env: WorkerEnv, on_lost_seconds: float = GRACE_SECONDS) -> RemoteHos
 
 def storage_of(env: WorkerEnv, plugins: Plugins) -> Storage:
     """Open the checkpoint storage of a run."""
-    config = env.config.checkpoint_storage
+    config = env.typed(extensions_of(plugins)).config.checkpoint_storage
     if config is None:
         from .storage import LocalStorage
 
@@ -93,35 +91,31 @@ def storage_of(env: WorkerEnv, plugins: Plugins) -> Storage:
 
 def _attempt(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost) -> tuple[Outcome, str, str]:
     try:
-        return _OUTCOMES[_train(env, entrypoint, code_dir, host)], "", ""
-    except InvalidHP as error:
-        return Outcome.INVALID_HP, str(error) or "these hyperparameters cannot work", ""
-    except StorageError as error:
-        return Outcome.BLOCKED, str(error), ""
-    except DetError as error:
-        return Outcome.MISTAKE, str(error), ""
-    except HostLost as error:
-        return Outcome.PREEMPTED, str(error), ""
-    except KeyboardInterrupt:
-        return Outcome.PREEMPTED, "interrupted", ""
-    except SystemExit as error:
-        message = f"the trial called sys.exit({error.code!r}); return, or raise det_core.InvalidHP"
-        return Outcome.MISTAKE, message, ""
+        return OUTCOMES[_train(env, entrypoint, code_dir, host)], "", ""
     except BaseException as error:
-        return Outcome.ERROR, summary(error), user_traceback(error)
+        return explained(error)
 
 
 def _train(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost) -> Stop:
     plugins = Plugins.installed(strict=os.environ.get("DET_STRICT_PLUGINS") == "1")
+    env = env.typed(extensions_of(plugins))
     random.seed(env.seed)  # before the user's module runs; the adapter seeds its framework
     trial = load_trial(entrypoint, code_dir)
     framework = plugins.framework_of(trial)
-    info = RunInfo(
+    info = run_info(env, plugins, framework.name, code_dir, DistributedContext())
+    return run_trial(framework, trial, info, host, keep_of(env, plugins))
+
+
+def run_info(
+    env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, distributed: DistributedContext
+) -> RunInfo:
+    """Return the run of this environment, as a framework's plugin sees it."""
+    return RunInfo(
         config=env.config,
         hparams=env.hparams,
         seed=env.seed,
-        build=plugins.build(framework.name),
-        distributed=DistributedContext(),
+        build=plugins.build(framework),
+        distributed=distributed,
         trial_id=env.trial_id,
         experiment_id=env.experiment_id,
         run_number=env.run_number,
@@ -129,9 +123,13 @@ def _train(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost) ->
         code_dir=code_dir,
         tensorboard_dir=env.tensorboard_dir,
         checkpoint=env.latest_checkpoint,
+        first_batch=env.steps_completed if env.latest_checkpoint else 0,
     )
-    keep = Keep(storage=storage_of(env, plugins), unrecorded=lambda manifest: spool(env, manifest))
-    return run_trial(framework, trial, info, host, keep)
+
+
+def keep_of(env: WorkerEnv, plugins: Plugins) -> Keep:
+    """Return where the checkpoints of a run go."""
+    return Keep(storage=storage_of(env, plugins), unrecorded=lambda manifest: spool(env, manifest))
 
 
 def spool(env: WorkerEnv, manifest: Manifest) -> None:
@@ -142,17 +140,6 @@ def spool(env: WorkerEnv, manifest: Manifest) -> None:
     temporary = env.spool / f".{manifest.uuid}"
     temporary.write_bytes(msgspec.json.encode(manifest))
     temporary.rename(env.spool / f"{manifest.uuid}.json")
-
-
-def _preempt_on_sigterm(host: RemoteHost) -> signal._HANDLER:
-    if threading.current_thread() is not threading.main_thread():
-        return None
-
-    def preempt(number: int, frame: object) -> None:
-        host.preempted.reason = "SIGTERM"
-        host.preempted.raised = True
-
-    return signal.signal(signal.SIGTERM, preempt)
 
 
 def _end_after(seconds: float) -> None:

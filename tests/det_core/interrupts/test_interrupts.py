@@ -1,0 +1,65 @@
+"""Signals that ask a run to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from det_core import Flag, preempted_by
+
+
+def test_the_first_ctrl_c_raises_the_flag_and_the_second_takes_its_course():
+    flag, heard = Flag(), []
+    with preempted_by(flag, signal.SIGINT, on_signal=heard.append):
+        signal.raise_signal(signal.SIGINT)
+        assert (flag.raised, flag.reason, heard) == (True, "SIGINT", [signal.SIGINT])
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_sigterm_may_come_twice():
+    """Schedulers send it to a whole group, and again to each process."""
+    flag = Flag()
+    with preempted_by(flag, signal.SIGTERM):
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    assert flag.reason == "SIGTERM"
+
+
+def test_the_handlers_of_before_are_given_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with preempted_by(Flag(), signal.SIGTERM):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_in_another_thread_nothing_is_caught():
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def inside() -> None:
+        with preempted_by(Flag(), signal.SIGTERM):
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def test_a_forked_process_ignores_ctrl_c_and_ends_by_sigterm():
+    """Such as a data loader's worker, which its parent ends by SIGTERM when it hangs."""
+    with preempted_by(Flag(), signal.SIGINT, signal.SIGTERM):
+        pid = os.fork()
+        if pid == 0:
+            while True:
+                time.sleep(10)
+        os.kill(pid, signal.SIGINT)
+        time.sleep(0.1)
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+        os.kill(pid, signal.SIGTERM)
+        _, status = os.waitpid(pid, 0)
+    assert os.WTERMSIG(status) == signal.SIGTERM
