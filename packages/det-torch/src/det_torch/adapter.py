@@ -37,7 +37,8 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         self._stream = self._build_stream()
         self._validation = self._build_validation()
         self._data_state: dict[str, Any] | None = None
-        self._position = 0
+        self._position = run.first_batch
+        self.save_more: Callable[[Path], None] = lambda path: None
 
     @classmethod
     def create(cls, trial: type[PyTorchTrial], run: RunInfo) -> TorchAdapter:
@@ -150,6 +151,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         for key, value in contents.items():
             state.check_plain(value, _place(key))
         state.save(contents, path)
+        self.save_more(path)
         self._callbacks("on_checkpoint_end", str(path))
         self._callbacks("on_checkpoint_write_end", path)
 
@@ -184,6 +186,11 @@ class TorchAdapter(Adapter[PyTorchTrial]):
             scaler.load_state_dict(saved)
 
     # Facts
+
+    @property
+    def batches(self) -> int:
+        """Batches trained, from the trial's start."""
+        return self._position
 
     @property
     def batches_per_epoch(self) -> int | None:

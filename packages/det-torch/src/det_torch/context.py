@@ -157,6 +157,17 @@ class PyTorchTrialContext:
     # Facts
 
     @property
+    def run(self) -> RunInfo:
+        """The run that this is the context of."""
+        return self._run
+
+    def begin(self, run: RunInfo) -> None:
+        """Serve another run of the same trial: one that is told, only now, where it begins."""
+        self._run = run
+        self.current_batch = -1
+        self.stop_requested = False
+
+    @property
     def distributed(self) -> DistributedContext:
         """Rank, size and collectives of the run."""
         return self._run.distributed
