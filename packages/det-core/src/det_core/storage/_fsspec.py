@@ -33,9 +33,9 @@ class FsspecStorage(Storage):
 
     def __init__(self, url: str, **options: Any) -> None:
         self._scheme = url.split("://", 1)[0]
-        self._fs, root = _filesystem(url, options)
+        self._shown = re.sub(r"(//[^/:@]*):[^/@]*@", r"\1@", url).rstrip("/")  # without its password
+        self._fs, root = _filesystem(url, self._shown, options)
         self._root = root.rstrip("/")
-        self._shown = re.sub(r"(//[^/:@]*):[^/@]*@", r"\1@", url).rstrip("/")
         self._own: set[str] = set()
 
     def __repr__(self) -> str:
@@ -89,14 +89,14 @@ class FsspecStorage(Storage):
     def list(self) -> Iterable[str]:
         with self._reaching("list"):
             self._fs.invalidate_cache()
-            found = [path.removeprefix(f"{self._root}/").split("/") for path in self._fs.find(self._root)]
+            found = [path.removeprefix(f"{self._root}/").split("/") for path in self._find(self._root)]
         return sorted(parts[0] for parts in found if parts[1:] == [MANIFEST])
 
     def exists(self, uuid: str) -> bool:
         path = self._path(uuid, MANIFEST)
         with self._reaching("read"):
             self._fs.invalidate_cache()
-            return bool(self._fs.exists(path))
+            return self._is_there(path)
 
     def url(self, uuid: str) -> str:
         return self._url(checked(uuid))
@@ -157,16 +157,33 @@ class FsspecStorage(Storage):
 
     def _remove(self, uuid: str) -> None:
         self._fs.invalidate_cache()
-        if self._fs.exists(self._path(uuid)):
+        if self._is_there(self._path(uuid)):
             self._fs.rm(self._path(uuid), recursive=True)
 
     def _files(self, uuid: str) -> dict[str, int]:
         folder = self._path(uuid) + "/"
         with self._reaching("read"):
             self._fs.invalidate_cache()
-            found = self._fs.find(folder, detail=True)
+            found = self._find(folder)
         sizes = {path.removeprefix(folder): int(entry["size"]) for path, entry in found.items()}
         return dict(sorted(sizes.items()))
+
+    def _find(self, path: str) -> dict[str, Any]:
+        """Return the files below `path`; fsspec by itself would take a failure for emptiness."""
+        if self._scheme in _WHOLE_OBJECTS:
+            found: dict[str, Any] = self._fs.find(path, detail=True)
+            return found
+        with suppress(FileNotFoundError):
+            found = self._fs.find(path, detail=True, on_error="raise")
+            return found
+        return {}
+
+    def _is_there(self, path: str) -> bool:
+        """Say whether there is a file or directory; fsspec's `exists` would take a failure for absence."""
+        with suppress(FileNotFoundError):
+            self._fs.info(path)
+            return True
+        return False
 
     def _path(self, uuid: str, *names: str) -> str:
         return "/".join((self._root, checked(uuid), *names))
@@ -181,21 +198,23 @@ class FsspecStorage(Storage):
         except DetError:
             raise
         except Exception as error:  # each filesystem has errors of its own, without a common base
-            reason = " ".join(str(error).split())
-            raise StorageError(f"cannot {verb} {self._url()}: {type(error).__name__}: {reason}") from error
+            raise StorageError(f"cannot {verb} {self._url()}: {_told(error)}") from error
 
 
-def _filesystem(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+def _filesystem(url: str, shown: str, options: dict[str, Any]) -> tuple[Any, str]:
     fsspec: Any = import_module("fsspec.core")
     try:
         filesystem, root = fsspec.url_to_fs(url, **options)
     except ImportError as error:
-        scheme = url.split("://", 1)[0]
-        package = _PACKAGES.get(scheme, "the package that fsspec names for it")
-        raise StorageError(f"{url} needs a package that is not installed. Try: pip install {package}") from error
-    except ValueError as error:
-        raise StorageError(f"cannot open {url}: {error}") from error
+        package = _PACKAGES.get(url.split("://", 1)[0], "the package that fsspec names for it")
+        raise StorageError(f"{shown} needs a package that is not installed. Try: pip install {package}") from error
+    except Exception as error:  # some connect at once, and each has errors of its own
+        raise StorageError(f"cannot open {shown}: {_told(error)}") from error
     return filesystem, root
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 @contextmanager

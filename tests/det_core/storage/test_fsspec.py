@@ -1,0 +1,205 @@
+"""Checkpoints behind URLs: what only uploads can get wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import fsspec
+import pytest
+
+from det_core.errors import StorageError
+from det_core.storage import FsspecStorage
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files go."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def _fill(directory: Path) -> None:
+    (directory / "a.manifest").write_text("sorts before")
+    (directory / "manifest.json").write_text("{}")
+    (directory / "weights.pt").write_text("sorts after")
+
+
+def _store(storage: FsspecStorage, uuid: str) -> None:
+    with storage.store(uuid) as directory:
+        _fill(directory)
+
+
+def _files(folder: Path) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file()]
+
+
+def test_nothing_temporary_stays(scratch: Path) -> None:
+    """Neither after writing nor after reading, whether it went well or not."""
+    storage = FsspecStorage(f"memory://{uuid4()}")
+    _store(storage, "one")
+    with storage.restore("one") as directory:
+        assert directory.is_relative_to(scratch)
+    with pytest.raises(ZeroDivisionError), storage.store("two") as directory:
+        (directory / "weights.pt").write_text(str(1 / 0))
+    with pytest.raises(ZeroDivisionError), storage.restore("one"):
+        print(1 / 0)
+    assert _files(scratch) == []
+
+
+def test_the_manifest_is_uploaded_last(tmp_path: Path) -> None:
+    """An upload that breaks off before it leaves nothing that is listed."""
+    (tmp_path / "source").mkdir()
+    _fill(tmp_path / "source")
+    storage = FsspecStorage(f"file://{tmp_path}/storage")
+    storage.begin("one")
+    with pytest.raises(StorageError, match=r"cannot write to file://.*FileNotFoundError"):
+        storage.put("one", tmp_path / "source", ["manifest.json", "a.manifest", "absent"])
+    assert _files(tmp_path / "storage") == ["a.manifest"]
+    assert not storage.exists("one")
+    _store(FsspecStorage(f"file://{tmp_path}/storage"), "one")
+    assert storage.files("one").keys() == {"a.manifest", "manifest.json", "weights.pt"}
+
+
+def test_a_checkpoint_that_was_cut_short_can_be_deleted(tmp_path: Path) -> None:
+    """Though no list shows it."""
+    (tmp_path / "storage" / "one").mkdir(parents=True)
+    (tmp_path / "storage" / "one" / "weights.pt").write_text("x")
+    storage = FsspecStorage(f"file://{tmp_path}/storage")
+    assert list(storage.list()) == []
+    assert storage.delete("one") == {}
+    assert _files(tmp_path / "storage") == []
+
+
+def test_deleting_begins_with_the_manifest(tmp_path: Path) -> None:
+    """So that a deletion that breaks off leaves nothing that is listed."""
+    storage = FsspecStorage(f"file://{tmp_path}/storage")
+    _store(storage, "one")
+    assert storage.delete("one", ["manifest.json"]).keys() == {"a.manifest", "weights.pt"}
+    assert list(storage.list()) == []
+
+
+WRITER = textwrap.dedent(
+    """
+    import sys
+    from det_core.storage import FsspecStorage
+
+    storage = FsspecStorage(sys.argv[1])
+    print("ready", flush=True)
+    for n in range(1000):
+        with storage.store(f"{sys.argv[2]}-{n}") as directory:
+            for part in range(4):
+                (directory / f"part-{part}").write_bytes(b"x" * 200_000)
+            (directory / "manifest.json").write_text("{}")
+    """
+)
+
+
+def test_a_killed_writer_leaves_only_whole_checkpoints_and_no_scratch(tmp_path: Path, scratch: Path) -> None:
+    """Eight are killed at random moments; the next one removes what they had in temporary files."""
+    moments, environment = Random(3), {**os.environ, "TMPDIR": str(scratch)}
+    url = f"file://{tmp_path}/storage"
+    for attempt in range(8):
+        command = [sys.executable, "-c", WRITER, url, f"run{attempt}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"ready\n"
+            time.sleep(moments.uniform(0.01, 0.12))
+            writer.kill()
+    storage = FsspecStorage(url)
+    listed = list(storage.list())
+    assert listed
+    for uuid in listed:
+        assert storage.files(uuid) == {"manifest.json": 2, **{f"part-{n}": 200_000 for n in range(4)}}
+    _store(storage, "last")
+    assert _files(scratch) == []
+
+
+BLOCKED = textwrap.dedent(
+    """
+    import sys
+    sys.modules[sys.argv[2]] = None
+    from det_core.errors import StorageError
+    from det_core.storage import FsspecStorage
+    try:
+        FsspecStorage(sys.argv[1])
+    except StorageError as error:
+        print(error)
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "package"),
+    [
+        ("s3://bucket/prefix", "s3fs"),
+        ("gs://bucket", "gcsfs"),
+        ("gcs://bucket", "gcsfs"),
+        ("abfs://container", "adlfs"),
+        ("az://container", "adlfs"),
+        ("sftp://host/path", "paramiko"),
+        ("webhdfs://host:50070/path", "requests"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_command(url: str, package: str) -> None:
+    """Whether or not it is installed where this test runs."""
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKED, url, package], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout == f"{url} needs a package that is not installed. Try: pip install {package}\n"
+
+
+def test_an_unknown_protocol_is_named() -> None:
+    with pytest.raises(StorageError, match=r"cannot open s4://bucket: ValueError: Protocol not known: s4"):
+        FsspecStorage("s4://bucket")
+
+
+def test_a_server_that_refuses_is_named_without_the_password() -> None:
+    """Nothing listens on the port; the password stays with the user."""
+    with pytest.raises(StorageError) as raised:
+        FsspecStorage("ftp://me:secret@127.0.0.1:1/checkpoints")
+    assert str(raised.value).startswith("cannot open ftp://me@127.0.0.1:1/checkpoints: ConnectionRefusedError: ")
+    assert "secret" not in str(raised.value)
+
+
+class Away(fsspec.AbstractFileSystem):  # type: ignore[misc]
+    """A filesystem whose server has gone away, as fsspec's own report it: by an OSError."""
+
+    protocol = "away"
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
+        raise ConnectionError(f"lost the line\nto {path}")
+
+    info = _open = rm_file = mkdir = makedirs = put_file = get_file = ls
+
+
+@pytest.mark.parametrize(
+    ("use", "verb"),
+    [
+        (lambda storage: storage.check(), "write to"),
+        (lambda storage: storage.begin("one"), "read"),
+        (lambda storage: storage.put("one", Path("/etc"), ["hostname"]), "write to"),
+        (lambda storage: storage.exists("one"), "read"),
+        (lambda storage: storage.list(), "list"),
+        (lambda storage: storage.delete("one"), "read"),
+        (lambda storage: storage.files("one"), "read"),
+    ],
+)
+def test_a_place_that_cannot_be_reached_is_named_and_not_taken_for_empty(
+    use: Callable[[FsspecStorage], object], verb: str
+) -> None:
+    """In one line, whatever the filesystem raises."""
+    fsspec.register_implementation("away", Away, clobber=True)
+    with pytest.raises(StorageError, match=rf"^cannot {verb} away://root: ConnectionError: lost the line to .*$"):
+        use(FsspecStorage("away://root"))
