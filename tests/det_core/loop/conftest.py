@@ -25,7 +25,7 @@ from det_core import (
     Target,
     TrialHost,
 )
-from det_core.loop import to_batches
+from det_core.schedule import to_batches
 from det_core.testing import fake_hooks, fakes
 
 STYLES = {

@@ -10,7 +10,8 @@ import pytest
 
 from det_core import Every, Loop, LoopError, MetricError, Progress, Schedule, Stop
 from det_core.errors import DetError
-from det_core.loop import mean, number_or_none, plain, to_batches
+from det_core.metrics import mean, number_or_none, plain
+from det_core.schedule import to_batches
 
 STYLES = pytest.mark.parametrize("style", ["owned", "callback", "chunked"])
 

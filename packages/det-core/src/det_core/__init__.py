@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .adapter import Adapter, Build, Metrics, RunInfo, number
+    from .adapter import Adapter, Build, Metrics, RunInfo
     from .backend import Backend, Ranks, Serial
     from .distributed import DistributedContext
     from .entrypoint import load_trial
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .interrupts import preempted_by
     from .local import LocalHost
     from .loop import Loop, LoopError, Progress, Stop
+    from .metrics import number
     from .plugins import Plugins
     from .records import (
         BackendRecord,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from .session import Limited, Session
 
 _HOMES = {
-    "adapter": ("Adapter", "Build", "Metrics", "RunInfo", "number"),
+    "adapter": ("Adapter", "Build", "Metrics", "RunInfo"),
     "backend": ("Backend", "Ranks", "Serial"),
     "distributed": ("DistributedContext",),
     "entrypoint": ("load_trial",),
@@ -65,6 +66,7 @@ _HOMES = {
     "host": ("Flag", "HostLost", "Outcome", "Target", "TrialHost"),
     "interrupts": ("preempted_by",),
     "local": ("LocalHost",),
+    "metrics": ("number",),
     "loop": ("Loop", "LoopError", "Progress", "Stop"),
     "plugins": ("Plugins",),
     "records": (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from .errors import MetricError
+from .metrics import number
 
 if TYPE_CHECKING:
     from .config import ExperimentConfig
@@ -36,8 +36,8 @@ class RunInfo:
     """One run of one trial, as a framework's plugin sees it.
 
     `hparams` are plain values. `experiment_id` is None outside an experiment. `tensorboard_dir` is where event files of the
-    trial belong. `code_dir` holds the user's code, `checkpoint` is the uuid restored from, if any, `first_batch` its position. `slots` counts the
-    processes of the run. `quick` asks for one batch of everything (a check).
+    trial belong. `code_dir` holds the user's code. `checkpoint` is the uuid restored from, if any, `first_batch` its
+    position. `slots` counts the processes of the run. `quick` asks for one batch of everything (a check).
     """
 
     config: ExperimentConfig
@@ -114,30 +114,3 @@ class Adapter(ABC, Generic[T]):
 
     def close(self) -> None:
         """Release threads, processes and files; called on every way out."""
-
-
-def number(name: str, value: Any) -> float:
-    """Return a metric as a plain number: ints, floats, bools, and arrays or tensors that hold one.
-
-    Raises MetricError, naming the metric, for anything else.
-    """
-    if type(value) in (float, int, bool):
-        return value  # type: ignore[no-any-return]
-    item = getattr(value, "item", None)
-    try:
-        plain = item() if callable(item) else value
-    except (RuntimeError, ValueError, TypeError):
-        plain = value
-    if isinstance(plain, bool):
-        return plain
-    for kind in (int, float):  # subclasses too, which no encoder knows
-        if isinstance(plain, kind):
-            return kind(plain)
-    raise MetricError(f"metric {name!r} is {_shown(value)}; return a number, or a tensor or array that holds one")
-
-
-def _shown(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    if shape is not None:
-        return f"a {type(value).__name__} of shape {tuple(shape)}"
-    return f"{value!r:.60} ({type(value).__name__})"

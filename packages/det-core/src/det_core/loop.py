@@ -7,16 +7,14 @@ There is one loop, here, whoever owns the `for`: a plugin (torch), the framework
 from __future__ import annotations
 
 import enum
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from .adapter import number
-from .errors import DetError, MetricError
 from .host import Flag, HostLost, Target, TrialHost
-from .schedule import NEVER, Schedule
+from .metrics import mapping, mean, plain, searcher_metric
+from .schedule import NEVER, Schedule, to_batches
 
 if TYPE_CHECKING:
     from .adapter import Adapter, Metrics
@@ -306,7 +304,7 @@ class Loop:
         metrics = plain(raw)
         name = self._schedule.metric
         if name is not None:
-            metrics[name] = _searcher_metric(name, raw)
+            metrics[name] = searcher_metric(name, raw)
         self._progress.validated_at, self._progress.validation = self._batches, metrics
         self._progress.untold.append(["validation", self._batches, metrics])
 
@@ -393,84 +391,3 @@ class Loop:
 
 def _copy(progress: Progress) -> Progress:
     return replace(progress, pending=list(progress.pending), counts=list(progress.counts), untold=list(progress.untold))
-
-
-def _searcher_metric(name: str, metrics: Mapping[str, Any]) -> float:
-    if name not in metrics:
-        known = ", ".join(sorted(set(metrics) - {"batches", "epochs"})) or "nothing"
-        raise MetricError(
-            f"searcher.metric is {name!r}, but the validation returned {known}; return it, or name one of those"
-        )
-    return number(f"{name} (searcher.metric)", metrics[name])
-
-
-def mean(rows: Sequence[Mapping[str, float]], counts: Sequence[int]) -> dict[str, float]:
-    """Return the mean of each metric over the batches that hold it.
-
-    Sums are exactly rounded (`math.fsum`), so that they do not depend on how a run was cut into pieces.
-    """
-    names = dict.fromkeys(name for row in rows for name in row)
-    means = {}
-    for name in names:
-        terms = [(row[name], count) for row, count in zip(rows, counts, strict=True) if name in row]
-        means[name] = _sum(value * count for value, count in terms) / sum(count for _, count in terms)
-    return means
-
-
-def _sum(values: Iterable[float]) -> float:
-    numbers = list(values)
-    try:
-        return math.fsum(numbers)
-    except (OverflowError, ValueError):
-        return sum(numbers)  # infinities of both signs have no exact sum
-
-
-def mapping(metrics: Any) -> Mapping[str, Any]:
-    """Return what a validation gave, once it is seen to be a mapping."""
-    if not isinstance(metrics, Mapping):
-        raise MetricError(f"validation returned {type(metrics).__name__}; return a dict of metrics by name")
-    return metrics
-
-
-def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn what can be a number into one; text, lists and None stay as they are, bytes are dropped."""
-    return {str(name): _plain(value) for name, value in metrics.items() if not isinstance(value, bytes)}
-
-
-def _plain(value: Any) -> Any:
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, Mapping):
-        return plain(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    convert = getattr(value, "tolist", None) or getattr(value, "item", None)
-    if callable(convert):
-        converted = convert()
-        return repr(value) if type(converted) is type(value) else _plain(converted)
-    for kind in (int, float, str):  # subclasses, such as enumerations, which no encoder knows
-        if isinstance(value, kind):
-            return kind(value)
-    return repr(value)
-
-
-def to_batches(n: int, unit: str, adapter: Adapter[Any]) -> int:
-    """Turn a length into batches, by the adapter's epoch length or batch size."""
-    if unit == "batches":
-        return n
-    if unit == "epochs":
-        epoch = adapter.batches_per_epoch
-        if not epoch:
-            raise DetError(f"a length of {n} epochs cannot be counted, as the data has no length; give it in batches")
-        return n * epoch
-    size = adapter.global_batch_size
-    if not size:
-        raise DetError(f"a length of {n} records cannot be counted without a global_batch_size; give it in batches")
-    return max(1, n // size) if n else 0
-
-
-def number_or_none(value: Any) -> float | None:
-    """Return a finite or infinite number as it is, and None for NaN and what is not a number."""
-    if isinstance(value, (int, float)) and not math.isnan(value):
-        return float(value)
-    return None

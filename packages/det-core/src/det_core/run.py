@@ -19,8 +19,8 @@ from .checkpoint import Manifest, read_checkpoint, write_checkpoint
 from .context_dir import copy_code
 from .errors import CheckpointError
 from .host import HostLost, TrialHost
-from .loop import Loop, Progress, Stop, to_batches
-from .schedule import Every, Period, Schedule
+from .loop import Loop, Progress, Stop
+from .schedule import Every, Period, Schedule, to_batches
 
 if TYPE_CHECKING:
     from .adapter import Adapter, RunInfo

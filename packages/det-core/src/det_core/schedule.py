@@ -5,6 +5,12 @@ from __future__ import annotations
 import bisect
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import DetError
+
+if TYPE_CHECKING:
+    from .adapter import Adapter
 
 NEVER = 2**62
 
@@ -82,3 +88,18 @@ class Schedule:
     def after(self, done: int) -> int:
         """Return the first position behind `done` where anything falls due."""
         return min(self.report.after(done), self.validate.after(done), self.checkpoint.after(done))
+
+
+def to_batches(n: int, unit: str, adapter: Adapter[Any]) -> int:
+    """Turn a length into batches, by the adapter's epoch length or batch size."""
+    if unit == "batches":
+        return n
+    if unit == "epochs":
+        epoch = adapter.batches_per_epoch
+        if not epoch:
+            raise DetError(f"a length of {n} epochs cannot be counted, as the data has no length; give it in batches")
+        return n * epoch
+    size = adapter.global_batch_size
+    if not size:
+        raise DetError(f"a length of {n} records cannot be counted without a global_batch_size; give it in batches")
+    return max(1, n // size) if n else 0

@@ -15,8 +15,9 @@ from .environ import WorkerEnv
 from .errors import DetError, InvalidHP
 from .failure import explained
 from .host import HostLost, Target, TrialHost
-from .loop import Stop, to_batches
+from .loop import Stop
 from .plugins import Plugins
+from .schedule import to_batches
 from .worker import EXIT, OUTCOMES, connect, keep_of, run_info
 
 if TYPE_CHECKING:

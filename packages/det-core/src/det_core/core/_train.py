@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import MetricError
 from ..host import Outcome, TrialHost
-from ..loop import plain
+from ..metrics import plain
 from ._steps import Steps
 
 

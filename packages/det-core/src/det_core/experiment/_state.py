@@ -14,7 +14,7 @@ from ..entrypoint import make_importable
 from ..errors import DetError
 from ..extensions import extensions_of
 from ..host import Target
-from ..loop import number_or_none
+from ..metrics import number_or_none
 from ..plugins import Plugins
 from ..schedule import NEVER
 from ..searchers import Close, Create, Exit, Operation, Train

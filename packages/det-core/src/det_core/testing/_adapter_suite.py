@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ..adapter import Adapter, number
+from ..adapter import Adapter
 from ..checkpoint import read_checkpoint
 from ..errors import CheckpointError, MetricError
 from ..loop import Stop
+from ..metrics import number
 from ..plugins import Plugins
 from ..records import Framework
 from ..schedule import At, Every, Schedule

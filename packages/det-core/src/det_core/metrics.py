@@ -1,0 +1,103 @@
+"""Metrics: from what a framework returns to plain numbers, and their means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .errors import MetricError
+
+
+def number(name: str, value: Any) -> float:
+    """Return a metric as a plain number: ints, floats, bools, and arrays or tensors that hold one.
+
+    Raises MetricError, naming the metric, for anything else.
+    """
+    if type(value) in (float, int, bool):
+        return value  # type: ignore[no-any-return]
+    item = getattr(value, "item", None)
+    try:
+        plain = item() if callable(item) else value
+    except (RuntimeError, ValueError, TypeError):
+        plain = value
+    if isinstance(plain, bool):
+        return plain
+    for kind in (int, float):  # subclasses too, which no encoder knows
+        if isinstance(plain, kind):
+            return kind(plain)
+    raise MetricError(f"metric {name!r} is {_shown(value)}; return a number, or a tensor or array that holds one")
+
+
+def _shown(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"a {type(value).__name__} of shape {tuple(shape)}"
+    return f"{value!r:.60} ({type(value).__name__})"
+
+
+def number_or_none(value: Any) -> float | None:
+    """Return a finite or infinite number as it is, and None for NaN and what is not a number."""
+    if isinstance(value, (int, float)) and not math.isnan(value):
+        return float(value)
+    return None
+
+
+def searcher_metric(name: str, metrics: Mapping[str, Any]) -> float:
+    """Return the searcher's metric. Raises MetricError when it is missing, naming those present, or is no number."""
+    if name not in metrics:
+        known = ", ".join(sorted(set(metrics) - {"batches", "epochs"})) or "nothing"
+        raise MetricError(
+            f"searcher.metric is {name!r}, but the validation returned {known}; return it, or name one of those"
+        )
+    return number(f"{name} (searcher.metric)", metrics[name])
+
+
+def mean(rows: Sequence[Mapping[str, float]], counts: Sequence[int]) -> dict[str, float]:
+    """Return the mean of each metric over the batches that hold it.
+
+    Sums are exactly rounded (`math.fsum`), so that they do not depend on how a run was cut into pieces.
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    means = {}
+    for name in names:
+        terms = [(row[name], count) for row, count in zip(rows, counts, strict=True) if name in row]
+        means[name] = _sum(value * count for value, count in terms) / sum(count for _, count in terms)
+    return means
+
+
+def _sum(values: Iterable[float]) -> float:
+    numbers = list(values)
+    try:
+        return math.fsum(numbers)
+    except (OverflowError, ValueError):
+        return sum(numbers)  # infinities of both signs have no exact sum
+
+
+def mapping(metrics: Any) -> Mapping[str, Any]:
+    """Return what a validation gave, once it is seen to be a mapping."""
+    if not isinstance(metrics, Mapping):
+        raise MetricError(f"validation returned {type(metrics).__name__}; return a dict of metrics by name")
+    return metrics
+
+
+def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn what can be a number into one; text, lists and None stay as they are, bytes are dropped."""
+    return {str(name): _plain(value) for name, value in metrics.items() if not isinstance(value, bytes)}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping):
+        return plain(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    convert = getattr(value, "tolist", None) or getattr(value, "item", None)
+    if callable(convert):
+        converted = convert()
+        return repr(value) if type(converted) is type(value) else _plain(converted)
+    for kind in (int, float, str):  # subclasses, such as enumerations, which no encoder knows
+        if isinstance(value, kind):
+            return kind(value)
+    return repr(value)
