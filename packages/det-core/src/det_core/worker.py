@@ -52,15 +52,19 @@ def main(argv: list[str] | None = None) -> int:
     return work(env, arguments[0], Path.cwd())
 
 
-def work(env: WorkerEnv, entrypoint: str, code_dir: Path) -> int:
-    """Train one run of the trial class `entrypoint`; return the exit status of its process."""
+def work(env: WorkerEnv, entrypoint: str, code_dir: Path, *, alone: bool = True, plugins: Plugins | None = None) -> int:
+    """Train one run of the trial class `entrypoint`; return the exit status of its process.
+
+    `alone` says that standard error is the run's own and not the driver's, which has last words of its own. `plugins` are
+    those that are installed, where they have been found already.
+    """
     host = connect(env)
     try:
         with preempted_by(host.preempted, signal.SIGTERM):
-            outcome, message, trace = _attempt(env, entrypoint, code_dir, host)
+            outcome, message, trace = _attempt(env, entrypoint, code_dir, host, plugins)
             if trace:
                 sys.stderr.write(trace)
-            elif message:
+            elif message and alone:
                 sys.stderr.write(f"det: {message}\n")
             sys.stderr.flush()
             with suppress(HostLost):  # the checkpoint is noted in the spool; the next driver finds it

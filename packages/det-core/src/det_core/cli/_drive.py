@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import from_json, is_trial_entrypoint
-from ..experiment import Driver
+from ..experiment import Driver, Failures
 from ..store import CheckpointState, ExperimentState, Store
 from ._output import print_json
 from ._settings import Settings
@@ -22,6 +22,8 @@ STATUS = {
     ExperimentState.CANCELED: 1,
     ExperimentState.PAUSED: 130,
 }
+
+MOST_FAILURES = 10
 
 
 def drive(
@@ -36,10 +38,11 @@ def drive(
         state = _run(driver)
     with settings.reader() as store:
         result = _result(store, settings, experiment)
+    _complain(driver, experiment)
     if as_json:
         print_json(result)
     else:
-        _say(result, driver)
+        _say(result, driver.failures)
     return 2 if driver.failures.mistake and state is ExperimentState.ERROR else STATUS[state]
 
 
@@ -146,13 +149,23 @@ def _path(store: Store, settings: Settings, id: int, uuid: str, recorded: str) -
     return local.removeprefix("file://")
 
 
-def _say(result: dict[str, Any], driver: Driver) -> None:
-    id, state = result["experiment"], result["state"]
+def _complain(driver: Driver, experiment: int) -> None:
+    """Print what went wrong: the last traceback, then a line for each failure."""
+    from ..engines.in_process import InProcessEngine
+
     failures = driver.failures
-    if failures.traceback:
+    if failures.traceback and not isinstance(driver.engine, InProcessEngine):  # there it was printed when it happened
         sys.stderr.write(failures.traceback.rstrip() + "\n")
-    for failure in dict.fromkeys(failures.messages):
-        sys.stderr.write(f"det: {failure}\n")
+    lines = list(dict.fromkeys(failures.messages))
+    if len(lines) > MOST_FAILURES:
+        more = len(lines) - MOST_FAILURES
+        lines[MOST_FAILURES:] = [f"{more} more trials failed; they are listed by: det show {experiment}"]
+    for line in lines:
+        sys.stderr.write(f"det: {line}\n")
+
+
+def _say(result: dict[str, Any], failures: Failures) -> None:
+    id, state = result["experiment"], result["state"]
     out = [f"experiment {id} is {state.lower()}"]
     if result["best_metric"] is not None:
         out[0] += f": best {result['metric']} {result['best_metric']:.6g} (trial {result['best_trial']})"

@@ -50,7 +50,7 @@ class InProcessEngine(Engine):
             here = os.getcwd()
             os.chdir(spec.code_dir)
             try:
-                status = work(env, str(spec.entrypoint), spec.code_dir)
+                status = work(env, str(spec.entrypoint), spec.code_dir, alone=False)
             except BaseException as error:  # the driver must hear of the end, whatever it was
                 sys.stderr.write(f"det: {type(error).__name__}: {error}\n")
                 status = 1

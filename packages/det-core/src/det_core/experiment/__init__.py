@@ -7,7 +7,8 @@ from ._create import create
 from ._driver import Driver
 from ._reopen import reopen
 from ._settings import DriverSettings
+from ._settle import Failures
 from ._unit import unit_of
 from ._views import ExperimentView
 
-__all__ = ["Driver", "DriverSettings", "ExperimentView", "create", "reopen", "storage_of", "unit_of"]
+__all__ = ["Driver", "DriverSettings", "ExperimentView", "Failures", "create", "reopen", "storage_of", "unit_of"]

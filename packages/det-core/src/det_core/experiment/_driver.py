@@ -31,6 +31,7 @@ from ._settings import DriverSettings
 from ._settle import Failures, Settle, exit_status
 from ._state import State
 from ._trials import Live
+from ._usable import no_usable_metric
 from ._variables import run_variables
 
 _POLL_SECONDS = 0.25
@@ -158,6 +159,11 @@ class Driver:
     def _final_state(self) -> ExperimentState:
         ended = [live.plan.exited for live in self._state.trials.values()]
         good = any(exit in (Exit.COMPLETED, Exit.USER_STOPPED) for exit in ended)
+        if not good:
+            self.failures.messages = self.failures.messages or self.failures.declined
+        elif unusable := no_usable_metric(self._state):
+            self.failures.messages.append(unusable)
+            good = False
         return ExperimentState.COMPLETED if good else ExperimentState.ERROR
 
     # Runs

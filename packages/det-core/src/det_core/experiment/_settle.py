@@ -18,10 +18,11 @@ class Failures:
     """What went wrong in an experiment, for the last words.
 
     `mistake` says that it was in what was asked, not in the training; `resumable` that the experiment can go on when what
-    blocks it is mended.
+    blocks it is mended. `declined` are the messages of trials that could not work with their hyperparameters.
     """
 
     messages: list[str] = field(default_factory=list)
+    declined: list[str] = field(default_factory=list)
     traceback: str = ""
     mistake: bool = False
     resumable: bool = False
@@ -39,7 +40,7 @@ class Settle:
         self._state, self._failures, self._wish, self._block = state, failures, wish, block
 
     def __call__(self, live: Live, active: Active, status: int) -> None:
-        if active.outcome is None and status == 0:
+        if active.outcome is None and status == 0 and not self._state.trial_class:
             active.outcome = Outcome.COMPLETED
         match active.outcome:
             case Outcome.COMPLETED:
@@ -47,8 +48,9 @@ class Settle:
             case Outcome.USER_STOPPED:
                 self._state.exit(live, Exit.USER_STOPPED, TrialState.COMPLETED)
             case Outcome.INVALID_HP:
+                self._failures.declined.append(f"trial {live.id}: {active.message}")
                 self._state.exit(live, Exit.INVALID_HP, TrialState.INVALID_HP, active.message)
-            case Outcome.PREEMPTED:
+            case Outcome.PREEMPTED if self._asked(live, active) or self._saved(live, active):
                 self._preempted(live)
             case Outcome.BLOCKED:
                 self._blocked(live, active.message)
@@ -57,6 +59,17 @@ class Settle:
                 self._failed_for_good(live, active.message, "")
             case _:
                 self._failed(live, active, status)
+
+    def _asked(self, live: Live, active: Active) -> bool:
+        return active.preempting or live.plan.closed or self._wish() is not None
+
+    def _saved(self, live: Live, active: Active) -> bool:
+        """Whether a run that ended of itself, say by a signal, got any further: else it would be started for ever."""
+        latest = self._state.row(live).latest_checkpoint
+        if latest is None:
+            return False
+        saved = self._state.store.checkpoints.get(latest)
+        return saved.run_id == active.run.id and saved.batches > active.run.first_batch
 
     def _completed(self, live: Live) -> None:
         if not live.plan.closed and not live.plan.wanted:
@@ -106,4 +119,6 @@ class Settle:
 
 def exit_status(status: int) -> str:
     """Say how a process ended; a negative status is a signal's number."""
+    if status == 0:
+        return "the process ended before the trial was complete; return from its methods, and let det end it"
     return f"the process was killed by signal {-status}" if status < 0 else f"the process exited with status {status}"
