@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import pytest
 
 from det_core.testing import AdapterSuite
@@ -14,9 +11,6 @@ pytest.importorskip("det_torch")
 
 class TestTorch(AdapterSuite):
     label = "torch"
-    expected_failures: ClassVar[Mapping[str, str]] = {
-        "test_resumes_between_aggregated_gradients": "gradients that wait for their step are not in the checkpoint"
-    }
 
     @pytest.fixture
     def trial(self) -> type:

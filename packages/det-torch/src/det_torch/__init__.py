@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from .data import DataLoader, data_length, to_device
     from .load import CheckpointLoadContext, load_trial_from_checkpoint_path
     from .lr import LRScheduler
-    from .reducers import MetricReducer, Reducer
-    from .trainer import FitResult, Trainer, init
+    from .reducers import MetricReducer
+    from .reduction import Reducer
+    from .result import FitResult, Report, SavedCheckpoint
+    from .trainer import Trainer, init
     from .trial import PyTorchTrial, reset_parameters
     from .units import Batch, Epoch, TrainUnit
 
@@ -22,8 +24,10 @@ _HOMES = {
     "data": ("DataLoader", "data_length", "to_device"),
     "load": ("CheckpointLoadContext", "load_trial_from_checkpoint_path"),
     "lr": ("LRScheduler",),
-    "reducers": ("MetricReducer", "Reducer"),
-    "trainer": ("FitResult", "Trainer", "init"),
+    "reducers": ("MetricReducer",),
+    "reduction": ("Reducer",),
+    "result": ("FitResult", "Report", "SavedCheckpoint"),
+    "trainer": ("Trainer", "init"),
     "trial": ("PyTorchTrial", "reset_parameters"),
     "units": ("Batch", "Epoch", "TrainUnit"),
 }
@@ -44,6 +48,8 @@ __all__ = [
     "PyTorchTrial",
     "PyTorchTrialContext",
     "Reducer",
+    "Report",
+    "SavedCheckpoint",
     "TrainUnit",
     "Trainer",
     "data_length",

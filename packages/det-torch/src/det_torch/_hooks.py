@@ -25,21 +25,6 @@ def det_build_model(context: Any, build: Callable[[], Any]) -> Any:
     return context.place_model(build())
 
 
-@hookimpl
-def det_build_optimizer(context: Any, build: Callable[[], Any]) -> Any:
-    return build()
-
-
-@hookimpl
-def det_build_lr_scheduler(context: Any, build: Callable[[], Any]) -> Any:
-    return build()
-
-
-@hookimpl
-def det_build_data_loader(context: Any, build: Callable[[], Any], split: str) -> Any:
-    return build()
-
-
 def _load() -> type[Adapter[Any]]:
     from .adapter import TorchAdapter
 

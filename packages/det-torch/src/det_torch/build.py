@@ -1,10 +1,12 @@
-"""Making a trial: its context, its parts in either style, and what its methods look like."""
+"""Making a trial: its parts in either style, and its methods in the form that they are called in."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from det_core import TrialError
 
@@ -16,20 +18,15 @@ from .trial import PyTorchTrial
 def build_trial(trial_class: type[PyTorchTrial], context: PyTorchTrialContext, **arguments: Any) -> PyTorchTrial:
     """Make a trial and, where it defines them, its model, optimizer and scheduler by `build_*` methods.
 
-    Raises TrialError when it ends up without a model or, where it is to be trained, without an optimizer.
+    Raises TrialError for a class that lacks a method which every trial must have.
     """
     missing = sorted(getattr(trial_class, "__abstractmethods__", ()))
     if missing:
         raise TrialError(f"{trial_class.__name__} does not define {', '.join(missing)}; every PyTorchTrial must")
-    return complete_trial(trial_class(context, **arguments), context)
-
-
-def complete_trial(trial: PyTorchTrial, context: PyTorchTrialContext) -> PyTorchTrial:
-    """Give a trial its context and the parts that its `build_*` methods make, if it has them and they are not made yet."""
+    trial = trial_class(context, **arguments)
     if not hasattr(trial, "context"):
         trial.context = context
-    if not context.models and _defines(trial, "build_model"):
-        _build_parts(trial, context)
+    _build_parts(trial, context)
     return trial
 
 
@@ -54,48 +51,92 @@ def overrides(trial: PyTorchTrial, method: str) -> bool:
 
 
 def training_step(trial: PyTorchTrial, context: PyTorchTrialContext) -> Callable[[Any, int, int], Any]:
-    """Return `train_batch` in the form `(batch, epoch, batch_idx)`; the oldest API passes the model as well."""
-    if _parameters(trial.train_batch) >= 4:
-        step: Callable[..., Any] = trial.train_batch
-        model = context.models[0]
-        return lambda batch, epoch, index: step(batch, model, epoch, index)
-    return trial.train_batch
+    """Return `train_batch` in the form `(batch, epoch, batch_idx)`.
+
+    The oldest API's `train_batch(batch, model, epoch_idx, batch_idx)` returns a loss, for det to follow.
+    """
+    return _oldest_step(trial, context) if _is_oldest(trial) else trial.train_batch
 
 
 def evaluation_step(trial: PyTorchTrial, context: PyTorchTrialContext) -> Callable[[Any, int], Any]:
     """Return `evaluate_batch` in the form `(batch, batch_idx)`, whichever its author wrote."""
     step: Callable[..., Any] = trial.evaluate_batch
-    names = list(inspect.signature(step).parameters)
+    names = _positional(step)
     if len(names) < 2:
         return lambda batch, index: step(batch)
-    if names[1] == "model":
+    if names[1] == "model" or _is_oldest(trial):
         return lambda batch, index: step(batch, context.models[0])
     return step
 
 
+def full_evaluation(trial: PyTorchTrial, context: PyTorchTrialContext) -> Callable[[Any], Any]:
+    """Return `evaluate_full_dataset` in the form `(data_loader)`; the oldest API passes the model as well."""
+    step: Callable[..., Any] = trial.evaluate_full_dataset
+    if len(_positional(step)) < 2:
+        return step
+    return lambda data: step(data, context.models[0])
+
+
+def _oldest_step(trial: PyTorchTrial, context: PyTorchTrialContext) -> Callable[[Any, int, int], Any]:
+    train: Callable[..., Any] = trial.train_batch
+    model, optimizer, steps = context.models[0], context.optimizers[0], context.steps
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise TrialError(
+            "train_batch(batch, model, epoch_idx, batch_idx) only returns its loss, which det follows; to call backward and "
+            "step_optimizer yourself, define train_batch(batch, epoch_idx, batch_idx)"
+        )
+
+    context.backward = context.step_optimizer = refuse  # type: ignore[method-assign]
+
+    def follow(batch: Any, epoch: int, index: int) -> Any:
+        metrics = train(batch, model, epoch, index)
+        loss = metrics.get("loss") if isinstance(metrics, dict) else metrics
+        if not isinstance(loss, torch.Tensor):
+            raise TrialError(
+                f"train_batch returned {type(loss).__name__} as its loss; return a tensor, or a dict that holds one as 'loss'"
+            )
+        steps.backward(loss)
+        steps.step_optimizer(optimizer)
+        return metrics
+
+    return follow
+
+
 def _build_parts(trial: Any, context: PyTorchTrialContext) -> None:
-    trial.model = context.wrap_model(trial.build_model())
-    make = getattr(trial, "build_optimizer", None) or getattr(trial, "optimizer", None)
-    if not callable(make):
+    if not context.models and (build := _method(trial, "build_model")):
+        trial.model = context.wrap_model(build())
+    if not context.models:
         return
-    trial.optimizer = context.wrap_optimizer(_with(make, trial.model))
-    make = getattr(trial, "build_lr_scheduler", None) or getattr(trial, "create_lr_scheduler", None)
-    scheduler = _with(make, trial.optimizer) if callable(make) else None
-    if scheduler is None:
+    if not context.optimizers and (build := _method(trial, "build_optimizer", "optimizer")):
+        trial.optimizer = context.wrap_optimizer(_with(build, context.models[0]))
+    if not context.optimizers or context.lr_schedulers:
         return
-    if not isinstance(scheduler, LRScheduler):
-        scheduler = LRScheduler(scheduler, LRScheduler.StepMode.STEP_EVERY_EPOCH)
-    trial.lr_scheduler = context.add_lr_scheduler(scheduler)
+    if build := _method(trial, "build_lr_scheduler", "create_lr_scheduler"):
+        _add_scheduler(trial, context, _with(build, context.optimizers[0]))
+
+
+def _add_scheduler(trial: Any, context: PyTorchTrialContext, scheduler: Any) -> None:
+    if scheduler is not None:
+        if not isinstance(scheduler, LRScheduler):
+            scheduler = LRScheduler(scheduler, LRScheduler.StepMode.STEP_EVERY_EPOCH)
+        trial.lr_scheduler = context.add_lr_scheduler(scheduler)
+
+
+def _method(trial: Any, *names: str) -> Callable[..., Any] | None:
+    """Return the trial's first method of those names; an attribute, such as an optimizer, is none."""
+    return next((getattr(trial, name) for name in names if inspect.isroutine(getattr(trial, name, None))), None)
 
 
 def _with(make: Callable[..., Any], argument: Any) -> Any:
-    return make(argument) if _parameters(make) else make()
+    return make(argument) if _positional(make) else make()
 
 
-def _parameters(function: Callable[..., Any]) -> int:
+def _is_oldest(trial: PyTorchTrial) -> bool:
+    return len(_positional(trial.train_batch, required=True)) >= 4
+
+
+def _positional(function: Callable[..., Any], *, required: bool = False) -> list[str]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in kinds for p in inspect.signature(function).parameters.values())
-
-
-def _defines(trial: PyTorchTrial, method: str) -> bool:
-    return callable(getattr(trial, method, None))
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind in kinds and not (required and p.default is not p.empty)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,9 @@ class PyTorchCallback:
 
     def on_training_start(self) -> None:
         """Before the first batch of this run and before an initial validation."""
+
+    def on_before_optimizer_step(self, parameters: Iterator[Any]) -> None:
+        """Before an optimizer is stepped, with its parameters, whose gradients are complete and unscaled."""
 
     def on_training_epoch_start(self, epoch_idx: int) -> None:
         """Before the first batch of an epoch."""
@@ -96,11 +100,7 @@ class Callbacks:
     """A trial's callbacks, called in order; a hook that none of them overrides costs nothing."""
 
     def __init__(self, callbacks: Mapping[str, PyTorchCallback]) -> None:
-        for name, callback in callbacks.items():
-            if not isinstance(callback, PyTorchCallback):
-                raise TrialError(
-                    f"build_callbacks returned {callback!r} as {name!r}; derive it from det_torch.PyTorchCallback"
-                )
+        _check(callbacks)
         self.named = dict(callbacks)
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
         self.epochs = bool(self.overriding("on_training_epoch_start") or self.overriding("on_training_epoch_end"))
@@ -119,6 +119,45 @@ class Callbacks:
     def __call__(self, hook: str, *arguments: Any) -> None:
         for implementation in self.overriding(hook):
             implementation(*arguments)
+
+    def shut_down(self) -> None:
+        """Call `on_trial_shutdown` of every callback, whichever of them fails; the first failure is raised."""
+        failures: list[Exception] = []
+        for implementation in self.overriding("on_trial_shutdown"):
+            try:
+                implementation()
+            except Exception as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of each callback by its name."""
+        return {name: callback.state_dict() for name, callback in self.named.items()}
+
+    def restore(self, states: Mapping[str, Any]) -> None:
+        """Give each callback its state; warn where one that wants its state has none."""
+        for name, callback in self.named.items():
+            if name in states:
+                callback.load_state_dict(states[name])
+            elif type(callback).load_state_dict is not PyTorchCallback.load_state_dict:
+                warnings.warn(f"the checkpoint holds no state of the callback {name!r}; it starts afresh", stacklevel=2)
+
+
+def _check(callbacks: Any) -> None:
+    if not isinstance(callbacks, Mapping):
+        raise TrialError(f"build_callbacks returned {type(callbacks).__name__}; return a dict of callbacks by name")
+    for name, callback in callbacks.items():
+        if not isinstance(callback, PyTorchCallback):
+            raise TrialError(
+                f"build_callbacks returned {callback!r} as {name!r}; derive it from det_torch.PyTorchCallback"
+            )
+        if type(callback).on_checkpoint_end is not PyTorchCallback.on_checkpoint_end:
+            warnings.warn(
+                f"the callback {name!r} overrides on_checkpoint_end; override on_checkpoint_write_end, its newer name",
+                FutureWarning,
+                stacklevel=2,
+            )
 
 
 def _takes(hook: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from det_core import DistributedContext, RunInfo, TrialError
 from det_core.config import to_builtins
 
 from .data import to_device
+from .experimental import Experimental
 from .lr import LRScheduler
 from .optim import Steps
 from .precision import Precision
@@ -40,17 +42,17 @@ class PyTorchTrialContext:
         self.aggregation_frequency = optimizations.aggregation_frequency
         self.precision = Precision(optimizations.precision, device)
         self._compile = bool(optimizations.compile)
-        self._steps = Steps(self, optimizations.average_aggregated_gradients)
+        self.steps = Steps(self, optimizations.average_aggregated_gradients)
         self.experimental = Experimental(self)
         self.batches_per_epoch: int | None = None
         self.current_batch = -1
-        self.stop_requested = False
-        self.on_stop_requested: Callable[[], None] = lambda: None
+        self._stop_requested = False
+        self._request_stop: Callable[[], None] = lambda: None
         self.auto_to_device = True
-        self._tensorboard = Writer(run.tensorboard_dir)
+        self._tensorboard = Writer(run.tensorboard_dir, recorded=managed)
         # The two calls of every batch are the methods that do no more than is needed.
-        self.step_optimizer = self._steps.step_optimizer
-        self.backward = self._steps.backward
+        self.step_optimizer = self.steps.step_optimizer  # type: ignore[method-assign]
+        self.backward = self.steps.backward  # type: ignore[method-assign]
 
     # Parts
 
@@ -80,34 +82,37 @@ class PyTorchTrialContext:
         fp16_compression: bool | None = None,
         average_aggregated_gradients: bool | None = None,
     ) -> torch.optim.Optimizer:
-        """Register an optimizer; use what it returns."""
+        """Register an optimizer; use what it returns.
+
+        `average_aggregated_gradients` decides for this optimizer, in place of the configuration. Only Horovod uses the others.
+        """
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TrialError(f"wrap_optimizer got {type(optimizer).__name__}; give a torch.optim.Optimizer")
         if backward_passes_per_step < 1:
             raise TrialError(f"backward_passes_per_step is {backward_passes_per_step}; give a number of 1 or more")
-        if average_aggregated_gradients is not None:
-            self._steps.average = average_aggregated_gradients
         wrapped: torch.optim.Optimizer = (
             self._run.build.optimizer(self, lambda: optimizer) if self._managed else optimizer
         )
+        if average_aggregated_gradients is not None:
+            self.steps.set_average(wrapped, average_aggregated_gradients)
         self.optimizers.append(wrapped)
         return wrapped
 
     def wrap_lr_scheduler(self, lr_scheduler: Any, step_mode: LRScheduler.StepMode, frequency: int = 1) -> Any:
-        """Register a scheduler, stepped every `frequency` units of `step_mode`; returns it."""
-        if not any(lr_scheduler.optimizer is optimizer for optimizer in self.optimizers):
-            raise TrialError(
-                "the LR scheduler's optimizer is not wrapped; use an optimizer that wrap_optimizer() returned"
-            )
-        wrapped = LRScheduler(lr_scheduler, step_mode, frequency)
-        self.add_lr_scheduler(wrapped)
-        return lr_scheduler
+        """Register a scheduler of torch's, stepped every `frequency` units of `step_mode`; returns it."""
+        return self.add_lr_scheduler(LRScheduler(lr_scheduler, step_mode, frequency)).scheduler
 
     def add_lr_scheduler(self, wrapped: LRScheduler) -> LRScheduler:
         """Register a scheduler that is an `LRScheduler` already."""
-        built: LRScheduler = self._run.build.lr_scheduler(self, lambda: wrapped) if self._managed else wrapped
-        self.lr_schedulers.append(built)
-        return built
+        raw = wrapped.scheduler
+        if not any(getattr(raw, "optimizer", None) is optimizer for optimizer in self.optimizers):
+            raise TrialError(
+                "the LR scheduler's optimizer is not wrapped; use an optimizer that wrap_optimizer() returned"
+            )
+        if self._managed:
+            wrapped.scheduler = self._run.build.lr_scheduler(self, lambda: raw)
+        self.lr_schedulers.append(wrapped)
+        return wrapped
 
     def wrap_scaler(self, scaler: Any) -> Any:
         """Register a gradient scaler, whose state is saved, before any model; the trial scales and updates by itself."""
@@ -165,7 +170,8 @@ class PyTorchTrialContext:
         """Serve another run of the same trial: one that is told, only now, where it begins."""
         self._run = run
         self.current_batch = -1
-        self.stop_requested = False
+        self._stop_requested = False
+        self._request_stop = lambda: None
 
     @property
     def distributed(self) -> DistributedContext:
@@ -182,11 +188,11 @@ class PyTorchTrialContext:
                 "get_hparam('global_batch_size') is the batch of all ranks; a data loader wants get_per_slot_batch_size()",
                 stacklevel=2,
             )
-        return self._run.hparams[name]
+        return copy.deepcopy(self._run.hparams[name])
 
     def get_hparams(self) -> dict[str, Any]:
         """Return all hyperparameters."""
-        return dict(self._run.hparams)
+        return copy.deepcopy(dict(self._run.hparams))
 
     def get_global_batch_size(self) -> int:
         """Return the records in a batch over all ranks: `global_batch_size`, rounded down to a multiple of the ranks."""
@@ -216,7 +222,7 @@ class PyTorchTrialContext:
 
     def get_data_config(self) -> dict[str, Any]:
         """Return `data` of the configuration."""
-        return dict(self._run.config.data or {})
+        return copy.deepcopy(dict(self._run.config.data or {}))
 
     def get_experiment_id(self) -> int:
         """Return the experiment's id, 0 outside of one."""
@@ -260,13 +266,23 @@ class PyTorchTrialContext:
         """Ask to end the trial, as complete, after this batch; a checkpoint is saved."""
         if not isinstance(stop_requested, bool):
             raise TrialError(f"set_stop_requested got {stop_requested!r}; give True or False")
-        self.stop_requested = stop_requested
+        self._stop_requested = stop_requested
         if stop_requested:
-            self.on_stop_requested()
+            self._request_stop()
 
     def get_stop_requested(self) -> bool:
         """Return whether an end was asked for."""
-        return self.stop_requested
+        return self._stop_requested
+
+    def stops(self, request_stop: Callable[[], None]) -> None:
+        """Say how to end training; called where the trial has asked for it, even if that was before."""
+        self._request_stop = request_stop
+        if self._stop_requested:
+            request_stop()
+
+    def before_optimizer_step(self, hooks: list[Callable[[Iterator[Any]], None]]) -> None:
+        """Call these with the parameters of an optimizer before each of its steps."""
+        self.steps.before_step = hooks
 
     # TensorBoard and the profiler
 
@@ -293,23 +309,3 @@ class PyTorchTrialContext:
     def close(self) -> None:
         """Close the writer."""
         self._tensorboard.close()
-
-
-class Experimental:
-    """`context.experimental`."""
-
-    def __init__(self, context: PyTorchTrialContext) -> None:
-        self._context = context
-
-    def use_amp(self) -> None:
-        """Train in half precision with a gradient scaler that det drives; call it before `wrap_model`."""
-        if self._context.models:
-            raise TrialError("experimental.use_amp() comes before wrap_model(); move it up")
-        self._context.precision.use("fp16")
-
-    def disable_dataset_reproducibility_checks(self) -> None:
-        """Do nothing: torch's own loaders are accepted, and resumed exactly where that is possible."""
-
-    def disable_auto_to_device(self) -> None:
-        """Hand batches to the trial as the loader gives them."""
-        self._context.auto_to_device = False

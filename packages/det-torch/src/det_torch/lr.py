@@ -28,8 +28,8 @@ class LRScheduler:
     def __init__(self, scheduler: Any, step_mode: StepMode, frequency: int = 1) -> None:
         if not isinstance(step_mode, LRScheduler.StepMode):
             raise TypeError(f"step_mode is {step_mode!r}; give one of LRScheduler.StepMode")
-        if frequency < 1:
-            raise TrialError(f"the LR scheduler's frequency is {frequency}; give a number of 1 or more")
+        if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 1:
+            raise TrialError(f"the LR scheduler's frequency is {frequency!r}; give a whole number of 1 or more")
         if isinstance(scheduler, ReduceLROnPlateau) and step_mode is not LRScheduler.StepMode.MANUAL_STEP:
             raise TrialError(
                 "ReduceLROnPlateau needs a metric, which only the trial knows; wrap it with LRScheduler.StepMode.MANUAL_STEP "
@@ -70,5 +70,7 @@ class LRScheduler:
             case LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP:
                 return int((done // aggregation) % self.frequency == 0)
             case LRScheduler.StepMode.STEP_EVERY_EPOCH if per_epoch:
-                return done // per_epoch // self.frequency - before // per_epoch // self.frequency
+                # an epoch is over for the scheduler once the optimizers' next step lies in a later one
+                upcoming = (batch + aggregation) // per_epoch
+                return upcoming // self.frequency - batch // per_epoch // self.frequency
         return 0

@@ -18,8 +18,13 @@ class Steps:
 
     def __init__(self, context: PyTorchTrialContext, average: bool) -> None:
         self._context = context
-        self.average = average
+        self._average = average
+        self._differing: dict[int, bool] = {}
         self.before_step: list[Callable[[Iterator[Any]], None]] = []
+
+    def set_average(self, optimizer: torch.optim.Optimizer, average: bool) -> None:
+        """Decide for one optimizer whether aggregated gradients are divided by their number."""
+        self._differing[id(optimizer)] = average
 
     def backward(
         self, loss: torch.Tensor, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False
@@ -39,24 +44,28 @@ class Steps:
     ) -> None:
         """Step the optimizer on every `aggregation_frequency`-th batch, after clipping; then zero the gradients."""
         context = self._context
-        scaler = scaler or context.precision.auto_scaler
+        automatic = scaler is None and context.precision.auto_scaler is not None
+        if automatic:
+            scaler = context.precision.auto_scaler
         if context.aggregation_frequency > 1:
             if not auto_zero_grads:
                 raise TrialError(
-                    "auto_zero_grads=False and optimizations.aggregation_frequency > 1 contradict each other"
+                    f"auto_zero_grads=False contradicts optimizations.aggregation_frequency: {context.aggregation_frequency}; "
+                    "leave one of them out"
                 )
             if (context.current_batch + 1) % context.aggregation_frequency:
                 return
-            if self.average:
+            if self._differing.get(id(optimizer), self._average):
                 self._divide(optimizer)
         clips = [*([clip_grads] if clip_grads else ()), *self.before_step]
         if clips:
-            if scaler is not None:
+            if automatic:  # a scaler of the trial's own is the trial's to unscale
                 scaler.unscale_(optimizer)
             for clip in clips:
                 clip(p for group in optimizer.param_groups for p in group["params"])
         if scaler is not None:
             scaler.step(optimizer)
+            context.precision.stepped = context.precision.stepped or automatic
         else:
             optimizer.step()
         if auto_zero_grads:

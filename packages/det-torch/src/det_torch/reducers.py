@@ -1,29 +1,25 @@
-"""Reducers: from the metrics of batches and ranks to one value."""
+"""Reducers that trials write: metrics that are gathered while batches go by, and reduced over all ranks."""
 
 from __future__ import annotations
 
-import enum
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 
 import torch
 
-from det_core import TrialError
+from det_core import DetError, InvalidHP, TrialError
 
-
-class Reducer(enum.Enum):
-    """How a validation metric's values for batches become one; AVG is unweighted over batches."""
-
-    AVG = 1
-    SUM = 2
-    MAX = 3
-    MIN = 4
+from .packing import pack, unpack
 
 
 class MetricReducer(ABC):
-    """A metric that is gathered while batches go by: define an `update` of your own, and call it in the trial."""
+    """A metric that is gathered while batches go by: define an `update` of your own, and call it in the trial.
+
+    With a `state_dict` and a `load_state_dict` of its own, what it gathered since the last report survives an interruption.
+    """
 
     @abstractmethod
     def reset(self) -> None:
@@ -47,7 +43,7 @@ class FunctionReducer(MetricReducer):
 
     def update(self, value: Any) -> None:
         """Add a value; once for each batch keeps the order of the data over ranks."""
-        self._values.append(value.detach().cpu() if isinstance(value, torch.Tensor) else value)
+        self._values.append(_copied(value))
 
     def reset(self) -> None:
         self._values = []
@@ -60,6 +56,12 @@ class FunctionReducer(MetricReducer):
         dealt = zip_longest(*per_slot_metrics, fillvalue=missing)
         return self._function([value for values in dealt for value in values if value is not missing])
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": pack(self._values)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._values = unpack(state["values"])
+
 
 class Wrapped:
     """A reducer with the name of its metric and the times at which it counts."""
@@ -69,7 +71,9 @@ class Wrapped:
         self.for_training, self.for_validation = for_training, for_validation
 
     def result(self, gathered: list[Any]) -> dict[str, Any]:
-        """Return the metrics by name from what all ranks gathered."""
+        """Return the metrics by name from what all ranks gathered; none where a function was never given a value."""
+        if isinstance(self.reducer, FunctionReducer) and not any(gathered):
+            return {}
         value = self._call("cross_slot_reduce", gathered)
         if self.name is None:
             if not isinstance(value, dict):
@@ -88,9 +92,25 @@ class Wrapped:
     def reset(self) -> None:
         self._call("reset")
 
+    def state(self) -> Any:
+        """Return what was gathered as plain data, or None where the reducer cannot tell."""
+        give = getattr(self.reducer, "state_dict", None)
+        if give is None or not hasattr(self.reducer, "load_state_dict"):
+            return None
+        state = give()
+        try:
+            return {"state": pack(state)}
+        except TypeError:  # holds what a checkpoint cannot
+            return None
+
+    def restore(self, state: Any) -> None:
+        self.reducer.load_state_dict(unpack(state["state"]))  # type: ignore[attr-defined]
+
     def _call(self, method: str, *arguments: Any) -> Any:
         try:
             return getattr(self.reducer, method)(*arguments)
+        except (InvalidHP, DetError):
+            raise
         except Exception as error:
             raise ValueError(
                 f'reducer of type {type(self.reducer).__name__} for name="{self.name}" failed in a call to {method}'
@@ -102,6 +122,9 @@ class ReducerSet:
 
     def __init__(self) -> None:
         self._wrapped: list[Wrapped] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._wrapped)
 
     def add(
         self, reducer: Callable[..., Any] | MetricReducer, name: str | None, for_training: bool, for_validation: bool
@@ -116,16 +139,14 @@ class ReducerSet:
         self._wrapped.append(Wrapped(reducer, name, for_training, for_validation))
         return reducer
 
-    def of(self, *, training: bool) -> list[Wrapped]:
-        return [each for each in self._wrapped if (each.for_training if training else each.for_validation)]
-
-    def reset(self, *, training: bool) -> None:
-        for wrapped in self.of(training=training):
+    def reset(self) -> None:
+        """Let all forget what they gathered: one that serves training and validation must not mix them."""
+        for wrapped in self._wrapped:
             wrapped.reset()
 
     def metrics(self, allgather: Callable[[Any], list[Any]], *, training: bool) -> dict[str, Any]:
         """Reduce over all ranks, in one exchange."""
-        chosen = self.of(training=training)
+        chosen = [each for each in self._wrapped if (each.for_training if training else each.for_validation)]
         if not chosen:
             return {}
         everyone = allgather([wrapped.gather() for wrapped in chosen])
@@ -134,30 +155,31 @@ class ReducerSet:
             metrics.update(wrapped.result([rank[index] for rank in everyone]))
         return metrics
 
+    def state(self, allgather: Callable[[Any], list[Any]]) -> list[Any]:
+        """Return what every rank's training reducers gathered, by rank."""
+        return allgather([wrapped.state() for wrapped in self._wrapped if wrapped.for_training])
 
-def reduce_batches(values: Sequence[Any], reducer: Reducer) -> Any:
-    """Reduce one metric's values for the batches of this rank, on the device where they are."""
-    tensors = torch.stack(
-        [value.detach() if isinstance(value, torch.Tensor) else torch.as_tensor(value) for value in values]
-    )
-    if reducer is Reducer.SUM:
-        return tensors.sum(dim=0)
-    if reducer is Reducer.MAX:
-        return tensors.amax(dim=0)
-    if reducer is Reducer.MIN:
-        return tensors.amin(dim=0)
-    return tensors.to(torch.float64 if tensors.device.type != "mps" else torch.float32).mean(dim=0)
+    def restore(self, states: list[Any], rank: int, size: int) -> None:
+        """Go on gathering from `state`; warn of what is lost."""
+        chosen = [wrapped for wrapped in self._wrapped if wrapped.for_training]
+        mine = states[rank] if len(states) == size and len(states[rank]) == len(chosen) else [None] * len(chosen)
+        for wrapped, state in zip(chosen, mine, strict=True):
+            if state is not None:
+                wrapped.restore(state)
+            else:
+                warnings.warn(
+                    f"{type(wrapped.reducer).__name__} (name={wrapped.name!r}) starts afresh in the middle of a training report; "
+                    "a state_dict() of plain data and a load_state_dict() would keep what it gathered",
+                    stacklevel=2,
+                )
 
 
-def reduce_ranks(values: Sequence[Any], batches: Sequence[int], reducer: Reducer) -> Any:
-    """Reduce the ranks' values; AVG weighs each by its number of batches."""
-    given = [(value, count) for value, count in zip(values, batches, strict=True) if count]
-    numbers = [value for value, _ in given]
-    if reducer is Reducer.SUM:
-        return sum(numbers[1:], start=numbers[0])
-    if reducer is Reducer.MAX:
-        return max(numbers)
-    if reducer is Reducer.MIN:
-        return min(numbers)
-    total = sum(count for _, count in given)
-    return sum((value * count for value, count in given[1:]), start=given[0][0] * given[0][1]) / total
+def _copied(value: Any) -> Any:
+    """Return a value that the next batch cannot change, off the device and without a graph."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _copied(inner) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_copied(inner) for inner in value)
+    return value

@@ -1,12 +1,9 @@
-"""What a checkpoint holds of a trial, and the states of the random generators. Nothing in it needs unpickling."""
+"""The file of a checkpoint that holds a trial. Nothing in it needs unpickling."""
 
 from __future__ import annotations
 
 import collections
-import random
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,53 +14,73 @@ from det_core import CheckpointError, TrialError
 FILE = "state_dict.pth"
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.dtype, torch.device, torch.Size)
 _CONTAINERS = (dict, list, tuple, set, collections.OrderedDict, collections.Counter)
-_OLD_NAMES = (FILE, "determined/state_dict.pth", "pedl/state_dict.pth", "checkpoint.pt")
+_OLD_FILES = (FILE, "determined/state_dict.pth", "pedl/state_dict.pth", "checkpoint.pt")
+_OLD_KEYS = {
+    "model_state_dict": "models_state_dict",
+    "optimizer_state_dict": "optimizers_state_dict",
+    "lr_scheduler": "lr_schedulers_state_dict",
+}
 
 
-def check_plain(value: Any, place: str) -> None:
-    """Raise TrialError, naming the place, for a state that could not be read without unpickling."""
-    if type(value) in _PLAIN or isinstance(value, torch.Tensor):
+def is_plain(value: Any) -> bool:
+    """Return whether a value that holds no others can be read without unpickling."""
+    return type(value) in _PLAIN or isinstance(value, torch.Tensor)
+
+
+def check_plain(value: Any, place: str, owner: str) -> None:
+    """Raise TrialError, naming place and owner, for a state that could not be read without unpickling."""
+    if is_plain(value):
         return
     if type(value) not in _CONTAINERS:
         raise TrialError(
-            f"{place} is {type(value).__name__}, which a checkpoint cannot hold safely; keep tensors, numbers, text, lists "
-            "and dicts in state_dict()"
+            f"{place} of {owner} is {type(value).__name__}, which a checkpoint cannot hold safely; keep tensors, numbers, "
+            "text, lists and dicts there"
         )
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            check_plain(key, f"a key of {place}")
-            check_plain(inner, f"{place}[{key!r}]")
+            check_plain(key, f"a key in {place}", owner)
+            check_plain(inner, f"{place}[{key!r}]", owner)
     else:
         for index, inner in enumerate(value):
-            check_plain(inner, f"{place}[{index}]")
+            check_plain(inner, f"{place}[{index}]", owner)
 
 
-def save(state: Mapping[str, Any], directory: Path) -> None:
-    """Write a state; a full disk is told as torch tells it."""
+def check(contents: Mapping[str, Any]) -> None:
+    """Raise TrialError for contents that could not be read without unpickling."""
+    for key, value in contents.items():
+        if key == "callbacks":
+            for name, of_callback in value.items():
+                check_plain(of_callback, "state_dict()", f"the callback {name!r}")
+        else:
+            check_plain(value, f"[{key!r}]", "the checkpoint")
+
+
+def save(contents: Mapping[str, Any], directory: Path) -> None:
+    """Write the contents of a checkpoint. Raises OSError where the system refuses, as on a full disk."""
     try:
-        torch.save(dict(state), directory / FILE)
+        torch.save(dict(contents), directory / FILE)
     except RuntimeError as error:
         # torch's zip writer reports what the system refused, without the number of the error
         raise OSError(f"{directory / FILE} could not be written: {error}") from error
 
 
 def load(directory: Path) -> dict[str, Any]:
-    """Read a state, also one that Determined wrote, without unpickling anything but tensors and plain data.
+    """Read contents, also those that Determined wrote, without unpickling anything but tensors and plain data.
 
-    Raises CheckpointError when there is none, or when it holds other objects.
+    Raises CheckpointError when there are none, or when they hold other objects.
     """
-    file = next((directory / name for name in _OLD_NAMES if (directory / name).exists()), None)
+    file = next((directory / name for name in _OLD_FILES if (directory / name).exists()), None)
     if file is None:
         raise CheckpointError(f"{directory} holds no {FILE}; name the directory of a checkpoint of a PyTorchTrial")
     try:
         with torch.serialization.safe_globals(_allowed()):
-            state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+            contents: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(
             f"{file} cannot be read safely: {reason}; a checkpoint must hold tensors and plain data only"
         ) from error
-    return _plural(state)
+    return _plural(contents)
 
 
 def load_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
@@ -77,68 +94,15 @@ def load_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
     model.load_state_dict(dict(weights))
 
 
-def rng_state() -> dict[str, Any]:
-    """Return the states of all global generators, as plain data."""
-    state: dict[str, Any] = {
-        "cpu_rng_state": torch.random.get_rng_state(),
-        "random_rng_state": random.getstate(),
-    }
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        name, keys, position, has_gauss, gauss = numpy.random.get_state()
-        state["np_rng_state"] = [
-            name,
-            torch.from_numpy(keys.astype("int64")),
-            int(position),
-            int(has_gauss),
-            float(gauss),
-        ]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        state["gpu_rng_state"] = torch.cuda.get_rng_state_all()
-    return state
-
-
-def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Restore what `rng_state` returned, or what Determined saved."""
-    torch.random.set_rng_state(state["cpu_rng_state"])
-    if "random_rng_state" in state:
-        version, keys, gauss = state["random_rng_state"]
-        random.setstate((version, tuple(keys), gauss))
-    if "np_rng_state" in state:
-        import numpy
-
-        name, keys, position, has_gauss, gauss = state["np_rng_state"]
-        array = keys.numpy() if isinstance(keys, torch.Tensor) else numpy.asarray(keys)
-        numpy.random.set_state((name, array.astype("uint32"), position, has_gauss, gauss))
-    if "gpu_rng_state" in state and torch.cuda.is_available():
-        saved = state["gpu_rng_state"]
-        states = [saved] if isinstance(saved, torch.Tensor) else list(saved)
-        torch.cuda.set_rng_state_all(states[: torch.cuda.device_count()])
-
-
-@contextmanager
-def untouched_rng() -> Iterator[None]:
-    """Give the generators back as they were, whatever the body draws."""
-    state = rng_state()
-    try:
-        yield
-    finally:
-        set_rng_state(state)
-
-
-def _plural(state: dict[str, Any]) -> dict[str, Any]:
+def _plural(contents: dict[str, Any]) -> dict[str, Any]:
     """Bring the keys of the oldest checkpoints into today's form."""
-    for old, new in (
-        ("model_state_dict", "models_state_dict"),
-        ("optimizer_state_dict", "optimizers_state_dict"),
-        ("lr_scheduler", "lr_schedulers_state_dict"),
-    ):
-        if old in state:
-            if new in state:
+    for old, new in _OLD_KEYS.items():
+        if old in contents:
+            if new in contents:
                 raise CheckpointError(f"the checkpoint holds both {old!r} and {new!r}; it is damaged")
-            value = state.pop(old)
-            state[new] = [] if value is None else [value]
-    return state
+            value = contents.pop(old)
+            contents[new] = [] if value is None else [value]
+    return contents
 
 
 def _allowed() -> list[Any]:

@@ -9,14 +9,20 @@ from det_core import DetError
 
 
 class Writer:
-    """Opens a `SummaryWriter` when it is first asked for."""
+    """Opens a `SummaryWriter` when it is first asked for.
 
-    def __init__(self, directory: Path | None) -> None:
+    Where nothing is `recorded` (a trial that is loaded to be used) it gives a writer that takes everything and writes nothing.
+    """
+
+    def __init__(self, directory: Path | None, *, recorded: bool = True) -> None:
         self.directory = directory
+        self._recorded = recorded
         self._writer: Any = None
 
     def writer(self) -> Any:
         """Return the writer. Raises DetError without a directory, or without `tensorboard`."""
+        if not self._recorded:
+            return _Nowhere()
         if self.directory is None:
             raise DetError("this run has no directory for TensorBoard's files; make a SummaryWriter of your own")
         if self._writer is None:
@@ -24,10 +30,19 @@ class Writer:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError as error:
                 raise DetError("get_tensorboard_writer() needs tensorboard; pip install tensorboard") from error
-            self._writer = SummaryWriter(str(self.directory))  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(self.directory))
         return self._writer
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+class _Nowhere:
+    """A `SummaryWriter` that writes nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: None

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from .data import data_length
-from .reducers import Reducer
+from .reduction import Reducer
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,10 @@ class PyTorchTrial(ABC):
         """Return a finite loader; the whole of it is evaluated at each validation."""
 
     def evaluate_batch(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        """Return the metrics of one validation batch; `batch_idx` may be left out of the signature."""
+        """Return the metrics of one validation batch: numbers, or arrays of one shape.
+
+        The names must be the same for every batch. `batch_idx` may be left out of the signature.
+        """
         raise NotImplementedError
 
     def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:

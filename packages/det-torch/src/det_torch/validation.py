@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 import torch
 
-from det_core import TrialError, number
+from det_core import TrialError
 
-from .build import evaluation_step, overrides
+from .build import evaluation_step, full_evaluation, overrides
 from .callbacks import Callbacks
 from .context import PyTorchTrialContext
 from .data import ValidationBatches
-from .reducers import Reducer, reduce_batches, reduce_ranks
-from .state import untouched_rng
+from .reduction import Reducer, reduce_batches, reduce_ranks
+from .rng import untouched_rng
 from .trial import PyTorchTrial
 
 
 class Validation:
-    """Validates a trial, again and again; changes no weight and no generator of the training."""
+    """Validates a trial, again and again; changes no weight and no generator of the training.
+
+    With `quick` only the first batch is evaluated.
+    """
 
     def __init__(
         self,
@@ -30,32 +34,28 @@ class Validation:
         data: ValidationBatches,
         quick: bool,
     ) -> None:
-        self._trial, self._context, self._callbacks, self._data = trial, context, callbacks, data
-        self._quick = quick
+        self._trial, self._context, self._callbacks = trial, context, callbacks
+        self._data: Any = _First(data) if quick else data
         self._full = overrides(trial, "evaluate_full_dataset")
 
     def __call__(self) -> dict[str, Any]:
         """Return the metrics, the same on every rank."""
-        context = self._context
-        training = [model.training for model in context.models]
-        for model in context.models:
-            model.eval()
-        context.reducers.reset(training=False)
-        try:
-            with untouched_rng(), torch.no_grad():
-                self._callbacks("on_validation_start")
-                metrics = self._whole() if self._full else self._batches()
-                metrics |= context.reducers.metrics(context.distributed.allgather, training=False)
-                self._callbacks("on_validation_end", metrics)
-        finally:
-            for model, mode in zip(context.models, training, strict=True):
-                model.train(mode)
+        reducers, callbacks = self._context.reducers, self._callbacks
+        reducers.reset()
+        with _evaluating(self._context.models), untouched_rng(), torch.no_grad():
+            callbacks("on_validation_start")
+            callbacks("on_validation_step_start")  # its name before 0.17
+            metrics = self._whole() if self._full else self._batches()
+            metrics |= reducers.metrics(self._context.distributed.allgather, training=False)
+            callbacks("on_validation_step_end", metrics)
+            callbacks("on_validation_end", metrics)
+        reducers.reset()
         return metrics
 
     def _whole(self) -> dict[str, Any]:
         metrics = None
         if self._context.distributed.rank == 0:
-            metrics = self._trial.evaluate_full_dataset(self._data)
+            metrics = full_evaluation(self._trial, self._context)(self._data)
             _must_be_dict(metrics, "evaluate_full_dataset")
         gathered: dict[str, Any] = self._context.distributed.broadcast(metrics)
         return dict(gathered)
@@ -68,7 +68,7 @@ class Validation:
 
     def _outputs(self, evaluate: Callable[[Any, int], Any]) -> list[dict[str, Any]]:
         outputs: list[dict[str, Any]] = []
-        for index, batch in enumerate(islice(iter(self._data), 1 if self._quick else None)):
+        for index, batch in enumerate(self._data):
             metrics = evaluate(self._context.to_device(batch) if self._context.auto_to_device else batch, index)
             _must_be_dict(metrics, "evaluate_batch")
             if outputs and metrics.keys() != outputs[0].keys():
@@ -76,38 +76,66 @@ class Validation:
                     f"evaluate_batch returned {sorted(metrics)} for batch {index} and {sorted(outputs[0])} before; return the "
                     "same metrics for every batch"
                 )
-            outputs.append(metrics)
+            # a buffer that the next batch changes must not be read only at the end
+            outputs.append({k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in metrics.items()})
         return outputs
 
     def _reduced(self, outputs: list[dict[str, Any]]) -> dict[str, Any]:
-        names = list(outputs[0]) if outputs else []
-        mine = {name: _reduce([o[name] for o in outputs], name, self._reducer(name, names)) for name in names}
+        mine: dict[str, Any] = {}
+        if outputs:
+            reducers = self._reducers(list(outputs[0]))
+            mine = {name: reduce_batches(name, [o[name] for o in outputs], r) for name, r in reducers.items()}
         everyone = self._context.distributed.allgather((mine, len(outputs)))
         ranks = [metrics for metrics, count in everyone if count]
         if not ranks:
-            raise TrialError("the validation data loader is empty; give it data")
+            raise TrialError("the validation data loader is empty; give it at least one batch")
         counts = [count for _, count in everyone if count]
-        names = list(ranks[0])
-        return {n: reduce_ranks([r[n] for r in ranks], counts, self._reducer(n, names)) for n in names}
+        reducers = self._reducers(list(ranks[0]))
+        return {name: reduce_ranks([r[name] for r in ranks], counts, chosen) for name, chosen in reducers.items()}
 
-    def _reducer(self, name: str, names: list[str]) -> Reducer:
+    def _reducers(self, names: list[str]) -> dict[str, Reducer]:
         chosen = self._trial.evaluation_reducer()
-        if isinstance(chosen, dict):
-            if set(chosen) != set(names):
-                raise TrialError(
-                    f"evaluation_reducer covers {sorted(chosen)}, but evaluate_batch returns {sorted(names)}; give each metric one"
-                )
-            chosen = chosen[name]
-        if not isinstance(chosen, Reducer):
-            raise TrialError(f"evaluation_reducer gives {chosen!r} for {name!r}; give one of det_torch.Reducer")
-        return chosen
+        if isinstance(chosen, dict) and set(chosen) != set(names):
+            raise TrialError(
+                f"evaluation_reducer covers {sorted(chosen)}, but evaluate_batch returns {sorted(names)}; give each metric one"
+            )
+        reducers = {name: chosen[name] if isinstance(chosen, dict) else chosen for name in names}
+        for name, reducer in reducers.items():
+            if not isinstance(reducer, Reducer):
+                raise TrialError(f"evaluation_reducer gives {reducer!r} for {name!r}; give one of det_torch.Reducer")
+        return reducers
 
 
-def _reduce(values: list[Any], name: str, reducer: Reducer) -> Any:
+class _First:
+    """The first batch of data alone; all else as the data has it."""
+
+    def __init__(self, data: ValidationBatches) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(iter(self._data), 1)
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._data, name)
+
+
+@contextmanager
+def _evaluating(models: list[torch.nn.Module]) -> Iterator[None]:
+    """Put models into evaluation, and every module back into the mode that it was in, frozen parts too."""
+    modes = [(module, module.training) for model in models for module in model.modules()]
+    before = [model.training for model in models]
+    for model in models:
+        model.eval()
     try:
-        return number(name, reduce_batches(values, reducer))
-    except (TypeError, ValueError, RuntimeError):
-        return number(name, values[-1])  # raises the sentence that says what it is
+        yield
+    finally:
+        for model, training in zip(models, before, strict=True):
+            model.train(training)  # modules may do more in it than keep the mode
+        for module, training in modes:
+            module.training = training
 
 
 def _must_be_dict(metrics: Any, method: str) -> None:

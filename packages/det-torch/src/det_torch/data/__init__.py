@@ -2,7 +2,16 @@
 
 from ._device import data_length, to_device
 from ._loader import DataLoader
+from ._rng import seed_everything
 from ._stream import TrainingStream
 from ._validation import ValidationBatches, validation_batches
 
-__all__ = ["DataLoader", "TrainingStream", "ValidationBatches", "data_length", "to_device", "validation_batches"]
+__all__ = [
+    "DataLoader",
+    "TrainingStream",
+    "ValidationBatches",
+    "data_length",
+    "seed_everything",
+    "to_device",
+    "validation_batches",
+]

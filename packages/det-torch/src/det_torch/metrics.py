@@ -1,0 +1,79 @@
+"""Metrics of training batches: kept on the device as they come, turned into numbers at a boundary."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from det_core import MetricError, Metrics, TrialError, number
+
+
+def kept(metrics: Any) -> dict[str, Any]:
+    """Return what `train_batch` returned as a dict that may be read later; tensors stay on their device.
+
+    Raises TrialError for what is neither a loss nor a dict.
+    """
+    if isinstance(metrics, torch.Tensor):
+        return {"loss": _kept(metrics)}
+    if isinstance(metrics, dict):
+        return {name: _kept(value) for name, value in metrics.items()}
+    if isinstance(metrics, (int, float)):
+        return {"loss": metrics}
+    raise TrialError(f"train_batch returned {type(metrics).__name__}; return the loss, or a dict of metrics by name")
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        # a result of the graph is nobody else's; any other tensor may be a buffer that the next batch changes
+        return value.detach() if value.requires_grad else value.clone()
+    if isinstance(value, dict):
+        return {name: _kept(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_kept(inner) for inner in value]
+    return value
+
+
+class Numbers:
+    """Turns the metrics of batches into numbers; what is not a number is left out, and named once."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def __call__(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
+        """Return a row of numbers for each batch, with one transfer from the device for each name."""
+        names = dict.fromkeys(name for row in rows for name in row)
+        columns = {name: self._column(name, [row.get(name) for row in rows]) for name in names}
+        return [
+            {name: value for name in row if (value := columns[name][index]) is not None}
+            for index, row in enumerate(rows)
+        ]
+
+    def _column(self, name: str, values: list[Any]) -> list[float | None]:
+        if all(isinstance(value, torch.Tensor) and value.ndim == 0 for value in values):
+            try:
+                numbers: list[float | None] = torch.stack(values).tolist()
+                return numbers
+            except RuntimeError:
+                pass  # on several devices
+        return [self._number(name, value) for value in values]
+
+    def _number(self, name: str, value: Any) -> float | None:
+        if value is None:
+            return None
+        try:
+            return number(name, value)
+        except MetricError as error:
+            if name not in self._told:
+                self._told.add(name)
+                warnings.warn(f"{error}; it is left out of the training reports", stacklevel=1)
+            return None
+
+
+def mean_row(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean over the ranks of each metric of one batch, of those that have it."""
+    names = dict.fromkeys(name for row in ranks for name in row)
+    found = {name: [row[name] for row in ranks if name in row] for name in names}
+    return {name: sum(values) / len(values) for name, values in found.items()}

@@ -1,0 +1,40 @@
+"""NumPy's arrays and numbers as tensors, so that they may stay in a checkpoint, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import state
+
+_ARRAY, _NUMBER = "__numpy_array__", "__numpy_number__"
+
+
+def pack(value: Any) -> Any:
+    """Return plain data for a value made of containers, tensors, numbers, text and numeric arrays; TypeError for others."""
+    if type(value) is dict:
+        return {key: pack(inner) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(pack(inner) for inner in value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return {_ARRAY: torch.from_numpy(value.copy())}
+    if isinstance(value, np.number | np.bool_):
+        return {_NUMBER: torch.from_numpy(np.array(value))}
+    if not state.is_plain(value):
+        raise TypeError(f"{type(value).__name__} is no plain data")
+    return value
+
+
+def unpack(value: Any) -> Any:
+    """Return what was packed."""
+    if type(value) is dict:
+        if set(value) == {_ARRAY}:
+            return value[_ARRAY].numpy()
+        if set(value) == {_NUMBER}:
+            return value[_NUMBER].numpy()[()]
+        return {key: unpack(inner) for key, inner in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(unpack(inner) for inner in value)
+    return value
