@@ -72,6 +72,16 @@ def test_the_manifest_is_uploaded_last(tmp_path: Path) -> None:
     assert storage.files("one").keys() == {"a.manifest", "manifest.json", "weights.pt"}
 
 
+def test_a_manifest_that_is_still_being_moved_is_not_taken_for_whole(tmp_path: Path) -> None:
+    """Filesystems that cannot rename copy, and may be interrupted."""
+    storage = FsspecStorage(f"file://{tmp_path}/storage")
+    _store(storage, "one")
+    (tmp_path / "storage" / "one" / "manifest.json.part").write_text("{}")
+    (tmp_path / "storage" / "one" / "manifest.json").write_text("")
+    assert list(storage.list()) == []
+    assert not storage.exists("one")
+
+
 def test_a_checkpoint_that_was_cut_short_can_be_deleted(tmp_path: Path) -> None:
     """Though no list shows it."""
     (tmp_path / "storage" / "one").mkdir(parents=True)

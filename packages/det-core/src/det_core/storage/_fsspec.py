@@ -22,6 +22,9 @@ _PACKAGES = {
 }  # fmt: skip
 _WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "obs", "memory"}
 """Protocols where a file appears whole or not at all, and where directories need no making."""
+_PART = f"{MANIFEST}.part"
+"""Elsewhere the manifest is moved into its place from here. Some filesystems move by copying and then deleting, so that as
+long as this is there, the manifest may not be whole."""
 
 
 class FsspecStorage(Storage):
@@ -89,14 +92,15 @@ class FsspecStorage(Storage):
     def list(self) -> Iterable[str]:
         with self._reaching("list"):
             self._fs.invalidate_cache()
-            found = [path.removeprefix(f"{self._root}/").split("/") for path in self._find(self._root)]
-        return sorted(parts[0] for parts in found if parts[1:] == [MANIFEST])
+            found = {path.removeprefix(f"{self._root}/") for path in self._find(self._root)}
+        uuids = (name.removesuffix(f"/{MANIFEST}") for name in found if name.endswith(f"/{MANIFEST}"))
+        return sorted(uuid for uuid in uuids if "/" not in uuid and f"{uuid}/{_PART}" not in found)
 
     def exists(self, uuid: str) -> bool:
-        path = self._path(uuid, MANIFEST)
+        manifest, part = self._path(uuid, MANIFEST), self._path(uuid, _PART)
         with self._reaching("read"):
             self._fs.invalidate_cache()
-            return self._is_there(path)
+            return self._is_there(manifest) and (self._scheme in _WHOLE_OBJECTS or not self._is_there(part))
 
     def url(self, uuid: str) -> str:
         return self._url(checked(uuid))
@@ -147,8 +151,8 @@ class FsspecStorage(Storage):
             if self._scheme in _WHOLE_OBJECTS:
                 self._fs.put_file(str(manifest), path)
             else:
-                self._fs.put_file(str(manifest), f"{path}.part")
-                self._fs.mv(f"{path}.part", path)
+                self._fs.put_file(str(manifest), self._path(uuid, _PART))
+                self._fs.mv(self._path(uuid, _PART), path)
 
     def _make(self, directories: Iterable[str]) -> None:
         if self._scheme not in _WHOLE_OBJECTS:  # there, making a directory would make a bucket that is mistyped
