@@ -12,7 +12,7 @@ from ..records import StorageRecord
 
 @hookimpl
 def det_storages() -> Iterator[StorageRecord]:
-    for name in ("shared_fs", "directory", "s3", "gcs", "azure"):
+    for name in ("shared_fs", "directory", "s3", "gcs", "azure", "hdfs"):
         yield StorageRecord(name=name, open=_open)
 
 
