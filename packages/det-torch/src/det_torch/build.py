@@ -23,7 +23,11 @@ def build_trial(trial_class: type[PyTorchTrial], context: PyTorchTrialContext, *
     missing = sorted(getattr(trial_class, "__abstractmethods__", ()))
     if missing:
         raise TrialError(f"{trial_class.__name__} does not define {', '.join(missing)}; every PyTorchTrial must")
-    trial = trial_class(context, **arguments)
+    return complete_trial(trial_class(context, **arguments), context)
+
+
+def complete_trial(trial: PyTorchTrial, context: PyTorchTrialContext) -> PyTorchTrial:
+    """Give a trial its context and the parts that its `build_*` methods make, as far as they are not made yet."""
     if not hasattr(trial, "context"):
         trial.context = context
     _build_parts(trial, context)

@@ -1,0 +1,198 @@
+"""One call of `Trainer.fit`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from det_core import DetError, Limited, RunInfo, Stop, TrialHost, preempted_by, train_from
+from det_core.context_dir import copy_code
+from det_core.schedule import NEVER
+
+from .adapter import TorchAdapter
+from .context import PyTorchTrialContext
+from .events import Events
+from .history import History
+from .home import ArgumentError, Home, home_of
+from .plan import Plan
+from .recorder import Alone, Recorder, short
+from .result import FitResult
+from .resume import Start
+from .trial import PyTorchTrial
+
+_CODE_BYTES = 16 * 2**20
+
+
+class Fit:
+    """Trains a trial by a plan from a start; `run` does it all."""
+
+    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext, plan: Plan, start: Start) -> None:
+        self._trial, self._context, self._plan, self._start = trial, context, plan, start
+        self._home: Home = home_of(context)
+        run = context.run
+        self._info = replace(
+            run,
+            seed=run.seed if start.seed is None else start.seed,
+            checkpoint=start.name,
+            first_batch=start.batches,
+            trial_id=start.trial_id,
+            quick=plan.quick,
+        )
+        searcher = plan.config.searcher
+        self.history = History(searcher.metric, searcher.smaller_is_better) if searcher else History()
+        start.remember(self.history)
+
+    def run(self) -> FitResult:
+        """Train; what the trial raises passes through."""
+        self._context.begin(self._info)
+        adapter = _Recorded(self._trial, self._context, self._info)
+        adapter.history = self.history
+        try:
+            result, signalled = self._train(adapter)
+        finally:
+            adapter.close()
+        if signalled == signal.SIGTERM.name and self._home.session is None:
+            signal.raise_signal(signal.SIGTERM)  # everything is saved; now let the signal take its course
+        return result
+
+    def _train(self, adapter: _Recorded) -> tuple[FitResult, str]:
+        limit = self._plan.limit(adapter)
+        events = Events(self._info.tensorboard_dir if self._home.events else None)
+        recorder = Recorder(self._host(adapter, limit), self.history, events, limit, self._start.batches)
+        if self._info.distributed.rank == 0:
+            recorder.say(self._greeting(limit))
+        began = time.monotonic()
+        with ExitStack() as stack:
+            stack.callback(events.close)
+            stack.enter_context(preempted_by(recorder.preempted, signal.SIGINT, signal.SIGTERM, on_signal=_answer))
+            info = replace(self._info, code_dir=stack.enter_context(self._code()))
+            if self._plan.profiling:
+                stack.enter_context(_profiled(recorder, info))
+            stop = train_from(
+                self._start.restore(adapter, self._home.framework, info),
+                adapter,
+                self._home.framework,
+                info,
+                recorder,
+                self._home.keep,
+                schedule=self._plan.schedule,
+            )
+        result = self._result(stop, adapter)
+        if info.distributed.rank == 0:
+            self._conclude(recorder, result, time.monotonic() - began)
+            if self._home.session is not None:
+                self._home.session.ended(stop)
+        return result, recorder.preempted.reason if stop is Stop.PREEMPTED else ""
+
+    def _host(self, adapter: TorchAdapter, limit: int | None) -> TrialHost:
+        session = self._home.session
+        if session is None:
+            assert limit is not None
+            return Alone(limit)
+        chief = self._info.distributed.rank == 0
+        if limit is not None:
+            return Limited(session.host, limit, adapter)
+        if chief and (session.host.target().n or 0) >= NEVER:
+            raise ArgumentError(
+                "max_length is missing, and the searcher has none either; give fit(max_length=Batch(n)), or searcher.max_length"
+            )
+        return session.host
+
+    def _greeting(self, limit: int | None) -> str:
+        info, name = self._info, type(self._trial).__name__
+        until = f" until batch {limit}" if limit else ""
+        start = f"going on with {name} from batch {info.first_batch}" if info.checkpoint else f"training {name}"
+        where = "" if self._home.session else f"; checkpoints go to {short(self._home.place)}"
+        return f"{start}{until} on {self._context.device}; seed {info.seed}{where}"
+
+    @contextmanager
+    def _code(self) -> Iterator[Path | None]:
+        """Give the user's code as it is now, without what runs have put into its directory."""
+        source = self._info.code_dir
+        if source is None or self._home.session is not None or self._info.distributed.rank != 0:
+            yield source
+            return
+        outputs = [Path(self._home.place), *([self._info.tensorboard_dir] if self._info.tensorboard_dir else [])]
+        with tempfile.TemporaryDirectory(prefix="det-code-") as scratch:
+            try:
+                copy_code(source, Path(scratch), _CODE_BYTES, outputs)
+            except DetError as error:
+                warnings.warn(f"the checkpoints of this run hold no code: {error}", stacklevel=1)
+                yield None
+                return
+            yield Path(scratch)
+
+    def _result(self, stop: Stop, adapter: _Recorded) -> FitResult:
+        history, best = self.history, self.history.best
+        return FitResult(
+            stop=stop,
+            batches=adapter.batches,
+            reports=list(history.reports),
+            checkpoints=list(history.checkpoints),
+            best=best,
+            best_metric=history.metric,
+            best_value=history.value_at(best.batches) if best else None,
+        )
+
+    def _conclude(self, recorder: Recorder, result: FitResult, seconds: float) -> None:
+        """Say how it ended, and how to go on."""
+        words = {Stop.COMPLETED: "complete", Stop.PREEMPTED: "interrupted"}
+        recorder.say(f"{words.get(result.stop, result.stop.value)} at batch {result.batches} after {seconds:.1f} s")
+        if result.best is not None:
+            value = f" ({result.best_metric} {result.best_value:.5g})" if result.best_value is not None else ""
+            recorder.say(f"best checkpoint{value}: {short(result.best.path)}")
+        if result.stop is Stop.PREEMPTED and result.latest is not None and self._home.session is None:
+            recorder.say(f"go on with: trainer.fit(..., latest_checkpoint={short(result.latest.path)!r})")
+
+
+class _Recorded(TorchAdapter):
+    """Puts the history of the run into each of its checkpoints."""
+
+    history: History
+
+    def save(self, path: Path) -> None:
+        super().save(path)
+        self.history.write(path)
+
+    @property
+    def batches(self) -> int:
+        """Batches trained, from the trial's start."""
+        return self._position
+
+
+class _Steps:
+    """How many batches are done, in the form that the profiler asks for."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    @property
+    def completed(self) -> int:
+        return self._recorder.batches
+
+
+def _answer(number: signal.Signals) -> None:
+    if number == signal.SIGINT:
+        sys.stderr.write("\ndet: stopping after this batch, to save; press Ctrl-C again to end at once\n")
+
+
+@contextmanager
+def _profiled(recorder: Recorder, info: RunInfo) -> Iterator[None]:
+    """Report the load of the machine, as the group `system`."""
+    from det_core.core import ProfilerContext
+
+    steps: Any = _Steps(recorder)
+    profiler = ProfilerContext(recorder, steps, info.distributed.local_rank)
+    profiler.on()
+    try:
+        yield
+    finally:
+        profiler.off()

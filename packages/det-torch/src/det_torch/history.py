@@ -1,0 +1,91 @@
+"""What a trial reported and saved so far; part of every checkpoint that `Trainer.fit` writes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .result import Report, SavedCheckpoint
+
+FILE = "history.json"
+_LOSSES = ("validation_loss", "val_loss", "loss")
+
+
+class History:
+    """Reports, one for each group and position, and checkpoints.
+
+    `metric` says which validation is the best; without one, the first of `validation_loss`, `val_loss` and `loss` that a
+    validation holds does, and where there is none of them, each validation counts as the best so far.
+    """
+
+    def __init__(self, metric: str | None = None, smaller_is_better: bool = True) -> None:
+        self.metric, self._smaller = metric, smaller_is_better
+        self.reports: list[Report] = []
+        self.checkpoints: list[SavedCheckpoint] = []
+        self.best_value: float | None = None
+        self.best_at: int | None = None
+        self._places: dict[tuple[str, int], int] = {}
+
+    def add(self, group: str, batches: int, metrics: Mapping[str, Any]) -> bool:
+        """Take a report in; return whether it is new, and not one that is told again after a restart."""
+        report = Report(group, batches, dict(metrics))
+        place = self._places.setdefault((group, batches), len(self.reports))
+        if place < len(self.reports):
+            self.reports[place] = report
+            return False
+        self.reports.append(report)
+        return True
+
+    def judge(self, batches: int, metrics: Mapping[str, Any]) -> bool:
+        """Return whether a validation is the best so far, and remember it."""
+        if self.metric is None:
+            self.metric = next((name for name in _LOSSES if name in metrics), None)
+        if self.metric is None:
+            self.best_at = batches
+            return True
+        value = metrics.get(self.metric)
+        if not isinstance(value, (int, float)) or math.isnan(value):
+            return False
+        if self.best_at == batches or self.best_value is None or self._better(value, self.best_value):
+            self.best_value, self.best_at = value, batches
+            return True
+        return False
+
+    @property
+    def best(self) -> SavedCheckpoint | None:
+        """The checkpoint at the best validation of those that were followed by one."""
+        saved = {checkpoint.batches: checkpoint for checkpoint in self.checkpoints}
+        values = [(r.metrics.get(self.metric or ""), r.batches) for r in self.reports if r.group == "validation"]
+        numbers = [(v, b) for v, b in values if b in saved and isinstance(v, (int, float)) and not math.isnan(v)]
+        if not numbers:
+            return saved.get(self.best_at) if self.best_at is not None else None
+        value = (min if self._smaller else max)(value for value, _ in numbers)
+        return saved[next(batches for number, batches in numbers if number == value)]
+
+    def value_at(self, batches: int) -> float | None:
+        """Return the metric's value of the validation at a position, None where it has none."""
+        found = [
+            r.metrics.get(self.metric or "") for r in self.reports if (r.group, r.batches) == ("validation", batches)
+        ]
+        return found[-1] if found and isinstance(found[-1], (int, float)) else None
+
+    def write(self, directory: Path) -> None:
+        """Write it into a checkpoint."""
+        document = {"reports": self.reports, "checkpoints": self.checkpoints}
+        (directory / FILE).write_text(json.dumps(document))
+
+    def read(self, text: str, until: int) -> None:
+        """Take up what `write` wrote, as far as it concerns the first `until` batches."""
+        document = json.loads(text)
+        for group, batches, metrics in document["reports"]:
+            if batches <= until:
+                self.add(group, batches, metrics)
+                if group == "validation":
+                    self.judge(batches, metrics)
+        self.checkpoints = [SavedCheckpoint(*each) for each in document["checkpoints"] if each[1] <= until]
+
+    def _better(self, value: float, than: float) -> bool:
+        return value < than if self._smaller else value > than
