@@ -89,3 +89,10 @@ def test_any_json_comes_back_equal(store: Store, hparams: dict[str, object]) -> 
     experiment = store.experiments.create(name="x", config="{}")
 
     assert store.trials.create(experiment.id, 0, hparams, seed=0).hparams == hparams
+
+
+def test_the_checkpoints_that_trials_start_from_are_known(store):
+    experiment = store.experiments.create(name="e", config="{}")
+    store.trials.create(experiment.id, 0, {}, 1)
+    store.trials.create(experiment.id, 1, {}, 1, source_checkpoint="abc")
+    assert store.trials.sources() == {"abc"}

@@ -39,6 +39,7 @@ def collect_garbage(
         save_trial_best=keep.save_trial_best if keep else 1,
         save_trial_latest=keep.save_trial_latest if keep else 1,
         smaller_is_better=searcher.smaller_is_better if searcher else True,
+        protected=store.trials.sources(),
     )
     if not doomed:
         return []

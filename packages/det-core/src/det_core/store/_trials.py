@@ -101,6 +101,11 @@ class Trials:
         if self._database.run(f"UPDATE trials SET {text} WHERE id = ?", (*parameters, id)).rowcount == 0:
             raise _missing(id)
 
+    def sources(self) -> set[str]:
+        """The uuids of the checkpoints that trials of any experiment start from."""
+        rows = self._database.rows("SELECT DISTINCT source_checkpoint FROM trials WHERE source_checkpoint IS NOT NULL")
+        return {uuid for (uuid,) in rows}
+
     def set_metadata(self, id: int, values: Mapping[str, Any]) -> None:
         """Attach JSON values by key; a value of None takes the key away."""
         with self._database.transaction():
