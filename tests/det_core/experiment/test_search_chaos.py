@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import pytest
 
-from det_core.engines.local import born
+from det_core.engines.process import born
 from det_core.store import ExperimentState, Store
 from det_core.testing import OneVar
 

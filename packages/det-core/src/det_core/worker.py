@@ -93,15 +93,17 @@ def storage_of(env: WorkerEnv, plugins: Plugins) -> Storage:
     return storage
 
 
-def _attempt(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost) -> tuple[Outcome, str, str]:
+def _attempt(
+    env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost, plugins: Plugins | None
+) -> tuple[Outcome, str, str]:
     try:
-        return OUTCOMES[_train(env, entrypoint, code_dir, host)], "", ""
+        return OUTCOMES[_train(env, entrypoint, code_dir, host, plugins)], "", ""
     except BaseException as error:
         return explained(error)
 
 
-def _train(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost) -> Stop:
-    plugins = Plugins.installed(strict=os.environ.get("DET_STRICT_PLUGINS") == "1")
+def _train(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost, plugins: Plugins | None) -> Stop:
+    plugins = plugins or Plugins.installed(strict=os.environ.get("DET_STRICT_PLUGINS") == "1")
     env = env.typed(extensions_of(plugins))
     random.seed(env.seed)  # before the user's module runs; the adapter seeds its framework
     trial = load_trial(entrypoint, code_dir)

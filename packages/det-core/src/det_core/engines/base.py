@@ -13,7 +13,8 @@ class RunSpec:
     """One run, ready to be started.
 
     `entrypoint` is `module:Class` for a trial class, a shell line, or an argv. `variables` are added to the environment.
-    Output goes to `log_dir/rank-0.log`.
+    Output goes to `log_dir/rank-0.log`. `warm` names the frameworks that the code imports, where the run may be a fork of a
+    process that has imported them; None where it has to be a new interpreter.
     """
 
     run_id: int
@@ -22,6 +23,7 @@ class RunSpec:
     code_dir: Path
     log_dir: Path
     variables: Mapping[str, str]
+    warm: tuple[str, ...] | None = None
 
 
 Ended = Callable[[int, int], None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import signal
@@ -13,9 +12,10 @@ import threading
 from pathlib import Path
 
 from .base import Ended, Engine, RunSpec
+from .process import end_group, note_process
+from .warm import WarmWorkers
 
 HOOK = "startup-hook.sh"
-PROCESS_FILE = "process.json"
 
 
 class LocalEngine(Engine):
@@ -24,9 +24,19 @@ class LocalEngine(Engine):
     def __init__(self, ended: Ended) -> None:
         super().__init__(ended)
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._warm = WarmWorkers(ended, self._start_fresh)
 
     def start(self, spec: RunSpec) -> None:
         spec.log_dir.mkdir(parents=True, exist_ok=True)
+        if spec.warm is None:
+            self._start_fresh(spec)
+        else:
+            self._warm.start(spec, environ())
+
+    def close(self) -> None:
+        self._warm.close()
+
+    def _start_fresh(self, spec: RunSpec) -> None:
         # The pipe's other end is held by this process alone: a script without a connection learns by its end that the driver died.
         guard, held = os.pipe()
         try:
@@ -34,7 +44,7 @@ class LocalEngine(Engine):
                 process = subprocess.Popen(
                     command(spec, guard),
                     cwd=spec.code_dir,
-                    env={**os.environ, "PATH": search_path(), "PYTHONUNBUFFERED": "1", **spec.variables},
+                    env={**environ(), **spec.variables},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -44,7 +54,7 @@ class LocalEngine(Engine):
         finally:
             os.close(guard)
         self._processes[spec.run_id] = process
-        (spec.log_dir / PROCESS_FILE).write_text(json.dumps({"pid": process.pid, "born": born(process.pid)}))
+        note_process(spec.log_dir, process.pid)
         waiter = threading.Thread(target=self._wait, args=(spec.run_id, process, held), daemon=True, name="det-wait")
         waiter.start()
 
@@ -55,6 +65,7 @@ class LocalEngine(Engine):
         self._signal(run_id, signal.SIGKILL)
 
     def _signal(self, run_id: int, number: signal.Signals) -> None:
+        self._warm.signal(run_id, number)
         process = self._processes.get(run_id)
         if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -88,47 +99,11 @@ def command(spec: RunSpec, guard: int) -> list[str]:
     return argv
 
 
+def environ() -> dict[str, str]:
+    """Return the environment of every run, without its own variables."""
+    return {**os.environ, "PATH": search_path(), "PYTHONUNBUFFERED": "1"}
+
+
 def search_path() -> str:
     """Return `PATH` with the interpreter's own directory first, so that `python3` in an entrypoint is this one."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-
-
-def end_group(leader: int) -> None:
-    """Kill what is left of a process group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
-
-
-def born(pid: int) -> str | None:
-    """Return what tells a process from a later one of the same number, or None when it is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None
-
-
-def end_leftover(log_dir: Path, patience: float) -> None:
-    """Wait for a process that an earlier driver started to end by itself, then end it."""
-    import time
-
-    file = log_dir / PROCESS_FILE
-    if not file.is_file():
-        return
-    try:
-        noted = json.loads(file.read_text())
-    except ValueError:
-        return
-    deadline = time.monotonic() + patience
-    while (state := born(noted["pid"])) is not None and state == noted["born"] and not _is_zombie(noted["pid"]):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
-    if born(noted["pid"]) in (None, noted["born"]):
-        end_group(noted["pid"])
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError):
-        return True

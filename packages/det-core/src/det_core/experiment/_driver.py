@@ -33,6 +33,7 @@ from ._state import State
 from ._trials import Live
 from ._usable import no_usable_metric
 from ._variables import run_variables
+from ._warm import warm_frameworks
 
 _POLL_SECONDS = 0.25
 _PROGRESS_SECONDS = 1.0
@@ -94,6 +95,7 @@ class Driver:
         adopt_spooled(self._store, self._id)
         with self._store.transaction():
             self._state = State(self._store, self._id, self._plugins)
+        self._warm = warm_frameworks(self._state.config, self._settings, self._plugins, self._store.code_dir(self._id))
         self._settle = Settle(self._state, self.failures, lambda: self._wish, self._block)
         if not self._state.search.plans:
             self._state.happened(events.Started())
@@ -197,6 +199,7 @@ class Driver:
                 code_dir=self._store.code_dir(self._id),
                 log_dir=run.log_dir,
                 variables=run_variables(self._state, self._settings, live, row, self._address, self._key),
+                warm=self._warm,
             )
         )
         self._state.observe("det_run_started", trial=row, run=run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..checkpoint import Manifest
-from ..engines.local import end_leftover
+from ..engines.process import end_leftover
 from ..errors import StoreError
 from ..store import Store
 
