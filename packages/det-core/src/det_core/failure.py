@@ -85,6 +85,8 @@ def _trim(shown: traceback.TracebackException, seen: set[int]) -> None:
         return
     seen.add(id(shown))
     kept = _kept(list(shown.stack), lambda frame: frame.filename)
+    if issubclass(shown.exc_type or Exception, SyntaxError) and all(_is_ours(frame.filename) for frame in kept):
+        kept = []  # it says itself which line of the user's is meant
     shown.stack = traceback.StackSummary.from_list(kept)
     for inner in (shown.__cause__, shown.__context__, *(shown.exceptions or ())):
         if inner is not None:

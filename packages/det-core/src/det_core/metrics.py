@@ -82,13 +82,24 @@ def mapping(metrics: Any) -> Mapping[str, Any]:
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn what can be a number into one; text, lists and None stay as they are, bytes are dropped."""
-    return {str(name): _plain(value) for name, value in metrics.items() if not isinstance(value, bytes)}
+    """Turn what can be a number into one; text, lists and None stay as they are, bytes are dropped.
+
+    Text is made such that it can be sent, and whole numbers beyond 64 bits become floats for the same reason.
+    """
+    return {_text(str(name)): _plain(value) for name, value in metrics.items() if not isinstance(value, bytes)}
+
+
+def _text(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _plain(value: Any) -> Any:
-    if value is None or type(value) in (bool, int, float, str):
+    if value is None or type(value) in (bool, float):
         return value
+    if type(value) is str:
+        return _text(value)
+    if type(value) is int:
+        return _whole(value)
     if isinstance(value, Mapping):
         return plain(value)
     if isinstance(value, (list, tuple)):
@@ -99,5 +110,14 @@ def _plain(value: Any) -> Any:
         return repr(value) if type(converted) is type(value) else _plain(converted)
     for kind in (int, float, str):  # subclasses, such as enumerations, which no encoder knows
         if isinstance(value, kind):
-            return kind(value)
-    return repr(value)
+            return _plain(kind(value))
+    return _text(repr(value))
+
+
+def _whole(value: int) -> float:
+    if -(2**63) <= value < 2**63:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

@@ -14,6 +14,12 @@ from .context import PyTorchTrialContext
 from .lr import LRScheduler
 from .trial import PyTorchTrial
 
+_FORMS = {
+    "train_batch": (("batch", "epoch_idx", "batch_idx"), ("batch", "model", "epoch_idx", "batch_idx")),
+    "evaluate_batch": (("batch",), ("batch", "batch_idx")),
+    "evaluate_full_dataset": (("data_loader",), ("data_loader", "model")),
+}
+
 
 def build_trial(trial_class: type[PyTorchTrial], context: PyTorchTrialContext, **arguments: Any) -> PyTorchTrial:
     """Make a trial and, where it defines them, its model, optimizer and scheduler by `build_*` methods.
@@ -23,6 +29,7 @@ def build_trial(trial_class: type[PyTorchTrial], context: PyTorchTrialContext, *
     missing = sorted(getattr(trial_class, "__abstractmethods__", ()))
     if missing:
         raise TrialError(f"{trial_class.__name__} does not define {', '.join(missing)}; every PyTorchTrial must")
+    _must_take(trial_class, f"{trial_class.__name__}.__init__", (("context",),), **arguments)
     return complete_trial(trial_class(context, **arguments), context)
 
 
@@ -47,6 +54,21 @@ def check_trial(trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
     if batch == full:
         both = "both evaluate_batch and" if batch else "neither evaluate_batch nor"
         raise TrialError(f"{name} defines {both} evaluate_full_dataset; define exactly one of them")
+    for method, forms in _FORMS.items():
+        _must_take(getattr(trial, method), f"{name}.{method}", forms)
+
+
+def _must_take(function: Callable[..., Any], name: str, forms: tuple[tuple[str, ...], ...], **arguments: Any) -> None:
+    """Raise TrialError unless a function of the user's can be called in one of the forms."""
+    signature = inspect.signature(function)
+    for form in forms:
+        try:
+            signature.bind(*form, **arguments)
+            return
+        except TypeError:
+            continue
+    wanted = ", ".join(("self", *forms[0]))
+    raise TrialError(f"{name} takes {signature}; define it as {name.rpartition('.')[2]}({wanted})")
 
 
 def overrides(trial: PyTorchTrial, method: str) -> bool:
