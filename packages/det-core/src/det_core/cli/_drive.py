@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -175,9 +176,8 @@ def _say(result: dict[str, Any], failures: Failures) -> None:
         out.append(f"{which} checkpoint: {checkpoint['path']} (batch {checkpoint['batches']})")
         if checkpoint["loader"] and Path(checkpoint["path"]).is_dir():
             module, _, function = checkpoint["loader"].rpartition(".")
-            out.append(
-                f"load it: python3 -c \"from {module} import {function}; print({function}('{checkpoint['path']}'))\""
-            )
+            code = f"from {module} import {function}; print({function}({checkpoint['path']!r}))"
+            out.append(f'load it: {shlex.quote(sys.executable)} -c "{code}"')
     if state == "PAUSED" or (state == "ERROR" and failures.resumable):
         out.append(f"go on with: det resume {id}")
     elif state == "ERROR":
