@@ -71,6 +71,6 @@ class LRScheduler:
                 return int((done // aggregation) % self.frequency == 0)
             case LRScheduler.StepMode.STEP_EVERY_EPOCH if per_epoch:
                 # an epoch is over for the scheduler once the optimizers' next step lies in a later one
-                upcoming = (batch + aggregation) // per_epoch
-                return upcoming // self.frequency - batch // per_epoch // self.frequency
+                upcoming, counted = (batch + aggregation) // per_epoch, (batch if before else 0) // per_epoch
+                return upcoming // self.frequency - counted // self.frequency
         return 0
