@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -40,16 +42,31 @@ class SeededDataset(Dataset[Any]):
         return getattr(self.inner, name)
 
 
+LINGER_SECONDS = 10
+
+
 class WorkerInit:
-    """Shows the user's dataset, not ours, to `get_worker_info().dataset`, then calls the user's own `worker_init_fn`."""
+    """Prepares a loader's process, then calls the user's own `worker_init_fn`.
+
+    `get_worker_info().dataset` shows the user's dataset, not ours. Ctrl-C and SIGTERM, which reach a whole group of processes,
+    are for the training process, which needs more batches until it has saved: the first is ignored, the other ends this one later.
+    """
 
     def __init__(self, then: Callable[[int], None] | None) -> None:
         self._then = then
 
     def __call__(self, worker: int) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, _linger)
         info = get_worker_info()
         if info is not None and isinstance(info.dataset, SeededDataset):
             # torch freezes the object, and offers no other way to say what a worker's dataset is
             object.__setattr__(info, "dataset", info.dataset.inner)
         if self._then is not None:
             self._then(worker)
+
+
+def _linger(number: int, frame: object) -> None:
+    # A status of 0, and no death by the signal, as torch raises in the training process, wherever it is, for any other.
+    signal.signal(signal.SIGALRM, lambda number, frame: os._exit(0))
+    signal.alarm(signal.alarm(0) or LINGER_SECONDS)

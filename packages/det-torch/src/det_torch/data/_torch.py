@@ -131,7 +131,6 @@ def reading(
     dataset: Any = loader.dataset
     if loader.num_workers:
         dataset = SeededDataset(dataset, seed)
-        options["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
     return TorchDataLoader(dataset, **options)
 
 
@@ -147,6 +146,8 @@ def _common(loader: TorchDataLoader[Any], seed: int) -> dict[str, Any]:
     names += ["prefetch_factor"] if loader.num_workers else []
     names += ["in_order"] if hasattr(loader, "in_order") else []
     options = {name: getattr(loader, name) for name in names}
+    if loader.num_workers:
+        options["worker_init_fn"] = WorkerInit(loader.worker_init_fn)
     if getattr(loader, "pin_memory_device", ""):
         options["pin_memory_device"] = loader.pin_memory_device
     return options | {"generator": torch.Generator().manual_seed(derive(seed, -1))}
@@ -159,5 +160,5 @@ def shut_down(iterator: Any, loader: Any = None) -> None:
         end()
     elif isinstance(iterator, Generator):
         iterator.close()
-    if loader is not None and getattr(loader, "_iterator", None) is iterator:
+    if iterator is not None and getattr(loader, "_iterator", None) is iterator:
         loader._iterator = None  # or a loader with persistent workers would go on with dead ones

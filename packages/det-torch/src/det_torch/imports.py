@@ -1,0 +1,75 @@
+"""Importing the code of a checkpoint, whatever of the same name is imported already."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+_SHARED = {
+    "det_core",
+    "det_torch",
+    "determined",
+    "numpy",
+    "torch",
+}  # one of each, or classes would not be what they are
+
+
+@contextmanager
+def code_first(code_dir: Path) -> Iterator[None]:
+    """Let imports in the body find the modules of `code_dir` first, and import them anew.
+
+    Where modules of the same names were imported from elsewhere, those are put back at the end, and the new ones are known
+    to their users alone. Where there are none, the new ones stay, and `code_dir` stays on `sys.path`, for imports inside functions.
+    """
+    theirs = _clashing(code_dir)
+    path = list(sys.path)
+    for name in theirs:
+        del sys.modules[name]
+    sys.path.insert(0, str(code_dir))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        if theirs:
+            sys.path[:] = path
+            for name in [name for name in sys.modules if name.partition(".")[0] in _roots(theirs)]:
+                del sys.modules[name]
+            sys.modules.update(theirs)
+
+
+def _clashing(code_dir: Path) -> dict[str, ModuleType]:
+    """Return the modules that are imported from elsewhere and have a name of the code's, with all that is below them."""
+    names = (_names(code_dir) & sys.modules.keys()) - _SHARED
+    own = {name for name in names if not _within(sys.modules[name], code_dir)}
+    return {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] in own}
+
+
+def _names(code_dir: Path) -> set[str]:
+    """Return the names that can be imported from a directory; a folder without `__init__.py` hides no other package."""
+    files = {file.stem for file in code_dir.glob("*.py") if not file.stem.startswith("__")}
+    folders = {folder for folder in code_dir.iterdir() if folder.is_dir() and folder.name.isidentifier()}
+    return files | {
+        folder.name for folder in folders if (folder / "__init__.py").is_file() or _is_namespace(folder.name)
+    }
+
+
+def _is_namespace(name: str) -> bool:
+    return (
+        name in sys.modules
+        and getattr(sys.modules[name], "__file__", None) is None
+        and name not in sys.builtin_module_names
+    )
+
+
+def _within(module: ModuleType, code_dir: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    places = [file] if file else list(getattr(module, "__path__", []))
+    return any(Path(place).resolve().is_relative_to(code_dir.resolve()) for place in places)
+
+
+def _roots(modules: dict[str, ModuleType]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
