@@ -23,7 +23,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from ..environ import WorkerEnv
+from ..errors import DetError
 from ..plugins import Plugins
+from ..worker import work
 from .process import end_group, note_process
 
 
@@ -35,6 +38,7 @@ def main(argv: list[str]) -> int:
     try:
         for name in frameworks:
             plugins.frameworks()[name].load()
+        _import_the_rest(code_dir)
         reason = unfit(code_dir)
     except BaseException as error:  # a worker of its own will fail of it, and say so in the log of its run
         reason = f"{type(error).__name__}: {error}"
@@ -60,6 +64,16 @@ def unfit(code_dir: Path) -> str:
     return f"{threads} threads are running after the import" if threads > 1 else ""
 
 
+def _import_the_rest(code_dir: Path) -> None:
+    """Import what every worker comes to need later, and compile what it would compile."""
+    import encodings.idna  # noqa: F401 - of the first connection
+
+    from ..context_dir import code_files
+
+    with contextlib.suppress(DetError):
+        code_files(code_dir)
+
+
 def _fork_nothing() -> None:
     pid = os.fork()
     if pid == 0:
@@ -75,6 +89,7 @@ class _Server:
         self._children: dict[int, tuple[int, int]] = {}  # of each run, the process and its descriptor
         self._rest = b""
         self._alone = False  # the driver is gone
+        self._parsed: WorkerEnv | None = None
 
     def serve(self) -> None:
         """Fork and reap until the driver is gone and every worker has ended."""
@@ -100,6 +115,8 @@ class _Server:
             self._signal(request) if "signal" in request else self._fork(request)
 
     def _fork(self, request: dict[str, Any]) -> None:
+        if not self._parsed:
+            self._parsed = WorkerEnv.read(request["variables"])  # once here, for the tables that parsing makes
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -156,9 +173,6 @@ def _be_worker(request: dict[str, Any], plugins: Plugins, server: int) -> None:
 
 
 def _work(request: dict[str, Any], plugins: Plugins) -> int:
-    from ..environ import WorkerEnv
-    from ..worker import work
-
     env = WorkerEnv.read(os.environ)
     assert env is not None
     return work(env, request["entrypoint"], Path(request["code_dir"]), plugins=plugins)

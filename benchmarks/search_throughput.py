@@ -1,0 +1,216 @@
+"""Print how many trials a second a search gets through where each reports one number and ends, beside Ray Tune and Optuna.
+
+Every worker has torch imported. det and Ray Tune give each trial a process of its own; Optuna runs them as threads of one.
+Peers are compared where they are installed (`pip install 'ray[tune]' optuna`), alternated with det in every round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from det_core.store import Store
+
+# A framework plugin as a stranger would write it: its adapter imports torch and trains nothing.
+HOOKS = """
+    from det_core import Framework, hookimpl
+
+    @hookimpl
+    def det_frameworks():
+        yield Framework(name="reporter", trial="reporter:Trial", load=load, requires=("torch",))
+
+    def load():
+        from reporter_adapter import ReporterAdapter
+        return ReporterAdapter
+"""
+TRIAL = """
+    class Trial:
+        def __init__(self, run):
+            self.lr = run.hparams["lr"]
+"""
+ADAPTER = """
+    import torch
+    from det_core import Adapter
+
+    class ReporterAdapter(Adapter):
+        framework_version = str(torch.__version__)
+        batches_per_epoch = None
+
+        def __init__(self, trial):
+            self.trial = trial
+
+        @classmethod
+        def create(cls, trial, run):
+            return cls(trial(run))
+
+        def train(self, loop):
+            for _ in loop.batches(iter(int, 1)):
+                loop.step({})
+
+        def validate(self):
+            return {"loss": self.trial.lr}
+
+        def save(self, path):
+            (path / "nothing").touch()
+
+        def load(self, path):
+            pass
+"""
+MODEL = "import reporter\n\nclass Trial(reporter.Trial):\n    pass\n"
+CONFIG = """
+    name: throughput
+    entrypoint: model_def:Trial
+    hyperparameters: {{lr: {{type: log, minval: -5, maxval: 0}}}}
+    searcher: {{name: random, metric: loss, max_trials: {trials}, max_length: 1, max_concurrent_trials: {at_once}}}
+    checkpoint_policy: none
+"""
+RAY = """
+    import sys, tempfile, time
+    start = time.time()
+    import ray
+    from ray import tune
+    trials, at_once, reuse = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "reuse"
+    def trainable(config):
+        import time, torch
+        tune.report({"loss": config["lr"], "at": time.time()})
+    ray.init(num_cpus=at_once, include_dashboard=False, log_to_driver=False, logging_level="error")
+    tuner = tune.Tuner(
+        trainable,
+        param_space={"lr": tune.loguniform(1e-5, 1)},
+        tune_config=tune.TuneConfig(num_samples=trials, max_concurrent_trials=at_once, reuse_actors=reuse),
+        run_config=tune.RunConfig(verbose=0, storage_path=tempfile.mkdtemp()),
+    )
+    results = tuner.fit()
+    print(min(r.metrics["at"] for r in results) - start, time.time() - start, len(results))
+"""
+OPTUNA = """
+    import sys, tempfile, time
+    start = time.time()
+    import optuna, torch
+    trials, at_once, where = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    optuna.logging.disable_default_handler()
+    first = []
+    def objective(trial):
+        value = trial.suggest_float("lr", 1e-5, 1, log=True)
+        first.append(time.time())
+        return value
+    storage = f"sqlite:///{tempfile.mkdtemp()}/study.db" if where == "sqlite" else None
+    sampler = optuna.samplers.RandomSampler(seed=0)
+    study = optuna.create_study(storage=storage, sampler=sampler)
+    study.optimize(objective, n_trials=trials, n_jobs=at_once)
+    print(first[0] - start, time.time() - start, len(study.trials))
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """Seconds to the first result and to the end, and how many trials there were."""
+
+    first: float
+    whole: float
+    trials: int
+
+
+def det(trials: int, at_once: int) -> Result:
+    """Search with det: a new home, a process for each trial, the journal and the store included."""
+    with tempfile.TemporaryDirectory(prefix="det-bench-") as scratch:
+        root = Path(scratch)
+        write(root / "project", model_def=MODEL)
+        (root / "project" / "c.yaml").write_text(textwrap.dedent(CONFIG.format(trials=trials, at_once=at_once)))
+        site = write(root / "site", reporter_hooks=HOOKS, reporter=TRIAL, reporter_adapter=ADAPTER)
+        info = site / "reporter-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reporter\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[det]\nreporter = reporter_hooks\n")
+        env = {**os.environ, "DET_HOME": str(root / "home"), "PYTHONPATH": str(site), "DET_SLOTS_TOTAL": str(at_once)}
+        start = time.time()
+        command = [sys.executable, "-m", "det_core.cli", "run", str(root / "project" / "c.yaml"), "--quiet"]
+        subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
+        whole = time.time() - start
+        with Store.reader(root / "home") as store:
+            times = [report.time for report in store.metrics.read(experiment_id=1, group="validation")]
+    return Result(min(times) - start, whole, len(times))
+
+
+def peer(code: str, trials: int, at_once: int, how: str) -> Result:
+    """Search with a peer, in a process of its own."""
+    command = [sys.executable, "-c", textwrap.dedent(code), str(trials), str(at_once), how]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    first, whole, count = done.stdout.split()[-3:]
+    return Result(float(first), float(whole), int(count))
+
+
+def bare_forks(trials: int, at_once: int) -> Result:
+    """Fork a process that holds torch, so many times, one after the other: what no search can beat."""
+    code = textwrap.dedent(f"""
+        import os, time
+        start = time.time()
+        import torch
+        begun = time.time()
+        for _ in range({trials}):
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+        print(begun - start, time.time() - begun)
+    """)
+    first, whole = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    ).stdout.split()
+    return Result(float(first), float(whole), trials)
+
+
+def write(directory: Path, **modules: str) -> Path:
+    directory.mkdir(parents=True)
+    for name, text in modules.items():
+        (directory / f"{name}.py").write_text(textwrap.dedent(text))
+    return directory
+
+
+def contestants() -> dict[str, Callable[[int, int], Result]]:
+    found: dict[str, Callable[[int, int], Result]] = {"det": det, "bare forks": bare_forks}
+    if find_spec("ray") is not None:
+        found["Ray Tune"] = lambda trials, at_once: peer(RAY, trials, at_once, "new")
+        found["Ray Tune, actors reused"] = lambda trials, at_once: peer(RAY, trials, at_once, "reuse")
+    if find_spec("optuna") is not None:
+        found["Optuna, SQLite"] = lambda trials, at_once: peer(OPTUNA, trials, at_once, "sqlite")
+        found["Optuna, in memory"] = lambda trials, at_once: peer(OPTUNA, trials, at_once, "memory")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    tools = contestants()
+    results: dict[str, list[Result]] = {name: [] for name in tools}
+    for _ in range(options.rounds):
+        for name, search in tools.items():
+            results[name].append(search(options.trials, options.at_once))
+    ours = statistics.median(r.trials / r.whole for r in results["det"])
+    print(f"{options.trials} trials, {options.at_once} at once, medians of {options.rounds} rounds")
+    for name, found in results.items():
+        rates = [r.trials / r.whole for r in found]
+        rate = statistics.median(rates)
+        first, whole = (statistics.median(getattr(r, at) for r in found) for at in ("first", "whole"))
+        spread = f"{min(rates):.1f} to {max(rates):.1f}"
+        print(
+            f"{name}: {rate:.1f} trials/s ({spread}), {whole:.1f} s in all, first result after {first:.1f} s, "
+            f"det is {ours / rate:.2f} times as fast"
+        )
+
+
+if __name__ == "__main__":
+    main()
