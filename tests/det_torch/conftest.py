@@ -68,6 +68,7 @@ class Lab:
         self.root = root
         self.plugins = Plugins.installed(strict=True)
         self.storage = LocalStorage(root / "checkpoints")
+        self.host: Host  # of the run that is going on, or was the last
 
     def __call__(
         self,
@@ -79,7 +80,7 @@ class Lab:
         **info: Any,
     ) -> Ran:
         """Train to a length in batches."""
-        host = Host(length, preempt_at)
+        host = self.host = Host(length, preempt_at)
         framework, keep = self.plugins.frameworks()["torch"], Keep(storage=self.storage)
         stop = run_trial(framework, trial, self.info(**info), host, keep, schedule=lambda adapter: schedule)
         return Ran(stop, host)

@@ -15,16 +15,14 @@ _ARRAY, _NUMBER = "__numpy_array__", "__numpy_number__"
 def pack(value: Any) -> Any:
     """Return plain data for a value made of containers, tensors, numbers, text and numeric arrays; TypeError for others."""
     if type(value) is dict:
-        return {key: pack(inner) for key, inner in value.items()}
+        return {_plain(key): pack(inner) for key, inner in value.items()}
     if type(value) in (list, tuple):
         return type(value)(pack(inner) for inner in value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         return {_ARRAY: torch.from_numpy(value.copy())}
     if isinstance(value, np.number | np.bool_):
         return {_NUMBER: torch.from_numpy(np.array(value))}
-    if not state.is_plain(value):
-        raise TypeError(f"{type(value).__name__} is no plain data")
-    return value
+    return _plain(value)
 
 
 def unpack(value: Any) -> Any:
@@ -37,4 +35,10 @@ def unpack(value: Any) -> Any:
         return {key: unpack(inner) for key, inner in value.items()}
     if type(value) in (list, tuple):
         return type(value)(unpack(inner) for inner in value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if not state.is_plain(value):
+        raise TypeError(f"{type(value).__name__} is no plain data")
     return value

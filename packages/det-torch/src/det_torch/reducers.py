@@ -57,10 +57,10 @@ class FunctionReducer(MetricReducer):
         return self._function([value for values in dealt for value in values if value is not missing])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"values": pack(self._values)}
+        return {"values": self._values}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._values = unpack(state["values"])
+        self._values = list(state["values"])
 
 
 class Wrapped:
