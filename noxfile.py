@@ -92,7 +92,7 @@ def conformance(session: nox.Session) -> None:
     groups = [each for name in PACKAGES for each in nox.project.dependency_groups(PACKAGES[name], "test")]
     session.install(*constraints("det-torch"), "--force-reinstall", "--no-deps", *built)
     session.install(*constraints("det-torch"), *built, *groups)
-    session.run("pytest", "tests/contract", "-k", "Suite or suite or Test", *session.posargs)
+    session.run("pytest", "tests/contract", *session.posargs)
 
 
 @nox.session(python=PYTHON)
@@ -114,14 +114,17 @@ def docs(session: nox.Session) -> None:
 def chaos(session: nox.Session) -> None:
     """Kill workers and drivers at random, many times: a campaign."""
     install(session, "det-torch")
-    session.run("pytest", "tests/det_torch/test_exact_resume.py", "--kills=50", "-p", "no:timeout", *session.posargs)
+    campaigns = ["tests/det_torch/test_exact_resume.py", "tests/det_core/experiment/test_search_chaos.py"]
+    session.run("pytest", *campaigns, "--kills=20", "-o", "timeout=3600", *session.posargs)
 
 
 @nox.session(python=PYTHON)
 def fuzz(session: nox.Session) -> None:
     """Run every property test with many more examples: a campaign."""
     install(session, "det-core")
-    session.run("pytest", "tests/det_core", "-m", "property", "--hypothesis-profile=campaign", *session.posargs)
+    session.run(
+        "pytest", "tests/det_core", "-m", "hypothesis", "--examples-times=50", "-o", "timeout=3600", *session.posargs
+    )
 
 
 @nox.session(python=PYTHON)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["det_core.testing.plugin"]
 
@@ -22,6 +23,19 @@ LIMIT_SECONDS = 120
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=3, help="how often campaigns kill what they test (nox -s chaos: 20)")
+    parser.addoption("--examples-times", type=int, default=1, help="how many times as many examples property tests try")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let a campaign of fuzzing try more examples than each property test asks for."""
+    times = config.getoption("--examples-times")
+    for item in items:
+        test = getattr(item, "obj", None)
+        # Hypothesis keeps the settings of a test there; it has no public way to scale what a test sets itself.
+        before = getattr(test, "_hypothesis_internal_use_settings", None)
+        if times > 1 and before is not None:
+            more = settings(before, max_examples=before.max_examples * times)
+            test._hypothesis_internal_use_settings = more  # type: ignore[union-attr]
 
 
 @dataclass

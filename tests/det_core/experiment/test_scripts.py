@@ -243,3 +243,20 @@ def test_detached_experiments_run_in_the_background(det, project, wait_until):
     assert started["experiment"] == 1
     wait_until(lambda: det.json("show", "1")["experiment"]["state"] == "COMPLETED", "completion")
     assert history(det, 1) == WHOLE
+
+
+def test_a_trial_class_on_several_slots_is_refused_before_anything_is_made(det):
+    config = CONFIG.replace("python3 train.py", "train:Trial").replace("error}", "error, max_length: 1}")
+    write(det.cwd, const__yaml=config + "    resources: {slots_per_trial: 2}\n")
+    done = det("run", "const.yaml", status=2)
+    assert "resources.slots_per_trial is 2" in done.stderr
+    assert det.json("list") == []
+
+
+def test_a_script_is_started_once_with_all_its_slots(det):
+    write(
+        det.cwd,
+        const__yaml=CONFIG.replace("python3 train.py", "env") + "    resources: {slots_per_trial: 2}\n",
+    )
+    det("run", "const.yaml", env={"DET_SLOTS_TOTAL": "2"})
+    assert "DET_SLOT_IDS=[0, 1]" in det("logs", "1").stdout
