@@ -5,7 +5,7 @@ from __future__ import annotations
 from ._ledger import Ledger
 from ._make import make
 from ._method import Births, Method
-from ._objective import Objective
+from ._objective import Objective, read_number
 from ._rng import RandomState
 from ._search import Search
 from .base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
@@ -28,5 +28,6 @@ __all__ = [
     "Simulation",
     "Train",
     "make",
+    "read_number",
     "simulate",
 ]

@@ -1,0 +1,120 @@
+"""Optuna's samplers by the names that a configuration gives them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from det_core.errors import ConfigError, PluginError
+
+from .config import Optuna
+from .quiet import quiet
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A sampler: its class in `optuna.samplers`, what it needs beside Optuna, what it can do."""
+
+    sampler: str
+    needs: tuple[str, ...] = ()
+    startup: bool = True
+    two_metrics: bool = True
+
+
+_KINDS = {
+    "cmaes": _Kind("CmaEsSampler", ("cmaes",), two_metrics=False),
+    "gp": _Kind("GPSampler", ("scipy", "torch")),
+    "nsgaii": _Kind("NSGAIISampler", startup=False),
+    "qmc": _Kind("QMCSampler", ("scipy",), startup=False),
+    "random": _Kind("RandomSampler", startup=False),
+    "tpe": _Kind("TPESampler"),
+}
+_OURS = {"seed": "reproducibility.experiment_seed", "n_startup_trials": "searcher.startup_trials"}
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "dict[str, Any]": (dict,),
+    "float": (int, float),
+    "int": (int,),
+    "str": (str,),
+}
+
+
+def sampler_of(config: Optuna, seed: int) -> BaseSampler:
+    """Return the sampler of these settings.
+
+    PluginError where a package that it needs is missing, ConfigError where an option does not suit it.
+    """
+    kind = _KINDS[config.sampler]
+    _require("optuna", "searcher.name is 'optuna'")
+    for package in kind.needs:
+        _require(package, f"searcher.sampler is {config.sampler!r}")
+    _check_abilities(config, kind)
+    import optuna
+
+    sampler = getattr(optuna.samplers, kind.sampler)
+    options = dict(config.sampler_options)
+    _check_options(config.sampler, sampler, options)
+    if config.startup_trials is not None:
+        options["n_startup_trials"] = config.startup_trials
+    if config.sampler == "tpe":
+        options.setdefault("constant_liar", True)  # else trials that run at once are suggested next to one another
+    try:
+        with quiet():
+            made: BaseSampler = sampler(seed=seed, **options)
+    except ValueError as error:
+        raise ConfigError(f"searcher.sampler_options is {options}, which the sampler refuses: {error}") from None
+    return made
+
+
+def _require(package: str, because: str) -> None:
+    if find_spec(package) is None:
+        raise PluginError(f"{because}, which needs {package}, and that is not installed; try: pip install {package}")
+
+
+def _check_abilities(config: Optuna, kind: _Kind) -> None:
+    if config.startup_trials is not None and not kind.startup:
+        able = ", ".join(name for name, each in _KINDS.items() if each.startup)
+        raise ConfigError(
+            f"searcher.startup_trials is {config.startup_trials}, and the sampler {config.sampler} has no such phase; "
+            f"leave it out, or take one of {able}"
+        )
+    if config.second_metric is not None and not kind.two_metrics:
+        able = ", ".join(name for name, each in _KINDS.items() if each.two_metrics)
+        raise ConfigError(
+            f"searcher.second_metric is {config.second_metric!r}, and the sampler {config.sampler} takes one metric; "
+            f"leave it out, or take one of {able}"
+        )
+
+
+def _check_options(name: str, sampler: type, options: Mapping[str, Any]) -> None:
+    parameters = inspect.signature(sampler).parameters
+    kinds = {key: each for key, each in parameters.items() if key not in _OURS and _types(each)}
+    for key, value in options.items():
+        at = f"searcher.sampler_options.{key}"
+        if key in _OURS:
+            raise ConfigError(f"{at} is det's to give; set {_OURS[key]}")
+        if key not in parameters:
+            raise ConfigError(f"{at} is no option of the sampler {name}; it takes {', '.join(sorted(kinds))}")
+        if key not in kinds:
+            raise ConfigError(f"{at} is an object, which YAML cannot hold; give some of {', '.join(sorted(kinds))}")
+        if not _suits(value, kinds[key]):
+            raise ConfigError(f"{at} is {value!r}; the sampler {name} wants {kinds[key].annotation}")
+
+
+def _types(parameter: inspect.Parameter) -> tuple[type, ...]:
+    """Return what an option may be, as its annotation says; nothing where YAML cannot hold it."""
+    parts = [part.strip() for part in str(parameter.annotation).split("|")]
+    return tuple(each for part in parts for each in _PLAIN.get(part, ()))
+
+
+def _suits(value: Any, parameter: inspect.Parameter) -> bool:
+    if value is None:
+        return "None" in str(parameter.annotation)
+    types = _types(parameter)
+    return isinstance(value, types) and (not isinstance(value, bool) or bool in types)

@@ -1,0 +1,82 @@
+"""A study of Optuna's that can be written down as JSON and taken up again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from .quiet import quiet
+from .space import Space
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+    from optuna.study import Study
+
+Direction = Literal["minimize", "maximize"]
+
+
+class Suggestions:
+    """Asks a sampler for hyperparameters and tells it of results; trials are numbered 0, 1, 2, ... as they are asked for.
+
+    What is asked for and told is kept as a list, and a study taken up again goes through it anew: the samplers keep
+    generators, models and caches that only they can rebuild, and none of them need be unpickled.
+    """
+
+    def __init__(self, space: Space, sampler: BaseSampler, seed: int, smaller_is_better: Sequence[bool]) -> None:
+        import optuna
+
+        self._space = space
+        self._sampler = sampler
+        self._random = optuna.samplers.RandomSampler(seed=seed)
+        self._past: list[list[Any]] = []
+        directions: list[Direction] = ["minimize" if smaller else "maximize" for smaller in smaller_is_better]
+        with quiet():
+            self._study: Study = optuna.create_study(study_name="det", sampler=sampler, directions=directions)
+
+    def ask(self) -> dict[str, Any]:
+        """Return the hyperparameters of the next trial, as the sampler suggests them."""
+        self._past.append(["ask"])
+        return self._next(self._sampler)
+
+    def draw(self) -> dict[str, Any]:
+        """Return the hyperparameters of the next trial, drawn at random; the sampler learns of them all the same."""
+        self._past.append(["draw"])
+        return self._next(self._random)
+
+    def tell(self, trial: int, values: Sequence[float]) -> None:
+        """Take the results of a trial, all finite."""
+        self._past.append(["tell", trial, list(values)])
+        with quiet():
+            self._study.tell(trial, list(values))
+
+    def set_aside(self, trial: int) -> None:
+        """Take note that a trial's hyperparameters led nowhere; TPE keeps away from them, the others forget them."""
+        self._past.append(["set_aside", trial])
+        self._end(trial, "PRUNED")
+
+    def forget(self, trial: int) -> None:
+        """Take note that a trial has no result, which says nothing of its hyperparameters."""
+        self._past.append(["forget", trial])
+        self._end(trial, "FAIL")
+
+    def past(self) -> list[list[Any]]:
+        """Return what was asked for and told, in order."""
+        return [list(each) for each in self._past]
+
+    def relive(self, past: Iterable[Sequence[Any]]) -> None:
+        """Go through the past of another one of the same settings."""
+        for name, *arguments in past:
+            getattr(self, name)(*arguments)
+
+    def _next(self, sampler: BaseSampler) -> dict[str, Any]:
+        self._study.sampler = sampler
+        with quiet():
+            params = self._study.ask(self._space.distributions).params
+        self._study.sampler = self._sampler
+        return self._space.hparams(params)
+
+    def _end(self, trial: int, state: str) -> None:
+        from optuna.trial import TrialState
+
+        with quiet():
+            self._study.tell(trial, state=TrialState[state])
