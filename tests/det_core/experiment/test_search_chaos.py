@@ -1,6 +1,7 @@
 """Searches whose drivers and workers are killed at random moments.
 
-A sample runs by default; `--kills=20` (`nox -s chaos`) is the campaign. The seed of the moments is printed, and DET_CHAOS_SEED repeats it.
+A sample runs by default; `--kills=20` (`nox -s chaos`) is the campaign.
+The seed of the moments is printed, and DET_CHAOS_SEED repeats it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ import json
 import os
 import random
 import selectors
-import signal
 import socket
 import sys
 import threading
@@ -208,5 +207,4 @@ def _end(status: int) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main(sys.argv[1:]))

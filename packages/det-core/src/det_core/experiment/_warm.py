@@ -93,11 +93,12 @@ def _imported(tree: ast.AST, file: Path, code_dir: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) - node.level + 1] if node.level else ()
+            above = package[: max(0, len(package) - node.level + 1)] if node.level else ()
             base = ".".join([*above, *([node.module] if node.module else [])])
-            yield from ([base] if base else [])
-            yield from (f"{base}.{alias.name}".strip(".") for alias in node.names if node.level or not base)
-            yield from (f"{base}.{alias.name}" for alias in node.names if base and list(_files(base, code_dir)))
+            inside = [f"{base}.{alias.name}".strip(".") for alias in node.names]
+            yield from (name for name in (base, *inside) if name and any(_files(name, code_dir)))
+            if not node.level and not any(_files(base, code_dir)) and not (code_dir / base.replace(".", "/")).is_dir():
+                yield base
 
 
 def _sets_environment(node: ast.AST) -> bool:
