@@ -90,16 +90,21 @@ def assert_same_trial(det, killed: int, whole: int) -> None:
 
 
 def worker_of(det) -> int | None:
-    """Return the process that trains, where there is one."""
+    """Return the process that trains, where there is one: the leader of a session whose environment is the trial's."""
     marker = f"DET_HOME={det.home}".encode()
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and b"det_core.worker" in (entry / "cmdline").read_bytes():
-                if marker in (entry / "environ").read_bytes() and os.getpgid(int(entry.name)) == int(entry.name):
-                    return int(entry.name)
+            if entry.name.isdigit() and _trains(int(entry.name), marker):
+                return int(entry.name)
         except OSError:
             continue
     return None
+
+
+def _trains(pid: int, marker: bytes) -> bool:
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    environment = Path(f"/proc/{pid}/environ").read_bytes()
+    return b"det_core.worker" in command and marker in environment and os.getpgid(pid) == pid
 
 
 def is_over(driver: subprocess.Popen[str]) -> bool:
