@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import Self
 
 from det_core import At, DetError, Every
 
@@ -54,13 +53,6 @@ class TrainUnit:
     def scale(self, per_epoch: int | None) -> int:
         """Return how many batches a unit is."""
         return 1
-
-    @classmethod
-    def of(cls, value: Self | None) -> Self | None:
-        """Return a unit as it is; TypeError for anything else."""
-        if value is not None and not isinstance(value, TrainUnit):
-            raise TypeError(f"{value!r} is no unit; give Batch(n) or Epoch(n)")
-        return value
 
 
 class Batch(TrainUnit):
