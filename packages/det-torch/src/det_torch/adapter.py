@@ -245,6 +245,6 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         loader = self._run.build.data_loader(self.context, build, split)
         if loader is None or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
             raise TrialError(
-                f"{build.__name__} returned {type(loader).__name__}; return a data loader or an iterable of batches"
+                f"build_{split}_data_loader returned {type(loader).__name__}; return a data loader or an iterable of batches"
             )
         return loader

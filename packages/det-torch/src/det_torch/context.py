@@ -250,7 +250,8 @@ class PyTorchTrialContext:
 
     def current_train_epoch(self) -> int:
         """Return the epoch that is being trained, from 0."""
-        return self.current_train_batch() // self.batches_per_epoch if self.batches_per_epoch else 0
+        batch = self.current_train_batch()
+        return batch // self.batches_per_epoch if self.batches_per_epoch else 0
 
     def is_epoch_start(self) -> bool:
         """Return whether this is the first batch of an epoch."""
