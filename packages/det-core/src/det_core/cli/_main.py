@@ -92,7 +92,7 @@ def main(argv: list[str] | None = None) -> Any:
     except click.Abort:
         status = 130
     except click.ClickException as error:
-        error.show()
+        sys.stderr.write(f"det: {_one_line(error)}\n")
         status = 2
     except DetError as error:
         for line in str(error).splitlines():
@@ -102,3 +102,10 @@ def main(argv: list[str] | None = None) -> Any:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left; nothing more to say
         status = 0
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _one_line(error: click.ClickException) -> str:
+    """Say what is wrong with the command line, and which help says what would be right."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{text[:1].lower()}{text[1:]}; see {context.command_path} --help" if context else text

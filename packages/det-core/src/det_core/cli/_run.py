@@ -37,12 +37,13 @@ def run(
 
     DIRECTORY is by default the one that holds CONFIG. Ctrl-C checkpoints and pauses; a second Ctrl-C ends at once.
     """
-    from ..experiment import create
+    from ..experiment import check_slots, create
 
     loaded = load_config(settings, config, override, template)
     code = directory or config.absolute().parent
     if in_background and in_process:
         raise click.UsageError("--detach and --in-process contradict each other; choose one")
+    check_slots(loaded.config, settings.driver())
     with settings.store() as store:
         experiment = create(store, loaded.config, code, default_name=config.absolute().parent.name)
     if in_background:

@@ -8,7 +8,18 @@ from ._driver import Driver
 from ._reopen import reopen
 from ._settings import DriverSettings
 from ._settle import Failures
+from ._slots import check_slots
 from ._unit import unit_of
 from ._views import ExperimentView
 
-__all__ = ["Driver", "DriverSettings", "ExperimentView", "Failures", "create", "reopen", "storage_of", "unit_of"]
+__all__ = [
+    "Driver",
+    "DriverSettings",
+    "ExperimentView",
+    "Failures",
+    "check_slots",
+    "create",
+    "reopen",
+    "storage_of",
+    "unit_of",
+]

@@ -24,6 +24,7 @@ from ..protocol import Answer, Hello, Preempt, Word, decode_word, encode
 from ..searchers import Exit
 from ..store import ExperimentState, Lease, Store, TrialState, boot_id
 from . import _events as events
+from ._abandon import abandon
 from ._answers import answer
 from ._collect import collect_garbage
 from ._recover import adopt_spooled, end_leftovers
@@ -82,13 +83,21 @@ class Driver:
         """Drive the experiment; return the state that it ends in."""
         with Store(self._settings.home) as store, store.lock(self._id):
             self._store = store
-            self._begin()
             try:
-                with self._listening():
-                    self._drive()
-                return self._end()
-            finally:
-                self._end_everything()
+                return self._run()
+            except BaseException:
+                with suppress(DetError):  # the first error is the one to tell
+                    abandon(store, self._id)
+                raise
+
+    def _run(self) -> ExperimentState:
+        try:
+            self._begin()
+            with self._listening():
+                self._drive()
+            return self._end()
+        finally:
+            self._end_everything()
 
     def _begin(self) -> None:
         end_leftovers(self._store, self._id)

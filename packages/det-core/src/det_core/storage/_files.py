@@ -69,7 +69,7 @@ def room(uuid: str, directory: Path) -> Iterator[None]:
             next(path for path in (directory, *directory.absolute().parents) if path.exists())
         ).free
         number = error.errno if isinstance(error, OSError) else None
-        if number not in _FULL and free >= _NEARLY_FULL:
+        if number not in _FULL and (number is not None or free >= _NEARLY_FULL):
             raise
         reason = os.strerror(number) if number in _FULL else os.strerror(errno.ENOSPC)
         raise StorageError(

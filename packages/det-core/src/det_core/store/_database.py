@@ -106,6 +106,8 @@ class Database:
             return self._connection.execute(sql, parameters).fetchall()
         except sqlite3.IntegrityError:
             raise
+        except OverflowError as error:
+            raise StoreError("a number of an experiment or trial has at most 18 digits; det list shows them") from error
         except sqlite3.Error as error:
             raise self._explain(error) from error
 
