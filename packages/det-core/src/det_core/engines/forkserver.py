@@ -19,6 +19,8 @@ import socket
 import sys
 import threading
 import traceback
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,8 @@ def main(argv: list[str]) -> int:
         return 0
     gc.collect()
     gc.freeze()  # what is here already is never garbage; left alone, its pages stay shared
-    _Server(channel, plugins).serve()
+    with _finalizers_kept():
+        _Server(channel, plugins).serve()
     return 0
 
 
@@ -61,6 +64,19 @@ def unfit(code_dir: Path) -> str:
         _fork_nothing()  # libraries that can be forked, such as OpenBLAS, end their threads first
         threads = len(os.listdir("/proc/self/task"))
     return f"{threads} threads are running after the import" if threads > 1 else ""
+
+
+@contextlib.contextmanager
+def _finalizers_kept() -> Iterator[None]:
+    """Keep what was imported from being finalized by each fork at its exit, as it is the server's, and costly to take down."""
+    kept = [each for each in list(getattr(weakref.finalize, "_registry")) if each.atexit]  # noqa: B009 - it has no other list
+    for each in kept:
+        each.atexit = False
+    try:
+        yield
+    finally:
+        for each in kept:
+            each.atexit = True
 
 
 def _import_the_rest(code_dir: Path) -> None:
