@@ -19,7 +19,10 @@ def kept(metrics: Any) -> dict[str, Any]:
     if isinstance(metrics, torch.Tensor):
         return {"loss": _kept(metrics)}
     if isinstance(metrics, dict):
-        return {name: _kept(value) for name, value in metrics.items()}
+        return {
+            name: value.detach() if type(value) is torch.Tensor and value.requires_grad else _kept(value)
+            for name, value in metrics.items()
+        }
     if isinstance(metrics, (int, float)):
         return {"loss": metrics}
     raise TrialError(f"train_batch returned {type(metrics).__name__}; return the loss, or a dict of metrics by name")

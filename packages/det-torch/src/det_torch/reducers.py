@@ -131,7 +131,7 @@ class ReducerSet:
     ) -> MetricReducer:
         """Take in a reducer or a function; return what the trial updates. Raises TrialError for what is neither."""
         if not isinstance(reducer, MetricReducer):
-            if not callable(reducer) or isinstance(reducer, type):
+            if not callable(reducer) or (isinstance(reducer, type) and issubclass(reducer, MetricReducer)):
                 raise TrialError(f"wrap_reducer got {reducer!r}; give a function or an instance of MetricReducer")
             reducer = FunctionReducer(reducer)
         if any(wrapped.reducer is reducer for wrapped in self._wrapped):

@@ -1,0 +1,179 @@
+"""Two ranks, each in a thread: what they report together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from det_core import Backend, DistributedContext, Every, Keep, LocalHost, Ranks, Schedule, Target, run_trial
+from det_torch import DataLoader, PyTorchCallback, Reducer
+from det_torch.testing import OneVarTrial, Records
+
+SIZE = 2
+
+
+class Threads(Backend):
+    """One rank of those that meet at a barrier."""
+
+    def __init__(self, rank: int, barrier: threading.Barrier, values: list[Any]) -> None:
+        self.ranks = Ranks(rank=rank, size=SIZE)
+        self._barrier, self._values = barrier, values
+
+    def init(self) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        pass
+
+    def barrier(self) -> None:
+        self._barrier.wait()
+
+    def allgather(self, value: Any) -> list[Any]:
+        self._values[self.ranks.rank] = value
+        self._barrier.wait()
+        values = list(self._values)
+        self._barrier.wait()
+        return values
+
+    def broadcast(self, value: Any) -> Any:
+        return self.allgather(value)[0]
+
+
+def together(run: Callable[[int, DistributedContext], Any]) -> list[Any]:
+    """Call `run` on every rank at once."""
+    barrier, values = threading.Barrier(SIZE, timeout=60), [None] * SIZE
+
+    def one(rank: int) -> Any:
+        try:
+            return run(rank, DistributedContext.from_backend(Threads(rank, barrier, values)))
+        except BaseException:
+            barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(SIZE) as pool:
+        return list(pool.map(one, range(SIZE)))
+
+
+def reports(lab: Any, trial: type, length: int, **info: Any) -> list[dict[str, Any]]:
+    """Train on every rank; return what the chief reported, and on which ranks hooks were called."""
+    schedule = Schedule(report=Every(2), policy="none")
+
+    def run(rank: int, distributed: DistributedContext) -> LocalHost:
+        host = LocalHost(Target(n=length))
+        mine = replace(lab.info(**info), distributed=distributed, slots=SIZE)
+        framework = lab.plugins.frameworks()["torch"]
+        run_trial(framework, trial, mine, host, Keep(storage=lab.storage), schedule=lambda adapter: schedule)
+        return host
+
+    chief, other = together(run)
+    assert other.history == []
+    return [{"group": group, "at": batches, **metrics} for group, batches, metrics in chief.history]
+
+
+class Sharded(OneVarTrial):
+    """Reports the records it saw, in training and validation, one to a batch."""
+
+    calls: list[Any]
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.seen = context.wrap_reducer(list, name="seen")
+
+    def build_training_data_loader(self) -> Any:
+        return DataLoader(Records([1.0, 2.0, 3.0, 4.0]), batch_size=1)
+
+    def build_validation_data_loader(self) -> Any:
+        return DataLoader(Records([1.0, 2.0, 6.0]), batch_size=1)
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        self.seen.update(batch.item())
+        return {"x": batch.sum()}
+
+    def evaluate_batch(self, batch: Any) -> Any:
+        self.seen.update(batch.item())
+        return {"mean": batch.sum(), "most": batch.sum()}
+
+    def evaluation_reducer(self) -> Any:
+        return {"mean": Reducer.AVG, "most": Reducer.MAX}
+
+
+HPARAMS = {"global_batch_size": 2}
+
+
+def test_every_rank_has_its_share_and_the_reports_are_of_all(lab: Any) -> None:
+    """Batch i is for rank i modulo 2; what reducers gather comes in the order of the data."""
+    training, validation = reports(lab, Sharded, 2, hparams=HPARAMS)
+    assert (training["x"], training["seen"], training["epochs"]) == (2.5, [1.0, 2.0, 3.0, 4.0], 1.0)
+    assert (validation["mean"], validation["most"], validation["seen"]) == (3.0, 6.0, [1.0, 2.0, 6.0])
+
+
+def test_training_metrics_are_the_chiefs_own_where_that_is_asked(lab: Any) -> None:
+    config = {"optimizations": {"average_training_metrics": False}}
+    assert reports(lab, Sharded, 2, hparams=HPARAMS, config=config)[0]["x"] == 2.0
+
+
+def test_the_global_batch_is_dealt_to_the_ranks(lab: Any) -> None:
+    def sizes(rank: int, distributed: DistributedContext) -> Any:
+        from det_torch.context import PyTorchTrialContext
+
+        info = replace(lab.info(hparams={"global_batch_size": 7}), distributed=distributed)
+        context = PyTorchTrialContext(info, torch.device("cpu"))
+        with pytest.warns(UserWarning, match="global_batch_size 7 is no multiple of 2 ranks; 6 is used"):
+            return context.get_per_slot_batch_size(), context.get_global_batch_size()
+
+    assert [
+        sizes(rank, DistributedContext.from_backend(Threads(rank, threading.Barrier(1), []))) for rank in (0, 1)
+    ] == [
+        (3, 6),
+        (3, 6),
+    ]
+
+
+def test_a_full_evaluation_is_the_chiefs_with_all_of_the_data(lab: Any) -> None:
+    calls: list[int] = []
+
+    class Full(Sharded):
+        evaluate_batch = OneVarTrial.__mro__[1].evaluate_batch  # type: ignore[attr-defined]
+
+        def build_callbacks(self) -> dict[str, PyTorchCallback]:
+            return {"noting": Noting(calls, self.context.distributed.rank)}
+
+        def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
+            return {"sum": sum(batch.item() for batch in data_loader), "rank": self.context.distributed.rank}
+
+    validation = reports(lab, Full, 2, hparams=HPARAMS)[-1]
+    assert (validation["sum"], validation["rank"]) == (9.0, 0)
+    assert sorted(calls) == [
+        ("end", 0, 9.0),
+        ("end", 1, 9.0),
+        ("state", 0),
+        ("uploaded", 0),
+        ("uploaded", 1),
+        ("write", 0),
+    ]
+
+
+class Noting(PyTorchCallback):
+    """Notes on which ranks hooks are called."""
+
+    def __init__(self, calls: list[Any], rank: int) -> None:
+        self.calls, self.rank = calls, rank
+
+    def on_validation_end(self, metrics: dict[str, Any]) -> None:
+        self.calls.append(("end", self.rank, metrics["sum"]))
+
+    def state_dict(self) -> dict[str, Any]:
+        self.calls.append(("state", self.rank))
+        return {}
+
+    def on_checkpoint_write_end(self, checkpoint_dir: Any) -> None:
+        self.calls.append(("write", self.rank))
+
+    def on_checkpoint_upload_end(self, uuid: str) -> None:
+        self.calls.append(("uploaded", self.rank))
