@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..checkpoint import CheckpointRow, to_delete
-from ..config import ExperimentConfig
+from ..config import ExperimentConfig, StorageConfig
 from ..errors import StorageError
 from ..plugins import Plugins
 from ..storage import LocalStorage, Storage
@@ -26,7 +26,10 @@ def collect_garbage(
     store: Store, experiment_id: int, config: ExperimentConfig, plugins: Plugins, root: Path
 ) -> list[str]:
     """Delete the checkpoints that the configuration does not keep; return their uuids."""
-    keep = config.checkpoint_storage
+    chosen = config.checkpoint_storage
+    keep = (
+        chosen if isinstance(chosen, StorageConfig) else StorageConfig()
+    )  # a stranger's settings may say nothing of it
     searcher = config.searcher
     rows = [
         CheckpointRow(uuid=c.uuid, trial_id=c.trial_id, batches=c.batches, metric=c.metric)
@@ -35,9 +38,9 @@ def collect_garbage(
     ]
     doomed = to_delete(
         rows,
-        save_experiment_best=keep.save_experiment_best if keep else 0,
-        save_trial_best=keep.save_trial_best if keep else 1,
-        save_trial_latest=keep.save_trial_latest if keep else 1,
+        save_experiment_best=keep.save_experiment_best,
+        save_trial_best=keep.save_trial_best,
+        save_trial_latest=keep.save_trial_latest,
         smaller_is_better=searcher.smaller_is_better if searcher else True,
         protected=store.trials.sources(),
     )
