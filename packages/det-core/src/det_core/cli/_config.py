@@ -18,7 +18,7 @@ def config() -> None:
 
 
 @config.command()
-@click.option("--indent", type=int, default=2, show_default=True)
+@click.option("--indent", type=int, default=2, show_default=True, help="Spaces for each level.")
 def schema(indent: int) -> None:
     """Print the JSON Schema of configurations, for editors."""
     from ..config import schema as make

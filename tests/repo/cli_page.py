@@ -1,0 +1,90 @@
+"""Writes docs/reference/cli.md from the commands' own help: python tests/repo/cli_page.py."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from det_core.cli._main import det
+from det_core.cli._settings import Settings
+from det_core.plugins import Plugins
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
+HEAD = """\
+# Command line
+
+`det COMMAND --help` says what this page says. Every command works on the store in `$DET_HOME` (`~/.det`).
+
+| exit status | meaning |
+|---|---|
+| 0 | it was done; the experiment completed |
+| 1 | the training failed, or was canceled; a traceback is that of your code |
+| 2 | a mistake in what was asked, in one line; nothing was started |
+| 130 | the experiment was paused |
+
+Commands that take `--json` print JSON on the standard output, for programs; what people should read goes to the standard error.
+In a terminal `det run` and `det resume` redraw a table, elsewhere they print a line for each thing that happens. `NO_COLOR=1`
+leaves out colours. Completion in the shell: `eval "$(_DET_COMPLETE=bash_source det)"` (or `zsh_source`, `fish_source`).
+
+Commands that a plugin registers with [`det_commands`](hooks.md) are listed by `det --help`.
+"""
+
+
+class Builtin(Plugins):
+    """The plugins of core alone, so that the page does not depend on what else is installed."""
+
+    @classmethod
+    def here(cls) -> Plugins:
+        plugins = cls()
+        plugins.register_builtins()
+        return plugins
+
+
+def commands() -> Iterator[tuple[str, click.Command, click.Context]]:
+    """Yield every command of core with its full name, groups before what is in them."""
+    settings = Settings.read({})
+    settings.__dict__["plugins"] = Builtin.here()
+    yield from _below("det", det, click.Context(det, info_name="det", obj=settings))
+
+
+def _below(
+    name: str, command: click.Command, context: click.Context
+) -> Iterator[tuple[str, click.Command, click.Context]]:
+    yield name, command, context
+    if isinstance(command, click.Group):
+        for child in command.list_commands(context):
+            found = command.get_command(context, child)
+            assert found is not None
+            yield from _below(f"{name} {child}", found, click.Context(found, info_name=child, parent=context))
+
+
+def options(command: click.Command) -> list[click.Option]:
+    return [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+
+
+def render() -> str:
+    parts = [HEAD]
+    for name, command, context in commands():
+        if name == "det":
+            continue
+        parts.append(f"## {name}\n")
+        usage = " ".join([name, *command.collect_usage_pieces(context)])
+        parts += [f"`{usage}`\n", inspect.cleandoc(command.help or "") + "\n"]
+        listed = [option for option in options(command) if option.name != "version"]
+        if listed:
+            parts.append("\n".join(["| option | meaning |", "|---|---|", *map(_row, listed)]) + "\n")
+    return "\n".join(parts)
+
+
+def _row(option: click.Option) -> str:
+    names = [*option.opts, *option.secondary_opts]
+    value = "" if option.is_flag else " " + (option.metavar or option.type.name.upper().removesuffix(" RANGE"))
+    default = f" Default: {option.default}." if option.show_default else ""
+    return f"| {', '.join(f'`{name}{value}`' for name in names)} | {option.help or ''}{default} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
