@@ -85,3 +85,41 @@ def test_momentum_is_part_of_a_checkpoint(lab: Any) -> None:
 
 def test_a_checkpoint_without_waiting_gradients_holds_none(lab: Any) -> None:
     assert "gradients" not in lab.contents(lab(OneVarTrial, 2).checkpoints[2])
+
+
+class Freezing(OneVarTrial):
+    """Freezes its normalization with the second batch, as fine-tuning does."""
+
+    def __init__(self, context: Any) -> None:
+        self.context, self.settings = context, OneVar()
+        self.model = context.wrap_model(nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
+        self.optimizer = context.wrap_optimizer(torch.optim.SGD(self.model.parameters(), lr=0.01))
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        if batch_idx == 1:
+            self.model[1].eval()
+        return super().train_batch(batch, epoch_idx, batch_idx)
+
+
+@pytest.mark.parametrize("interrupted", [1, 3])
+def test_a_module_that_the_trial_froze_stays_frozen_in_a_resumed_run(lab: Any, interrupted: int) -> None:
+    """Its running means would move on, and the numbers with them."""
+    whole = lab(Freezing, 6)
+    first = lab(Freezing, 6, preempt_at=interrupted)
+    second = lab(Freezing, 6, checkpoint=first.checkpoints[interrupted])
+    assert {**first.losses, **second.losses} == whole.losses
+    assert second.validation == whole.validation
+
+
+def test_the_modes_of_another_trials_modules_are_not_taken_over(lab: Any) -> None:
+    """A warm start trains from its first batch, in training mode."""
+    frozen = lab(Freezing, 6, preempt_at=3).checkpoints[3]
+    modes: list[bool] = []
+
+    class Watched(Freezing):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            modes.append(self.model[1].training)
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    lab(Watched, 2, checkpoint=frozen, trial_id=2)
+    assert modes == [True, True]

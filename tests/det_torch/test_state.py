@@ -161,6 +161,16 @@ def test_nothing_is_run_while_reading(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "run" not in capsys.readouterr().out.split()
 
 
+def test_the_refusal_names_the_object_and_gives_no_advice_to_load_it_all_the_same(tmp_path: Path) -> None:
+    """torch's own message says that loading without `weights_only` would likely succeed."""
+    torch.save({"models_state_dict": [Evil()]}, tmp_path / state.FILE)
+    with pytest.raises(CheckpointError) as refused:
+        state.load(tmp_path)
+    assert "print" in str(refused.value)
+    assert "weights_only" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / state.FILE).write_bytes(b"not a checkpoint")
     with pytest.raises(CheckpointError, match="cannot be read safely"):

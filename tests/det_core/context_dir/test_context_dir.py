@@ -244,3 +244,17 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, what: str) -> None:
     assert done.stdout.startswith(f"the code directory {root}")
     assert "cannot be read: Permission denied: " in done.stdout
     assert str(closed) in done.stdout
+
+
+def test_what_runs_left_in_the_directory_is_no_code(tmp_path: Path) -> None:
+    """Or each checkpoint of a script that uses several storages would hold all those before it."""
+    tree(tmp_path, "model.py", "old/6f1d/code/model.py", "old/6f1d/weights", "tb/events.out.tfevents.17.host.1.0")
+    (tmp_path / "old" / "6f1d" / "manifest.json").write_text('{"uuid": "6f1d"}')
+    assert names(tmp_path) == ["model.py"]
+
+
+@pytest.mark.parametrize("manifest", ['{"name": "an extension of a browser"}', '["6f1d"]', "no JSON"])
+def test_a_manifest_of_something_else_is_code(tmp_path: Path, manifest: str) -> None:
+    tree(tmp_path, "6f1d/page.html")
+    (tmp_path / "6f1d" / "manifest.json").write_text(manifest)
+    assert names(tmp_path) == ["6f1d/manifest.json", "6f1d/page.html"]

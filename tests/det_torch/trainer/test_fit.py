@@ -284,6 +284,16 @@ def test_defect_5_checkpoints_below_the_working_directory_are_not_copied_into_ch
     assert [p.relative_to(code).as_posix() for p in code.rglob("*")] == ["helper.py"]
 
 
+def test_checkpoints_and_event_files_of_other_runs_are_not_copied_into_checkpoints_either(train):
+    """A script that takes turns with two storages copied each of them into the other, with all that it held."""
+    Path("helper.py").write_text("x = 1\n")
+    for storage in ("one", "two", "one"):
+        place = {"type": "shared_fs", "host_path": str(Path(storage).resolve())}
+        result = train(exp_conf={"checkpoint_storage": place}, max_length=Batch(1)).result
+    code = Path(result.latest.path, "code")
+    assert [p.relative_to(code).as_posix() for p in code.rglob("*")] == ["helper.py"]
+
+
 def test_defect_6_hyperparameters_are_kept_without_a_configuration(train):
     """They became null, so that the trial could not be made again."""
     result = train(hparams={"width": 7}, max_length=Batch(1)).result
@@ -375,3 +385,32 @@ def test_callbacks_are_called_in_their_documented_order(train, line):
         "written",
         "shutdown",
     ]
+
+
+def test_a_trial_of_the_oldest_api_is_trained_in_two_parts(tmp_path, monkeypatch):
+    """Its `train_batch` takes the model and only returns the loss."""
+    monkeypatch.chdir(tmp_path)
+
+    class Oldest(PyTorchTrial):
+        def build_model(self):
+            return nn.Linear(1, 1)
+
+        def optimizer(self, model):
+            return torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def build_training_data_loader(self):
+            return [torch.ones(2, 1)] * 2
+
+        def build_validation_data_loader(self):
+            return [torch.ones(2, 1)]
+
+        def train_batch(self, batch, model, epoch_idx, batch_idx):
+            return {"loss": model(batch).mean()}
+
+        def evaluate_batch(self, batch, model):
+            return {"loss": model(batch).mean()}
+
+    with det_torch.init() as context:
+        trainer = Trainer(Oldest(context), context)
+        first = trainer.fit(max_length=Batch(2)).validation[-1].metrics["loss"]
+        assert trainer.fit(max_length=Batch(4)).validation[-1].metrics["loss"] < first

@@ -1,10 +1,12 @@
 """The user's code: which files of a directory belong to an experiment, and copies of them.
 
-`.detignore` at the top holds patterns in gitignore's syntax. Links that lead out of the tree are refused.
+`.detignore` at the top holds patterns in gitignore's syntax. Links that lead out of the tree are refused. What runs leave in
+the tree, checkpoints and event files, is no code: a checkpoint that took it along would hold all those before it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -15,6 +17,7 @@ from .errors import DetError
 IGNORE_FILE = ".detignore"
 MAX_BYTES = 96 * 2**20
 _ALWAYS = ("__pycache__", "*.py[co]", ".git", ".hg", ".svn", ".ipynb_checkpoints", ".venv", ".nox", ".tox", ".DS_Store")
+_OF_RUNS = ("events.out.tfevents.*", "*.pt.trace.json")
 
 
 def code_files(root: Path) -> list[Path]:
@@ -72,9 +75,19 @@ def _walk(directory: Path, around: tuple[Path, ...], rules: _Rules) -> Iterator[
         if real in around:
             raise DetError(f"{path} is a link to a directory around it; remove it, or list it in {IGNORE_FILE}")
         if is_dir:
-            yield from _walk(path, (*around, real), rules)
+            if not _is_checkpoint(path):
+                yield from _walk(path, (*around, real), rules)
         elif entry.is_file():  # not a pipe, a socket or a link to nothing, such as an editor's lock
             yield relative
+
+
+def _is_checkpoint(directory: Path) -> bool:
+    """Tell whether a directory is a checkpoint: the manifest in it is of the directory's name."""
+    try:
+        manifest = json.loads((directory / "manifest.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("uuid") == directory.name
 
 
 def _unreadable(root: Path, error: PermissionError) -> DetError:
@@ -94,7 +107,7 @@ class _Rules:
         file = root / IGNORE_FILE
         try:
             lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-            self._spec = GitIgnoreSpec.from_lines([*_ALWAYS, *lines])
+            self._spec = GitIgnoreSpec.from_lines([*_ALWAYS, *_OF_RUNS, *lines])
         except PermissionError as error:
             raise _unreadable(root, error) from error
         except UnicodeDecodeError as error:

@@ -70,6 +70,8 @@ class TorchAdapter(Adapter[PyTorchTrial]):
             warnings.warn(self._stream.warning, stacklevel=1)
         for model in context.models:
             model.train()
+        if loop.done:
+            parts.set_evaluating(context.models, self._resume.get("evaluating", []))
         step = self._step()
         per_epoch = self.batches_per_epoch or 0
         epochs = callbacks.epochs and per_epoch
@@ -185,7 +187,9 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         self._callbacks("on_checkpoint_load_start", contents)
         parts.restore(self.context, contents)
         self._callbacks.restore(contents.get("callbacks", {}))
-        self._resume = {key: contents[key] for key in ("data", "gradients", "reducers") if key in contents}
+        self._resume = {
+            key: contents[key] for key in ("data", "gradients", "reducers", "evaluating") if key in contents
+        }
         parts.set_gradients(self.context.models, {})
         if self._run.first_batch:
             self._take_up()

@@ -1,4 +1,4 @@
-"""The parts of a trial, to and from a checkpoint: models, optimizers, schedulers, scaler, waiting gradients."""
+"""The parts of a trial, to and from a checkpoint: models and their modes, optimizers, schedulers, scaler, waiting gradients."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ def collect(context: PyTorchTrialContext) -> dict[str, Any]:
     gradients = {f"{index}.{name}": p.grad for index, name, p in _parameters(context.models) if p.grad is not None}
     if gradients:  # of batches whose step is still to come
         contents["gradients"] = gradients
+    evaluating = [[name for name, module in model.named_modules() if not module.training] for model in context.models]
+    if any(evaluating):  # such as a normalization that the trial has frozen
+        contents["evaluating"] = evaluating
     return contents
 
 
@@ -42,6 +45,14 @@ def set_gradients(models: Sequence[nn.Module], gradients: Mapping[str, Any]) -> 
     for index, name, parameter in _parameters(models):
         gradient = gradients.get(f"{index}.{name}")
         parameter.grad = None if gradient is None else gradient.to(parameter.device, parameter.dtype)
+
+
+def set_evaluating(models: Sequence[nn.Module], evaluating: Sequence[Sequence[str]]) -> None:
+    """Put the modules that are named for each model, and no other, out of training mode."""
+    for model, names in zip(models, evaluating, strict=False):
+        for name, module in model.named_modules():
+            if name in names:
+                module.training = False
 
 
 def _parameters(models: Sequence[nn.Module]) -> Iterator[tuple[int, str, nn.Parameter]]:

@@ -15,6 +15,7 @@ FILE = "state_dict.pth"
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.dtype, torch.device, torch.Size)
 _CONTAINERS = (dict, list, tuple, set, collections.OrderedDict, collections.Counter)
 _OLD_FILES = (FILE, "determined/state_dict.pth", "pedl/state_dict.pth", "checkpoint.pt")
+_UNPICKLER = "WeightsUnpickler error:"
 _OLD_KEYS = {
     "model_state_dict": "models_state_dict",
     "optimizer_state_dict": "optimizers_state_dict",
@@ -76,11 +77,17 @@ def load(directory: Path) -> dict[str, Any]:
         with torch.serialization.safe_globals(_allowed()):
             contents: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(
-            f"{file} cannot be read safely: {reason}; a checkpoint must hold tensors and plain data only"
+            f"{file} cannot be read safely: {_reason(error)}; a checkpoint must hold tensors and plain data only"
         ) from error
     return _plural(contents)
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong with a file, without torch's advice to load it all the same."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    told = next((line for line in lines if _UNPICKLER in line), lines[0])
+    return told.rpartition(_UNPICKLER)[2].strip().partition(". ")[0]
 
 
 def load_weights(model: torch.nn.Module, weights: Mapping[str, Any]) -> None:
