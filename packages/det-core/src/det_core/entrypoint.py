@@ -26,7 +26,7 @@ def load_trial(entrypoint: str, code_dir: Path) -> type:
         sys.path.insert(0, str(code_dir))
         importlib.invalidate_caches()
     _must_exist(module_name, entrypoint, code_dir)
-    found: object = importlib.import_module(module_name)
+    found: object = _imported(module_name, entrypoint)
     where = module_name
     for name in path.split("."):
         if not hasattr(found, name):
@@ -39,6 +39,20 @@ def load_trial(entrypoint: str, code_dir: Path) -> type:
             f"entrypoint {entrypoint!r} is no class but of type {type(found).__name__}; name a trial class"
         )
     return found
+
+
+def _imported(module_name: str, entrypoint: str) -> object:
+    """Import a module of the user's; a plugin of det's that it lacks is a sentence, all else passes through."""
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package.startswith("det_") and importlib.util.find_spec(package) is None:
+            raise EntrypointError(
+                f"entrypoint {entrypoint!r} imports {package}, which is not installed. "
+                f"Try: pip install {package.replace('_', '-')}"
+            ) from error
+        raise
 
 
 def _classes(found: object, module_name: str) -> list[str]:
