@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import textwrap
 from pathlib import Path
 
@@ -187,6 +188,30 @@ def test_the_death_of_the_driver_ends_the_server_after_its_workers_have_saved(pr
     slow.wait()
     wait_until(lambda: not is_running(server, birth), "the end of the server", 15)
     assert list((project.det.home / "experiments" / "1" / "spool").glob("*.json"))
+
+
+def test_a_second_ctrl_c_ends_a_search_whose_framework_is_still_being_imported(project, tmp_path, wait_until):
+    site = tmp_path / "site"
+    (site / "slow_hooks.py").write_text(
+        "from det_core import Framework, hookimpl\n"
+        "def load():\n"
+        "    import time\n"
+        "    open(__file__ + '.loading', 'w')\n"
+        "    time.sleep(100)\n"
+        "@hookimpl\n"
+        "def det_frameworks(): yield Framework(name='slow', trial='slow_framework:Trial', load=load)\n"
+    )
+    points = site / "fakes-1.0.dist-info" / "entry_points.txt"
+    points.write_text(points.read_text() + "slow = slow_hooks\n")
+    model = project.det.cwd / "model_def.py"
+    model.write_text("try: import slow_framework\nexcept ImportError: pass\n" + model.read_text())
+    driver = project.det.start("run", project.write(SEARCH), "--quiet", env=project.environ(1))
+    wait_until((site / "slow_hooks.py.loading").exists, "the import")
+    os.kill(driver.pid, signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        driver.wait(timeout=1)
+    os.kill(driver.pid, signal.SIGINT)
+    assert driver.wait(timeout=10) == 130
 
 
 def test_a_single_trial_is_not_forked(project, tmp_path):

@@ -28,6 +28,7 @@ class WarmWorkers:
         self._ended, self._fresh = ended, fresh
         self._lock = threading.RLock()
         self._runs: dict[int, RunSpec] = {}
+        self._started: set[int] = set()
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._listener: threading.Thread | None = None
@@ -53,7 +54,11 @@ class WarmWorkers:
     def signal(self, run_id: int, number: signal.Signals) -> None:
         """Signal a run's processes; harmless when they have ended."""
         with self._lock:
-            if run_id in self._runs:
+            if run_id not in self._runs:
+                return
+            if number == signal.SIGKILL and run_id not in self._started and self._server is not None:
+                self._server.kill()  # it is importing, and would hear of it when it is done
+            else:
                 self._tell({"run": run_id, "signal": int(number)})
 
     def close(self) -> None:
@@ -116,9 +121,13 @@ class WarmWorkers:
                 self._runs.clear()
             for spec in specs:
                 self._fresh(spec)
+        elif "started" in message:
+            with self._lock:
+                self._started.add(message["started"])
         elif "ended" in message:
             with self._lock:
                 self._runs.pop(message["ended"], None)
+                self._started.discard(message["ended"])
             self._ended(message["ended"], message["status"])
 
     def _lost(self, channel: socket.socket) -> None:
@@ -128,6 +137,7 @@ class WarmWorkers:
                 self._channel = None
             specs = list(self._runs.values())
             self._runs.clear()
+            self._started.clear()
         for spec in specs:
             noted = noted_process(spec.log_dir)
             if noted is not None and is_running(*noted):
