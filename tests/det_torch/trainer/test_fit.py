@@ -224,6 +224,30 @@ def test_a_frequency_that_cannot_be_meant_is_refused():
         pass
 
 
+def test_a_period_in_records_needs_a_batch_size(train):
+    conf = {"min_validation_period": {"records": 10}}
+    with pytest.raises(ValueError, match=r"a period of 10 records cannot be counted without a global_batch_size"):
+        train(Scored, exp_conf=conf, max_length=Batch(2))
+    result = train(Scored, {"global_batch_size": 2}, conf, max_length=Batch(10), checkpoint_policy="none").result
+    assert positions(result.validation) == [5, 10]
+
+
+def test_code_that_cannot_be_copied_is_left_out_and_training_goes_on(train):
+    train(max_length=Batch(1))
+    Path("outside.py").symlink_to("/etc/hostname")
+    with pytest.warns(UserWarning, match=r"the checkpoints of this run hold no code: .*outside.py is a link"):
+        result = train(max_length=Batch(2)).result
+    assert not Path(result.latest.path, "code").exists()
+
+
+def test_the_profilers_older_name_says_what_to_do(tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    with det_torch.init() as context:
+        trainer = Trainer(line(context), context)
+        with pytest.warns(UserWarning, match=r"has no effect; call fit\(profiling_enabled=True\)"):
+            trainer.configure_profiler(enabled=True)
+
+
 def test_an_epoch_needs_data_with_a_length(train):
     class Endless(Scored):
         def build_training_data_loader(self):

@@ -82,6 +82,11 @@ def test_without_any_length_it_is_a_mistake_in_one_line(det, project):
     assert "Traceback" not in det("logs", "1").stdout
 
 
+def test_several_slots_need_ranks_that_know_of_one_another(det, project):
+    project(config=CONFIG + "    resources: {slots_per_trial: 2}\n")
+    assert "this run has 2 slots; give init() a DistributedContext" in det("run", "const.yaml", status=2).stderr
+
+
 def test_test_mode_is_for_scripts_of_their_own(det, project):
     project(fit="test_mode=True")
     assert "try an experiment out with: det check CONFIG" in det("run", "const.yaml", status=2).stderr

@@ -88,10 +88,11 @@ class Trainer:
     def _start(self, latest: str | Path | None) -> Start:
         """Return where to begin: here, or under `det run` where the trial's own latest checkpoint comes first."""
         run, session, storage = self._context.run, self._home.session, self._home.storage
+        before = run.distributed.broadcast(self._latest)  # only the chief knows what was saved
         if session is None:
-            return find(latest or self._latest, storage)
+            return find(latest or before, storage)
         own = session.info("torch", run.distributed).checkpoint
-        start = find(self._latest or own or latest, storage)
+        start = find(before or own or latest, storage)
         if start.trial_id == session.info("torch", run.distributed).trial_id and start.uuid:
             return replace(start, seed=run.seed)
         # another trial's checkpoint is a warm start: its weights are taken, and batches are counted from 0
