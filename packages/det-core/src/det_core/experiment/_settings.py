@@ -10,12 +10,16 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class DriverSettings:
-    """`slots` is how many GPUs, or CPU workers where there are none, the machine has; `gpus` are their ids."""
+    """`slots` is how many GPUs, or CPU workers where there are none, the machine has; `gpus` are their ids.
+
+    `threads_chosen` says that the user has set `OMP_NUM_THREADS`.
+    """
 
     home: Path
     slots: int
     gpus: tuple[str, ...] = field(default=())
     engine: str = "local"
+    threads_chosen: bool = False
 
     @classmethod
     def detect(cls, environ: Mapping[str, str], *, home: Path, engine: str = "local") -> DriverSettings:
@@ -25,7 +29,7 @@ class DriverSettings:
         """
         gpus = _gpus(environ)
         slots = len(gpus) or int(environ.get("DET_SLOTS_TOTAL") or len(os.sched_getaffinity(0)))
-        return cls(home=home, slots=slots, gpus=gpus, engine=engine)
+        return cls(home=home, slots=slots, gpus=gpus, engine=engine, threads_chosen="OMP_NUM_THREADS" in environ)
 
 
 def _gpus(environ: Mapping[str, str]) -> tuple[str, ...]:

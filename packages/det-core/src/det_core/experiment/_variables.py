@@ -53,7 +53,7 @@ def _threads(state: State, settings: DriverSettings) -> dict[str, str]:
     """Share the cores among CPU trials that may run at once; by the configuration alone, as threads change sums."""
     searcher = state.config.searcher
     concurrent = getattr(searcher, "max_concurrent_trials", None)
-    if settings.gpus or concurrent is None or "OMP_NUM_THREADS" in os.environ:
+    if settings.gpus or concurrent is None or settings.threads_chosen:
         return {}
     slots = max(1, state.config.resources.slots_per_trial)
     at_once = min(concurrent or settings.slots, max(1, settings.slots // slots))
