@@ -31,12 +31,13 @@ _SCALARS: tuple[tuple[str, str, str], ...] = (
     ("merge", r"<<", "<"),
 )
 _PATTERNS = {f"{_CORE}{name}": re.compile(rf"(?:{pattern})\Z") for name, pattern, _ in _SCALARS}
-RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = {
+    start.replace("\0", ""): [
+        (f"{_CORE}{name}", _PATTERNS[f"{_CORE}{name}"]) for name, _, starts in _SCALARS if start in starts
+    ]
+    for start in dict.fromkeys("".join(starts for _, _, starts in _SCALARS))
+}
 """By a scalar's first character, the tags it may have and the patterns of these: YAML 1.2's core schema."""
-for _name, _, _starts in _SCALARS:
-    for _start in _starts:
-        _tag = f"{_CORE}{_name}"
-        RESOLVERS.setdefault(_start.replace("\0", ""), []).append((_tag, _PATTERNS[_tag]))
 
 
 @dataclass
