@@ -1,0 +1,121 @@
+"""Every distribution has the same shape, and what it promises."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
+HEAVY = ("jax", "keras", "lightning", "numpy", "optuna", "pandas", "scipy", "sklearn", "tensorflow", "torch")
+UNBOUNDED = re.compile(r"^[A-Za-z0-9_.-]+(\[[\w,]+\])?$")
+
+
+def project(package: Path) -> dict:
+    return tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def import_name(package: Path) -> str:
+    return package.name.replace("-", "_")
+
+
+def in_a_process(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+each = pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+
+
+@each
+def test_the_metadata_is_complete_and_of_one_kind(package: Path) -> None:
+    about = project(package)
+    assert about["build-system"]["build-backend"] == "hatchling.build"
+    found = about["project"]
+    assert found["name"] == package.name
+    assert found["license"] == "Apache-2.0"
+    assert found["requires-python"] == ">=3.11"
+    assert found["readme"] == "README.md"
+    assert 20 < len(found["description"]) < 140
+    assert "test" in about["dependency-groups"]
+
+
+@each
+def test_its_version_is_that_of_the_module(package: Path) -> None:
+    source = (package / "src" / import_name(package) / "__init__.py").read_text(encoding="utf-8")
+    assert re.search(r'^__version__ = "(.+)"$', source, re.MULTILINE)[1] == project(package)["project"]["version"]
+
+
+@each
+def test_every_requirement_has_a_lower_bound_and_core_an_upper_one(package: Path) -> None:
+    found = project(package)["project"]
+    listed = [*found["dependencies"], *(r for extra in found.get("optional-dependencies", {}).values() for r in extra)]
+    assert [requirement for requirement in listed if UNBOUNDED.match(requirement)] == []
+    assert [r for r in listed if r.startswith("det-") and not re.search(r">=.*<", r)] == []
+
+
+@each
+def test_it_is_typed_and_has_a_readme_of_its_own(package: Path) -> None:
+    assert (package / "src" / import_name(package) / "py.typed").is_file()
+    readme = (package / "README.md").read_text(encoding="utf-8")
+    assert readme.startswith(f"# {package.name}\n")
+    assert "```" in readme
+
+
+@each
+def test_its_hook_module_imports_nothing_heavy(package: Path) -> None:
+    for module in project(package)["project"].get("entry-points", {}).get("det", {}).values():
+        code = f"import sys, {module}; print(sorted(m for m in {HEAVY} if m in sys.modules))"
+        assert in_a_process(code) == "[]"
+
+
+@each
+def test_it_is_in_the_table_of_the_readme_with_its_version(package: Path) -> None:
+    row = next(line for line in (ROOT / "README.md").read_text().splitlines() if f"](packages/{package.name})" in line)
+    assert f"`{import_name(package)}`" in row
+    assert row.endswith(f"| {project(package)['project']['version']} |")
+
+
+def test_the_readme_says_of_no_package_that_it_exists_when_it_does_not() -> None:
+    linked = re.findall(r"\]\(packages/([\w-]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert sorted(linked) == sorted(package.name for package in PACKAGES)
+
+
+def test_core_and_its_command_import_no_framework() -> None:
+    code = f"""
+import sys, det_core, det_core.cli
+from det_core.plugins import Plugins
+Plugins.installed(strict=True)
+print(sorted(m for m in {HEAVY} if m in sys.modules))
+"""
+    assert in_a_process(code) == "[]"
+
+
+def test_importing_core_imports_none_of_what_it_needs_later() -> None:
+    later = ("click", "fsspec", "msgspec", "packaging", "pathspec", "pluggy", "rich", "sqlite3", "yaml")
+    assert in_a_process(f"import sys, det_core; print(sorted(m for m in {later} if m in sys.modules))") == "[]"
+
+
+def test_the_help_of_the_command_imports_none_of_what_it_does_not_show() -> None:
+    code = f"""
+import sys
+sys.argv = ["det", "--help"]
+from det_core.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+print(sorted(m for m in {(*HEAVY, "fsspec", "rich", "sqlite3", "yaml")} if m in sys.modules))
+"""
+    assert in_a_process(code).splitlines()[-1] == "[]"
+
+
+def test_there_is_a_changelog_with_every_package() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert [package.name for package in PACKAGES if f"`{package.name}`" not in text] == []

@@ -1,0 +1,69 @@
+"""What is written in the repository: sizes, paths, words."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LONGEST = 300
+LONG = {
+    "packages/det-core/src/det_core/loop.py": "the schedule of a run is one thing, to be read from top to bottom",
+    "packages/det-core/src/det_core/plugins.py": "the typed face has one method for each group of hooks",
+    "packages/det-core/src/det_core/experiment/_driver.py": "one thread that hears everything in order: its steps belong together",
+    "packages/det-torch/src/det_torch/context.py": "the methods of PyTorchTrialContext are an API that its users know",
+}
+"""Source files past the limit, each with its reason."""
+
+PLACES = re.compile(r"(?<![\w.~])/(?:work|root|Users|private|opt|workspace)/")
+NOT_OURS = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """Return the files that git knows, or all where there is no git, as in a source distribution."""
+    listed = subprocess.run(["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, text=True, check=False)
+    names = [name for name in listed.stdout.split("\0") if name]
+    if listed.returncode:
+        names = [str(path.relative_to(ROOT)) for pattern in patterns for path in ROOT.rglob(pattern) if path.is_file()]
+    return [ROOT / name for name in names if (ROOT / name).is_file()]
+
+
+TEXTS = [p for p in tracked("*.py", "*.md", "*.toml", "*.yaml", "*.ini", "*.txt", ".ci/*") if p != Path(__file__)]
+
+
+def test_source_files_are_short_or_listed_with_a_reason() -> None:
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in tracked("packages/*.py")
+    }
+    assert {name: n for name, n in lengths.items() if n > LONGEST and name not in LONG} == {}
+    assert [name for name in LONG if lengths.get(name, 0) <= LONGEST] == [], "short again: take them off the list"
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_names_places_of_somebodys_machine(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [f"{n}: {line}" for n, line in enumerate(lines, 1) if PLACES.search(line)] == []
+
+
+def test_nothing_is_left_to_be_done_in_a_comment() -> None:
+    left = [
+        f"{path.relative_to(ROOT)}:{n}: {line.strip()}"
+        for path in TEXTS
+        for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if NOT_OURS.search(line)
+    ]
+    assert left == []
+
+
+def test_every_suppression_says_which_rule_it_suppresses() -> None:
+    bare = [
+        f"{path.relative_to(ROOT)}:{n}"
+        for path in tracked("packages/*.py")
+        for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(r"# (noqa|type: ignore)(?![:\[])", line)
+    ]
+    assert bare == []
