@@ -41,6 +41,7 @@ def _bars(axes: Any, simulation: Simulation) -> None:
         left, width = segment.start, segment.end - segment.start
         axes.barh(segment.slot, width, left=left, height=0.9, color=f"C{segment.trial % 10}", edgecolor="white", lw=0.3)
     axes.set_ylabel("slot")
+    axes.yaxis.get_major_locator().set_params(integer=True)
 
 
 def _in_use(axes: Any, simulation: Simulation) -> None:

@@ -57,6 +57,7 @@ def _parallel(
         for value, height in _ends(values, place):
             axes.annotate(_short(value), (at, height), textcoords="offset points", xytext=(4, 0), fontsize=7)
     axes.set_xticks(range(len(columns)), list(columns))
+    axes.set_xlim(-0.2, len(columns) - 0.7)
     axes.set_yticks([])
 
 
