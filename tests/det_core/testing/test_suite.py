@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 pytest_plugins = ["pytester"]
@@ -44,7 +46,9 @@ QUICKLY = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester):
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
+    for name in ("kit", "test_it"):  # of a test before
+        monkeypatch.delitem(sys.modules, name, raising=False)
     pytester.makeconftest('pytest_plugins = ["det_core.testing.plugin"]')
     pytester.makepyfile(kit=IN_KIT)
 
