@@ -47,7 +47,7 @@ def rank(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
-@pytest.mark.parametrize("package", public_packages(), ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", list(public_packages()), ids=lambda package: package.__name__)
 def test_all_is_sorted_and_every_name_in_it_exists(package: ModuleType) -> None:
     names = getattr(package, "__all__", None)
     if names is None:
@@ -56,7 +56,7 @@ def test_all_is_sorted_and_every_name_in_it_exists(package: ModuleType) -> None:
     assert [name for name in names if not hasattr(package, name)] == []
 
 
-@pytest.mark.parametrize("package", public_packages(), ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", list(public_packages()), ids=lambda package: package.__name__)
 def test_nothing_public_is_missing_from_all(package: ModuleType) -> None:
     """What an `__init__` imports from its package and does not use itself is what it makes public."""
     body = tree(Path(str(package.__file__)))
