@@ -14,7 +14,7 @@ def det_frameworks() -> Iterator[Framework]:
         name="torch",
         trial="det_torch:PyTorchTrial",
         load=_load,
-        requires=("torch>=2.1",),
+        requires=("torch>=2.6",),
         capabilities=frozenset({"aggregation"}),
         loader="det_torch.load_trial_from_checkpoint_path",
     )
