@@ -29,6 +29,7 @@ PEERS = {
     "ignite": "ignite",
     "accelerate": "accelerate",
     "skorch": "skorch",
+    "transformers": "transformers",
 }
 
 
@@ -58,7 +59,10 @@ def compare(name: str, pairs: int, steps: int) -> None:
         cpu.append(times[name]["cpu"] / times["bare"]["cpu"])
         wall.append(times[name]["wall"] / times["bare"]["wall"])
     bare = child("bare", steps)["cpu"] / steps * 1e6
-    print(f"{name:10} CPU {shown(cpu)}   wall {shown(wall)}   ({pairs} pairs; a bare step takes {bare:.0f} us)", flush=True)
+    print(
+        f"{name:10} CPU {shown(cpu)}   wall {shown(wall)}   ({pairs} pairs; a bare step takes {bare:.0f} us)",
+        flush=True,
+    )
 
 
 def shown(ratios: list[float]) -> str:
@@ -327,6 +331,43 @@ def skorch(steps: int) -> dict[str, float]:
     return clock.result
 
 
+def transformers(steps: int) -> dict[str, float]:
+    import torch
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    model, loss_of, data = parts()
+    clock = Clock(steps)
+
+    class Module(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, inputs: Any, labels: Any) -> dict[str, Any]:
+            scores = self.model(inputs)
+            return {"loss": loss_of(scores, labels), "logits": scores}
+
+    class Ticks(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            clock.tick(state.global_step)
+
+    arguments = TrainingArguments(
+        output_dir="out",
+        use_cpu=True,
+        max_steps=clock.steps,
+        per_device_train_batch_size=BATCH,
+        logging_steps=PERIOD,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        optim="sgd",
+        max_grad_norm=0.0,
+    )
+    rows = [{"inputs": inputs, "labels": label} for inputs, label in zip(*data.tensors, strict=True)]
+    Trainer(model=Module(), args=arguments, train_dataset=rows, callbacks=[Ticks()]).train()
+    return clock.result
+
+
 CHILDREN: dict[str, Callable[[int], dict[str, float]]] = {
     "bare": bare,
     "det": det,
@@ -335,6 +376,7 @@ CHILDREN: dict[str, Callable[[int], dict[str, float]]] = {
     "ignite": ignite,
     "accelerate": accelerate,
     "skorch": skorch,
+    "transformers": transformers,
 }
 
 if __name__ == "__main__":
