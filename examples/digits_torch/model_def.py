@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import Dataset
 
-from det_torch import DataLoader, LRScheduler, PyTorchTrial
+from det_torch import DataLoader, LRScheduler, PyTorchCallback, PyTorchTrial
 
 
 class Digits(Dataset):
@@ -32,9 +32,28 @@ class Digits(Dataset):
         return image.flatten(), self.labels[index]
 
 
+class OwnOptimizerSettings(PyTorchCallback):
+    """Makes a copy in population-based training (pbt.yaml) train with its own settings, not those of its parent's optimizer."""
+
+    def __init__(self, **settings: float) -> None:
+        self.settings = settings
+
+    def on_checkpoint_load_start(self, checkpoint) -> None:
+        for group in checkpoint["optimizers_state_dict"][0]["param_groups"]:
+            if group["initial_lr"] != self.settings["lr"]:
+                decay = group["lr"] / group["initial_lr"]
+                group["initial_lr"], group["lr"] = self.settings["lr"], self.settings["lr"] * decay
+            group["momentum"], group["weight_decay"] = self.settings["momentum"], self.settings["weight_decay"]
+
+
 class DigitsTrial(PyTorchTrial):
     def __init__(self, context) -> None:
         self.context = context
+        self.settings = {
+            "lr": context.get_hparam("lr"),
+            "momentum": context.get_hparam("momentum"),
+            "weight_decay": context.get_hparams().get("weight_decay", 0.0),
+        }
         hidden = context.get_hparam("hidden")
         self.model = context.wrap_model(
             nn.Sequential(
@@ -44,16 +63,15 @@ class DigitsTrial(PyTorchTrial):
                 nn.Linear(hidden, 10),
             )
         )
-        self.optimizer = context.wrap_optimizer(
-            torch.optim.SGD(
-                self.model.parameters(), lr=context.get_hparam("lr"), momentum=context.get_hparam("momentum")
-            )
-        )
+        self.optimizer = context.wrap_optimizer(torch.optim.SGD(self.model.parameters(), **self.settings))
         context.wrap_lr_scheduler(
             torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=0.95),
             LRScheduler.StepMode.STEP_EVERY_EPOCH,
         )
         self.loss = nn.CrossEntropyLoss()
+
+    def build_callbacks(self):
+        return {"own_settings": OwnOptimizerSettings(**self.settings)}
 
     def build_training_data_loader(self):
         return DataLoader(
