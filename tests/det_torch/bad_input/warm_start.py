@@ -45,8 +45,8 @@ def _command(request: dict[str, Any]) -> None:
         file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(file, number)
         os.close(file)
-    sys.stdout = open(1, "w", closefd=False)
-    sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - open to the end of the process
+    sys.stderr = open(2, "w", closefd=False, errors="backslashreplace")  # noqa: SIM115 - likewise
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])

@@ -53,7 +53,7 @@ def detach(settings: Settings, experiment: int, *, as_json: bool) -> None:
         log = store.experiment_dir(experiment) / "driver.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "det_core.cli", "resume", str(experiment)],
+            [sys.executable, "-P", "-m", "det_core.cli", "resume", str(experiment)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -30,4 +30,4 @@ def tensorboard(settings: Settings, experiment: tuple[int, ...], port: int | Non
     arguments = ["--logdir_spec", spec] if len(places) > 1 else ["--logdir", str(next(iter(places.values())))]
     if port is not None:
         arguments += ["--port", str(port)]
-    os.execv(sys.executable, [sys.executable, "-m", "tensorboard.main", *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "tensorboard.main", *arguments])

@@ -21,16 +21,18 @@ class InProcessEngine(Engine):
     def __init__(self, ended: Ended) -> None:
         super().__init__(ended)
         self._runs: queue.SimpleQueue[RunSpec | None] = queue.SimpleQueue()
+        self._started: set[int] = set()
 
     def start(self, spec: RunSpec) -> None:
         if not spec.trial_class:
             raise DetError(
                 f"--in-process trains trial classes, and the entrypoint is {spec.entrypoint!r}; leave it out"
             )
+        self._started.add(spec.run_id)
         self._runs.put(spec)
 
     def terminate(self, run_id: int) -> None:
-        if threading.current_thread() is not threading.main_thread():
+        if run_id in self._started and threading.current_thread() is not threading.main_thread():
             os.kill(os.getpid(), signal.SIGTERM)
 
     def kill(self, run_id: int) -> None:
@@ -56,4 +58,5 @@ class InProcessEngine(Engine):
                 status = 1
             finally:
                 os.chdir(here)
+                self._started.discard(spec.run_id)
             self.ended(spec.run_id, status)

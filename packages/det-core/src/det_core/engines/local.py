@@ -82,12 +82,15 @@ class LocalEngine(Engine):
 
 
 def command(spec: RunSpec, guard: int) -> list[str]:
-    """Return the argv of a run's process: the startup hook is sourced first where there is one."""
+    """Return the argv of a run's process: the startup hook is sourced first where there is one.
+
+    `-P` keeps the user's modules from taking the names of those that det imports, such as `queue`.
+    """
     if spec.trial_class:
-        argv = [sys.executable, "-m", "det_core.worker", str(spec.entrypoint)]
+        argv = [sys.executable, "-P", "-m", "det_core.worker", str(spec.entrypoint)]
     else:
         script = spec.entrypoint if isinstance(spec.entrypoint, str) else shlex.join(spec.entrypoint)
-        argv = [sys.executable, "-m", "det_core.engines.guard", str(guard), "--", "/bin/sh", "-c", script]
+        argv = [sys.executable, "-P", "-m", "det_core.engines.guard", str(guard), "--", "/bin/sh", "-c", script]
     if (spec.code_dir / HOOK).is_file():
         return [
             "/bin/bash",

@@ -31,6 +31,7 @@ class Database:
             self._connection = self._connect()
             with ExitStack() as undo:
                 undo.callback(self._connection.close)
+                self._check_version(migrations)  # before anything of a newer store is changed
                 self._set_up()
                 self._migrate(migrations)
                 undo.pop_all()
@@ -61,12 +62,7 @@ class Database:
         return os.access(self.path.parent, os.W_OK) and os.access(self.path, os.W_OK)
 
     def _migrate(self, migrations: Sequence[Sequence[str]]) -> None:
-        version = self._version()
-        if version > len(migrations):
-            raise StoreError(
-                f"{self.path} has schema version {version}, newer than the {len(migrations)} that this det knows; "
-                "upgrade det-core"
-            )
+        version = self._check_version(migrations)
         if version == len(migrations):
             return
         if self.readonly:
@@ -77,6 +73,15 @@ class Database:
                 for statement in migrations[number]:
                     self._connection.execute(statement)
                 self._connection.execute(f"PRAGMA user_version = {number + 1}")
+
+    def _check_version(self, migrations: Sequence[Sequence[str]]) -> int:
+        version = self._version()
+        if version > len(migrations):
+            raise StoreError(
+                f"{self.path} has schema version {version}, newer than the {len(migrations)} that this det knows; "
+                "upgrade det-core"
+            )
+        return version
 
     def _have_it_migrated(self, version: int, migrations: Sequence[Sequence[str]]) -> None:
         if not self._writable():

@@ -1,0 +1,149 @@
+"""Stores that cannot be used, and experiments that are not there or not free."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def garbage(home: Path) -> None:
+    home.mkdir()
+    home.joinpath("det.db").write_bytes(os.urandom(5000))
+
+
+def newer(home: Path) -> None:
+    home.mkdir()
+    with sqlite3.connect(home / "det.db") as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+
+
+def a_directory(home: Path) -> None:
+    home.joinpath("det.db").mkdir(parents=True)
+
+
+def a_file(home: Path) -> None:
+    home.write_text("")
+
+
+DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "no database": (
+        garbage,
+        "{db} is not a store of det (file is not a database); move it away, or choose another home",
+    ),
+    "a newer schema": (newer, "{db} has schema version 99, newer than the 1 that this det knows; upgrade det-core"),
+    "a directory": (
+        a_directory,
+        "{db} cannot be opened (unable to open database file); choose a home that you can read and write",
+    ),
+    "a file in the place of the home": (
+        a_file,
+        "cannot make the home {home}: File exists; choose one that you can write to",
+    ),
+}
+
+
+@pytest.mark.parametrize("title", DAMAGED)
+def test_a_store_that_cannot_be_used_is_one_line_and_is_left_as_it_was(project: Any, title: str) -> None:
+    spoil, line = DAMAGED[title]
+    spoil(project.home)
+    project.sound = False
+    project.model("Trial = Sound")
+    file = project.home / "det.db"
+    before = file.read_bytes() if file.is_file() else None
+    done = project.quick("run", "const.yaml")
+    text = line.format(db=file, home=project.home)
+    assert (done.returncode, done.stderr, done.stdout) == (2, f"det: {text}\n", "")
+    assert project.quick("list").returncode == 2
+    assert (file.read_bytes() if file.is_file() else None) == before
+
+
+def test_a_home_that_cannot_be_written_is_one_line(project: Any) -> None:
+    project.home.mkdir(mode=0o555)
+    project.model("Trial = Sound")
+    done = project.quick("run", "const.yaml", mighty=False)
+    (told,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert (
+        told
+        == f"det: {project.home}/det.db cannot be opened (unable to open database file); choose a home that you can read and write"
+    )
+
+
+def test_a_store_that_is_damaged_within_is_one_line(project: Any) -> None:
+    project.model("Trial = Sound")
+    project.quick("run", "const.yaml", "--in-process", "--quiet", status=0)
+    project.sound = False
+    file = project.home / "det.db"
+    data = bytearray(file.read_bytes())
+    data[100 : len(data) - 100] = bytes(len(data) - 200)
+    file.write_bytes(data)
+    for command in (("list",), ("show", "1"), ("run", "const.yaml")):
+        done = project.quick(*command)
+        (told,) = done.stderr.splitlines()
+        assert done.returncode == 2
+        assert told.startswith(f"det: {file} ")
+
+
+UNKNOWN = (
+    ("show", "7"),
+    ("logs", "7"),
+    ("metrics", "7"),
+    ("resume", "7"),
+    ("pause", "7"),
+    ("cancel", "7"),
+    ("checkpoint", "list", "7"),
+    ("tensorboard", "7"),
+)
+
+
+def test_an_unknown_experiment_is_one_line_for_every_command(project: Any) -> None:
+    project.write("script.yaml", "entrypoint: 'true'\nsearcher: {name: single, metric: error}\n")
+    project.quick("run", "script.yaml", "--quiet", status=0)
+    for command in UNKNOWN:
+        done = project.quick(*command)
+        line = f"no experiment 7; det list shows those in {project.home}"
+        assert (done.returncode, done.stderr) == (2, f"det: {line}\n"), command
+    done = project.quick("show", "9" * 30)
+    line = "a number of an experiment or trial has at most 18 digits; det list shows them"
+    assert (done.returncode, done.stderr) == (2, f"det: {line}\n")
+
+
+def test_a_trial_to_start_from_that_is_not_there_leaves_an_experiment_that_can_be_resumed(project: Any) -> None:
+    project.model("Trial = Sound")
+    done = project.quick("run", "const.yaml", "--quiet", "--config", "searcher.source_trial_id=55")
+    assert (done.returncode, done.stderr) == (2, "det: no trial 55; det show EXPERIMENT lists an experiment's trials\n")
+    assert project.json("show", "1")["experiment"]["state"] == "ERROR"
+
+
+def test_an_experiment_that_another_driver_holds_is_one_line(project: Any, wait_until: Callable[..., None]) -> None:
+    project.write("script.yaml", "entrypoint: touch started; sleep 60\nsearcher: {name: single, metric: error}\n")
+    driver = project.det.start("run", "script.yaml", "--quiet")
+    wait_until((project.home / "experiments" / "1" / "code" / "started").exists, "the start")
+    done = project.quick("resume", "1")
+    line = f"experiment 1 is held by process {driver.pid}; det pause 1 asks it to stop"
+    assert (done.returncode, done.stderr) == (2, f"det: {line}\n")
+    project.quick("cancel", "1", "--now", status=0)
+    assert driver.wait(timeout=30) == 1
+
+
+def test_an_experiment_that_has_ended_is_neither_resumed_nor_canceled(project: Any) -> None:
+    project.write("script.yaml", "entrypoint: 'true'\nsearcher: {name: single, metric: error}\n")
+    project.quick("run", "script.yaml", "--quiet", status=0)
+    done = project.quick("resume", "1")
+    line = "experiment 1 is completed; start another from its checkpoints with searcher.source_trial_id"
+    assert (done.returncode, done.stderr) == (2, f"det: {line}\n")
+    done = project.quick("cancel", "1")
+    assert (done.returncode, done.stderr) == (2, "det: experiment 1 is completed already; nothing is left to cancel\n")
+
+
+def test_a_script_is_not_trained_in_process(project: Any) -> None:
+    project.write("script.yaml", "entrypoint: 'true'\nsearcher: {name: single, metric: error}\n")
+    done = project.quick("run", "script.yaml", "--in-process")
+    line = "--in-process trains trial classes, and the entrypoint is 'true'; leave it out"
+    assert (done.returncode, done.stderr) == (2, f"det: {line}\n")
