@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from .. import wire
-from ..engines import Engine, RunSpec
+from ..engines import Engine
 from ..errors import DetError
 from ..plugins import Plugins
 from ..protocol import Answer, Hello, Preempt, Word, decode_word, encode
@@ -32,8 +32,9 @@ from ._settings import DriverSettings
 from ._settle import Failures, Settle, exit_status
 from ._state import State
 from ._trials import Live
+from ._turns import Turns
 from ._usable import no_usable_metric
-from ._variables import run_variables
+from ._variables import run_spec, run_variables
 from ._warm import warm_frameworks
 
 _POLL_SECONDS = 0.25
@@ -60,8 +61,6 @@ class Driver:
         self._wish: ExperimentState | None = None  # what to become when the runs have ended: PAUSED, CANCELED or ERROR
         self._wished_at = 0.0
         self._next_progress = 0.0
-        self._waits = False  # this driver is on the waiting list of slots
-        self._refused = False  # there was no slot for the first trial of the queue
 
     # From any thread
 
@@ -104,7 +103,10 @@ class Driver:
         adopt_spooled(self._store, self._id)
         with self._store.transaction():
             self._state = State(self._store, self._id, self._plugins)
-        self._warm = warm_frameworks(self._state.config, self._settings, self._plugins, self._store.code_dir(self._id))
+        code_dir = self._store.code_dir(self._id)
+        self._warm = warm_frameworks(self._state.config, self._settings, self._plugins, code_dir)
+        each, total = self._state.config.resources.slots_per_trial, self._settings.slots
+        self._turns = Turns(self._store, self._id, self._state.queue, each=each, total=total)
         self._settle = Settle(self._state, self.failures, lambda: self._wish, self._block)
         if not self._state.search.plans:
             self._state.happened(events.Started())
@@ -128,8 +130,8 @@ class Driver:
         next_poll = 0.0
         while True:
             self._follow_closes()
-            if self._wish is None and not self._refused:
-                self._schedule()
+            while self._wish is None and (turn := self._turns.next(len(self._by_run))) is not None:
+                self._start(*turn)
             if self._finished():
                 return
             with suppress(queue.Empty):
@@ -140,7 +142,7 @@ class Driver:
 
     def _poll(self) -> None:
         """Do what is done now and then, whatever happens: it may look at every trial."""
-        self._refused = False  # another experiment may have given back a slot
+        self._turns.look_again()
         self._obey_commands()
         self._lose_patience()
         if time.monotonic() >= self._next_progress:
@@ -179,38 +181,13 @@ class Driver:
 
     # Runs
 
-    def _schedule(self) -> None:
-        """Start what can be started, in order of creation."""
-        slots = self._state.config.resources.slots_per_trial
-        most = max(self._settings.slots, 1)
-        while (live := self._state.queue.first) is not None:
-            full = slots == 0 and len(self._by_run) >= most  # what needs no slot is to leave some of the machine, too
-            lease = None if full else self._store.slots.lease(self._id, slots, most)
-            if lease is None:
-                self._refused = self._waits = True
-                return
-            self._start(live, lease)
-        if self._waits:
-            self._waits = False
-            self._store.slots.stop_waiting(self._id)
-
     def _start(self, live: Live, lease: Lease) -> None:
         row = self._state.row(live)
         batches = self._store.checkpoints.get(row.latest_checkpoint).batches if row.latest_checkpoint else 0
         run = self._state.begin(live, lease, batches)
         self._by_run[run.id] = live
-        entrypoint = self._state.config.entrypoint or ""
-        self.engine.start(
-            RunSpec(
-                run_id=run.id,
-                entrypoint=entrypoint if isinstance(entrypoint, str) else tuple(entrypoint),
-                trial_class=self._state.trial_class,
-                code_dir=self._store.code_dir(self._id),
-                log_dir=run.log_dir,
-                variables=run_variables(self._state, self._settings, live, row, self._address, self._key),
-                warm=self._warm,
-            )
-        )
+        variables = run_variables(self._state, self._settings, live, row, self._address, self._key)
+        self.engine.start(run_spec(self._state, run, variables, self._warm))
         self._state.observe("det_run_started", trial=row, run=run)
 
     def _process_ended(self, run_id: int, status: int) -> None:
@@ -223,7 +200,7 @@ class Driver:
         for connection in active.connections:
             connection.close()
         self._store.slots.release(active.lease)
-        self._refused = False
+        self._turns.look_again()
         with self._store.transaction():
             self._settle(live, active, status)
             outcome = str(active.outcome.value) if active.outcome else exit_status(status)

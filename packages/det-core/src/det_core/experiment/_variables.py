@@ -1,11 +1,13 @@
-"""The environment of a run's processes."""
+"""What an engine is told of a run: above all the environment of its processes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
+from ..engines import RunSpec
 from ..environ import WorkerEnv
-from ..store import Trial
+from ..store import Run, Trial
 from ._settings import DriverSettings
 from ._state import State
 from ._trials import Live
@@ -37,6 +39,20 @@ def run_variables(
         warm=row.latest_checkpoint is None and row.source_checkpoint is not None,
     )
     return {**_threads(state, settings), **_user(state, settings), **_devices(settings, slots), **env.variables()}
+
+
+def run_spec(state: State, run: Run, variables: Mapping[str, str], warm: tuple[str, ...] | None) -> RunSpec:
+    """Return a run as engines take it."""
+    entrypoint = state.config.entrypoint or ""
+    return RunSpec(
+        run_id=run.id,
+        entrypoint=entrypoint if isinstance(entrypoint, str) else tuple(entrypoint),
+        trial_class=state.trial_class,
+        code_dir=state.store.code_dir(state.id),
+        log_dir=run.log_dir,
+        variables=variables,
+        warm=warm,
+    )
 
 
 def _user(state: State, settings: DriverSettings) -> dict[str, str]:
