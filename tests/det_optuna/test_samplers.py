@@ -130,6 +130,14 @@ def test_settings_that_do_not_suit_the_sampler_are_named(make, changes: dict, me
         make(**changes)
 
 
+def test_a_sampler_that_cannot_go_on_says_why(make, train) -> None:
+    search = make(0, BOWL, max_trials=5, startup_trials=1, sampler_options={"n_ei_candidates": 0})
+    with pytest.raises(
+        PluginError, match=r"Optuna's TPESampler cannot suggest hyperparameters: .*; take another sampler"
+    ):
+        train(search, lambda create: {"loss": bowl(**create.hparams)})
+
+
 @pytest.mark.parametrize("sampler", ["tpe", "cmaes", "qmc", "nsgaii", "random"])
 def test_nothing_is_logged_and_optunas_settings_are_left_alone(
     make, train, capfd: pytest.CaptureFixture[str], sampler: str

@@ -40,8 +40,8 @@ class OptunaSearch(Method):
 
     At most `max_concurrent_trials` are open at a time; a sampler knows which those are. A trial's result is its metric
     at `max_length` (or `max_time`), or its last one where it ended by itself before that. A trial whose metric is NaN or
-    infinite, or that raises InvalidHP, is set aside: TPE keeps away from its hyperparameters. One that raises InvalidHP
-    is replaced and does not count; one that ends for another reason tells the sampler nothing.
+    infinite, or that raises InvalidHP, is set aside: TPE with one metric keeps away from its hyperparameters. One that
+    raises InvalidHP is replaced and does not count; one that ends for another reason tells the sampler nothing.
 
     Sources: Akiba et al. 2019, "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD; for TPE Bergstra
     et al. 2011, NeurIPS; for CMA-ES Hansen and Ostermeier 2001; for NSGA-II Deb et al. 2002.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from det_core.errors import PluginError
+
 from .quiet import quiet
 from .space import Space
 
@@ -50,9 +52,12 @@ class Suggestions:
             self._study.tell(trial, list(values))
 
     def set_aside(self, trial: int) -> None:
-        """Take note that a trial's hyperparameters led nowhere; TPE keeps away from them, the others forget them."""
+        """Take note that a trial's hyperparameters led nowhere; TPE keeps away from them, the others forget them.
+
+        With two metrics TPE does not either: it stumbles over them in Optuna 4.0.
+        """
         self._past.append(["set_aside", trial])
-        self._end(trial, "PRUNED")
+        self._end(trial, "PRUNED" if len(self._study.directions) == 1 else "FAIL")
 
     def forget(self, trial: int) -> None:
         """Take note that a trial has no result, which says nothing of its hyperparameters."""
@@ -70,8 +75,14 @@ class Suggestions:
 
     def _next(self, sampler: BaseSampler) -> dict[str, Any]:
         self._study.sampler = sampler
-        with quiet():
-            params = self._study.ask(self._space.distributions).params
+        try:
+            with quiet():
+                params = self._study.ask(self._space.distributions).params
+        except ValueError as error:
+            name = type(sampler).__name__
+            raise PluginError(
+                f"Optuna's {name} cannot suggest hyperparameters: {error}; take another sampler"
+            ) from error
         self._study.sampler = self._sampler
         return self._space.hparams(params)
 
