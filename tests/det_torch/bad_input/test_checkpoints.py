@@ -23,12 +23,24 @@ class Trial(Sound):
             raise ValueError("not yet")
         return super().train_batch(batch, epoch_idx, batch_idx)
 """
+HOOK = """
+
+class Hook(PyTorchCallback):
+    def state_dict(self):
+        return {{"kept": 1}}
+
+    def {hook}(self, *arguments):
+        raise ValueError("boom")
+
+
+Trial.build_callbacks = lambda self: {{"hook": Hook()}}
+"""
 WAY_OUT = "resume from an older checkpoint: det checkpoint list"
 
 
-def failed_once(project: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+def failed_once(project: Any, monkeypatch: pytest.MonkeyPatch, model: str = STOPS) -> Path:
     """Train half of a trial, which then fails; return its checkpoint."""
-    project.model(STOPS)
+    project.model(model)
     monkeypatch.setenv("FAILS", "1")
     project.quick(
         "run", "const.yaml", "--in-process", "--quiet", "--config", "min_checkpoint_period.batches=2", status=1
@@ -99,6 +111,18 @@ def test_a_checkpoint_that_was_put_back_is_resumed_from(project: Any, monkeypatc
     (project.home / "elsewhere").rename(checkpoint)
     project.quick("resume", "1", "--in-process", "--quiet", status=0)
     assert [row["batches"] for row in project.json("metrics", "1", "--group", "validation")] == [2, 4]
+
+
+@pytest.mark.parametrize("hook", ["on_checkpoint_load_start", "load_state_dict"])
+def test_a_hook_that_raises_while_a_checkpoint_is_loaded_shows_the_users_frame(
+    project: Any, monkeypatch: pytest.MonkeyPatch, hook: str
+) -> None:
+    failed_once(project, monkeypatch, STOPS + HOOK.format(hook=hook))
+    done = project.quick("resume", "1", "--in-process", "--quiet", status=1)
+    told = done.stderr.splitlines()
+    assert told[1].endswith(f", in {hook}")
+    assert told[-2:] == ["ValueError: boom", "det: trial 1: ValueError: boom"]
+    assert "det_torch/" not in done.stderr
 
 
 def started_from(project: Any, checkpoint: Path) -> subprocess.CompletedProcess[str]:
