@@ -422,6 +422,33 @@ def test_what_hooks_draw_at_random_changes_no_run(lab: Any) -> None:
     assert resumed.losses == {batch: loss for batch, loss in whole.losses.items() if batch > 3}
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_what_is_frozen_as_training_starts_stays_frozen(lab: Any, first: bool) -> None:
+    modes: list[bool] = []
+
+    class Freezing(PyTorchCallback):
+        def __init__(self, module: torch.nn.Module) -> None:
+            self.module = module
+
+        def on_training_start(self) -> None:
+            self.module.eval()
+
+    class Trial(OneVarTrial):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.frozen = context.wrap_model(torch.nn.Sequential(torch.nn.BatchNorm1d(1)))
+
+        def build_callbacks(self) -> dict[str, PyTorchCallback]:
+            return {"freezing": Freezing(self.frozen[0])}
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            modes.extend((self.frozen.training, self.frozen[0].training))
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    lab(Trial, 2, schedule=Schedule(report=Every(1), validate=Every(1), policy="none", validate_first=first))
+    assert modes == [True, False] * 2
+
+
 def test_gradients_are_clipped_by_the_callbacks_of_old(lab: Any) -> None:
     class ByNorm(OneVarTrial):
         def build_callbacks(self) -> dict[str, PyTorchCallback]:

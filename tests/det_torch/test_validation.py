@@ -206,7 +206,8 @@ def test_validation_leaves_generators_and_modes_as_they_were(lab: Any) -> None:
             }
 
     with lab.adapter(Trial) as adapter:
-        net = adapter.trial.net.train()
+        adapter.validate()  # the first puts models into training mode
+        net = adapter.trial.net
         net[1].eval()
         before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
         metrics = adapter.validate()

@@ -68,10 +68,6 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         batches = iter(loop.batches(self._stream.batches(loop.done)))
         if self._stream.warning:
             warnings.warn(self._stream.warning, stacklevel=1)
-        for model in context.models:
-            model.train()
-        if loop.done:
-            parts.set_evaluating(context.models, self._resume.get("evaluating", []))
         step = self._step()
         per_epoch = self.batches_per_epoch or 0
         epochs = callbacks.epochs and per_epoch
@@ -92,6 +88,10 @@ class TorchAdapter(Adapter[PyTorchTrial]):
     def _start(self) -> None:
         if not self._started:
             self._started = True
+            for model in self.context.models:
+                model.train()
+            if self._run.first_batch:
+                parts.set_evaluating(self.context.models, self._resume.get("evaluating", []))
             with untouched_rng():  # it is called once more where a run is resumed
                 self._callbacks("on_training_start")
 
