@@ -1,4 +1,7 @@
-"""What a trial is given: its hyperparameters, the wrapping of its parts, and the steps of training."""
+"""What a trial is given: its hyperparameters, the wrapping of its parts, and the steps of training.
+
+As long as the API that it offers; what the methods do is elsewhere (`optim`, `precision`, `reducers`, `tensorboard`).
+"""
 
 from __future__ import annotations
 
