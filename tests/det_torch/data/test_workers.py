@@ -159,6 +159,12 @@ def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
+def more_than(before):
+    """Return what there is now beyond `before`; what other tests started may have ended since."""
+    now = children() - before[0], descriptors() - before[1], threading.active_count() - before[2]
+    return [each for each in (now[0], max(0, now[1]), max(0, now[2])) if each]
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at Linux's /proc")
 def test_nothing_is_left_behind_after_close():
     take(loader(2), 0, 1)  # what torch keeps open for good is open now
@@ -171,11 +177,9 @@ def test_nothing_is_left_behind_after_close():
         stream.close()
         del batches
         deadline = time.monotonic() + 5  # the threads that feed torch's queues end by themselves
-        while (
-            after := (children(), descriptors(), threading.active_count())
-        ) != before and time.monotonic() < deadline:
+        while (left := more_than(before)) and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert after == before
+        assert not left
     stream.close()
 
 
@@ -191,7 +195,7 @@ def test_workers_live_through_epochs_and_a_second_start_ends_the_first_ones():
     assert len(children() - before) == 1
     assert children() - before != first
     stream.close()
-    assert children() == before
+    assert children() <= before
 
 
 class Failing(Ten):
@@ -218,5 +222,5 @@ def test_validation_draws_the_same_every_time_and_leaves_nothing(persistent):
     assert children() - before == kept
     next(iter(batches))
     batches.close()
-    assert children() == before
+    assert children() <= before
     assert equal(list(validation_batches(loader(1), rank=1, size=2, seed=3)), first[1::2])
