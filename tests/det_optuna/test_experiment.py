@@ -104,3 +104,8 @@ def test_public_names_are_listed_and_there() -> None:
     assert all(getattr(det_optuna, name) for name in det_optuna.__all__)
     with pytest.raises(AttributeError, match="module 'det_optuna' has no attribute 'Nothing'"):
         det_optuna.Nothing  # noqa: B018 - the access is what is tested
+
+
+def test_a_trial_class_without_a_length_is_refused(det):
+    (det.cwd / "c.yaml").write_text("entrypoint: m:T\nsearcher: {name: optuna, metric: error, max_trials: 2}\n")
+    assert "searcher.max_length is missing" in det("run", "c.yaml", status=2).stderr

@@ -14,7 +14,7 @@ from ._entrypoint import is_trial_entrypoint
 from ._experiment import ExperimentConfig, LogPolicy, Profiling
 from ._hyperparameters import Categorical, Const, Double, Int, Log
 from ._reader import Rule
-from ._searchers import AdaptiveAsha, AsyncHalving, Grid, Random, Single
+from ._searchers import AdaptiveAsha, AsyncHalving, Grid, Hyperband
 from ._storage import Azure, SharedFs
 from ._words import Path, dotted, shown
 
@@ -118,9 +118,13 @@ def _entrypoint(config: ExperimentConfig) -> Found:
 
 def _trial_length(config: ExperimentConfig) -> Found:
     searcher = config.searcher
-    if not isinstance(searcher, Single | Random | Grid) or searcher.max_length is not None:
-        return []
-    if not is_trial_entrypoint(config.entrypoint):
+    if isinstance(searcher, AdaptiveAsha | AsyncHalving | Hyperband) or not is_trial_entrypoint(config.entrypoint):
+        return []  # those say themselves what they need; a script may end by itself
+    if (
+        searcher is None
+        or getattr(searcher, "max_length", searcher) is not None
+        or getattr(searcher, "max_time", None) is not None
+    ):
         return []
     way_out = f"say how long {config.entrypoint} trains, such as {{epochs: 3}}"
     return [(("searcher", "max_length"), f"searcher.max_length is missing; {way_out}")]
