@@ -387,6 +387,7 @@ def test_fifty_silent_clients_delay_nobody(serve, raw):
 
 def test_silent_clients_beyond_the_bound_cost_the_oldest_their_place(serve, raw):
     before = threading.active_count()  # tests of leaks leave threads behind
+    before = threading.active_count()
     server = serve(max_pending=5, handshake_timeout=60)
     silent = [raw(server) for _ in range(12)]
     with connect(server.address, KEY) as connection:
