@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .config import ExperimentConfig
     from .distributed import DistributedContext
     from .loop import Loop
+    from .records import BackendRecord
 
 Metrics = Mapping[str, Any]
 T = TypeVar("T")
@@ -38,6 +39,9 @@ class RunInfo:
     `hparams` are plain values. `experiment_id` is None outside an experiment. `tensorboard_dir` is where event files of the
     trial belong. `code_dir` holds the user's code. `checkpoint` is the uuid restored from, if any, `first_batch` its
     position. `slots` counts the processes of the run. `quick` asks for one batch of everything (a check).
+
+    Where there are several processes, `distributed` carries Python objects between them, and `backend` is the chosen way to
+    reduce gradients: `backend.load().join(distributed)`. It is None for a single process.
     """
 
     config: ExperimentConfig
@@ -54,6 +58,7 @@ class RunInfo:
     checkpoint: str | None = None
     first_batch: int = 0
     quick: bool = False
+    backend: BackendRecord | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from .distributed import DistributedContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +38,21 @@ class Backend(ABC):
 
     The `_local` verbs are among the ranks of one host. Every rank of the run must call them, unless a backend says that the
     ranks of one host are enough.
+
+    Without arguments a backend finds its ranks in the variables that its own launcher sets; `join` is for ranks that det
+    started.
     """
 
     ranks: Ranks
+
+    @classmethod
+    def join(cls, control: DistributedContext) -> Self:
+        """Return the backend of ranks that det started and that have met over `control`.
+
+        Every rank calls it, and then `init`. What the ranks have to know to meet once more, such as a port that rank 0
+        opened, travels over `control`, which stays the caller's.
+        """
+        return cls()
 
     @abstractmethod
     def init(self) -> None:

@@ -1,8 +1,9 @@
-"""The backends that core brings beside `Serial`."""
+"""The backends that core brings beside `Serial`, and the choice among those of a framework."""
 
 from __future__ import annotations
 
+from ._choice import choose_backend
 from ._star import RankError
 from .socket import Socket
 
-__all__ = ["RankError", "Socket"]
+__all__ = ["RankError", "Socket", "choose_backend"]

@@ -1,0 +1,45 @@
+"""Which backend reduces the gradients of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import ConfigError
+from ..records import BackendRecord
+
+HOROVOD = "horovod"
+_INSTALL = "run: det horovod install"
+
+
+def choose_backend(wanted: str, framework: str, records: Iterable[BackendRecord]) -> BackendRecord:
+    """Return the record that `distributed.backend: wanted` means for a framework.
+
+    `auto` is the available one with the highest priority, `native` that among those that are not Horovod; any other word is
+    a backend's name. Raises ConfigError where there is none, with those that there are.
+    """
+    served = [record for record in records if record.framework == framework]
+    if not served:
+        raise ConfigError(
+            f"the framework {framework!r} trains in one process; set resources.slots_per_trial to 1, or install a plugin that "
+            f"registers a backend for {framework!r}"
+        )
+    if wanted == "auto":
+        meant = served
+    elif wanted == "native":
+        meant = [record for record in served if record.name != HOROVOD]
+    else:
+        meant = [record for record in served if record.name == wanted]
+    if not meant:
+        raise ConfigError(
+            f"distributed.backend is {wanted!r}, which no plugin registers for {framework!r}; give auto, native or "
+            f"{_listed(served)}"
+        )
+    ready = [record for record in meant if record.available()]
+    if not ready:
+        way_out = _INSTALL if wanted == HOROVOD else f"install what {_listed(meant)} needs"
+        raise ConfigError(f"distributed.backend is {wanted!r}, which is not available here; {way_out}")
+    return max(ready, key=lambda record: record.priority)
+
+
+def _listed(records: Iterable[BackendRecord]) -> str:
+    return " or ".join(sorted({record.name for record in records}))
