@@ -36,12 +36,12 @@ def test_horovod_that_is_not_installed_is_refused_with_the_command_that_installs
 
 
 def test_a_name_that_nobody_registers_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match="'sails', which no plugin registers for 'ship'.*horovod or oars"):
+    with pytest.raises(ConfigError, match=r"'sails', which no plugin registers for 'ship'.*horovod or oars"):
         choose_backend("sails", "ship", BOTH)
 
 
 def test_a_framework_without_a_backend_is_told_to_take_one_slot() -> None:
-    with pytest.raises(ConfigError, match="'cart' trains in one process; set resources.slots_per_trial to 1"):
+    with pytest.raises(ConfigError, match=r"'cart' trains in one process; set resources.slots_per_trial to 1"):
         choose_backend("auto", "cart", BOTH)
 
 

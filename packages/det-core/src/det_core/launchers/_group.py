@@ -1,0 +1,142 @@
+"""The processes of several ranks, started together and ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+GRACE_SECONDS = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What one rank runs; `env` is its whole environment, `output` where both its outputs go, `fds` what it inherits."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cwd: Path | None = None
+    output: int | IO[bytes] | None = None
+    fds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exit:
+    """How a rank's process ended; a negative status is a signal's number. `killed` says that the group ended it."""
+
+    rank: int
+    status: int
+    killed: bool = False
+
+
+class Group:
+    """Starts a process for each command, each the leader of a session of its own, and supervises them.
+
+    When one fails, the others get `grace` seconds to find out and say so; when one ends well, `patience` seconds to end
+    too, by default as long as they need. Then they are killed, with all that they started. `ended` is called once, from the group's thread, with the exits in
+    the order in which they came. A command that cannot be started ends those before it, and raises OSError.
+    """
+
+    def __init__(
+        self,
+        commands: Sequence[Command],
+        ended: Callable[[list[Exit]], None],
+        *,
+        grace: float = GRACE_SECONDS,
+        patience: float | None = None,
+    ) -> None:
+        self._ended, self._grace, self._patience = ended, grace, patience
+        self._lock = threading.Lock()
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._doomed: set[int] = set()
+        self.pids: list[int] = []
+        try:
+            for rank, command in enumerate(commands):
+                self._running[rank] = _start(command)
+                self.pids.append(self._running[rank].pid)
+        except OSError:
+            for process in self._running.values():
+                _end(process)
+            raise
+        self._thread = threading.Thread(target=self._supervise, name="det-ranks", daemon=True)
+        self._thread.start()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal every rank's processes; harmless when they have ended."""
+        with self._lock:
+            if number == signal.SIGKILL:
+                self._doomed.update(self._running)
+            for process in self._running.values():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, number)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until every rank has ended and `ended` has been called; tell whether that is so."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _supervise(self) -> None:
+        poll, ranks, exits = select.poll(), dict[int, int](), list[Exit]()
+        for rank, process in self._running.items():
+            ranks[os.pidfd_open(process.pid)] = rank
+        for pidfd in ranks:
+            poll.register(pidfd, select.POLLIN)
+        deadline: float | None = None
+        while ranks:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+            ready = poll.poll(left)
+            if not ready:
+                deadline = None
+                self.signal(signal.SIGKILL)
+            for pidfd, _ in ready:
+                poll.unregister(pidfd)
+                os.close(pidfd)
+                exits.append(self._reap(ranks.pop(pidfd)))
+                deadline = self._deadline(deadline, exits[-1])
+        self._ended(exits)
+
+    def _reap(self, rank: int) -> Exit:
+        """Take the status of a process that has ended, and end what it started."""
+        process = self._running[rank]
+        # It stays a zombie until it is waited for, so that its group's number cannot be taken by another while it is killed.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with self._lock:
+            del self._running[rank]
+            return Exit(rank=rank, status=process.wait(), killed=rank in self._doomed)
+
+    def _deadline(self, known: float | None, exit: Exit) -> float | None:
+        if exit.killed:
+            return known
+        left = self._grace if exit.status else self._patience
+        if left is None:
+            return known
+        mine = time.monotonic() + left
+        return mine if known is None else min(known, mine)
+
+
+def _start(command: Command) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        list(command.argv),
+        cwd=command.cwd,
+        env=dict(command.env),
+        stdin=subprocess.DEVNULL,
+        stdout=command.output,
+        stderr=command.output,
+        start_new_session=True,
+        pass_fds=command.fds,
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
