@@ -245,14 +245,6 @@ def test_detached_experiments_run_in_the_background(det, project, wait_until):
     assert history(det, 1) == WHOLE
 
 
-def test_a_trial_class_on_several_slots_is_refused_before_anything_is_made(det):
-    config = CONFIG.replace("python3 train.py", "train:Trial").replace("error}", "error, max_length: 1}")
-    write(det.cwd, const__yaml=config + "    resources: {slots_per_trial: 2}\n")
-    done = det("run", "const.yaml", status=2)
-    assert "resources.slots_per_trial is 2" in done.stderr
-    assert det.json("list") == []
-
-
 def test_a_script_is_started_once_with_all_its_slots(det):
     write(
         det.cwd,

@@ -5,11 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from .backend import Ranks
+from .backends.socket import START_SECONDS
 from .config import ExperimentConfig, Extensions, from_json, to_json
+
+RANK_VARIABLES = {
+    "rank": "DET_RANK",
+    "size": "DET_SIZE",
+    "local_rank": "DET_LOCAL_RANK",
+    "local_size": "DET_LOCAL_SIZE",
+    "cross_rank": "DET_CROSS_RANK",
+    "cross_size": "DET_CROSS_SIZE",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +28,8 @@ class WorkerEnv:
     """One run, as its processes find it in `DET_*`.
 
     `driver` and `key` are the address and the secret of the driver's connection. `spool` is where a checkpoint is noted
-    that the driver could not be told of. `steps_completed` is 0 on a warm start.
+    that the driver could not be told of. `steps_completed` is 0 on a warm start. `ranks` is where the process stands among
+    those of the run, which meet at the address `chief` within `start_timeout` seconds.
     """
 
     experiment_id: int
@@ -35,7 +47,9 @@ class WorkerEnv:
     spool: Path
     latest_checkpoint: str | None = None
     steps_completed: int = 0
-    rank: int = 0
+    ranks: Ranks = field(default_factory=Ranks)
+    chief: str = "127.0.0.1"
+    start_timeout: float = START_SECONDS
     slots: int = 1
     warm: bool = False
     cluster_id: str = "local"
@@ -57,16 +71,17 @@ class WorkerEnv:
             "DET_EXPERIMENT_CONFIG": to_json(self.config),
             "DET_SLOT_IDS": json.dumps(list(self.slot_ids)),
             "DET_SLOTS": str(self.slots),
-            "DET_RANK": str(self.rank),
             "DET_STEPS_COMPLETED": str(self.steps_completed),
             "DET_WARM_START": str(int(self.warm)),
             "DET_DRIVER": f"{self.driver[0]}:{self.driver[1]}",
             "DET_DRIVER_KEY": self.key.hex(),
-            "DET_CHIEF_IP": self.driver[0],
+            "DET_CHIEF_IP": self.chief,
+            "DET_START_TIMEOUT": f"{self.start_timeout:g}",
             "DET_CHECKPOINT_ROOT": str(self.checkpoint_root),
             "DET_TENSORBOARD_DIR": str(self.tensorboard_dir),
             "DET_SPOOL_DIR": str(self.spool),
         }
+        values |= rank_variables(self.ranks)
         if self.latest_checkpoint:
             values["DET_LATEST_CHECKPOINT"] = self.latest_checkpoint
         return values
@@ -97,8 +112,19 @@ class WorkerEnv:
             spool=Path(environ["DET_SPOOL_DIR"]),
             latest_checkpoint=environ.get("DET_LATEST_CHECKPOINT"),
             steps_completed=int(environ["DET_STEPS_COMPLETED"]),
-            rank=int(environ.get("DET_RANK", "0")),
+            ranks=_ranks(environ),
+            chief=environ.get("DET_CHIEF_IP", "127.0.0.1"),
+            start_timeout=float(environ.get("DET_START_TIMEOUT", START_SECONDS)),
             slots=int(environ.get("DET_SLOTS", "1")),
             warm=environ.get("DET_WARM_START") == "1",
             cluster_id=environ.get("DET_CLUSTER_ID", "local"),
         )
+
+
+def rank_variables(ranks: Ranks) -> dict[str, str]:
+    """Return the variables that tell a process where it stands."""
+    return {variable: str(getattr(ranks, name)) for name, variable in RANK_VARIABLES.items()}
+
+
+def _ranks(environ: Mapping[str, str]) -> Ranks:
+    return Ranks(**{name: int(environ[v]) for name, v in RANK_VARIABLES.items() if v in environ})

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from .backend import RankLost
 from .errors import DetError, InvalidHP, StorageError
 from .host import HostLost, Outcome
 
@@ -34,6 +35,8 @@ def explained(error: BaseException) -> tuple[Outcome, str, str]:
             return Outcome.BLOCKED, message(error), ""
         case DetError():
             return Outcome.MISTAKE, message(error), ""
+        case RankLost():
+            return Outcome.PEER_LOST, message(error), ""
         case HostLost():
             return Outcome.PREEMPTED, message(error), ""
         case KeyboardInterrupt():

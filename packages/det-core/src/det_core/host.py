@@ -22,7 +22,8 @@ class Outcome(enum.Enum):
     """How a run ended, as its worker tells.
 
     MISTAKE is the trial's own and would repeat itself; BLOCKED is the machine's (a full disk), to be resumed when mended;
-    ERROR is any other exception of the user's code, which is tried again `max_restarts` times.
+    ERROR is any other exception of the user's code, which is tried again `max_restarts` times. PEER_LOST is what a rank
+    says that found another one gone: it counts as an error, but any other rank knows better what happened.
     """
 
     COMPLETED = "completed"
@@ -32,6 +33,7 @@ class Outcome(enum.Enum):
     MISTAKE = "mistake"
     BLOCKED = "blocked"
     ERROR = "error"
+    PEER_LOST = "peer_lost"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):

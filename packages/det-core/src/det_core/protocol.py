@@ -59,6 +59,12 @@ class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
     storage: str
 
 
+class Meet(msgspec.Struct, frozen=True, tag="meet"):
+    """Where the ranks of the run meet: the chief says where it listens, the others ask; the answer follows once it is known."""
+
+    address: tuple[str, int] | None = None
+
+
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The last word of a run; answered, so that it is known before the process ends."""
 
@@ -87,11 +93,18 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     text: str
 
 
+class Chose(msgspec.Struct, frozen=True, tag="chose"):
+    """The backend that reduces the gradients of the run."""
+
+    backend: str
+
+
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
     """The driver's answer to the last question; `error` says why there is none."""
 
     target: Target | None = None
     value: float | None = None
+    address: tuple[str, int] | None = None
     error: str = ""
 
 
@@ -101,8 +114,8 @@ class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
     reason: str
 
 
-Question = AskTarget | AskBest | Validated | Completed | Checkpointed | Deleted | Finished
-Word = Hello | Question | Reported | Progressed | Status
+Question = AskTarget | AskBest | Validated | Completed | Checkpointed | Deleted | Finished | Meet
+Word = Hello | Question | Reported | Progressed | Status | Chose
 Reply = Answer | Preempt
 
 _encoder = msgspec.msgpack.Encoder()

@@ -16,9 +16,11 @@ from .protocol import (
     AskBest,
     AskTarget,
     Checkpointed,
+    Chose,
     Completed,
     Deleted,
     Finished,
+    Meet,
     Preempt,
     Progressed,
     Question,
@@ -78,6 +80,19 @@ class RemoteHost(TrialHost):
     def finished(self, outcome: Outcome, message: str = "", traceback: str = "") -> None:
         self._ask(Finished(outcome, message, traceback))
 
+    def meet(self, address: tuple[str, int] | None = None, timeout: float | None = None) -> tuple[str, int]:
+        """Tell where the ranks of the run meet, as their chief, or wait to be told; TimeoutError after `timeout` seconds."""
+        meeting = self._ask(Meet(address), timeout).address
+        if meeting is None:
+            raise DetError(
+                "the driver gave no address to meet at; driver and worker are of different versions of det-core"
+            )
+        return meeting
+
+    def chose(self, backend: str) -> None:
+        """Tell which backend reduces the gradients."""
+        self._tell(Chose(backend))
+
     def best_validation(self) -> float | None:
         return self._ask(AskBest()).value
 
@@ -91,10 +106,13 @@ class RemoteHost(TrialHost):
             raise DetError("the driver gave no target; driver and worker are of different versions of det-core")
         return answer.target
 
-    def _ask(self, question: Question) -> Answer:
+    def _ask(self, question: Question, timeout: float | None = None) -> Answer:
         with self._lock:
             self._tell(question)
-            answer = self._answers.get()
+            try:
+                answer = self._answers.get(timeout=timeout)
+            except queue.Empty:
+                raise TimeoutError from None
         if answer is None:
             self._answers.put(None)
             raise HostLost(LOST)

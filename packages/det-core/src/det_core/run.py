@@ -48,15 +48,20 @@ def run_trial(
     keep: Keep,
     *,
     schedule: Callable[[Adapter[Any]], Schedule] | None = None,
+    failed: Callable[[BaseException], None] = lambda error: None,
 ) -> Stop:
     """Train `trial` from its beginning or from `info.checkpoint` until the host's target; return why it stopped.
 
-    `schedule` makes the schedule, by default that of `info.config`. What the trial raises passes through.
+    `schedule` makes the schedule, by default that of `info.config`. What the trial raises passes through; `failed` is told
+    of it first, before anything is closed, as other ranks fail then too.
     """
     info = locate(info, keep.storage)
     adapter = framework.load().create(trial, info)
     try:
         return train(adapter, framework, info, host, keep, schedule=schedule)
+    except BaseException as error:
+        failed(error)
+        raise
     finally:
         adapter.close()
 

@@ -5,17 +5,21 @@ It finds its run in the environment, connects to the driver, trains, and says ho
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import wire
 from .adapter import RunInfo
+from .backend import RankLost
+from .backends import Socket, choose_backend
 from .checkpoint import Manifest
 from .distributed import DistributedContext
 from .entrypoint import load_trial
@@ -31,10 +35,12 @@ from .remote import RemoteHost
 from .run import Keep, run_trial
 
 if TYPE_CHECKING:
+    from .records import BackendRecord
     from .storage import Storage
 
 GRACE_SECONDS = 30.0
-EXIT = {Outcome.MISTAKE: 2, Outcome.BLOCKED: 2, Outcome.ERROR: 1}
+EXIT = {Outcome.MISTAKE: 2, Outcome.BLOCKED: 2, Outcome.ERROR: 1, Outcome.PEER_LOST: 1}
+FAILURES = {*EXIT, Outcome.INVALID_HP}
 OUTCOMES = {
     Stop.COMPLETED: Outcome.COMPLETED,
     Stop.PREEMPTED: Outcome.PREEMPTED,
@@ -67,8 +73,9 @@ def work(env: WorkerEnv, entrypoint: str, code_dir: Path, *, alone: bool = True,
             elif message and alone:
                 sys.stderr.write(f"det: {message}\n")
             sys.stderr.flush()
-            with suppress(HostLost):  # the checkpoint is noted in the spool; the next driver finds it
-                host.finished(outcome, message, trace)
+            if env.ranks.rank == 0 or outcome in FAILURES:
+                with suppress(HostLost):  # the checkpoint is noted in the spool; the next driver finds it
+                    host.finished(outcome, message, trace)
         return EXIT.get(outcome, 0)
     finally:
         host.close()
@@ -77,7 +84,7 @@ def work(env: WorkerEnv, entrypoint: str, code_dir: Path, *, alone: bool = True,
 def connect(env: WorkerEnv, on_lost_seconds: float = GRACE_SECONDS) -> RemoteHost:
     """Connect to the driver; when it is lost, the process ends after a grace, come what may."""
     connection = wire.connect(env.driver, env.key, timeout=60)
-    connection.send(encode(Hello(run_id=env.run_id, rank=env.rank, pid=os.getpid())))
+    connection.send(encode(Hello(run_id=env.run_id, rank=env.ranks.rank, pid=os.getpid())))
     return RemoteHost(connection, on_lost=lambda: _end_after(on_lost_seconds))
 
 
@@ -108,8 +115,45 @@ def _train(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost, pl
     random.seed(env.seed)  # before the user's module runs; the adapter seeds its framework
     trial = load_trial(entrypoint, code_dir)
     framework = plugins.framework_of(trial)
-    info = run_info(env, plugins, framework.name, code_dir, DistributedContext())
-    return run_trial(framework, trial, info, host, keep_of(env, plugins))
+    keep = keep_of(env, plugins)
+    if env.ranks.size == 1:
+        info = run_info(env, plugins, framework.name, code_dir, DistributedContext())
+        return run_trial(framework, trial, info, host, keep)
+    with meet(env, host) as distributed:
+        backend = chosen_backend(env, framework.name, plugins, host)
+        info = replace(run_info(env, plugins, framework.name, code_dir, distributed), backend=backend)
+        stop = run_trial(framework, trial, info, host, keep, failed=lambda error: _tell_first(host, error))
+        distributed.barrier()  # the ranks end together, so that one that does not is known to hang
+        return stop
+
+
+def meet(env: WorkerEnv, host: RemoteHost) -> DistributedContext:
+    """Meet the other ranks of the run, at an address that the chief opens and the driver passes on."""
+    key, patience = hashlib.sha256(b"the ranks of a run" + env.key).digest(), env.start_timeout
+    if env.ranks.rank == 0:
+        socket = Socket(env.ranks, chief=(env.chief, 0), key=key, start_timeout=patience, ready=host.meet)
+    else:
+        try:
+            chief = host.meet(timeout=patience)
+        except TimeoutError:
+            raise RankLost(0, f"rank 0 did not come within {patience:g} s; see why it did not start") from None
+        socket = Socket(env.ranks, chief=chief, key=key, start_timeout=patience)
+    return DistributedContext.from_backend(socket)
+
+
+def chosen_backend(env: WorkerEnv, framework: str, plugins: Plugins, host: RemoteHost) -> BackendRecord:
+    """Choose what reduces the gradients; the chief says which, in the log and to the driver."""
+    record = choose_backend(env.config.distributed.backend, framework, plugins.backends())
+    if env.ranks.rank == 0:
+        sys.stderr.write(f"det: {env.ranks.size} ranks; gradients are reduced by {record.name}\n")
+        host.chose(record.name)
+    return record
+
+
+def _tell_first(host: RemoteHost, error: BaseException) -> None:
+    """Say what went wrong before anything is closed: then the other ranks fail too, and nobody could tell who was first."""
+    with suppress(HostLost):
+        host.finished(*explained(error))
 
 
 def run_info(

@@ -63,7 +63,7 @@ class Star:
     # Meeting
 
     @classmethod
-    def host(cls, size: int, names: Sequence[int], meeting: Meeting, ready: Callable[[Address], None]) -> Star:
+    def host(cls, size: int, names: Sequence[int], meeting: Meeting, ready: Callable[[Address], object]) -> Star:
         """Wait for the others, as their chief; `ready` is told where, once they can come."""
         star = cls(0, size, names, meeting.timeout)
         if size == 1:  # nobody to wait for, and no port to open

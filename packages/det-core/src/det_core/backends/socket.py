@@ -19,9 +19,10 @@ class Socket(Backend):
     """Collectives of picklable objects over authenticated connections, in the shape of a star.
 
     `chief` is where rank 0 listens and the others come to; `key` is a secret that all of them hold, 16 random bytes or
-    more. The ranks must meet within `start_timeout` seconds, and come to each call within `timeout` seconds of one another.
-    A rank that is gone or late is a RankLost on every other one; ranks that call different verbs get a RankError. Either is
-    final. On several hosts, the ranks of one host are a star of their own, so that only they need to call a `_local` verb.
+    more. On port 0 the chief takes one that is free; it calls `ready` with its address once it listens. The ranks must meet
+    within `start_timeout` seconds, and come to each call within `timeout` seconds of one another. A rank that is gone or late
+    is a RankLost on every other one; ranks that call different verbs get a RankError. Either is final. On several hosts, the
+    ranks of one host are a star of their own, so that only they need to call a `_local` verb.
     """
 
     def __init__(
@@ -32,8 +33,10 @@ class Socket(Backend):
         key: bytes,
         start_timeout: float = START_SECONDS,
         timeout: float = CALL_SECONDS,
+        ready: Callable[[Address], object] = lambda address: None,
     ) -> None:
         self.ranks = ranks
+        self._ready = ready
         self._meeting = Meeting(address=chief, key=key, start_timeout=start_timeout, timeout=timeout)
         self._all: Star | None = None
         self._here: Star | None = None
@@ -42,7 +45,7 @@ class Socket(Backend):
         if self._all is not None:
             return
         ranks = self.ranks
-        self._all = _meet(ranks.rank, ranks.size, range(ranks.size), self._meeting)
+        self._all = _meet(ranks.rank, ranks.size, range(ranks.size), self._meeting, self._ready)
         try:
             self._here = self._all if ranks.cross_size == 1 else self._meet_here()
         except BaseException:
@@ -115,13 +118,13 @@ class Socket(Backend):
         )
 
 
-def _meet(rank: int, size: int, names: range, meeting: Meeting) -> Star:
+def _meet(rank: int, size: int, names: range, meeting: Meeting, ready: Callable[[Address], object]) -> Star:
     if rank:
         return Star.join(rank, size, names, meeting)
-    return _host(size, names, meeting, lambda address: None)
+    return _host(size, names, meeting, ready)
 
 
-def _host(size: int, names: range | list[int], meeting: Meeting, ready: Callable[[Address], None]) -> Star:
+def _host(size: int, names: range | list[int], meeting: Meeting, ready: Callable[[Address], object]) -> Star:
     host, port = meeting.address
     try:
         return Star.host(size, names, meeting, ready)

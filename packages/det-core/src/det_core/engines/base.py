@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +14,8 @@ class RunSpec:
     """One run, ready to be started.
 
     `entrypoint` is `module:Class` for a trial class, a shell line, or an argv. `variables` are added to the environment.
-    Output goes to `log_dir/rank-0.log`. `warm` names the frameworks that the code imports, where the run may be a fork of a
+    `ranks` holds, for each process, what its environment has beside that. The output of the process k goes to
+    `log_dir/rank-k.log`. `warm` names the frameworks that the code imports, where the run may be a fork of a
     process that has imported them; None where it has to be a new interpreter.
     """
 
@@ -23,29 +25,36 @@ class RunSpec:
     code_dir: Path
     log_dir: Path
     variables: Mapping[str, str]
+    ranks: tuple[Mapping[str, str], ...] = ({},)
     warm: tuple[str, ...] | None = None
 
 
-Ended = Callable[[int, int], None]
+class Ended(Protocol):
+    """Told once of each run, from any thread, when all of its processes have ended.
+
+    `status` is that of the process that failed first, whose `rank` is given, or 0; a signal is a negative status.
+    """
+
+    def __call__(self, run_id: int, status: int, rank: int = 0) -> None: ...
 
 
 class Engine(ABC):
-    """Starts runs. `ended(run_id, status)` is called once for each, from any thread; a signal is a negative status."""
+    """Starts runs, and tells `ended` of their ends."""
 
     def __init__(self, ended: Ended) -> None:
         self.ended = ended
 
     @abstractmethod
     def start(self, spec: RunSpec) -> None:
-        """Start a run's process."""
+        """Start a run's processes."""
 
     @abstractmethod
     def terminate(self, run_id: int) -> None:
-        """Ask the process to end; harmless when it has."""
+        """Ask the processes to end; harmless when they have."""
 
     @abstractmethod
     def kill(self, run_id: int) -> None:
-        """End the process and all that it started, at once; harmless when it has ended."""
+        """End the processes and all that they started, at once; harmless when they have ended."""
 
     def close(self) -> None:
         """Release what the engine holds; every run has ended."""

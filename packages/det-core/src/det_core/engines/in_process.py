@@ -28,6 +28,11 @@ class InProcessEngine(Engine):
             raise DetError(
                 f"--in-process trains trial classes, and the entrypoint is {spec.entrypoint!r}; leave it out"
             )
+        if len(spec.ranks) > 1:
+            raise DetError(
+                f"--in-process trains in one process, and resources.slots_per_trial is {len(spec.ranks)}; leave it out, or set "
+                "slots_per_trial to 1"
+            )
         self._started.add(spec.run_id)
         self._runs.put(spec)
 

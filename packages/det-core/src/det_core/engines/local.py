@@ -1,4 +1,4 @@
-"""Runs as processes of this machine, each with its children in a session of its own."""
+"""Runs as processes of this machine, each rank with its children in a session of its own."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import contextlib
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
+from ..launchers import Command, Exit, Group
 from .base import Ended, Engine, RunSpec
-from .process import end_group, note_process
+from .process import note_process
 from .warm import WarmWorkers
 
 HOOK = "startup-hook.sh"
+_PATIENCE_SECONDS = 60.0  # workers end together: they meet before they do
 
 
 class LocalEngine(Engine):
-    """Starts each run with its output in a file, so that it outlives a driver that dies."""
+    """Starts each run with its output in files, so that it outlives a driver that dies."""
 
     def __init__(self, ended: Ended) -> None:
         super().__init__(ended)
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._groups: dict[int, Group] = {}
         self._warm = WarmWorkers(ended, self._start_fresh)
 
     def start(self, spec: RunSpec) -> None:
@@ -39,24 +40,28 @@ class LocalEngine(Engine):
     def _start_fresh(self, spec: RunSpec) -> None:
         # The pipe's other end is held by this process alone: a script without a connection learns by its end that the driver died.
         guard, held = os.pipe()
+        noted = threading.Event()
+
+        def ended(exits: list[Exit]) -> None:
+            noted.wait()
+            os.close(held)
+            self._groups.pop(spec.run_id, None)
+            cause = first_failure(exits)
+            self.ended(spec.run_id, cause.status, cause.rank)
+
         try:
-            with (spec.log_dir / "rank-0.log").open("ab") as log:
-                process = subprocess.Popen(
-                    command(spec, guard),
-                    cwd=spec.code_dir,
-                    env={**environ(), **spec.variables},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    pass_fds=() if spec.trial_class else (guard,),
-                )
+            with contextlib.ExitStack() as logs:
+                commands = [_command(spec, rank, guard, logs) for rank in range(len(spec.ranks))]
+                group = Group(commands, ended, patience=_PATIENCE_SECONDS)
+        except BaseException:
+            os.close(held)
+            raise
         finally:
             os.close(guard)
-        self._processes[spec.run_id] = process
-        note_process(spec.log_dir, process.pid)
-        waiter = threading.Thread(target=self._wait, args=(spec.run_id, process, held), daemon=True, name="det-wait")
-        waiter.start()
+        self._groups[spec.run_id] = group
+        for rank, pid in enumerate(group.pids):
+            note_process(spec.log_dir, pid, rank)
+        noted.set()
 
     def terminate(self, run_id: int) -> None:
         self._signal(run_id, signal.SIGTERM)
@@ -66,19 +71,30 @@ class LocalEngine(Engine):
 
     def _signal(self, run_id: int, number: signal.Signals) -> None:
         self._warm.signal(run_id, number)
-        process = self._processes.get(run_id)
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
+        group = self._groups.get(run_id)
+        if group is not None:
+            group.signal(number)
 
-    def _wait(self, run_id: int, process: subprocess.Popen[bytes], held: int) -> None:
-        # waitid leaves the leader a zombie, so that its group's number cannot be taken by another while it is killed.
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        end_group(process.pid)
-        status = process.wait()
-        os.close(held)
-        self._processes.pop(run_id, None)
-        self.ended(run_id, status)
+
+def first_failure(exits: list[Exit]) -> Exit:
+    """Return the exit that made the others fail, or one of those that ended well.
+
+    A process that somebody killed comes first, as no framework does that to itself, and the others may end before it is
+    known; then those that failed before the group ended the rest.
+    """
+    killed = [exit for exit in exits if exit.status == -signal.SIGKILL and not exit.killed]
+    failed = [exit for exit in exits if exit.status]
+    return [*killed, *sorted(failed, key=lambda exit: exit.killed), *exits][0]
+
+
+def _command(spec: RunSpec, rank: int, guard: int, logs: contextlib.ExitStack) -> Command:
+    return Command(
+        argv=command(spec, guard),
+        env={**environ(), **spec.variables, **spec.ranks[rank]},
+        cwd=spec.code_dir,
+        output=logs.enter_context((spec.log_dir / f"rank-{rank}.log").open("ab")),
+        fds=() if spec.trial_class else (guard,),
+    )
 
 
 def command(spec: RunSpec, guard: int) -> list[str]:

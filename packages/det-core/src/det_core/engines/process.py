@@ -9,23 +9,23 @@ import signal
 import time
 from pathlib import Path
 
-PROCESS_FILE = "process.json"
 
-
-def note_process(log_dir: Path, pid: int) -> None:
-    """Note the process of a run, whole or not at all."""
-    temporary = log_dir / f".{PROCESS_FILE}"
+def note_process(log_dir: Path, pid: int, rank: int = 0) -> None:
+    """Note the process of one rank of a run, whole or not at all."""
+    name = f"process-{rank}.json" if rank else "process.json"
+    temporary = log_dir / f".{name}"
     temporary.write_text(json.dumps({"pid": pid, "born": born(pid)}))
-    temporary.replace(log_dir / PROCESS_FILE)
+    temporary.replace(log_dir / name)
 
 
-def noted_process(log_dir: Path) -> tuple[int, str] | None:
-    """Return the process of a run and what tells it from a later one of the same number, where it was noted."""
-    try:
-        noted = json.loads((log_dir / PROCESS_FILE).read_text())
-    except (OSError, ValueError):
-        return None
-    return noted["pid"], noted["born"]
+def noted_processes(log_dir: Path) -> list[tuple[int, str]]:
+    """Return the noted processes of a run by rank, each with what tells it from a later one of the same number."""
+    found = []
+    for file in sorted(log_dir.glob("process*.json"), key=lambda file: (len(file.name), file.name)):
+        with contextlib.suppress(OSError, ValueError):
+            noted = json.loads(file.read_text())
+            found.append((noted["pid"], noted["born"]))
+    return found
 
 
 def born(pid: int) -> str | None:
@@ -47,16 +47,13 @@ def end_group(leader: int) -> None:
 
 
 def end_leftover(log_dir: Path, patience: float) -> None:
-    """Wait for a process that an earlier driver started to end by itself, then end it."""
-    noted = noted_process(log_dir)
-    if noted is None:
-        return
-    pid, birth = noted
+    """Wait for the processes that an earlier driver started to end by themselves, then end them."""
     deadline = time.monotonic() + patience
-    while is_running(pid, birth) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    if born(pid) in (None, birth):
-        end_group(pid)
+    for pid, birth in noted_processes(log_dir):
+        while is_running(pid, birth) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if born(pid) in (None, birth):
+            end_group(pid)
 
 
 def _stat(pid: int) -> list[str] | None:

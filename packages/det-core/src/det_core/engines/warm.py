@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .base import Ended, RunSpec
-from .process import end_group, is_running, noted_process
+from .process import end_group, is_running, noted_processes
 
 PATIENCE_SECONDS = 5.0
 
@@ -139,9 +139,9 @@ class WarmWorkers:
             self._runs.clear()
             self._started.clear()
         for spec in specs:
-            noted = noted_process(spec.log_dir)
-            if noted is not None and is_running(*noted):
-                end_group(noted[0])
+            for pid, birth in noted_processes(spec.log_dir):
+                if is_running(pid, birth):
+                    end_group(pid)
             self._ended(spec.run_id, -signal.SIGKILL)
 
 

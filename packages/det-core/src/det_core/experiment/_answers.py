@@ -7,6 +7,7 @@ from ..protocol import (
     AskBest,
     AskTarget,
     Checkpointed,
+    Chose,
     Completed,
     Deleted,
     Finished,
@@ -20,8 +21,8 @@ from ._state import State
 from ._trials import Active, Live
 
 
-def answer(state: State, live: Live, active: Active, word: Word) -> Answer | None:
-    """Take a worker's word; return the answer to a question, None to what was only told."""
+def answer(state: State, live: Live, active: Active, word: Word, rank: int) -> Answer | None:
+    """Take the word of a worker, or of one of its ranks; return the answer to a question, None to what was only told."""
     match word:
         case AskTarget():
             return Answer(target=state.target(live))
@@ -40,13 +41,15 @@ def answer(state: State, live: Live, active: Active, word: Word) -> Answer | Non
         case AskBest():
             return Answer(value=state.best)
         case Finished():
-            active.outcome, active.message, active.traceback = word.outcome, word.message, word.traceback
+            active.finished(rank, word)
             return Answer()
         case Reported():
             state.reported(live, active, word.group, word.batches, word.metrics)
         case Progressed():
             live.progress = word.fraction
             state.store.trials.update(live.id, progress=word.fraction)
+        case Chose():
+            state.store.runs.chose(active.run.id, word.backend)
         case Status():
             live.status = word.text
     return None

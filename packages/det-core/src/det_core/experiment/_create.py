@@ -7,9 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..config import ExperimentConfig, is_trial_entrypoint, to_json
+from ..config import ExperimentConfig, to_json
 from ..context_dir import copy_code
-from ..errors import DetError
 from ..store import Store
 
 
@@ -19,7 +18,6 @@ def create(store: Store, config: ExperimentConfig, code_dir: Path | None, *, def
     What must be fixed from here on is fixed: the seed (the time, where none is given) and the name. When the code cannot
     be copied, nothing is left behind.
     """
-    must_be_one_slot(config)
     config = _complete(config, default_name)
     searcher = config.searcher
     experiment = store.experiments.create(
@@ -40,16 +38,6 @@ def create(store: Store, config: ExperimentConfig, code_dir: Path | None, *, def
         store.experiments.delete(experiment.id)
         raise
     return experiment.id
-
-
-def must_be_one_slot(config: ExperimentConfig) -> None:
-    """Raise DetError for a trial class that asks for several slots: a script is given them all, a class has one process."""
-    slots = config.resources.slots_per_trial
-    if slots > 1 and is_trial_entrypoint(config.entrypoint):
-        raise DetError(
-            f"resources.slots_per_trial is {slots}, but this version trains a trial class on 1; set it to 1, or make the "
-            "entrypoint a script that starts its own ranks"
-        )
 
 
 def _complete(config: ExperimentConfig, default_name: str) -> ExperimentConfig:

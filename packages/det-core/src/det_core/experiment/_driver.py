@@ -20,7 +20,7 @@ from .. import wire
 from ..engines import Engine
 from ..errors import DetError
 from ..plugins import Plugins
-from ..protocol import Answer, Hello, Preempt, Word, decode_word, encode
+from ..protocol import Answer, Hello, Meet, Preempt, Word, decode_word, encode
 from ..searchers import Exit
 from ..store import ExperimentState, Lease, Store, TrialState, boot_id
 from . import _events as events
@@ -31,7 +31,7 @@ from ._recover import adopt_spooled, end_leftovers
 from ._settings import DriverSettings
 from ._settle import Failures, Settle, exit_status
 from ._state import State
-from ._trials import Live
+from ._trials import Active, Live
 from ._turns import Turns
 from ._usable import no_usable_metric
 from ._variables import run_spec, run_variables
@@ -187,23 +187,25 @@ class Driver:
         run = self._state.begin(live, lease, batches)
         self._by_run[run.id] = live
         variables = run_variables(self._state, self._settings, live, row, self._address, self._key)
-        self.engine.start(run_spec(self._state, run, variables, self._warm))
+        assert live.active is not None
+        self.engine.start(run_spec(self._state, self._settings, live.active, variables, self._warm))
         self._state.observe("det_run_started", trial=row, run=run)
 
-    def _process_ended(self, run_id: int, status: int) -> None:
+    def _process_ended(self, run_id: int, status: int, rank: int = 0) -> None:
         """The engine's word; from any thread."""
-        self._inbox.put(lambda: self._run_ended(run_id, status))
+        self._inbox.put(lambda: self._run_ended(run_id, status, rank))
 
-    def _run_ended(self, run_id: int, status: int) -> None:
+    def _run_ended(self, run_id: int, status: int, rank: int) -> None:
         live = self._by_run.pop(run_id)
         active = self._state.end(live)
+        active.ended(rank, status)
         for connection in active.connections:
             connection.close()
         self._store.slots.release(active.lease)
         self._turns.look_again()
         with self._store.transaction():
             self._settle(live, active, status)
-            outcome = str(active.outcome.value) if active.outcome else exit_status(status)
+            outcome = str(active.outcome.value) if active.outcome else active.message or exit_status(status)
             self._store.runs.end(run_id, outcome)
         if live.plan.closed:
             self._state.closed.append(live)
@@ -235,7 +237,7 @@ class Driver:
             self._inbox.put(lambda: self._connected(hello, connection))
             while True:
                 word = decode_word(connection.recv())
-                self._inbox.put(lambda word=word: self._hear(hello.run_id, connection, word))  # type: ignore[misc]
+                self._inbox.put(lambda word=word: self._hear(hello, connection, word))  # type: ignore[misc]
         except (wire.ConnectionLost, TimeoutError, OSError, msgspec.DecodeError):
             connection.close()
 
@@ -248,12 +250,15 @@ class Driver:
         if live.active.preempting:
             _send(connection, Preempt("the run is to end"))
 
-    def _hear(self, run_id: int, connection: wire.Connection, word: Word) -> None:
-        live = self._by_run.get(run_id)
+    def _hear(self, hello: Hello, connection: wire.Connection, word: Word) -> None:
+        live = self._by_run.get(hello.run_id)
         if live is None or live.active is None:
             return
+        if isinstance(word, Meet):
+            _meet(live.active, connection, word.address)
+            return
         try:
-            reply = answer(self._state, live, live.active, word)
+            reply = answer(self._state, live, live.active, word, hello.rank)
         except DetError as error:
             reply = Answer(error=str(error))
         if reply is not None:
@@ -310,6 +315,16 @@ class Driver:
             if live.active:
                 self._store.slots.release(live.active.lease)
         self.engine.close()
+
+
+def _meet(active: Active, connection: wire.Connection, address: tuple[str, int] | None) -> None:
+    """Pass on where the ranks of a run meet; those that ask before it is known are told then."""
+    active.meeting = address or active.meeting
+    active.waiting.append(connection)
+    if active.meeting is not None:
+        for each in active.waiting:
+            _send(each, Answer(address=active.meeting))
+        active.waiting.clear()
 
 
 def _send(connection: wire.Connection, reply: Answer | Preempt) -> None:

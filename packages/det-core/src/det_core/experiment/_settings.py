@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..backends.socket import START_SECONDS
+
 
 @dataclass(frozen=True, kw_only=True)
 class DriverSettings:
     """`slots` is how many GPUs, or CPU workers where there are none, the machine has; `gpus` are their ids.
 
-    `threads_chosen` says that the user has set `OMP_NUM_THREADS`.
+    `threads_chosen` says that the user has set `OMP_NUM_THREADS`. The ranks of a run must meet within `start_timeout` seconds.
     """
 
     home: Path
@@ -20,16 +22,24 @@ class DriverSettings:
     gpus: tuple[str, ...] = field(default=())
     engine: str = "local"
     threads_chosen: bool = False
+    start_timeout: float = START_SECONDS
 
     @classmethod
     def detect(cls, environ: Mapping[str, str], *, home: Path, engine: str = "local") -> DriverSettings:
         """Look at the machine: `CUDA_VISIBLE_DEVICES`, the GPUs of the NVIDIA driver, else the CPU's cores.
 
-        `DET_SLOTS_TOTAL` overrides the number of CPU workers.
+        `DET_SLOTS_TOTAL` overrides the number of CPU workers, `DET_START_TIMEOUT` the seconds that ranks have to meet.
         """
         gpus = _gpus(environ)
         slots = len(gpus) or int(environ.get("DET_SLOTS_TOTAL") or len(os.sched_getaffinity(0)))
-        return cls(home=home, slots=slots, gpus=gpus, engine=engine, threads_chosen="OMP_NUM_THREADS" in environ)
+        return cls(
+            home=home,
+            slots=slots,
+            gpus=gpus,
+            engine=engine,
+            threads_chosen="OMP_NUM_THREADS" in environ,
+            start_timeout=float(environ.get("DET_START_TIMEOUT") or START_SECONDS),
+        )
 
 
 def _gpus(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass, field
 
 from .. import wire
 from ..host import Outcome
+from ..protocol import Finished
 from ..store import Lease, Run
 from ._search import Plan
+
+GOOD = (Outcome.COMPLETED, Outcome.PREEMPTED, Outcome.USER_STOPPED)
 
 
 @dataclass
 class Active:
-    """A run that is executing."""
+    """A run that is executing.
+
+    `meeting` is where its ranks meet, once the chief has said so, and `waiting` the connections of those that asked before.
+    """
 
     run: Run
     lease: Lease
@@ -23,6 +30,28 @@ class Active:
     traceback: str = ""
     progressed_to: int = 0
     validated_at: int = -1
+    meeting: tuple[str, int] | None = None
+    waiting: list[wire.Connection] = field(default_factory=list)
+    spoken: set[int] = field(default_factory=set)
+
+    @property
+    def several(self) -> bool:
+        """Whether the run has several ranks."""
+        return len(self.lease.slots) > 1
+
+    def finished(self, rank: int, word: Finished) -> None:
+        """Take a rank's last word: the first one counts, unless it only says that another rank is gone."""
+        self.spoken.add(rank)
+        if self.outcome is None or (self.outcome is Outcome.PEER_LOST and word.outcome is not Outcome.PEER_LOST):
+            self.outcome, self.message, self.traceback = word.outcome, word.message, word.traceback
+
+    def ended(self, rank: int, status: int) -> None:
+        """Take the status of the process that failed first: one that was killed had no last word, and is the others' cause."""
+        if not self.several or status == 0 or rank in self.spoken or self.outcome in GOOD:
+            return
+        if self.outcome in (None, Outcome.PEER_LOST) or status == -signal.SIGKILL:
+            how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+            self.outcome, self.message, self.traceback = None, f"rank {rank} {how}", ""
 
 
 @dataclass

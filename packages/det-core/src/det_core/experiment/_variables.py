@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from ..backend import Ranks
+from ..distributed import LOOPBACK
 from ..engines import RunSpec
-from ..environ import WorkerEnv
-from ..store import Run, Trial
+from ..environ import WorkerEnv, rank_variables
+from ..store import Trial
 from ._settings import DriverSettings
 from ._state import State
-from ._trials import Live
+from ._trials import Active, Live
 
 
 def run_variables(
@@ -36,22 +38,38 @@ def run_variables(
         latest_checkpoint=row.latest_checkpoint or row.source_checkpoint,
         steps_completed=live.active.progressed_to,
         slots=max(1, len(slots)),
+        chief=LOOPBACK,
+        start_timeout=settings.start_timeout,
         warm=row.latest_checkpoint is None and row.source_checkpoint is not None,
     )
     return {**_threads(state, settings), **_user(state, settings), **_devices(settings, slots), **env.variables()}
 
 
-def run_spec(state: State, run: Run, variables: Mapping[str, str], warm: tuple[str, ...] | None) -> RunSpec:
+def run_spec(
+    state: State, settings: DriverSettings, active: Active, variables: Mapping[str, str], warm: tuple[str, ...] | None
+) -> RunSpec:
     """Return a run as engines take it."""
     entrypoint = state.config.entrypoint or ""
     return RunSpec(
-        run_id=run.id,
+        run_id=active.run.id,
         entrypoint=entrypoint if isinstance(entrypoint, str) else tuple(entrypoint),
         trial_class=state.trial_class,
+        ranks=_ranks(settings, active.lease.slots) if state.trial_class else ({},),
         code_dir=state.store.code_dir(state.id),
-        log_dir=run.log_dir,
+        log_dir=active.run.log_dir,
         variables=variables,
-        warm=warm,
+        warm=None if active.several else warm,
+    )
+
+
+def _ranks(settings: DriverSettings, slots: tuple[int, ...]) -> tuple[Mapping[str, str], ...]:
+    """Return what the environment of each rank has of its own: where it stands, and its device."""
+    if len(slots) < 2:
+        return ({},)
+    size = len(slots)
+    return tuple(
+        rank_variables(Ranks(rank=rank, size=size, local_rank=rank, local_size=size)) | _devices(settings, (slot,))
+        for rank, slot in enumerate(slots)
     )
 
 
@@ -66,11 +84,12 @@ def _devices(settings: DriverSettings, slots: tuple[int, ...]) -> dict[str, str]
 
 
 def _threads(state: State, settings: DriverSettings) -> dict[str, str]:
-    """Share the cores among CPU trials that may run at once; by the configuration alone, as threads change sums."""
+    """Share the cores among the CPU ranks that may run at once; by the configuration alone, as threads change sums."""
     searcher = state.config.searcher
-    concurrent = getattr(searcher, "max_concurrent_trials", None)
-    if settings.gpus or concurrent is None or settings.threads_chosen:
-        return {}
     slots = max(1, state.config.resources.slots_per_trial)
-    at_once = min(concurrent or settings.slots, max(1, settings.slots // slots))
-    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // max(1, at_once)))}
+    ranks = slots if state.trial_class else 1
+    concurrent = getattr(searcher, "max_concurrent_trials", None)
+    if settings.gpus or settings.threads_chosen or (concurrent is None and ranks == 1):
+        return {}
+    at_once = 1 if concurrent is None else min(concurrent or settings.slots, max(1, settings.slots // slots))
+    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // max(1, at_once * ranks)))}

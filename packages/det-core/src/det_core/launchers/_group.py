@@ -15,17 +15,22 @@ from pathlib import Path
 from typing import IO
 
 GRACE_SECONDS = 3.0
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What one rank runs; `env` is its whole environment, `output` where both its outputs go, `fds` what it inherits."""
+    """What one rank runs; `env` is its whole environment, `output` where both its outputs go, `fds` what it inherits.
+
+    With `leash` it is killed when the thread that started it ends, however that comes about.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: Path | None = None
     output: int | IO[bytes] | None = None
     fds: tuple[int, ...] = ()
+    leash: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +46,9 @@ class Group:
     """Starts a process for each command, each the leader of a session of its own, and supervises them.
 
     When one fails, the others get `grace` seconds to find out and say so; when one ends well, `patience` seconds to end
-    too, by default as long as they need. Then they are killed, with all that they started. `ended` is called once, from the group's thread, with the exits in
-    the order in which they came. A command that cannot be started ends those before it, and raises OSError.
+    too, by default as long as they need. Then they are killed, with all that they started. `ended` is called once, from the
+    group's thread, with the exits in the order in which they came. A command that cannot be started ends those before it,
+    and raises OSError. `each` is called from that thread for each exit, at once.
     """
 
     def __init__(
@@ -50,10 +56,11 @@ class Group:
         commands: Sequence[Command],
         ended: Callable[[list[Exit]], None],
         *,
+        each: Callable[[Exit], None] = lambda exit: None,
         grace: float = GRACE_SECONDS,
         patience: float | None = None,
     ) -> None:
-        self._ended, self._grace, self._patience = ended, grace, patience
+        self._ended, self._each, self._grace, self._patience = ended, each, grace, patience
         self._lock = threading.Lock()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._doomed: set[int] = set()
@@ -100,6 +107,7 @@ class Group:
                 poll.unregister(pidfd)
                 os.close(pidfd)
                 exits.append(self._reap(ranks.pop(pidfd)))
+                self._each(exits[-1])
                 deadline = self._deadline(deadline, exits[-1])
         self._ended(exits)
 
@@ -133,7 +141,22 @@ def _start(command: Command) -> subprocess.Popen[bytes]:
         stderr=command.output,
         start_new_session=True,
         pass_fds=command.fds,
+        preexec_fn=_leash() if command.leash else None,  # noqa: PLW1509 - it calls nothing that another thread could hold
     )
+
+
+def _leash() -> Callable[[], None]:
+    """Return what a child calls to be killed with its parent."""
+    import ctypes
+
+    prctl, parent = ctypes.CDLL(None, use_errno=True).prctl, os.getpid()
+
+    def be_leashed() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        if os.getppid() != parent:
+            os._exit(1)  # it ended before it could be noticed
+
+    return be_leashed
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

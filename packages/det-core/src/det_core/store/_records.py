@@ -95,7 +95,10 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One attempt of a trial, the `number`-th from 1, which began at position `first_batch`."""
+    """One attempt of a trial, the `number`-th from 1, which began at position `first_batch`.
+
+    `backend` is what reduces the gradients of its ranks, where there are several.
+    """
 
     id: int
     trial_id: int
@@ -105,6 +108,7 @@ class Run(msgspec.Struct, frozen=True):
     started: float
     ended: float | None
     outcome: str | None
+    backend: str | None = None
 
 
 class Metric(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from det_core.store._database import Database, Row
 from det_core.store._metrics import Metrics
 from det_core.store._records import Run
 
-_COLUMNS = "id, trial_id, number, first_batch, log_dir, started, ended, outcome"
+_COLUMNS = "id, trial_id, number, first_batch, log_dir, started, ended, outcome, backend"
 
 LOST = "LOST"
 
@@ -61,6 +61,10 @@ class Runs:
             == 0
         ):
             raise StoreError(f"no run {id}; begin it before it ends")
+
+    def chose(self, id: int, backend: str) -> None:
+        """Note what reduces the gradients of a run with several ranks."""
+        self._database.run("UPDATE runs SET backend = ? WHERE id = ?", (backend, id))
 
     def get(self, id: int) -> Run:
         """The run, or a StoreError where there is none."""

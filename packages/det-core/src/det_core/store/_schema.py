@@ -57,4 +57,5 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             pid INTEGER NOT NULL, born TEXT NOT NULL, total INTEGER NOT NULL, asked REAL NOT NULL,
             UNIQUE (experiment_id, pid, born))""",
     ),
+    ("ALTER TABLE runs ADD COLUMN backend TEXT",),
 )

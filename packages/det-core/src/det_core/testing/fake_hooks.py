@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from det_core import Adapter, Framework, hookimpl
+from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
 
-CAPABILITIES = frozenset({"aggregation"})
+CAPABILITIES = frozenset({"aggregation", "ranks"})
+FRAMEWORKS = (
+    ("fake-owned", "OwnedTrial", "OwnedAdapter"),
+    ("fake-callback", "CallbackTrial", "CallbackAdapter"),
+    ("fake-chunked", "ChunkedTrial", "ChunkedAdapter"),
+)
 
 
 @hookimpl
 def det_frameworks() -> Iterator[Framework]:
-    for name, trial, adapter in (
-        ("fake-owned", "OwnedTrial", "OwnedAdapter"),
-        ("fake-callback", "CallbackTrial", "CallbackAdapter"),
-        ("fake-chunked", "ChunkedTrial", "ChunkedAdapter"),
-    ):
+    for name, trial, adapter in FRAMEWORKS:
         yield Framework(name=name, trial=f"det_core:{trial}", load=_loader(adapter), capabilities=CAPABILITIES)
+
+
+@hookimpl
+def det_backends() -> Iterator[BackendRecord]:
+    for name, _, _ in FRAMEWORKS:
+        yield BackendRecord(name="together", framework=name, load=_together)
 
 
 @hookimpl
@@ -28,6 +35,12 @@ def det_build_model(build: Callable[[], Any]) -> Any:
 @hookimpl
 def det_build_data_loader(build: Callable[[], Any]) -> Any:
     return build()
+
+
+def _together() -> type[Backend]:
+    from .fakes import Together
+
+    return Together
 
 
 def _loader(name: str) -> Callable[[], type[Adapter[Any]]]:

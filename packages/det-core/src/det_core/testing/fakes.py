@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..adapter import Adapter, Metrics, RunInfo
+from ..backend import Backend, Ranks
+from ..distributed import DistributedContext
 from ..loop import Loop, Stop
 from ._onevar import OneVar
 
@@ -66,12 +68,46 @@ class ChunkedTrial(FakeTrial):
 F = TypeVar("F", bound=FakeTrial)
 
 
+class Together(Backend):
+    """The collectives of the fakes, which are those that core's own connections have."""
+
+    def __init__(self, control: DistributedContext | None = None) -> None:
+        self._control = control or DistributedContext()
+        self.ranks = Ranks(**{field.name: getattr(self._control, field.name) for field in fields(Ranks)})
+
+    @classmethod
+    def join(cls, control: DistributedContext) -> Together:
+        return cls(control)
+
+    def init(self) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        pass
+
+    def barrier(self) -> None:
+        self._control.barrier()
+
+    def allgather(self, value: Any) -> list[Any]:
+        return self._control.allgather(value)
+
+    def broadcast(self, value: Any) -> Any:
+        return self._control.broadcast(value)
+
+    def mean(self, value: float) -> float:
+        """Return the mean over the ranks."""
+        return value if self.ranks.size == 1 else sum(self.allgather(value)) / self.ranks.size
+
+
 class Training:
-    """One trial's training as a framework would do it: a batch at a time, from its own random numbers."""
+    """One trial's training as a framework would do it: a batch at a time, from random numbers of its own on each rank."""
 
     def __init__(self, trial: FakeTrial) -> None:
         run, config = trial.run, trial.run.config
-        self.random = random.Random(run.seed)
+        self.together: Together = run.backend.load().join(run.distributed) if run.backend else Together()  # type: ignore[assignment]
+        self.together.init()
+        rank = self.together.ranks.rank
+        self.random = random.Random(f"{run.seed}/{rank}" if rank else run.seed)
         self.seed = run.seed
         self.model: Weight = run.build.model(trial, trial.build_model)
         self.data: OneVar = run.build.data_loader(trial, trial.build_data, "training")
@@ -84,7 +120,8 @@ class Training:
         difference = y - self.model.value * x
         self.model.gradients.append(-2 * x * difference)
         if len(self.model.gradients) == self.aggregation:
-            self.model.value -= self.data.lr * sum(self.model.gradients) / self.aggregation
+            gradient = self.together.mean(sum(self.model.gradients) / self.aggregation)
+            self.model.value -= self.data.lr * gradient
             self.model.gradients.clear()
         return {"loss": Scalar(difference**2)}
 
@@ -117,16 +154,22 @@ class FakeAdapter(Adapter[F], ABC):
     def validate(self) -> Metrics:
         return self.training.validate()
 
+    def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
+        mine, together = super().numbers(rows), self.training.together
+        return [{name: together.mean(value) for name, value in row.items()} for row in mine]
+
     def save(self, path: Path) -> None:
         version, numbers, gauss = self.training.random.getstate()
-        state = {"weight": vars(self.training.model), "random": [version, list(numbers), gauss]}
-        (path / STATE_FILE).write_text(json.dumps(state))
+        of_ranks = self.training.together.allgather([version, list(numbers), gauss])
+        (path / STATE_FILE).write_text(json.dumps({"weight": vars(self.training.model), "random": of_ranks}))
 
     def load(self, path: Path) -> None:
         state = json.loads((path / STATE_FILE).read_text())
         vars(self.training.model).update(state["weight"])
-        version, numbers, gauss = state["random"]
-        self.training.random.setstate((version, tuple(numbers), gauss))
+        of_ranks, rank = state["random"], self.training.together.ranks.rank
+        if rank < len(of_ranks):  # of fewer ranks: a new one begins its own numbers
+            version, numbers, gauss = of_ranks[rank]
+            self.training.random.setstate((version, tuple(numbers), gauss))
 
     @property
     def batches_per_epoch(self) -> int:
