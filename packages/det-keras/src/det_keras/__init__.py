@@ -1,0 +1,49 @@
+"""Keras for det: trials, five kinds of data with exact resume, and callbacks for scripts of your own."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._imports import need_tensorflow
+
+if TYPE_CHECKING:
+    from .context import TFKerasTrialContext
+    from .data import InputData, SequenceAdapter
+    from .load import load_model_from_checkpoint_path
+    from .trial import TFKerasTrial
+
+_HOMES = {
+    "context": ("TFKerasTrialContext",),
+    "data": ("InputData", "SequenceAdapter"),
+    "load": ("load_model_from_checkpoint_path",),
+    "trial": ("TFKerasTrial",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = ("callbacks",)  # public modules, imported when they are first asked for
+
+__version__ = "0.1.0"
+__all__ = [
+    "InputData",
+    "SequenceAdapter",
+    "TFKerasTrial",
+    "TFKerasTrialContext",
+    "load_model_from_checkpoint_path",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: the hook module must not import TensorFlow."""
+    if name in _MODULES:
+        need_tensorflow()
+        return importlib.import_module(f".{name}", __name__)
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'det_keras' has no attribute {name!r}")
+    need_tensorflow()
+    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__, *_MODULES])

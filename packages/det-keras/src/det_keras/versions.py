@@ -1,0 +1,23 @@
+"""Which Keras this is: the one that TensorFlow calls its own, 2 or 3, on TensorFlow and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from det_core import PluginError
+
+keras: Any = tf.keras
+KERAS_VERSION: str = str(keras.__version__ if hasattr(keras, "__version__") else tf.__version__)
+KERAS_3 = int(KERAS_VERSION.partition(".")[0]) >= 3
+
+
+def check_backend() -> None:
+    """Raise PluginError where Keras computes by something other than TensorFlow."""
+    backend = keras.backend.backend() if KERAS_3 else "tensorflow"
+    if backend != "tensorflow":
+        raise PluginError(
+            f"Keras runs on {backend!r} here, and det-keras on TensorFlow only; set KERAS_BACKEND=tensorflow, "
+            "or 'backend' in ~/.keras/keras.json"
+        )
