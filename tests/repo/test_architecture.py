@@ -17,7 +17,17 @@ SOURCES = sorted(ROOT.glob("packages/*/src"))
 FILES = sorted(path for source in SOURCES for path in source.rglob("*.py"))
 PLUGINS = [path for path in FILES if "det-core" not in path.parts]
 
-READS_ENVIRONMENT = ("cli", "engines", "environ", "core", "worker", "session", "experiment/_settings")
+READS_ENVIRONMENT = (
+    "cli",
+    "client/_client",
+    "engines",
+    "environ",
+    "core",
+    "worker",
+    "session",
+    "experiment/_settings",
+    "launchers/host",
+)
 
 
 def named(path: Path) -> str:

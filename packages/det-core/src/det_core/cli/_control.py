@@ -7,8 +7,6 @@ import time
 
 import click
 
-from ..errors import StoreError
-from ..store import ExperimentState, Store
 from ._settings import Settings
 
 _wait = click.option("--wait/--no-wait", default=True, help="Wait until it is done (the default).")
@@ -20,7 +18,7 @@ _wait = click.option("--wait/--no-wait", default=True, help="Wait until it is do
 @click.pass_obj
 def pause(settings: Settings, experiment: int, wait: bool) -> None:
     """Checkpoint the trials of EXPERIMENT and pause it; go on with det resume."""
-    _command(settings, experiment, "pause", ExperimentState.PAUSED, wait)
+    _command(settings, experiment, "pause", wait)
 
 
 @click.command()
@@ -30,29 +28,14 @@ def pause(settings: Settings, experiment: int, wait: bool) -> None:
 @click.pass_obj
 def cancel(settings: Settings, experiment: int, wait: bool, now: bool) -> None:
     """Checkpoint the trials of EXPERIMENT and end it for good."""
-    _command(settings, experiment, "kill" if now else "cancel", ExperimentState.CANCELED, wait)
+    _command(settings, experiment, "kill" if now else "cancel", wait)
 
 
-def _command(settings: Settings, id: int, kind: str, state: ExperimentState, wait: bool) -> None:
+def _command(settings: Settings, id: int, kind: str, wait: bool) -> None:
+    from ..experiment import ask, is_driven
+
     with settings.store() as store:
-        experiment = store.experiments.get(id)
-        if experiment.state.ended:
-            raise StoreError(f"experiment {id} is {experiment.state.lower()} already; nothing is left to {kind}")
-        if not _driven(store, id):
-            store.experiments.update(id, state=state, pid=None, ended=time.time() if state.ended else None)
-        else:
-            store.commands.send(id, kind)
-            while wait and _driven(store, id):
-                time.sleep(0.1)
+        ask(store, id, kind)
+        while wait and is_driven(store, id):
+            time.sleep(0.1)
         sys.stdout.write(f"experiment {id} is {store.experiments.get(id).state.lower()}\n")
-
-
-def _driven(store: Store, id: int) -> bool:
-    """Tell whether a driver holds the experiment."""
-    from ..errors import ExperimentBusy
-
-    try:
-        with store.lock(id):
-            return False
-    except ExperimentBusy:
-        return True

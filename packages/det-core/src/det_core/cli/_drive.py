@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 from ..config import from_json, is_trial_entrypoint
-from ..experiment import Driver, Failures
+from ..experiment import Driver, Failures, start_driver
 from ..store import CheckpointState, ExperimentState, Store
 from ._output import print_json
 from ._settings import Settings
@@ -51,15 +50,7 @@ def detach(settings: Settings, experiment: int, *, as_json: bool) -> None:
     """Start a driver of its own in the background."""
     with settings.reader() as store:
         log = store.experiment_dir(experiment) / "driver.log"
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "det_core.cli", "resume", str(experiment)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env={**settings.environ, "DET_HOME": str(settings.home)},
-        )
+    process = start_driver(settings.home, log, experiment, settings.environ)
     if as_json:
         print_json({"experiment": experiment, "pid": process.pid, "log": str(log)})
     else:

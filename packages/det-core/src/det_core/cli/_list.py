@@ -10,7 +10,6 @@ import click
 
 from ..errors import StoreError
 from ..store import ExperimentSummary
-from ._orphan import orphaned
 from ._output import ago, as_json, print_json, print_table
 from ._settings import Settings
 
@@ -27,6 +26,8 @@ def list_(settings: Settings, everything: bool, limit: int, as_json: bool) -> No
             print_json([])
             return
         raise StoreError(f"no experiments in {settings.home} yet; start one with: det run CONFIG")
+    from ..experiment import orphaned
+
     with settings.reader() as store:
         found = store.experiments.list(archived=None if everything else False, limit=limit)
         summaries = store.experiments.summaries(found)

@@ -11,7 +11,6 @@ import click
 import msgspec
 
 from ..store import Experiment, Trial
-from ._orphan import orphaned
 from ._output import as_json, print_json, print_table
 from ._settings import Settings
 
@@ -32,6 +31,7 @@ def show(
     hyperparameters, coloured by the metric.
     """
     from ..config import from_json, masked, to_yaml
+    from ..experiment import orphaned
 
     with settings.reader() as store:
         found = store.experiments.get(experiment)

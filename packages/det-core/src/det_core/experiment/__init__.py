@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ._collect import storage_of
+from ._commands import ask, is_driven, start_driver
 from ._create import create
 from ._driver import Driver
+from ._orphan import orphaned
 from ._reopen import reopen
 from ._settings import DriverSettings
 from ._settle import Failures
@@ -17,9 +19,13 @@ __all__ = [
     "DriverSettings",
     "ExperimentView",
     "Failures",
+    "ask",
     "check_slots",
     "create",
+    "is_driven",
+    "orphaned",
     "reopen",
+    "start_driver",
     "storage_of",
     "unit_of",
 ]
