@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from . import backends, engines, searchers, storages
+from . import backends, engines, launchers, searchers, storages
 from .tensorboard import TensorBoard
 
 __all__ = ["builtins"]
@@ -14,6 +14,7 @@ def builtins() -> Iterator[tuple[str, object]]:
     """Yield each built-in plugin with its name."""
     yield "backends", backends
     yield "engines", engines
+    yield "launchers", launchers
     yield "searchers", searchers
     yield "storages", storages
     yield "tensorboard", TensorBoard()

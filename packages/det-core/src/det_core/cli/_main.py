@@ -23,6 +23,7 @@ _COMMANDS = {
     "metrics": ("_metrics", "Print what trials reported."),
     "checkpoint": ("_checkpoint", "List, show, export or delete checkpoints."),
     "preview": ("_preview", "Simulate a search: how many trials reach which length, and how long it takes."),
+    "launch": ("_launch", "Start the ranks of a script on this or several hosts."),
     "check": ("_check", "Validate a configuration and train one batch of its trial."),
     "config": ("_config", "About configurations: the schema, the complete form."),
     "plugins": ("_plugins", "List the plugins, with what they register and what is wrong with them."),

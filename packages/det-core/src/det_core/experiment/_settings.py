@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..backends.socket import START_SECONDS
+from ..devices import gpus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,21 +31,13 @@ class DriverSettings:
 
         `DET_SLOTS_TOTAL` overrides the number of CPU workers, `DET_START_TIMEOUT` the seconds that ranks have to meet.
         """
-        gpus = _gpus(environ)
-        slots = len(gpus) or int(environ.get("DET_SLOTS_TOTAL") or len(os.sched_getaffinity(0)))
+        found = gpus(environ)
+        slots = len(found) or int(environ.get("DET_SLOTS_TOTAL") or len(os.sched_getaffinity(0)))
         return cls(
             home=home,
             slots=slots,
-            gpus=gpus,
+            gpus=found,
             engine=engine,
             threads_chosen="OMP_NUM_THREADS" in environ,
             start_timeout=float(environ.get("DET_START_TIMEOUT") or START_SECONDS),
         )
-
-
-def _gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return tuple(g for g in visible.split(",") if g.strip() and g.strip() != "-1")
-    devices = Path("/proc/driver/nvidia/gpus")
-    return tuple(str(i) for i in range(len(list(devices.iterdir())))) if devices.is_dir() else ()

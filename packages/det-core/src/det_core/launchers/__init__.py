@@ -1,4 +1,8 @@
-"""How the processes of several ranks are started, told where they meet, and supervised."""
+"""How the processes of several ranks are started, told where they meet, and supervised.
+
+`det launch` starts one process on each host, `det_core.launchers.host`, which starts and supervises the host's ranks. It is
+told what to do over its standard input, and ends them when that closes: so they end with the launcher, however it ended.
+"""
 
 from __future__ import annotations
 

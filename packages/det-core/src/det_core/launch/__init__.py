@@ -1,0 +1,5 @@
+"""`python3 -m det_core.launch.torch_distributed`, `.horovod`, `.tensorflow`: `det launch` for entrypoints."""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

@@ -1,0 +1,138 @@
+"""What the ranks write, for people: each line with its rank before it, or each rank in a file of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
+_LONGEST = 1 << 16
+_QUIET_SECONDS = 1.0
+_TAIL = 1 << 16
+_TRACEBACK = b"Traceback (most recent call last):"
+_LAST_LINES = 10
+
+
+class Prefixed:
+    """Writes whole lines of several ranks to one stream, `[rank=1] ` before each; a carriage return ends a line, too.
+
+    What a rank does not end is shown with an end after a second of quiet, or when it is very long.
+    """
+
+    def __init__(self, stream: BinaryIO, *, prefix: bool = True) -> None:
+        self._stream, self._prefix = stream, prefix
+        self._open: dict[int, bytes] = {}
+        self._since: dict[int, float] = {}
+
+    def write(self, rank: int, data: bytes) -> None:
+        if not self._prefix:
+            self._put(data)
+            return
+        data = self._open.pop(rank, b"") + data
+        at, shown = 0, []
+        for end in _LINE_END.finditer(data):
+            if end[0] != b"\r" or end.start() > at:  # a bar begins each of its drawings with a return
+                shown.append(self._head(rank) + data[at : end.end()])
+            at = end.end()
+        self._put(b"".join(shown))
+        if data[at:]:
+            self._open[rank], self._since[rank] = data[at:], time.monotonic()
+            if len(data) - at > _LONGEST:
+                self._finish(rank)
+
+    def show_quiet(self) -> float | None:
+        """Show what has waited for its end long enough; return in how many seconds to look again."""
+        now = time.monotonic()
+        for rank in [rank for rank in self._open if now - self._since[rank] >= _QUIET_SECONDS]:
+            self._finish(rank)
+        return min((self._since[rank] + _QUIET_SECONDS - now for rank in self._open), default=None)
+
+    def close(self) -> None:
+        for rank in sorted(self._open):
+            self._finish(rank)
+
+    def _finish(self, rank: int) -> None:
+        text = self._open.pop(rank)
+        # A bar that is drawn again and again ends with the return that may be half of a line's end.
+        self._put(self._head(rank) + text + (b"" if text.endswith(b"\r") else b"\n"))
+
+    def _head(self, rank: int) -> bytes:
+        return b"[rank=%d] " % rank
+
+    def _put(self, data: bytes) -> None:
+        self._stream.write(data)
+        self._stream.flush()
+
+
+class Files:
+    """Writes what each rank wrote, unchanged, to `rank-K.log` in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._files: dict[int, BinaryIO] = {}
+
+    def write(self, rank: int, data: bytes) -> None:
+        if rank not in self._files:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._files[rank] = (self._directory / f"rank-{rank}.log").open("wb", buffering=0)
+        self._files[rank].write(data)
+
+    def show_quiet(self) -> float | None:
+        return None
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+class Tails:
+    """The last words of each rank, and when the last traceback among them began."""
+
+    def __init__(self) -> None:
+        self._tails: dict[int, bytes] = {}
+        self._failing: dict[int, float] = {}
+
+    def write(self, rank: int, data: bytes) -> None:
+        before = self._tails.get(rank, b"")
+        if _TRACEBACK in before[-len(_TRACEBACK) :] + data:
+            self._failing[rank] = time.monotonic()
+        self._tails[rank] = (before + data)[-_TAIL:]
+
+    @property
+    def failing_since(self) -> Mapping[int, float]:
+        """When the last traceback of each rank that wrote one began."""
+        return self._failing
+
+    def last_words(self, rank: int) -> str:
+        """Return a rank's last traceback, or its last lines where it wrote none."""
+        text = self._tails.get(rank, b"")
+        at = text.rfind(_TRACEBACK)
+        if at >= 0:
+            lines = _whole(text, at)
+        else:
+            lines = text.splitlines()[-_LAST_LINES:]
+        return b"\n".join(lines).decode(errors="backslashreplace")
+
+
+def _whole(text: bytes, at: int) -> list[bytes]:
+    """Return the traceback at a place, with those that led to it: they are joined by a line that says so."""
+    joined = (b"the direct cause of the following exception:\n\n", b"another exception occurred:\n\n")
+    while text[:at].endswith(joined):
+        earlier = text.rfind(_TRACEBACK, 0, at)
+        if earlier < 0:
+            break
+        at = earlier
+    return text[at:].splitlines()
+
+
+def say(sentence: str, words: str = "") -> None:
+    """Say what det itself has to say, and what it quotes."""
+    with suppress(OSError):
+        sys.stderr.write(f"det: {sentence}\n{words}{os.linesep if words else ''}")
+        sys.stderr.flush()
