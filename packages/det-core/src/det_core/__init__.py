@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from .hookspecs import hookimpl
     from .host import Flag, HostLost, Outcome, Target, TrialHost
+    from .imports import import_from_path
     from .interrupts import preempted_by
     from .local import LocalHost
     from .loop import Loop, LoopError, Progress, Stop
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from .run import Keep, restore, run_trial, train, train_from
     from .schedule import At, Every, Schedule
     from .session import Limited, Session
+    from .trial_context import TrialContext
 
 _HOMES = {
     "adapter": ("Adapter", "Build", "Metrics", "RunInfo"),
@@ -64,6 +66,7 @@ _HOMES = {
     ),
     "hookspecs": ("hookimpl",),
     "host": ("Flag", "HostLost", "Outcome", "Target", "TrialHost"),
+    "imports": ("import_from_path",),
     "interrupts": ("preempted_by",),
     "local": ("LocalHost",),
     "metrics": ("number",),
@@ -82,6 +85,7 @@ _HOMES = {
     "run": ("Keep", "restore", "run_trial", "train", "train_from"),
     "schedule": ("At", "Every", "Schedule"),
     "session": ("Limited", "Session"),
+    "trial_context": ("TrialContext",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -129,9 +133,11 @@ __all__ = [
     "StorageRecord",
     "StoreError",
     "Target",
+    "TrialContext",
     "TrialError",
     "TrialHost",
     "hookimpl",
+    "import_from_path",
     "load_trial",
     "number",
     "preempted_by",

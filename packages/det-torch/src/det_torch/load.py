@@ -11,13 +11,12 @@ from typing import Any
 
 import torch
 
-from det_core import CheckpointError, ConfigError, DistributedContext, Plugins, RunInfo, load_trial
+from det_core import CheckpointError, ConfigError, DistributedContext, Plugins, RunInfo, import_from_path, load_trial
 from det_core.config import ExperimentConfig, parse
 
 from . import state
 from .build import build_trial
 from .context import PyTorchTrialContext
-from .imports import code_first
 from .trial import PyTorchTrial
 
 _FACTS = ("load_data.json", "metadata.json")
@@ -58,7 +57,7 @@ def load_trial_from_checkpoint_path(
     directory = Path(path)
     facts = _facts(directory)
     code = directory / "code"
-    with code_first(code) if trial_class is None and code.is_dir() else nullcontext():
+    with import_from_path(code) if trial_class is None and code.is_dir() else nullcontext():
         chosen = _checked(trial_class or _class_of(facts, directory))
         context = CheckpointLoadContext(facts.get("hparams"), facts.get("experiment_config"))
         trial = build_trial(chosen, context, **{**(trial_kwargs or {}), **kwargs})

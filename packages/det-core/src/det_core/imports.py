@@ -1,4 +1,4 @@
-"""Importing the code of a checkpoint, whatever of the same name is imported already."""
+"""Importing the code of a directory, such as a checkpoint's, whatever of the same name is imported already."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-_SHARED = {
-    "det_core",
-    "det_torch",
-    "determined",
-    "numpy",
-    "torch",
-}  # one of each, or classes would not be what they are
+# One of each, or classes would not be what they are.
+_SHARED = {"determined", "jax", "keras", "lightning", "numpy", "tensorflow", "torch"}
 
 
 @contextmanager
-def code_first(code_dir: Path) -> Iterator[None]:
-    """Let imports in the body find the modules of `code_dir` first, and import them anew.
+def import_from_path(path: str | Path) -> Iterator[None]:
+    """Let imports in the body find the modules of the directory `path` first, and import them anew.
 
     Where modules of the same names were imported from elsewhere, those are put back at the end, and the new ones are known
-    to their users alone. Where there are none, the new ones stay, and `code_dir` stays on `sys.path`, for imports inside functions.
+    to their users alone. Where there are none, the new ones stay, and the directory stays on
+    `sys.path`, for imports inside functions.
     """
+    code_dir = Path(path)
     theirs = _clashing(code_dir)
-    path = list(sys.path)
+    before = list(sys.path)
     for name in theirs:
         del sys.modules[name]
     sys.path.insert(0, str(code_dir))
@@ -35,7 +32,7 @@ def code_first(code_dir: Path) -> Iterator[None]:
         yield
     finally:
         if theirs:
-            sys.path[:] = path
+            sys.path[:] = before
             for name in [name for name in sys.modules if name.partition(".")[0] in _roots(theirs)]:
                 del sys.modules[name]
             sys.modules.update(theirs)
@@ -43,9 +40,13 @@ def code_first(code_dir: Path) -> Iterator[None]:
 
 def _clashing(code_dir: Path) -> dict[str, ModuleType]:
     """Return the modules that are imported from elsewhere and have a name of the code's, with all that is below them."""
-    names = (_names(code_dir) & sys.modules.keys()) - _SHARED
+    names = {name for name in _names(code_dir) & sys.modules.keys() if not _is_shared(name)}
     own = {name for name in names if not _within(sys.modules[name], code_dir)}
     return {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] in own}
+
+
+def _is_shared(name: str) -> bool:
+    return name in _SHARED or name.startswith("det_")
 
 
 def _names(code_dir: Path) -> set[str]:
