@@ -22,13 +22,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.distributions import lay_out_project, on_path
 
 from det_core import Plugins
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "packages/*/README.md", "examples/*/README.md")
+    for pattern in ("*.md", "docs/**/*.md", "packages/*/README.md", "examples/**/README.md")
     for path in ROOT.glob(pattern)
     if "_build" not in path.parts
 )
@@ -110,6 +111,10 @@ class Reader:
             "DET_HOME": str(det.home),
         }
         self._python: subprocess.Popen[str] | None = None
+
+    def installs(self, plugin: Path) -> None:
+        """Install a plugin from its source tree."""
+        self._env |= on_path(lay_out_project(self._home.parent / "site", plugin))
 
     def does(self, block: Block) -> str | None:
         """Run a block; return what it printed, or None where there was nothing to run."""
@@ -209,6 +214,9 @@ def test_the_blocks_of_the_page_run_and_show_what_it_says(page: Path, reader: Re
         pytest.importorskip(page.parent.name.replace("-", "_"))
     if page.parent.parent.name == "examples":  # an example is read where it is
         shutil.copytree(page.parent, reader.cwd, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    if page.parent.parent.name == "plugins":
+        pytest.importorskip(page.parent.name.removeprefix("det-"))
+        reader.installs(page.parent)
     output = None
     for block in blocks(page):
         at = f"{page.relative_to(ROOT)}:{block.line}"

@@ -12,7 +12,7 @@ import pytest
 from det_core.config import load, schema
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.is_dir())
+EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.is_dir() and path.name != "plugins")
 CONFIGS = sorted((ROOT / "examples").glob("*/*.yaml"))
 
 
