@@ -44,6 +44,8 @@ class Backend(ABC):
     """
 
     ranks: Ranks
+    chief_ip: str = "127.0.0.1"
+    """The address of rank 0's host, as this process reaches it, where the backend knows."""
 
     @classmethod
     def join(cls, control: DistributedContext) -> Self:

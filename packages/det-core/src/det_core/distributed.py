@@ -25,7 +25,7 @@ class DistributedContext:
 
     Every rank must call the same collectives in the same order, from one thread at a time. A rank that is gone or late is a
     RankLost on the others, which names it. Values are pickled; a rank gets its own value back as it is. The `_local` forms are
-    among the ranks of one host.
+    among the ranks of one host. `chief_ip` is the address of rank 0's host, as this process reaches it.
     """
 
     HINTS: ClassVar[Mapping[str, str]] = {
@@ -187,6 +187,7 @@ class DistributedContext:
     def _adopt(self, backend: Backend) -> None:
         backend.init()
         self._backend, ranks = backend, backend.ranks
+        self.chief_ip = backend.chief_ip
         self.rank, self.size = ranks.rank, ranks.size
         self.local_rank, self.local_size = ranks.local_rank, ranks.local_size
         self.cross_rank, self.cross_size = ranks.cross_rank, ranks.cross_size

@@ -36,6 +36,7 @@ class Socket(Backend):
         ready: Callable[[Address], object] = lambda address: None,
     ) -> None:
         self.ranks = ranks
+        self.chief_ip = chief[0]
         self._ready = ready
         self._meeting = Meeting(address=chief, key=key, start_timeout=start_timeout, timeout=timeout)
         self._all: Star | None = None
