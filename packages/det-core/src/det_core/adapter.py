@@ -65,8 +65,8 @@ class RunInfo:
 class Adapter(ABC, Generic[T]):
     """How one framework trains, validates, saves and loads. Never when, where to, or how often.
 
-    Core calls `create` once, `load` when there is a checkpoint, `train` once, and `close` at the end, always. `train`
-    calls `Loop.step`, which calls `validate` and `save` back.
+    Core calls `create` once, `load` when there is a checkpoint, `run`, which calls `train`, once, and `close` at the end,
+    always. `train` calls `Loop.step`, which calls `validate` and `save` back.
     """
 
     framework_version: str = ""
@@ -76,6 +76,16 @@ class Adapter(ABC, Generic[T]):
     @abstractmethod
     def create(cls, trial: type[T], run: RunInfo) -> Adapter[T]:
         """Seed the framework, choose the device and build the trial."""
+
+    def run(self, start: Callable[[], Loop]) -> None:
+        """Call `start`, which begins the loop, and train unless it has stopped by then.
+
+        Beginning may validate and save. Override it where one call of the framework's sets up, trains and tears down, so
+        that both happen inside; lengths need `batches_per_epoch` by the time that `start` is called.
+        """
+        loop = start()
+        if not loop.stop:
+            self.train(loop)
 
     @abstractmethod
     def train(self, loop: Loop) -> None:

@@ -92,15 +92,21 @@ def train_from(
 ) -> Stop:
     """Train with an adapter that is restored already, from `progress` on, or from the beginning."""
     save = _Save(adapter, framework, info, host, keep)
-    plan = schedule(adapter) if schedule else schedule_of(info.config, adapter)
-    loop = Loop(adapter, plan, host, info.distributed, save, progress)
-    if not loop.begin():
-        adapter.train(loop)
-    if not loop.stop:
+    loops: list[Loop] = []
+
+    def start() -> Loop:
+        plan = schedule(adapter) if schedule else schedule_of(info.config, adapter)
+        loop = Loop(adapter, plan, host, info.distributed, save, progress)
+        loops.append(loop)
+        loop.begin()
+        return loop
+
+    adapter.run(start)
+    if not (loops and loops[0].stop):
         raise RuntimeError(
             f"{type(adapter).__name__}.train returned before the loop stopped; train until step() is true"
         )
-    return loop.stop
+    return loops[0].stop
 
 
 def locate(info: RunInfo, storage: Storage) -> RunInfo:
