@@ -1,0 +1,3 @@
+"""Loads the conformance kit's count."""
+
+pytest_plugins = ["det_core.testing.plugin"]
