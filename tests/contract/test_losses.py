@@ -18,7 +18,10 @@ TRIALS: dict[str, Any] = {
     "fake-callback": fakes.CallbackOneVar,
     "fake-chunked": fakes.ChunkedOneVar,
 }
-ELSEWHERE = {"torch": ("det_torch.testing", "OneVarTrial")}
+ELSEWHERE = {
+    "torch": ("det_torch.testing", "OneVarTrial"),
+    "estimator": ("det_estimator.testing", "OneVarTrial"),
+}
 
 LOSSES = {1: 1.0, 2: 1.2724, 3: 1.4455, 4: 1.4701, 5: 1.3329, 6: 0.2670, 7: 0.3397}
 

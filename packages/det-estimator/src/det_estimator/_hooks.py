@@ -1,0 +1,34 @@
+"""Registers TensorFlow's Estimator with det; imports det_core only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from det_core import Adapter, Framework, hookimpl
+
+from ._imports import need_tensorflow
+
+
+@hookimpl
+def det_frameworks() -> Iterator[Framework]:
+    yield Framework(
+        name="estimator",
+        trial="det_estimator:EstimatorTrial",
+        load=_load,
+        requires=("tensorflow>=2.15,<2.16",),
+        capabilities=frozenset({"aggregation"}),
+        loader="det_estimator.load_estimator_from_checkpoint_path",
+    )
+
+
+@hookimpl
+def det_build_optimizer(context: Any, build: Callable[[], Any]) -> Any:
+    return context.place_optimizer(build())
+
+
+def _load() -> type[Adapter[Any]]:
+    need_tensorflow()
+    from .adapter import EstimatorAdapter
+
+    return EstimatorAdapter

@@ -1,0 +1,171 @@
+"""TensorFlow's Estimator behind core's loop."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import tensorflow as tf
+
+from det_core import Adapter, CheckpointError, Loop, Metrics, RunInfo
+
+from .build import build_parts, build_trial
+from .context import EstimatorTrialContext
+from .evaluation import Evaluation
+from .exports import Exports, save_models
+from .rng import rng_state, seed_everything, set_rng_state, untouched_rng
+from .run_hook import RunHook
+from .summaries import Summaries
+from .training import PREFIX, Training
+from .trial import EstimatorTrial
+
+STATE_FILE = "det_estimator.json"
+
+
+class EstimatorAdapter(Adapter[EstimatorTrial]):
+    """Trains an `EstimatorTrial` under core's loop."""
+
+    framework_version = str(tf.__version__)
+
+    def __init__(self, trial_class: type[EstimatorTrial], run: RunInfo) -> None:
+        self._run = run
+        self._open = ExitStack()
+        self._position = run.first_batch
+        self._checkpoint: tuple[int, str] | None = None
+        self._hooks: list[RunHook] = []
+        try:
+            self._build(trial_class)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, trial_class: type[EstimatorTrial]) -> None:
+        run = self._run
+        backend = None
+        if run.backend is not None:
+            backend = run.backend.load().join(run.distributed)
+            self._open.callback(backend.shutdown)
+            backend.init()
+        self._dir = Path(tempfile.mkdtemp(prefix="det-estimator-"))
+        self._open.callback(shutil.rmtree, self._dir, ignore_errors=True)
+        seed_everything(run.seed)
+        self.context = EstimatorTrialContext(run, backend=backend)
+        self.trial = build_trial(trial_class, self.context)
+        self._parts = build_parts(self.trial, self.context, self._dir)
+        self._hooks = [hook for hook in self._parts.hooks() if isinstance(hook, RunHook)]
+        self._training = Training(self.context, self._parts)
+        self._open.callback(self._training.close)
+        self._evaluation = Evaluation(self.context, self._parts)
+        self._exports = Exports(self._parts)
+        self._batches_per_epoch: int | None = run.distributed.broadcast(self._training.batches.length)
+
+    @classmethod
+    def create(cls, trial: type[EstimatorTrial], run: RunInfo) -> EstimatorAdapter:
+        return cls(trial, run)
+
+    # Training
+
+    def train(self, loop: Loop) -> None:
+        self.context.stops(loop.request_stop)
+        training = self._training
+        with Summaries(self._run) as summaries:
+            step = training.steps(loop.done, summaries.write)
+            for number in loop.batches(count(loop.done)):
+                metrics = step(number)
+                self._position = number + 1
+                if training.stop_requested:
+                    loop.request_stop()
+                loop.step(metrics)
+
+    def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
+        mine = super().numbers(rows)
+        distributed = self._run.distributed
+        if distributed.size == 1:
+            return mine
+        if not self._run.config.optimizations.average_training_metrics:
+            return distributed.broadcast(mine)  # type: ignore[no-any-return]
+        of_ranks = zip(*distributed.allgather(mine), strict=True)
+        return [{name: sum(row[name] for row in rows) / len(rows) for name in rows[0]} for rows in of_ranks]
+
+    def validate(self) -> Metrics:
+        with untouched_rng():
+            checkpoint = self._saved_variables()
+            metrics = self._evaluation(checkpoint)
+            if self._run.distributed.rank == 0:
+                self._exports(checkpoint, metrics, self._position)
+        return {name: value for name, value in metrics.items() if name != "global_step"}
+
+    # State
+
+    def _saved_variables(self) -> str:
+        """Return the path of a checkpoint of TensorFlow's with the variables as they are."""
+        if self._checkpoint is None or self._checkpoint[0] != self._position:
+            self._checkpoint = self._position, self._training.save(self._dir, self._position)
+        return self._checkpoint[1]
+
+    def save(self, path: Path) -> None:
+        with untouched_rng():
+            self._save(path)
+
+    def _save(self, path: Path) -> None:
+        mine = {"random_ops": self._training.random_state(), "rng": rng_state()}
+        of_ranks = self._run.distributed.allgather(mine)
+        if self._run.distributed.rank != 0:
+            return
+        checkpoint = Path(self._saved_variables())
+        for file in checkpoint.parent.glob(f"{checkpoint.name}.*"):
+            _copy(file, path / file.name)
+        (path / "checkpoint").write_text(f'model_checkpoint_path: "{checkpoint.name}"\n')
+        (path / STATE_FILE).write_text(json.dumps({"variables": checkpoint.name, "ranks": of_ranks}))
+        self._exports.save(path)
+        save_models(self._parts, str(checkpoint), path)
+        for hook in self._hooks:
+            hook.on_checkpoint_end(str(path))
+
+    def load(self, path: Path) -> None:
+        file = path / STATE_FILE
+        if not file.is_file():
+            raise CheckpointError(f"{path} holds no {STATE_FILE}; name a checkpoint of an EstimatorTrial")
+        state = json.loads(file.read_text())
+        name = state["variables"]
+        for part in path.glob(f"{name}.*"):
+            _copy(part, self._dir / part.name.replace(name, f"{PREFIX}-restored"))
+        ranks, rank = state["ranks"], self._run.distributed.rank
+        mine = ranks[rank] if rank < len(ranks) else {"random_ops": ranks[0]["random_ops"]}
+        self._checkpoint = None
+        self._training.restore(str(self._dir / f"{PREFIX}-restored"), mine["random_ops"])
+        self._exports.load(path)
+        if "rng" in mine:
+            set_rng_state(mine["rng"])
+        for hook in self._hooks:
+            hook.on_checkpoint_load(str(path))
+
+    # Facts
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        return self._batches_per_epoch
+
+    @property
+    def global_batch_size(self) -> int | None:
+        size, ranks = self._run.hparams.get("global_batch_size"), self._run.distributed.size
+        return size // ranks * ranks if isinstance(size, int) and not isinstance(size, bool) else None
+
+    def close(self) -> None:
+        with self._open:
+            for hook in self._hooks:
+                self._open.callback(hook.on_trial_close)
+            self._hooks = []
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,79 @@
+"""What an `EstimatorTrial` is given: its hyperparameters, and the wrapping of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from det_core import RunInfo, TrialContext, TrialError
+
+from .inputs import is_wrapped, mark
+from .metrics import CustomMetric, MetricReducer
+from .optimizer import placed
+
+
+class EstimatorTrialContext(TrialContext):
+    """The context of an `EstimatorTrial`.
+
+    `wrapped_datasets` and `wrapped_optimizers` count what went through it, `metrics` holds what `make_metric` made.
+    With `managed` false (an estimator that is loaded to be used) nothing is wrapped.
+    """
+
+    def __init__(self, run: RunInfo, *, backend: Any = None, managed: bool = True) -> None:
+        super().__init__(run)
+        self.run, self.backend, self._managed = run, backend, managed
+        self.wrapped_datasets = self.wrapped_optimizers = 0
+        self.metrics: list[CustomMetric] = []
+        self._wrapped: list[Any] = []
+
+    def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
+        """Return the part of a dataset that is this rank's: every size-th record, from that of its rank on.
+
+        Call it right after creating a dataset, before it is shuffled and batched. A dataset that is wrapped already, or made of
+        one that is, comes back as it is. With `shard_dataset` false every rank has all of it.
+        """
+        if not isinstance(dataset, tf.data.Dataset):
+            raise TrialError(f"wrap_dataset got {type(dataset).__name__}; give a tf.data.Dataset")
+        self.wrapped_datasets += 1
+        if is_wrapped(dataset):
+            return dataset
+        ranks = self.distributed
+        if shard_dataset and self._managed and ranks.size > 1:
+            dataset = dataset.shard(ranks.size, ranks.rank)
+        return mark(dataset)
+
+    def wrap_optimizer(self, optimizer: Any) -> Any:
+        """Return the optimizer to use: one that reduces gradients over the ranks and aggregates them, as the configuration says.
+
+        Call it where the optimizer is made: in `model_fn`, or in `build_estimator` for a premade estimator. An optimizer that is
+        wrapped already comes back as it is.
+        """
+        self.wrapped_optimizers += 1
+        if not self._managed or any(optimizer is known for known in self._wrapped):
+            return optimizer
+        wrapped = self.run.build.optimizer(self, lambda: optimizer)
+        self._wrapped.append(wrapped)
+        return wrapped
+
+    def place_optimizer(self, optimizer: Any) -> Any:
+        """Make a user's optimizer one for this run."""
+        return placed(optimizer, self.run, self.backend)
+
+    def make_metric(
+        self, metric: Any, reducer: Callable[[list[Any]], Any] | MetricReducer, numpy_dtype: Any
+    ) -> tuple[Any, Any]:
+        """Return `(value_op, update_op)` for `eval_metric_ops`, for a metric that Python reduces over batches and ranks.
+
+        `metric` is a tensor, or a list or dict of tensors. A function gets the values of all batches of all ranks as a list of
+        arrays; a `MetricReducer` keeps what it likes. What they return becomes an array of `numpy_dtype`.
+        """
+        custom = CustomMetric(reducer, numpy_dtype)
+        self.metrics.append(custom)
+        return custom.ops(metric)
+
+    def get_tensorboard_path(self) -> Path | None:
+        """Return the directory for event files; None where the run has none."""
+        return self.run.tensorboard_dir

@@ -1,0 +1,189 @@
+"""Random numbers of a graph that go on where they were.
+
+The kernels behind `tf.random.uniform`, dropout and the like keep their position to themselves: a new session begins their
+numbers anew. Here each such op of a training graph becomes its stateless counterpart, seeded by the trial's seed, the rank,
+the op's own seeds and the number of times that it has run. That number is a variable, which checkpoints hold. The numbers
+of a run then depend on nothing but how often each op has run: not on when the run was saved, evaluated or interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+v1: Any = tf.compat.v1
+raw: Any = tf.raw_ops
+
+
+def _shaped(name: str, dtype: str = "dtype") -> Callable[[Any, Any], Any]:
+    def make(op: Any, seed: Any) -> Any:
+        return getattr(raw, name)(shape=op.inputs[0], seed=seed, dtype=op.get_attr(dtype))
+
+    return make
+
+
+def _int(op: Any, seed: Any) -> Any:
+    shape, low, high = op.inputs
+    return raw.StatelessRandomUniformInt(shape=shape, seed=seed, minval=low, maxval=high)
+
+
+def _multinomial(op: Any, seed: Any) -> Any:
+    logits, samples = op.inputs
+    dtype = op.get_attr("output_dtype")
+    return raw.StatelessMultinomial(logits=logits, num_samples=samples, seed=seed, output_dtype=dtype)
+
+
+def _shuffle(op: Any, seed: Any) -> Any:
+    return tf.random.experimental.stateless_shuffle(op.inputs[0], seed)
+
+
+def _gamma(op: Any, seed: Any) -> Any:
+    shape, alpha = op.inputs
+    full = tf.concat([tf.cast(shape, tf.int32), tf.shape(alpha)], 0)
+    return raw.StatelessRandomGammaV2(shape=full, seed=seed, alpha=alpha)
+
+
+def _poisson(op: Any, seed: Any) -> Any:
+    shape, rate = op.inputs
+    full = tf.concat([tf.cast(shape, tf.int32), tf.shape(rate)], 0)
+    return raw.StatelessRandomPoisson(shape=full, seed=seed, lam=rate, dtype=op.get_attr("dtype"))
+
+
+def _truncated(op: Any, seed: Any) -> Any:
+    shape, means, stddevs, low, high = op.inputs
+    return raw.StatelessParameterizedTruncatedNormal(
+        shape=shape, seed=seed, means=means, stddevs=stddevs, minvals=low, maxvals=high
+    )
+
+
+STATELESS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "RandomUniform": _shaped("StatelessRandomUniform"),
+    "RandomStandardNormal": _shaped("StatelessRandomNormal"),
+    "TruncatedNormal": _shaped("StatelessTruncatedNormal"),
+    "RandomUniformInt": _int,
+    "Multinomial": _multinomial,
+    "RandomShuffle": _shuffle,
+    "RandomGamma": _gamma,
+    "RandomPoissonV2": _poisson,
+    "ParameterizedTruncatedNormal": _truncated,
+}
+"""How each kind of op is made anew; there is none for the candidate samplers, nor for those inside functions and loops."""
+
+STUCK = frozenset(
+    f"{kind}CandidateSampler"
+    for kind in ("Uniform", "LogUniform", "LearnedUnigram", "ThreadUnsafeUnigram", "FixedUnigram", "All")
+) | {
+    "SampleDistortedBoundingBox",
+    "SampleDistortedBoundingBoxV2",
+    "FractionalMaxPool",
+    "FractionalAvgPool",
+    "RandomCrop",
+}
+_CALLS = {
+    "If",
+    "StatelessIf",
+    "While",
+    "StatelessWhile",
+    "Case",
+    "StatelessCase",
+    "PartitionedCall",
+    "StatefulPartitionedCall",
+}
+
+
+class RandomOps:
+    """The random ops of a training graph; make it when the graph is complete, before its first step.
+
+    `stuck` names those whose numbers begin anew with each session.
+    """
+
+    def __init__(self, graph: Any, seed: str) -> None:
+        self._counts: dict[str, Any] = {}
+        before = _ancestors(_initializers(graph))
+        ops = [op for op in graph.get_operations() if op not in before]
+        self.stuck = [op.name for op in ops if op.type in STUCK] + _in_functions(graph, ops)
+        for op in ops:
+            if op.type in STATELESS:
+                if op._get_control_flow_context() is None:
+                    self._counts[op.name] = _replace(op, seed)
+                else:
+                    self.stuck.append(op.name)
+
+    def begin(self, session: Any, state: Mapping[str, int] | None = None) -> None:
+        """Set how often each op has run: never, or as `state` says."""
+        known = state or {}
+        for name, count in self._counts.items():
+            session.run(count.initializer, {count.initializer.inputs[1]: known.get(name, 0)})
+
+    def state(self, session: Any) -> dict[str, int]:
+        """Return how often each op has run, by its name."""
+        return {name: int(count) for name, count in session.run(self._counts).items()}
+
+
+def _replace(op: Any, seed: str) -> Any:
+    """Let the consumers of a random op take their numbers from its counterpart; return the variable that counts its runs."""
+    with v1.name_scope(None, "det_random"):
+        count = v1.Variable(
+            tf.constant(0, tf.int64), trainable=False, use_resource=True, collections=["det_random"], name="count"
+        )
+        key = tf.constant(_key(seed, op), tf.int64)
+        output = op.outputs[0]
+        consumers = output.consumers()
+        counterpart = STATELESS[op.type](op, tf.stack([key, count.assign_add(1, read_value=True)]))
+        counterpart.set_shape(output.shape)
+    for consumer in consumers:
+        for index, tensor in enumerate(consumer.inputs):
+            if tensor is output:
+                consumer._update_input(index, counterpart)
+    return count
+
+
+def _key(seed: str, op: Any) -> int:
+    """Two ops of the same seeds draw the same numbers, as they always did."""
+    text = f"{seed}/{op.get_attr('seed')}/{op.get_attr('seed2')}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def _initializers(graph: Any) -> list[Any]:
+    with graph.as_default():
+        variables = [*v1.global_variables(), *v1.local_variables()]
+        return [*(variable.initializer for variable in variables), *v1.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)]
+
+
+def _ancestors(ops: Iterable[Any]) -> set[Any]:
+    """Return what only these ops need, themselves among it."""
+    found: set[Any] = set()
+    waiting = list(ops)
+    while waiting:
+        op = waiting.pop()
+        if op not in found and all(consumer in found for tensor in op.outputs for consumer in tensor.consumers()):
+            found.add(op)
+            waiting += [tensor.op for tensor in op.inputs]
+    return found
+
+
+def _in_functions(graph: Any, ops: Iterable[Any]) -> list[str]:
+    """Return the random ops in functions that ops call; those of datasets are replayed with their data."""
+    library = {function.signature.name: function for function in graph.as_graph_def().library.function}
+    waiting = [name for op in ops if op.type in _CALLS for name in _called(op.node_def, library)]
+    seen: set[str] = set()
+    stuck: list[str] = []
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for node in library[name].node_def:
+            if node.op in STATELESS or node.op in STUCK:
+                stuck.append(f"{node.name} (in {name})")
+            waiting += _called(node, library)
+    return stuck
+
+
+def _called(node: Any, library: Mapping[str, Any]) -> list[str]:
+    functions = [value.func.name for value in node.attr.values() if value.HasField("func")]
+    functions += [each.name for value in node.attr.values() for each in value.list.func]
+    return [name for name in functions if name in library]

@@ -1,0 +1,199 @@
+"""The training graph and the one session that stays open over a run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from det_core import CheckpointError, TrialError
+
+from .build import Parts
+from .context import EstimatorTrialContext
+from .inputs import Batches
+from .randomness import RandomOps
+
+v1: Any = tf.compat.v1
+PREFIX = "model.ckpt"
+
+
+class Training:
+    """A trial's training: the graph, built at once, and its session, opened when it is first needed.
+
+    `metrics` are the tensors that each batch reports: the loss, and every scalar summary of the model.
+    """
+
+    def __init__(self, context: EstimatorTrialContext, parts: Parts) -> None:
+        self._context, self._parts = context, parts
+        self._session: Any = None
+        self._pending: tuple[str, Mapping[str, int]] | None = None
+        self.graph = tf.Graph()
+        with self.graph.as_default(), self.graph.device(parts.config.device_fn):
+            v1.set_random_seed(parts.config.tf_random_seed)
+            v1.train.create_global_step()
+            self.batches = Batches(
+                context, "training", parts.train.input_fn, **parts.arguments(tf.estimator.ModeKeys.TRAIN)
+            )
+            self._spec = parts.model(self.batches.features, self.batches.labels, tf.estimator.ModeKeys.TRAIN)
+            if context.wrapped_optimizers == 0:
+                raise TrialError(
+                    "no optimizer was wrapped; pass it through context.wrap_optimizer(optimizer) right after creating it"
+                )
+            self.metrics = {"loss": self._spec.loss, **_scalars(self.graph)}
+            self._complete()
+        self.batches.measure()
+
+    def _complete(self) -> None:
+        """Add what det needs to the graph."""
+        parts, context = self._parts, self._context
+        settings = getattr(parts.given, "_warm_start_settings", None)
+        if settings is not None and context.run.checkpoint is None:
+            v1.train.warm_start(*settings)
+        self._summaries = v1.summary.merge_all()
+        self._saver = v1.train.Saver(max_to_keep=1, save_relative_paths=True)
+        self._scaffold = v1.train.Scaffold(saver=self._saver, copy_from_scaffold=self._spec.scaffold)
+        chief = context.distributed.rank == 0
+        self.hooks = [*parts.hooks(), *self._spec.training_hooks, *(self._spec.training_chief_hooks if chief else ())]
+        if context.backend is not None:
+            self._broadcast = context.backend.broadcast_variables(v1.global_variables())
+        self._random: RandomOps | None = None
+
+    # The session
+
+    @property
+    def session(self) -> Any:
+        """The session, as TensorFlow's own; its hooks take no part in what it runs."""
+        return self._monitored().raw_session()
+
+    def _monitored(self) -> Any:
+        if self._session is None:
+            first = _RandomFirst(self)
+            with self.graph.as_default():
+                self._session = v1.train.SingularMonitoredSession(
+                    hooks=[*self.hooks, first], scaffold=self._scaffold, config=self._parts.config.session_config
+                )
+        return self._session
+
+    def graph_is_complete(self) -> None:
+        """Make the graph's random ops anew, once hooks have added theirs."""
+        run = self._context.run
+        self._random = RandomOps(self.graph, f"{run.seed}/{run.distributed.rank}")
+        if self._random.stuck:
+            warnings.warn(
+                f"the random numbers of {', '.join(self._random.stuck[:3])} begin anew when a run is resumed, which is then not "
+                "exact; draw them outside of loops and functions of the graph, or with tf.random.stateless_*",
+                stacklevel=2,
+            )
+
+    def session_is_created(self, session: Any) -> None:
+        """Restore what is to be restored, before hooks of the user's see the session."""
+        assert self._random is not None
+        prefix, counts = self._pending or (None, {})
+        if prefix is not None:
+            try:
+                self._saver.restore(session, prefix)
+            except (tf.errors.NotFoundError, tf.errors.InvalidArgumentError, ValueError) as error:
+                reason = str(error).split("\n", maxsplit=1)[0]
+                raise CheckpointError(
+                    f"the checkpoint does not fit the trial's graph: {reason}; name a checkpoint of this model"
+                ) from error
+        self._random.begin(session, counts)
+        if self._context.backend is not None:
+            session.run(self._broadcast)
+
+    def restore(self, prefix: str, counts: Mapping[str, int]) -> None:
+        """Take variables, and the counts of random ops, from a checkpoint; the file is read when a session is first needed."""
+        self._pending = (prefix, counts)
+        if self._session is not None:
+            with self.graph.as_default():
+                self.session_is_created(self.session)
+
+    def save(self, directory: Path, position: int) -> str:
+        """Write the variables; return the path that TensorFlow knows them by."""
+        session = self.session
+        with self.graph.as_default():
+            prefix: str = self._saver.save(
+                session, str(directory / PREFIX), global_step=position, write_meta_graph=False
+            )
+        return prefix
+
+    def random_state(self) -> dict[str, int]:
+        """Return how often each random op has run."""
+        session = self.session
+        assert self._random is not None
+        return self._random.state(session)
+
+    # Steps
+
+    def steps(self, first: int, summarise: Callable[[bytes, int], None] | None) -> Callable[[int], dict[str, Any]]:
+        """Return a function that trains the batch of a number, from `first` on, and returns its metrics.
+
+        `summarise` takes the merged summaries every `save_summary_steps` batches. Where there are no hooks, TensorFlow's
+        own compiled call is used.
+        """
+        monitored = self._monitored()
+        self.batches.start(self.session, first)
+        fetches = (self._spec.train_op, self.metrics)
+        every = self._parts.config.save_summary_steps if summarise and self._summaries is not None else 0
+        if self.hooks:
+            plain = partial(monitored.run, fetches)
+            full = partial(monitored.run, (*fetches, self._summaries)) if every else plain
+        else:
+            plain = self.session.make_callable(fetches)
+            full = self.session.make_callable((*fetches, self._summaries)) if every else plain
+
+        def step(number: int) -> dict[str, Any]:
+            try:
+                if every and number % every == 0:
+                    _, metrics, summaries = full()
+                    summarise(summaries, number)  # type: ignore[misc]
+                else:
+                    _, metrics = plain()
+            except (tf.errors.OutOfRangeError, StopIteration) as error:
+                raise TrialError(
+                    f"training ended by itself at batch {number}, by {type(error).__name__} of an input or a hook; to end a trial "
+                    "early, call request_stop() of the run context, or context.set_stop_requested(True)"
+                ) from error
+            return metrics  # type: ignore[no-any-return]
+
+        return step
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether a hook has asked for the end."""
+        return bool(self.hooks) and self._session is not None and self._session.should_stop()
+
+    def close(self) -> None:
+        """End the hooks and the session."""
+        session, self._session = self._session, None
+        if session is not None:
+            with self.graph.as_default():
+                session.close()
+
+
+class _RandomFirst(v1.train.SessionRunHook):  # type: ignore[misc]
+    """Is told when the graph is complete and the session there."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def begin(self) -> None:
+        self._training.graph_is_complete()
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._training.session_is_created(session)
+
+
+def _scalars(graph: Any) -> dict[str, Any]:
+    """Return the values of all scalar summaries by their tags."""
+    found = {}
+    for op in graph.get_operations():
+        if op.type == "ScalarSummary" and op._get_control_flow_context() is None:
+            tag = tf.get_static_value(op.inputs[0])
+            if tag is not None and op.inputs[1].shape.rank == 0:
+                found[tag.item().decode()] = op.inputs[1]
+    return found

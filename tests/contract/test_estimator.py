@@ -1,0 +1,24 @@
+"""TensorFlow's Estimator keeps the contract of adapters."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from det_core.testing import AdapterSuite
+
+pytest.importorskip("det_estimator")
+if sys.version_info[:2] != (3, 11):
+    pytest.skip("TensorFlow 2.15 is for Python 3.11", allow_module_level=True)
+pytest.importorskip("tensorflow_estimator", reason="later TensorFlows have no estimators")
+
+
+class TestEstimator(AdapterSuite):
+    label = "estimator"
+
+    @pytest.fixture
+    def trial(self) -> type:
+        from det_estimator.testing import OneVarTrial
+
+        return OneVarTrial
