@@ -26,7 +26,8 @@ READS_ENVIRONMENT = (
     "worker",
     "session",
     "experiment/_settings",
-    "launchers/host",
+    "horovod/_meet",
+    "launchers/host", "backends/socket",
 )
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from det_core.launchers._hosts import this_host
-from det_core.launchers._job import Job, Plan
+from det_core.launchers._job import Job
+from det_core.launchers._plan import Plan
 from det_core.launchers.torch import Torch
 
 
@@ -137,7 +138,7 @@ raise RuntimeError("connection reset by peer")
 
 
 def test_an_old_traceback_that_a_rank_survived_is_not_blamed(launch, note, monkeypatch):
-    monkeypatch.setattr("det_core.launchers._job._RECENT_SECONDS", 0.3)
+    monkeypatch.setattr("det_core.launchers._failures._RECENT_SECONDS", 0.3)
     script = (
         note
         + """
@@ -221,7 +222,7 @@ def test_a_signal_is_passed_on_and_ranks_may_end_well_after_it(launch, note, ran
     process.send_signal(number)
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 0
-    assert output == f"det: {number.name} is passed on to 2 ranks; a second one kills them\n"
+    assert output == f"det: {number.name} is passed on to the ranks; a second one kills them\n"
 
 
 def test_ranks_that_a_passed_on_signal_ends_are_no_failure_but_a_status(launch, note, ranks):
@@ -262,7 +263,7 @@ def test_a_rank_that_does_not_come_in_time_ends_all_and_is_named(launch, note):
     began = time.monotonic()
     done = launch(note + COME + "time.sleep(100)", "--start-timeout", "2", status=1)
     assert 2 < time.monotonic() - began < 12
-    assert done.stderr == "det: rank 1 did not come to meet the others within 2 s, and all were ended\n"
+    assert done.stderr == "det: rank 1 did not come to meet the others within 2 s; all are ended\n"
 
 
 def test_ranks_that_have_met_have_all_the_time_they_need(launch, note):
@@ -311,8 +312,8 @@ def test_a_port_that_is_taken_is_a_sentence(launch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no launcher is named; write one before the options: horovod, tensorflow, torch"),
-        (["nccl", "ls"], "no plugin registers the launcher 'nccl'; installed: horovod, tensorflow, torch"),
+        ([], "no launcher is named; write one before the options: horovod, socket, tensorflow, torch"),
+        (["nccl", "ls"], "no plugin registers the launcher 'nccl'; installed: horovod, socket, tensorflow, torch"),
         (["torch"], "there is no command to launch; write it at the end, such as: python3 train.py"),
         (
             ["torch", "-np", "2", "train.py"],

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
-import time
 from collections.abc import Sequence
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 
-from det_core import DetError, Ranks
+from det_core import DetError, DistributedContext, Ranks
 from det_core.launchers import Layout, Place
 from det_core.launchers.horovod import Horovod
+from det_core.launchers.socket import Socket
 from det_core.launchers.tensorflow import TensorFlow
 from det_core.launchers.torch import Torch
 
@@ -91,29 +91,32 @@ def test_horovod_numbers_the_hosts_that_have_a_rank_of_the_same_local_number(hor
     assert {each["HOROVOD_GLOO_TIMEOUT_SECONDS"] for each in found} == {"7"}
 
 
-def test_horovods_rendezvous_is_open_as_long_as_the_meeting_and_not_longer(horovod):
+def test_horovods_rendezvous_is_open_as_long_as_the_meeting_to_those_who_know_its_secret(horovod):
     with horovod.meeting(on_hosts(2)) as variables:
-        port = int(variables[0]["HOROVOD_GLOO_RENDEZVOUS_PORT"])
-        url = f"http://127.0.0.1:{port}/scope/key"
-        with urlopen(Request(url, data=b"value", method="PUT"), timeout=5):
+        secret = variables[0]["HOROVOD_GLOO_RENDEZVOUS_ADDR"] + ":" + variables[0]["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+        host, _, port = secret.partition("/")[0].partition(":")
+        with urlopen(Request(f"http://{secret}/scope/key", data=b"value", method="PUT"), timeout=5):
             pass
-        with urlopen(url, timeout=5) as answer:
+        with urlopen(f"http://{secret}/scope/key", timeout=5) as answer:
             assert answer.read() == b"value"
+        with pytest.raises(HTTPError, match="403"):
+            urlopen(f"http://{host}:{port}/guess/:0/scope/key", timeout=5)
     with pytest.raises(OSError):
-        socket.create_connection(("127.0.0.1", port), timeout=5)
-    assert not any(thread.name == "det-horovod" for thread in threading.enumerate())
+        socket.create_connection((host, int(port)), timeout=5)
 
 
-def test_horovods_rendezvous_survives_garbage(horovod):
-    with horovod.meeting(on_hosts(2)) as variables:
-        address = ("127.0.0.1", int(variables[0]["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
-        for junk in (b"\x00" * 64, b"GET\r\n\r\n", b"PUT /a/b HTTP/1.1\r\n\r\n"):
-            with socket.create_connection(address, timeout=5) as sock:
-                sock.sendall(junk)
-                sock.shutdown(socket.SHUT_WR)
-        time.sleep(0.1)
-        with urlopen(Request(f"http://{address[0]}:{address[1]}/s/k", data=b"v", method="PUT"), timeout=5) as answer:
-            assert answer.status == 200
+def test_horovods_rendezvous_listens_on_all_addresses_where_this_host_is_known_by_a_name(horovod):
+    layout = on_hosts(1, 1)
+    with horovod.meeting(Layout(places=layout.places, here="h0", start_timeout=1)) as variables:
+        address = variables[1]["HOROVOD_GLOO_RENDEZVOUS_ADDR"]
+        assert address.startswith("h0:")
+        socket.create_connection(("127.0.0.1", int(address.partition(":")[2].partition("/")[0])), timeout=5).close()
+
+
+def test_an_address_of_ipv6_is_refused_for_horovod(horovod):
+    layout = Layout(places=on_hosts(2).places, here="::1", start_timeout=1)
+    with pytest.raises(DetError, match="speaks IPv4 only, and the address is ::1"), horovod.meeting(layout):
+        pass
 
 
 def test_a_horovod_that_is_not_there_is_a_sentence(monkeypatch):
@@ -123,3 +126,17 @@ def test_a_horovod_that_is_not_there_is_a_sentence(monkeypatch):
         Horovod().meeting(on_hosts(2)),
     ):
         pass
+
+
+def test_ranks_of_cores_own_context_get_a_key_that_is_made_for_each_launch():
+    first, second = of(Socket(), on_hosts(2))
+    assert first == second
+    assert (first["DET_CHIEF_PORT"], first["DET_START_TIMEOUT"]) == ("2000", "7")
+    assert len(bytes.fromhex(first["DET_RANKS_KEY"])) == 32
+    assert of(Socket(), on_hosts(2))[0]["DET_RANKS_KEY"] != first["DET_RANKS_KEY"]
+
+
+def test_a_process_that_was_not_launched_has_no_context_of_cores_own(monkeypatch):
+    monkeypatch.delenv("DET_RANKS_KEY", raising=False)
+    with pytest.raises(DetError, match="this process has no DET_RANKS_KEY; start it with: det launch socket"):
+        DistributedContext.from_socket()

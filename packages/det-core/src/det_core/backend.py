@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +24,26 @@ class Ranks:
     local_size: int = 1
     cross_rank: int = 0
     cross_size: int = 1
+
+
+RANK_VARIABLES = {
+    "rank": "DET_RANK",
+    "size": "DET_SIZE",
+    "local_rank": "DET_LOCAL_RANK",
+    "local_size": "DET_LOCAL_SIZE",
+    "cross_rank": "DET_CROSS_RANK",
+    "cross_size": "DET_CROSS_SIZE",
+}
+
+
+def rank_variables(ranks: Ranks) -> dict[str, str]:
+    """Return the variables that tell a process where it stands."""
+    return {variable: str(getattr(ranks, name)) for name, variable in RANK_VARIABLES.items()}
+
+
+def ranks_in(environ: Mapping[str, str]) -> Ranks:
+    """Return where a process stands that has this environment; without those variables it is alone."""
+    return Ranks(**{name: int(environ[v]) for name, v in RANK_VARIABLES.items() if v in environ})
 
 
 class RankLost(ConnectionError):

@@ -106,6 +106,16 @@ class DistributedContext:
         return cls.from_backend(_registered(cls, "torch"))
 
     @classmethod
+    def from_socket(cls) -> Self:
+        """Return the context of processes that `det launch socket` started; it needs no framework.
+
+        Raises DetError where they were started otherwise.
+        """
+        from .backends.socket import Socket
+
+        return cls.from_backend(Socket())
+
+    @classmethod
     def from_tf_config(cls) -> tuple[Self, Any]:
         """Return the context of processes that `TF_CONFIG` describes, and the `tf.distribute` strategy that goes with it.
 

@@ -9,18 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .backend import Ranks
+from .backend import Ranks, rank_variables, ranks_in
 from .backends.socket import START_SECONDS
 from .config import ExperimentConfig, Extensions, from_json, to_json
-
-RANK_VARIABLES = {
-    "rank": "DET_RANK",
-    "size": "DET_SIZE",
-    "local_rank": "DET_LOCAL_RANK",
-    "local_size": "DET_LOCAL_SIZE",
-    "cross_rank": "DET_CROSS_RANK",
-    "cross_size": "DET_CROSS_SIZE",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,19 +103,10 @@ class WorkerEnv:
             spool=Path(environ["DET_SPOOL_DIR"]),
             latest_checkpoint=environ.get("DET_LATEST_CHECKPOINT"),
             steps_completed=int(environ["DET_STEPS_COMPLETED"]),
-            ranks=_ranks(environ),
+            ranks=ranks_in(environ),
             chief=environ.get("DET_CHIEF_IP", "127.0.0.1"),
             start_timeout=float(environ.get("DET_START_TIMEOUT", START_SECONDS)),
             slots=int(environ.get("DET_SLOTS", "1")),
             warm=environ.get("DET_WARM_START") == "1",
             cluster_id=environ.get("DET_CLUSTER_ID", "local"),
         )
-
-
-def rank_variables(ranks: Ranks) -> dict[str, str]:
-    """Return the variables that tell a process where it stands."""
-    return {variable: str(getattr(ranks, name)) for name, variable in RANK_VARIABLES.items()}
-
-
-def _ranks(environ: Mapping[str, str]) -> Ranks:
-    return Ranks(**{name: int(environ[v]) for name, v in RANK_VARIABLES.items() if v in environ})

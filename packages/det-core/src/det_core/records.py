@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from .adapter import Adapter
     from .backend import Backend
+    from .launchers import Launcher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +70,10 @@ class StorageRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class LauncherRecord:
-    """One way to start the worker processes of a run; `load()` returns the launcher."""
+    """What the ranks of one framework must be told to meet, for `det launch NAME`; `load()` returns the `Launcher`."""
 
     name: str
-    load: Callable[[], Any]
+    load: Callable[[], Launcher]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from ..backend import Backend, RankLost, Ranks
+from ..backend import Backend, RankLost, Ranks, ranks_in
 from ..errors import DetError
 from ..wire import Address, KeyRefused
 from ._payload import Parts, decode, encode, join_frames, split_frames
@@ -23,18 +24,22 @@ class Socket(Backend):
     within `start_timeout` seconds, and come to each call within `timeout` seconds of one another. A rank that is gone or late
     is a RankLost on every other one; ranks that call different verbs get a RankError. Either is final. On several hosts, the
     ranks of one host are a star of their own, so that only they need to call a `_local` verb.
+
+    Where no `ranks` are given, all but `timeout` is taken from the variables that `det launch socket` sets.
     """
 
     def __init__(
         self,
-        ranks: Ranks,
+        ranks: Ranks | None = None,
         *,
-        chief: Address,
-        key: bytes,
+        chief: Address = ("", 0),
+        key: bytes = b"",
         start_timeout: float = START_SECONDS,
         timeout: float = CALL_SECONDS,
         ready: Callable[[Address], object] = lambda address: None,
     ) -> None:
+        if ranks is None:
+            ranks, chief, key, start_timeout = _launched(os.environ)
         self.ranks = ranks
         self.chief_ip = chief[0]
         self._ready = ready
@@ -117,6 +122,17 @@ class Socket(Backend):
         return Meeting(
             address=("127.0.0.1", port), key=known.key, start_timeout=known.start_timeout, timeout=known.timeout
         )
+
+
+def _launched(environ: Mapping[str, str]) -> tuple[Ranks, Address, bytes, float]:
+    """Return the ranks, the chief, the key and the time to meet that `det launch socket` tells."""
+    if "DET_RANKS_KEY" not in environ:
+        raise DetError(
+            "this process has no DET_RANKS_KEY; start it with: det launch socket -np 2 -- python3 ..., or in an entrypoint: "
+            "python3 -m det_core.launch.socket python3 ..."
+        )
+    chief = (environ["DET_CHIEF_IP"], int(environ["DET_CHIEF_PORT"]))
+    return ranks_in(environ), chief, bytes.fromhex(environ["DET_RANKS_KEY"]), float(environ["DET_START_TIMEOUT"])
 
 
 def _meet(rank: int, size: int, names: range, meeting: Meeting, ready: Callable[[Address], object]) -> Star:

@@ -73,22 +73,20 @@ def launch(
     all_gpus: bool,
     trial: str | None,
 ) -> None:
-    """Start COMMAND on several ranks, with what the launcher NAME tells them to meet: horovod, tensorflow or torch.
+    """Start COMMAND on several ranks, with what the launcher NAME tells them to meet: horovod, socket, tensorflow or torch.
 
     When one fails, the others are ended within seconds, and its status is this one's. Ctrl-C is passed on once; a second one
     kills. In an entrypoint: python3 -m det_core.launch.torch_distributed COMMAND, and so on.
     """
     from ..launchers._hosts import SSH, parse_hosts, this_host
-    from ..launchers._job import Job, Plan, become
+    from ..launchers._job import Job, become
+    from ..launchers._plan import Plan
 
     settings: Settings = context.obj
     environ = settings.environ
     launcher = _launcher(settings, context.meta[_NAME])
     _must_not_be_a_rank(environ)
     on = parse_hosts(hosts) if hosts else this_host(ranks or _slots(environ))
-    size = sum(host.slots for host in on)
-    if ranks not in (None, size):
-        raise DetError(f"-np is {ranks}, but --hosts has {size} slots; leave -np out, or let them agree")
     plan = Plan(
         argv=_argv(command, trial, environ),
         hosts=on,
@@ -102,7 +100,9 @@ def launch(
         prefix=not no_prefix,
         all_gpus=all_gpus,
     )
-    if size == 1 and on[0].here and log_dir is None:
+    if ranks not in (None, plan.size):
+        raise DetError(f"-np is {ranks}, but --hosts has {plan.size} slots; leave -np out, or let them agree")
+    if plan.size == 1 and on[0].here and log_dir is None:
         become(launcher, plan)
     raise SystemExit(Job(launcher, plan, sys.stdout.buffer).run())
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from ..backend import Ranks
+from ..backend import Ranks, rank_variables
 from ..distributed import LOOPBACK
 from ..engines import RunSpec
-from ..environ import WorkerEnv, rank_variables
+from ..environ import WorkerEnv
 from ..store import Trial
 from ._settings import DriverSettings
 from ._state import State

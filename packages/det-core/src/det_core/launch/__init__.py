@@ -1,4 +1,4 @@
-"""`python3 -m det_core.launch.torch_distributed`, `.horovod`, `.tensorflow`: `det launch` for entrypoints."""
+"""`python3 -m det_core.launch.torch_distributed`, `.horovod`, `.tensorflow`, `.socket`: `det launch` for entrypoints."""
 
 from __future__ import annotations
 

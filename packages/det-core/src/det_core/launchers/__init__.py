@@ -7,6 +7,7 @@ told what to do over its standard input, and ends them when that closes: so they
 from __future__ import annotations
 
 from ._group import Command, Exit, Group
+from ._network import interface_towards
 from .base import Launcher, Layout, Place
 
-__all__ = ["Command", "Exit", "Group", "Launcher", "Layout", "Place"]
+__all__ = ["Command", "Exit", "Group", "Launcher", "Layout", "Place", "interface_towards"]

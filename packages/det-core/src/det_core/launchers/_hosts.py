@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import os
 import re
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 
 from ..backend import Ranks
 from ..errors import DetError
+from ._network import address_towards
 
 SSH = "ssh -o BatchMode=yes {host}"
 LOCAL = "127.0.0.1"
@@ -91,17 +91,10 @@ def addresses(hosts: Sequence[Host], chief_ip: str | None) -> list[str]:
     return named
 
 
-def address_towards(hosts: Sequence[Host], named: Sequence[str]) -> str:
+def address_of_this(hosts: Sequence[Host], named: Sequence[str]) -> str:
     """Return the address of this machine as the hosts reach it."""
     mine = [address for host, address in zip(hosts, named, strict=True) if host.here]
-    if mine:
-        return mine[0]
-    with contextlib.suppress(OSError):
-        family, _, _, _, target = socket.getaddrinfo(hosts[0].name, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as sock:
-            sock.connect(target)  # sends nothing; the system chooses the way
-            return str(sock.getsockname()[0])
-    return socket.gethostname()
+    return mine[0] if mine else address_towards(hosts[0].name) or socket.gethostname()
 
 
 def agent_argv(host: Host, template: str) -> list[str]:

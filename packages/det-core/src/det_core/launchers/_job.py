@@ -8,70 +8,22 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import BinaryIO, NoReturn
 
-from ..backend import Ranks
-from ..environ import rank_variables
+from ..backend import Ranks, rank_variables
 from ..errors import DetError
+from ._failures import Failures
 from ._frames import Frame, Kind
-from ._hosts import LOCAL, SSH, Host, address_towards, addresses, cannot_run, ranks_on
+from ._hosts import LOCAL, cannot_run
 from ._link import Link
 from ._output import Files, Prefixed, Tails, say
+from ._plan import START_SECONDS, Plan
 from ._ports import reserved
 from .base import Launcher, Layout, Place
 
-START_SECONDS = 600.0
 _ANSWER_SECONDS = 60.0
-_RECENT_SECONDS = 10.0
-# What belongs to the person and the place where the launcher runs, and not to what is launched.
-_STAYS = {
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "TMPDIR",
-    "DISPLAY",
-    "PWD",
-    "OLDPWD",
-    "SHLVL",
-    "TERM",
-    "MAIL",
-    "HOSTNAME",
-    "_",
-}
-_STAYS_TOO = ("SSH_", "XDG_", "DBUS_")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What to launch, and how. `environ` is the environment that the ranks share, the launcher's own.
-
-    Ranks must meet `start_timeout` seconds after the start; where it is None, START_SECONDS after the first of them came.
-    `all_gpus` lets every rank see all of its host's.
-    """
-
-    argv: Sequence[str]
-    hosts: Sequence[Host]
-    environ: Mapping[str, str]
-    cwd: Path
-    agent: str = SSH
-    chief_ip: str | None = None
-    port: int | None = None
-    start_timeout: float | None = None
-    log_dir: Path | None = None
-    prefix: bool = True
-    all_gpus: bool = False
-
-
-@dataclass
-class _Failure:
-    rank: int
-    status: int
-    since: float
 
 
 class Job:
@@ -81,16 +33,13 @@ class Job:
         self._launcher, self._plan = launcher, plan
         self._output = Files(plan.log_dir) if plan.log_dir else Prefixed(out, prefix=plan.prefix)
         self._tails = Tails()
+        self._failures = Failures(self._tails)
         self._links: list[Link] = []
-        self._running: set[int] = set()
         self._waited_for: set[int] = set()
         self._deadline: float | None = None
-        self._failures: list[_Failure] = []
         self._signals: list[int] = []
-        self._told: list[int] = []
-        self._ending = False
-        self._first_exit = 0.0
-        self._late = ""
+        self._passed_on: list[int] = []
+        self._ending = self._late = False
 
     def run(self) -> int:
         """Start the ranks, pass on what they write, and return the status of the first that failed, or 0."""
@@ -105,16 +54,19 @@ class Job:
                 self._links.append(link)
                 selector.register(link, selectors.EVENT_READ, link)
                 link.send({"ports": host.slots, "first_port": self._plan.port})
-            layout = self._layout(self._ports(selector, wake))
-            stack.enter_context(self._started(layout))
-            self._watch(selector, wake)
-        return self._verdict()
+            layout = self._plan.layout(self._ports(selector, wake))
+            with self._launcher.meeting(layout) as variables:
+                self._start(self._plan.orders(self._launcher, layout, variables))
+                self._watch(selector, wake)
+                for link in self._links:
+                    link.close()
+        return self._status()
 
     # The start
 
-    def _ports(self, selector: selectors.BaseSelector, wake: int) -> dict[Link, list[int]]:
+    def _ports(self, selector: selectors.BaseSelector, wake: int) -> list[Sequence[int]]:
         """Wait for every host to say which ports it keeps."""
-        ports: dict[Link, list[int]] = {}
+        ports: dict[Link, Sequence[int]] = {}
         deadline = time.monotonic() + (self._plan.start_timeout or _ANSWER_SECONDS)
         while len(ports) < len(self._links):
             ready = selector.select(max(0.0, deadline - time.monotonic()))
@@ -126,51 +78,16 @@ class Job:
                     raise KeyboardInterrupt
                 for frame in key.data.hear():
                     ports[key.data] = json.loads(frame.body)
-        return ports
+        return [ports[link] for link in self._links]
 
-    def _layout(self, ports: Mapping[Link, Sequence[int]]) -> Layout:
-        hosts = self._plan.hosts
-        named = addresses(hosts, self._plan.chief_ip)
-        places = [
-            Place(
-                ranks=ranks, host=named[ranks.cross_rank], port=ports[self._links[ranks.cross_rank]][ranks.local_rank]
-            )
-            for ranks in ranks_on(hosts)
-        ]
-        patience = self._plan.start_timeout or START_SECONDS
-        return Layout(places=places, here=address_towards(hosts, named), start_timeout=patience)
-
-    @contextlib.contextmanager
-    def _started(self, layout: Layout) -> Iterator[None]:
-        """Tell every host what to start; the launcher's rendezvous is open meanwhile."""
-        with self._launcher.meeting(layout) as variables:
-            if len(variables) != layout.size:
-                raise DetError(f"the launcher gave the variables of {len(variables)} ranks for {layout.size}")
-            orders: list[list[dict[str, object]]] = [[] for _ in self._links]
-            for place, own in zip(layout.places, variables, strict=True):
-                rank = place.ranks.rank
-                port = self._launcher.port(layout, rank) if layout.size > 1 else None
-                env = {**rank_variables(place.ranks), "DET_CHIEF_IP": layout.places[0].host, **own}
-                orders[place.ranks.cross_rank].append({"rank": rank, "port": port, "env": env})
-                self._running.add(rank)
-                if port is not None:
-                    self._waited_for.add(rank)
-            if self._plan.start_timeout is not None:
-                self._deadline = time.monotonic() + self._plan.start_timeout
-            for link, ranks in zip(self._links, orders, strict=True):
-                link.send({**self._order(link.host), "ranks": ranks})
-            yield
-
-    def _order(self, host: Host) -> dict[str, object]:
-        plan = self._plan
-        shared = {name: value for name, value in plan.environ.items() if host.here or not _stays(name)}
-        return {
-            "argv": list(plan.argv),
-            "cwd": str(plan.cwd),
-            "env": shared,
-            "merge": not host.here,
-            "gpus": not plan.all_gpus,
-        }
+    def _start(self, orders: Sequence[dict[str, object]]) -> None:
+        if self._plan.start_timeout is not None:
+            self._deadline = time.monotonic() + self._plan.start_timeout
+        for link, order in zip(self._links, orders, strict=True):
+            link.send(order)
+            ranks = order["ranks"]
+            assert isinstance(ranks, list)
+            self._waited_for |= {rank["rank"] for rank in ranks if rank["port"] is not None}
 
     # Until the end
 
@@ -200,27 +117,18 @@ class Job:
                     self._output.write(frame.rank, frame.body)
                     self._tails.write(frame.rank, frame.body)
                 case Kind.CAME:
-                    self._no_longer_waited_for(frame.rank)
-                    if self._deadline is None and self._waited_for:
+                    if self._deadline is None:
                         self._deadline = time.monotonic() + START_SECONDS
+                    self._no_longer_waited_for(frame.rank)
                 case Kind.EXITED:
-                    self._exited(link, frame)
+                    self._exited(frame)
 
-    def _exited(self, link: Link, frame: Frame) -> None:
-        how = json.loads(frame.body)
-        link.pids.pop(frame.rank, None)
-        self._running.discard(frame.rank)
+    def _exited(self, frame: Frame) -> None:
         self._no_longer_waited_for(frame.rank)
-        if how["status"] == 0:
-            return
-        self._first_exit = self._first_exit or time.monotonic()
-        since = self._tails.failing_since.get(frame.rank, 0.0)
-        failing = since > self._first_exit - _RECENT_SECONDS  # an older traceback was of something that it survived
-        if not how["killed"] and not self._ending:
-            self._failures.append(_Failure(frame.rank, how["status"], since if failing else time.monotonic()))
-        elif failing:
-            self._failures.append(_Failure(frame.rank, max(1, how["status"]), since))
-        self._end_all()
+        how = json.loads(frame.body)
+        if how["status"]:
+            self._failures.add(frame.rank, how["status"], was_ended=how["killed"] or self._ending)
+            self._end_all()
 
     def _no_longer_waited_for(self, rank: int) -> None:
         self._waited_for.discard(rank)
@@ -228,10 +136,9 @@ class Job:
             self._deadline = None
 
     def _too_late(self) -> None:
-        patience = self._plan.start_timeout or START_SECONDS
-        late = sorted(self._waited_for)
-        self._late = f"rank {late[0]} did not come to meet the others within {patience:g} s, and all were ended"
-        self._deadline = None
+        late, patience = min(self._waited_for), self._plan.patience
+        say(f"rank {late} did not come to meet the others within {patience:g} s; all are ended")
+        self._deadline, self._late = None, True
         self._end_all()
 
     def _end_all(self) -> None:
@@ -243,12 +150,11 @@ class Job:
 
     def _pass_on(self, number: int) -> None:
         """Pass on the first signal; kill at the second."""
-        name = signal.Signals(number).name
-        if not self._told:
-            say(f"{name} is passed on to {len(self._running)} ranks; a second one kills them")
+        if not self._passed_on:
+            say(f"{signal.Signals(number).name} is passed on to the ranks; a second one kills them")
         for link in self._links:
-            link.send({"signal": int(signal.SIGKILL if self._told else number)})
-        self._told.append(number)
+            link.send({"signal": int(signal.SIGKILL if self._passed_on else number)})
+        self._passed_on.append(number)
 
     @contextlib.contextmanager
     def _signals_caught(self) -> Iterator[int]:
@@ -269,48 +175,22 @@ class Job:
             os.close(read)
             os.close(write)
 
-    # The verdict
-
-    def _verdict(self) -> int:
-        """Say who failed first, and return the exit status."""
+    def _status(self) -> int:
         if self._late:
-            say(self._late)
             return 1
-        if not self._failures:
-            return 128 + self._told[0] if self._told and self._ending else 0
-        # Nothing kills itself with SIGKILL: the others found that one gone, and may have said so before it was known.
-        first = min(self._failures, key=lambda failure: (failure.status != -signal.SIGKILL, failure.since))
-        status = 128 - first.status if first.status < 0 else first.status
-        if not self._told or -first.status not in self._told:
-            self._report(first)
-        return status
-
-    def _report(self, first: _Failure) -> None:
-        how = f"was ended by {_signal(-first.status)}" if first.status < 0 else f"failed with status {first.status}"
-        words = self._tails.last_words(first.rank)
-        others = " first; the others were ended" if sum(host.slots for host in self._plan.hosts) > 1 else ""
-        say(f"rank {first.rank} {how}{others}.{' Its last words:' if words else ''}", words)
+        if self._failures:
+            return self._failures.report(size=self._plan.size, passed_on=self._passed_on)
+        return 128 + self._passed_on[0] if self._passed_on and self._ending else 0
 
 
 def become(launcher: Launcher, plan: Plan) -> NoReturn:
     """Become the only rank of a world of one: the process is the command's, with nothing between."""
     with reserved(1, plan.port) as ports:
         place = Place(ranks=Ranks(), host=plan.chief_ip or LOCAL, port=ports[0])
-        layout = Layout(places=[place], here=place.host, start_timeout=plan.start_timeout or START_SECONDS)
+        layout = Layout(places=[place], here=place.host, start_timeout=plan.patience)
         with launcher.meeting(layout) as variables:
             environ = {**plan.environ, **rank_variables(place.ranks), "DET_CHIEF_IP": place.host, **variables[0]}
     try:
         os.execvpe(plan.argv[0], list(plan.argv), environ)
     except OSError as error:
         raise cannot_run(plan.argv[0], error) from error
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _stays(name: str) -> bool:
-    return name in _STAYS or name.startswith(_STAYS_TOO)

@@ -17,12 +17,12 @@ _CHUNK = 1 << 18
 
 
 class Link:
-    """Starts a host's process and talks with it; `pids` are those of its ranks that have started and not ended."""
+    """Starts a host's process and talks with it; `over` says that it has told all."""
 
     def __init__(self, host: Host, template: str) -> None:
         self.host = host
         self.over = False
-        self.pids: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
         self._decoder = Decoder()
         argv = agent_argv(host, template)
         try:
@@ -60,7 +60,9 @@ class Link:
                 case Kind.PROBLEM:
                     raise DetError(frame.body.decode(errors="replace"))
                 case Kind.STARTED:
-                    self.pids[frame.rank] = int(frame.body)
+                    self._pids[frame.rank] = int(frame.body)
+                case Kind.EXITED:
+                    self._pids.pop(frame.rank, None)
                 case Kind.END:
                     self.over = True
         if not data and not self.over:
@@ -68,7 +70,7 @@ class Link:
         return frames
 
     def close(self) -> None:
-        """End the process, and with it its ranks."""
+        """End the process, and with it its ranks; safe to call twice."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             with contextlib.suppress(OSError):
@@ -94,6 +96,6 @@ class Link:
 
     def _end_ranks(self) -> None:
         """Kill what the ranks started: they themselves ended with their parent, which somebody killed."""
-        for pid in self.pids.values():
+        for pid in self._pids.values():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)

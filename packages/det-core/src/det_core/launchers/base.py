@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..backend import Ranks
 
@@ -37,7 +38,13 @@ class Layout:
 
 
 class Launcher(ABC):
-    """Tells the ranks of one framework where they meet; a rendezvous that they need is open meanwhile."""
+    """Tells the ranks of one framework where they meet; a rendezvous that they need is open meanwhile.
+
+    `interface_variables` are set, on several hosts, to the name of the network interface by which a host reaches the others,
+    unless somebody has set them: some libraries would take that of the host's own name, which may be loopback.
+    """
+
+    interface_variables: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def meeting(self, layout: Layout) -> AbstractContextManager[Sequence[Mapping[str, str]]]:

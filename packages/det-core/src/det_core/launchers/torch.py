@@ -11,6 +11,8 @@ from .base import Launcher, Layout, Place
 class Torch(Launcher):
     """Rank 0 opens the store of `torch.distributed` at its port; every rank connects to it."""
 
+    interface_variables = ("GLOO_SOCKET_IFNAME",)  # NCCL finds its own
+
     @contextmanager
     def meeting(self, layout: Layout) -> Iterator[Sequence[Mapping[str, str]]]:
         chief = layout.places[0]

@@ -1,0 +1,105 @@
+"""What is to be launched, and what each host is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..backend import rank_variables
+from ..errors import DetError
+from ._hosts import SSH, Host, address_of_this, addresses, ranks_on
+from .base import Launcher, Layout, Place
+
+START_SECONDS = 600.0
+# What belongs to the person and the place where the launcher runs, and not to what is launched elsewhere.
+_STAYS = {
+    "CUDA_VISIBLE_DEVICES",
+    "DISPLAY",
+    "HOME",
+    "HOSTNAME",
+    "LOGNAME",
+    "MAIL",
+    "OLDPWD",
+    "PWD",
+    "SHELL",
+    "SHLVL",
+    "TERM",
+    "TMPDIR",
+    "USER",
+    "_",
+}
+_STAYS_TOO = ("DBUS_", "SSH_", "XDG_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to launch, and how. `environ` is the environment that the ranks share, the launcher's own.
+
+    Ranks must meet `start_timeout` seconds after the start; where it is None, START_SECONDS after the first of them came.
+    `all_gpus` lets every rank see all of its host's.
+    """
+
+    argv: Sequence[str]
+    hosts: Sequence[Host]
+    environ: Mapping[str, str]
+    cwd: Path
+    agent: str = SSH
+    chief_ip: str | None = None
+    port: int | None = None
+    start_timeout: float | None = None
+    log_dir: Path | None = None
+    prefix: bool = True
+    all_gpus: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return sum(host.slots for host in self.hosts)
+
+    @property
+    def patience(self) -> float:
+        """In how many seconds the ranks must meet."""
+        return self.start_timeout or START_SECONDS
+
+    def layout(self, ports: Sequence[Sequence[int]]) -> Layout:
+        """Return where each rank is to be, with the ports that each host keeps."""
+        named = addresses(self.hosts, self.chief_ip)
+        places = [
+            Place(ranks=ranks, host=named[ranks.cross_rank], port=ports[ranks.cross_rank][ranks.local_rank])
+            for ranks in ranks_on(self.hosts)
+        ]
+        return Layout(places=places, here=address_of_this(self.hosts, named), start_timeout=self.patience)
+
+    def orders(
+        self, launcher: Launcher, layout: Layout, variables: Sequence[Mapping[str, str]]
+    ) -> list[dict[str, Any]]:
+        """Return what each host is told: what all of its ranks share, and what each has of its own."""
+        if len(variables) != layout.size:
+            raise DetError(
+                f"the launcher {type(launcher).__name__} gives the variables of {len(variables)} ranks for {layout.size}"
+            )
+        orders = [self._shared(launcher, layout, n) for n in range(len(self.hosts))]
+        for place, own in zip(layout.places, variables, strict=True):
+            port = launcher.port(layout, place.ranks.rank) if layout.size > 1 else None
+            env = {**rank_variables(place.ranks), "DET_CHIEF_IP": layout.places[0].host, **own}
+            orders[place.ranks.cross_rank]["ranks"].append({"rank": place.ranks.rank, "port": port, "env": env})
+        return orders
+
+    def _shared(self, launcher: Launcher, layout: Layout, n: int) -> dict[str, Any]:
+        here = self.hosts[n].here
+        other = next((place.host for place in layout.places if place.ranks.cross_rank != n), None)
+        return {
+            "argv": list(self.argv),
+            "cwd": str(self.cwd),
+            "env": {name: value for name, value in self.environ.items() if here or not _stays(name)},
+            "merge": not here,
+            "gpus": not self.all_gpus,
+            "interface": {"variables": launcher.interface_variables, "towards": other},
+            "ranks": [],
+        }
+
+
+def _stays(name: str) -> bool:
+    return name in _STAYS or name.startswith(_STAYS_TOO)

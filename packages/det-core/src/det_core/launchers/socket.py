@@ -1,0 +1,26 @@
+"""What core's own `DistributedContext` needs to meet, for scripts whose framework has no collectives."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from .base import Launcher, Layout
+
+
+class Socket(Launcher):
+    """Rank 0 listens at its port; all hold a key that is made for the launch."""
+
+    @contextmanager
+    def meeting(self, layout: Layout) -> Iterator[Sequence[Mapping[str, str]]]:
+        key = secrets.token_hex(32)
+        shared = {
+            "DET_CHIEF_PORT": str(layout.places[0].port),
+            "DET_RANKS_KEY": key,
+            "DET_START_TIMEOUT": f"{layout.start_timeout:g}",
+        }
+        yield [shared] * layout.size
+
+    def port(self, layout: Layout, rank: int) -> int | None:
+        return layout.places[0].port
