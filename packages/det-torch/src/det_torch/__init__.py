@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .callbacks import ClipGradsL2Norm, ClipGradsL2Value, PyTorchCallback
     from .context import PyTorchTrialContext
-    from .data import DataLoader, data_length, to_device
+    from .data import DataLoader, TorchData, data_length, to_device
     from .load import CheckpointLoadContext, load_trial_from_checkpoint_path
     from .lr import LRScheduler
     from .reducers import MetricReducer
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "callbacks": ("ClipGradsL2Norm", "ClipGradsL2Value", "PyTorchCallback"),
     "context": ("PyTorchTrialContext",),
-    "data": ("DataLoader", "data_length", "to_device"),
+    "data": ("DataLoader", "TorchData", "data_length", "to_device"),
     "load": ("CheckpointLoadContext", "load_trial_from_checkpoint_path"),
     "lr": ("LRScheduler",),
     "reducers": ("MetricReducer",),
@@ -50,6 +50,7 @@ __all__ = [
     "Reducer",
     "Report",
     "SavedCheckpoint",
+    "TorchData",
     "TrainUnit",
     "Trainer",
     "data_length",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from det_core import Adapter, Framework, hookimpl
+from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
+from det_core.horovod import available
 
 
 @hookimpl
@@ -15,9 +16,17 @@ def det_frameworks() -> Iterator[Framework]:
         trial="det_torch:PyTorchTrial",
         load=_load,
         requires=("torch>=2.6",),
-        capabilities=frozenset({"aggregation"}),
+        capabilities=frozenset({"aggregation", "ranks"}),
         loader="det_torch.load_trial_from_checkpoint_path",
     )
+
+
+@hookimpl
+def det_backends() -> Iterator[BackendRecord]:
+    yield BackendRecord(
+        name="horovod", framework="torch", priority=10, available=lambda: available("torch"), load=_load_horovod
+    )
+    yield BackendRecord(name="torch", framework="torch", load=_load_native)
 
 
 @hookimpl
@@ -29,3 +38,15 @@ def _load() -> type[Adapter[Any]]:
     from .adapter import TorchAdapter
 
     return TorchAdapter
+
+
+def _load_horovod() -> type[Backend]:
+    from .backends import HorovodBackend
+
+    return HorovodBackend
+
+
+def _load_native() -> type[Backend]:
+    from .backends import Native
+
+    return Native

@@ -20,6 +20,8 @@ from .data import TrainingStream, seed_everything, validation_batches
 from .device import Moving, choose_device
 from .lr import LRScheduler
 from .metrics import Numbers, kept, mean_row
+from .rank_states import gradients_of, of_ranks, rng_of
+from .ranks import Replicas, join_ranks
 from .rng import rng_state, set_rng_state, untouched_rng
 from .trial import PyTorchTrial
 from .validation import Validation
@@ -41,6 +43,10 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         self._position = self._reported_at = run.first_batch
         self.save_more: Callable[[Path], None] = lambda path: None
         context.reducers.reset()  # they may have served another run
+        self._last = ExitStack()  # closed after all else, as the trial's own ends may need the other ranks
+        self._replicas: Replicas | None = None
+        if context.backend is not None:
+            self._replicas = Replicas(context.backend, context.models, context.optimizers)
         self._open = ExitStack()
         self._open.callback(context.close)
         try:
@@ -53,9 +59,16 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     @classmethod
     def create(cls, trial: type[PyTorchTrial], run: RunInfo) -> TorchAdapter:
-        seed_everything(run.seed)
-        context = PyTorchTrialContext(run, choose_device(run))
-        return cls(build_trial(trial, context), context, run)
+        device = choose_device(run)
+        with ExitStack() as stack:
+            backend = join_ranks(run)
+            if backend is not None:
+                stack.callback(backend.shutdown)
+            seed_everything(run.seed)
+            context = PyTorchTrialContext(run, device, backend=backend)
+            adapter = cls(build_trial(trial, context), context, run)
+            adapter._last.push(stack.pop_all())
+            return adapter
 
     # Training
 
@@ -92,6 +105,8 @@ class TorchAdapter(Adapter[PyTorchTrial]):
                 model.train()
             if self._run.first_batch:
                 parts.set_evaluating(self.context.models, self._resume.get("evaluating", []))
+            if self._replicas is not None:
+                self._replicas.align()
             with untouched_rng():  # it is called once more where a run is resumed
                 self._callbacks("on_training_start")
 
@@ -102,6 +117,9 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         schedulers = self._stepped_schedulers()
         bare = not schedulers and context.precision.auto_scaler is None and context.profiler is None
         moving = Moving(context)
+
+        if self._replicas is not None and self._replicas.drifting:
+            train = self._aligned(train)
 
         def step(batch: Any, epoch: int, index: int) -> dict[str, Any]:
             return kept(train(moving(batch) if moving.needed else batch, epoch, index))
@@ -117,6 +135,17 @@ class TorchAdapter(Adapter[PyTorchTrial]):
             return metrics
 
         return step if bare else full_step
+
+    def _aligned(self, train: Callable[[Any, int, int], Any]) -> Callable[[Any, int, int], Any]:
+        """Let each batch begin with the chief's buffers, as torch's DistributedDataParallel does for each forward pass."""
+        replicas = self._replicas
+        assert replicas is not None
+
+        def aligned(batch: Any, epoch: int, index: int) -> Any:
+            replicas.align_buffers(used=True)
+            return train(batch, epoch, index)
+
+        return aligned
 
     def _stepped_schedulers(self) -> list[LRScheduler]:
         modes = LRScheduler.StepMode
@@ -154,6 +183,8 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     def validate(self) -> Metrics:
         self._start()
+        if self._replicas is not None:
+            self._replicas.align_buffers()
         return self._validation()
 
     # State
@@ -166,6 +197,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         context = self.context
         contents = parts.collect(context)
         contents |= {"rng_state": rng_state(), "data": self._stream.state(self._position)}
+        contents |= of_ranks(context, contents)
         if context.reducers and self._position != self._reported_at:
             contents["reducers"] = context.reducers.state(context.distributed.allgather)
         if context.distributed.rank != 0:
@@ -188,17 +220,23 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         parts.restore(self.context, contents)
         self._callbacks.restore(contents.get("callbacks", {}))
         self._resume = {
-            key: contents[key] for key in ("data", "gradients", "reducers", "evaluating") if key in contents
+            key: contents[key]
+            for key in ("data", "gradients", "rank_gradients", "reducers", "evaluating")
+            if key in contents
         }
         parts.set_gradients(self.context.models, {})
         if self._run.first_batch:
             self._take_up()
-        set_rng_state(contents.get("rng_state", {}))
+        set_rng_state(rng_of(contents, self.context.distributed.rank))
 
     def _take_up(self) -> None:
         """Go on in the middle of a step and of a report; another trial's checkpoint has no say in these."""
         distributed = self.context.distributed
-        parts.set_gradients(self.context.models, self._resume.pop("gradients", {}))
+        gradients = gradients_of(self._resume, distributed.rank, distributed.size)
+        parts.set_gradients(self.context.models, gradients)
+        self._resume = {key: value for key, value in self._resume.items() if "gradients" not in key}  # held once only
+        if gradients and self.context.steps.gradients is not None:
+            self.context.steps.gradients.resume()
         if gathered := self._resume.pop("reducers", None):
             self.context.reducers.restore(gathered, distributed.rank, distributed.size)
             self._reported_at = -1
@@ -222,7 +260,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         return self._loader_batch_size * ranks if self._loader_batch_size else None
 
     def close(self) -> None:
-        with self._open:
+        with self._last, self._open:
             self._callbacks.shut_down()
 
     # Data

@@ -14,11 +14,13 @@ from torch import nn
 
 from det_core import RunInfo, TrialContext, TrialError
 
+from .backends import TorchBackend
 from .data import to_device
 from .experimental import Experimental
 from .lr import LRScheduler
 from .optim import Steps
 from .precision import Precision
+from .ranks import Gradients
 from .reducers import MetricReducer, ReducerSet
 from .tensorboard import Writer
 
@@ -27,10 +29,14 @@ class PyTorchTrialContext(TrialContext):
     """The context of a `PyTorchTrial`. `models`, `optimizers` and `lr_schedulers` are what was wrapped, in order.
 
     With `managed` false (a trial that is loaded to be used, not trained) models stay where they are and nothing wraps them.
+    `backend` is what the ranks exchange tensors over, None for a single process.
     """
 
-    def __init__(self, run: RunInfo, device: torch.device, *, managed: bool = True) -> None:
+    def __init__(
+        self, run: RunInfo, device: torch.device, *, managed: bool = True, backend: TorchBackend | None = None
+    ) -> None:
         super().__init__(run)
+        self.backend = backend
         self._managed = managed
         self.device = device
         self.models: list[nn.Module] = []
@@ -43,6 +49,9 @@ class PyTorchTrialContext(TrialContext):
         self.precision = Precision(optimizations.precision, device)
         self._compile = bool(optimizations.compile)
         self.steps = Steps(self, optimizations.average_aggregated_gradients)
+        if backend is not None:
+            self.steps.gradients = Gradients(backend)
+        self._compress = optimizations.gradient_compression
         self.experimental = Experimental(self)
         self.batches_per_epoch: int | None = None
         self.current_batch = -1
@@ -82,7 +91,9 @@ class PyTorchTrialContext(TrialContext):
     ) -> torch.optim.Optimizer:
         """Register an optimizer; use what it returns.
 
-        `average_aggregated_gradients` decides for this optimizer, in place of the configuration. Only Horovod uses the others.
+        `average_aggregated_gradients` and `fp16_compression` decide for this optimizer, in place of the configuration's
+        `average_aggregated_gradients` and `gradient_compression`. `backward_passes_per_step` is taken for old callers' sake:
+        gradients are the mean over the ranks however often `backward` is called.
         """
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TrialError(f"wrap_optimizer got {type(optimizer).__name__}; give a torch.optim.Optimizer")
@@ -93,6 +104,9 @@ class PyTorchTrialContext(TrialContext):
         )
         if average_aggregated_gradients is not None:
             self.steps.set_average(wrapped, average_aggregated_gradients)
+        if self.steps.gradients is not None:
+            compress = self._compress if fp16_compression is None else fp16_compression
+            self.steps.gradients.add(wrapped, compress, self.models)
         self.optimizers.append(wrapped)
         return wrapped
 

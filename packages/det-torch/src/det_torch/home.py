@@ -21,6 +21,7 @@ from det_core.storage import LocalStorage, Storage
 from .context import PyTorchTrialContext
 from .data import seed_everything
 from .device import choose_device
+from .ranks import backend_of_script, join_ranks
 
 
 class ArgumentError(TrialError, ValueError):
@@ -67,8 +68,14 @@ def init(
         info = _joined(session, hparams, distributed) if session else _alone(plugins, hparams, exp_conf, distributed)
         info = replace(info, config=_aggregating(info.config, aggregation_frequency))
         info = replace(info, extras={"home": _home(plugins, session, info, enable_tensorboard_logging)})
+        device = choose_device(info)
+        wanted = info.config.distributed.backend
+        info = replace(info, backend=backend_of_script(info.distributed, wanted, plugins))
+        backend = join_ranks(info)
+        if backend is not None:
+            stack.callback(backend.shutdown)
         seed_everything(info.seed)
-        context = PyTorchTrialContext(info, choose_device(info))
+        context = PyTorchTrialContext(info, device, backend=backend)
         stack.callback(context.close)
         yield context
 

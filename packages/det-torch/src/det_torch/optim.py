@@ -9,6 +9,8 @@ import torch
 
 from det_core import TrialError
 
+from .ranks import Gradients
+
 if TYPE_CHECKING:
     from .context import PyTorchTrialContext
 
@@ -21,6 +23,7 @@ class Steps:
         self._average = average
         self._differing: dict[int, bool] = {}
         self.before_step: list[Callable[[Iterator[Any]], None]] = []
+        self.gradients: Gradients | None = None  # of several ranks
 
     def set_average(self, optimizer: torch.optim.Optimizer, average: bool) -> None:
         """Decide for one optimizer whether aggregated gradients are divided by their number."""
@@ -29,11 +32,15 @@ class Steps:
     def backward(
         self, loss: torch.Tensor, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False
     ) -> None:
-        """Compute gradients, scaled where the precision needs it."""
+        """Compute gradients, scaled where the precision needs it; those of a batch that is stepped are the mean over the ranks."""
         scaler = self._context.precision.auto_scaler
         if scaler is not None:
             loss = scaler.scale(loss)
-        loss.backward(gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)  # type: ignore[no-untyped-call]
+        gradients, frequency = self.gradients, self._context.aggregation_frequency
+        if gradients is None or (self._context.current_batch + 1) % frequency:
+            loss.backward(gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)  # type: ignore[no-untyped-call]
+        else:
+            gradients.backward(lambda: loss.backward(gradient, retain_graph, create_graph))  # type: ignore[no-untyped-call]
 
     def step_optimizer(
         self,
@@ -55,14 +62,11 @@ class Steps:
                 )
             if (context.current_batch + 1) % context.aggregation_frequency:
                 return
-            if self._differing.get(id(optimizer), self._average):
-                self._divide(optimizer)
-        clips = [*([clip_grads] if clip_grads else ()), *self.before_step]
-        if clips:
-            if automatic:  # a scaler of the trial's own is the trial's to unscale
-                scaler.unscale_(optimizer)
-            for clip in clips:
-                clip(p for group in optimizer.param_groups for p in group["params"])
+        if self.gradients is not None:
+            self.gradients.settle(optimizer)
+        if context.aggregation_frequency > 1 and self._differing.get(id(optimizer), self._average):
+            self._divide(optimizer)
+        self._clip(optimizer, clip_grads, scaler if automatic else None)
         if scaler is not None:
             scaler.step(optimizer)
             context.precision.stepped = context.precision.stepped or automatic
@@ -70,6 +74,14 @@ class Steps:
             optimizer.step()
         if auto_zero_grads:
             optimizer.zero_grad()
+
+    def _clip(self, optimizer: torch.optim.Optimizer, clip_grads: Callable[..., Any] | None, scaler: Any) -> None:
+        """Clip gradients; a scaler of the trial's own is the trial's to unscale."""
+        clips = [*([clip_grads] if clip_grads else ()), *self.before_step]
+        if clips and scaler is not None:
+            scaler.unscale_(optimizer)
+        for clip in clips:
+            clip(p for group in optimizer.param_groups for p in group["params"])
 
     def _divide(self, optimizer: torch.optim.Optimizer) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]

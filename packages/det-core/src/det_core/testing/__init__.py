@@ -27,7 +27,9 @@ _HOMES = {
 
 __all__ = ["AdapterSuite", "OneVar", "Run", "Runs", "SearcherSuite", "StorageSuite", "Suite"]
 
-pytest.register_assert_rewrite(*(f"{__name__}.{home}" for home in _HOMES.values()), f"{__name__}._search_play")
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{home}" for home in (*_HOMES.values(), "_search_play", "_ranks_suite")),
+)
 
 
 def __getattr__(name: str) -> Any:

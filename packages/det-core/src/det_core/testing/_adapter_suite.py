@@ -19,21 +19,22 @@ from ..records import Framework
 from ..schedule import At, Every, Schedule
 from ._leftovers import leftovers
 from ._onevar import OneVar
+from ._ranks_suite import RanksSuite
 from ._runs import EACH_BATCH, Run, Runs
-from ._suite import Suite
 from ._weight import heavy_modules, hooks_of, imported_by
 
 GRADIENT_AGGREGATION = "aggregation"
 """The capability of a framework whose adapter honours `optimizations.aggregation_frequency`."""
 
 
-class AdapterSuite(Suite):
+class AdapterSuite(RanksSuite):
     """Inherit it, and give a trial class of your framework that trains the one-weight model.
 
     `det_core.testing.OneVar` says which hyperparameters it reads, what its data is and what must come of it. A training
     batch reports `loss`; a validation reports `val_loss`, and the weight as `weight`. Override `tolerance` where the
     framework computes in fewer than 32 bits, and `plugins` where yours is not installed. A framework that names a
-    capability (`aggregation`) is tested for it.
+    capability (`aggregation`, `ranks`) is tested for it: two ranks, in processes of their own, import the trial class by the
+    name of its module.
     """
 
     @pytest.fixture

@@ -11,18 +11,21 @@ from typing import Any
 class OneVar:
     """The model `y = w·x`, its data and its training; the hyperparameters of the kit's trial, with their defaults.
 
-    The data is an epoch of `batches_per_epoch` batches of `global_batch_size` records. Every record of batch k of an epoch
-    (from 0) holds x = 1 + k / batches_per_epoch and the label y = x. Batches come in this order, or with `shuffle` in an
-    order drawn from the trial's seed anew in each epoch. With `noise` not 0 the label of each record or batch is
-    x · (1 + noise · u), where the trial draws u from its framework's random numbers, as dropout does, while it trains.
+    The data is an epoch of `batches_per_epoch` batches of `global_batch_size` records. Record j of batch k of an epoch (both
+    from 0) holds x = 1 + k / batches_per_epoch + spread · j / global_batch_size and the label y = x, so that without `spread`
+    all records of a batch are equal. Batches come in this order, or with `shuffle` batches or records in an order drawn from
+    the trial's seed anew in each epoch. Of n ranks, rank r trains the r-th n-th of the records of every batch. With `noise` not
+    0 the label of each record or batch is x · (1 + noise · u), where the trial draws u from its framework's random numbers, as
+    dropout does, while it trains.
 
     w begins at 0, the loss of a batch is the mean of (y - w·x)², and plain SGD with the learning rate `lr` follows its
     gradient. With neither noise nor shuffling the error e = 1 - w has a closed form: e₀ = 1, and over batch i (from 0)
 
-        lossᵢ = xᵢ² · eᵢ²        eᵢ₊₁ = eᵢ · (1 - 2 · lr · xᵢ²)        xᵢ = 1 + (i mod batches_per_epoch) / batches_per_epoch
+        lossᵢ = mᵢ · eᵢ²        eᵢ₊₁ = eᵢ · (1 - 2 · lr · mᵢ)        mᵢ = the mean of the batch's x²
 
-    Where the gradients of k batches are aggregated and averaged, e changes behind every k-th batch only, by the factor
-    1 - 2 · lr · (the mean of the k xᵢ²). The validation set holds the records x = 1 and x = 2, without noise.
+    on one rank as on many. Where the gradients of k batches are aggregated and averaged, e changes behind every k-th batch
+    only, by the factor 1 - 2 · lr · (the mean of the k mᵢ). The validation set holds the records x = 1 and x = 2, without
+    noise.
     """
 
     lr: float = 0.03
@@ -30,6 +33,7 @@ class OneVar:
     global_batch_size: int = 2
     noise: float = 0.0
     shuffle: bool = False
+    spread: float = 0.0
 
     @classmethod
     def of(cls, hparams: Mapping[str, Any]) -> OneVar:
@@ -37,14 +41,23 @@ class OneVar:
         return cls(**{f.name: hparams[f.name] for f in fields(cls) if f.name in hparams})
 
     def x(self, batch: int) -> float:
-        """Return what the records of a batch hold, counted from the trial's start."""
+        """Return what the first record of a batch holds, and without spread every other; batches count from the trial's start."""
         return 1 + batch % self.batches_per_epoch / self.batches_per_epoch
+
+    def records(self, batch: int) -> list[float]:
+        """Return what the records of a batch hold, counted from the trial's start."""
+        size = self.global_batch_size
+        return [self.x(batch) + self.spread * j / size for j in range(size)]
+
+    def square(self, batch: int) -> float:
+        """Return the mean of the squares of a batch's records."""
+        return sum(x * x for x in self.records(batch)) / self.global_batch_size
 
     def error(self, batches: int, aggregation: int = 1) -> float:
         """Return e = 1 - w after so many batches."""
         error = 1.0
         for first in range(0, batches - batches % aggregation, aggregation):
-            squares = [self.x(batch) ** 2 for batch in range(first, first + aggregation)]
+            squares = [self.square(batch) for batch in range(first, first + aggregation)]
             error *= 1 - 2 * self.lr * sum(squares) / aggregation
         return error
 
@@ -54,7 +67,7 @@ class OneVar:
 
     def loss(self, batch: int, aggregation: int = 1) -> float:
         """Return the loss of a batch, counted from the trial's start."""
-        return (self.x(batch) * self.error(batch, aggregation)) ** 2
+        return self.square(batch) * self.error(batch, aggregation) ** 2
 
     def validation_loss(self, batches: int, aggregation: int = 1) -> float:
         """Return the mean loss over the validation set after so many batches."""

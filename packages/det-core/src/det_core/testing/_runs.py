@@ -13,9 +13,9 @@ from ..config import parse
 from ..distributed import DistributedContext
 from ..host import Target
 from ..local import LocalHost
-from ..loop import Stop
+from ..loop import Loop, Stop
 from ..plugins import Plugins
-from ..records import Framework
+from ..records import BackendRecord, Framework
 from ..run import Keep, run_trial
 from ..schedule import Every, Schedule
 from ..storage import LocalStorage
@@ -25,13 +25,14 @@ EACH_BATCH = Schedule(report=Every(1), policy="none")
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run left behind: why it stopped, its reports by position, its checkpoints in order."""
+    """What one run left behind: why and where it stopped, its reports by position, its checkpoints in order."""
 
     stop: Stop
     reports: Mapping[int, Mapping[str, Any]]
     validations: Mapping[int, Mapping[str, Any]]
     checkpoints: Mapping[int, str]
     events: Sequence[tuple[str, int]]
+    batches: int = 0
 
     @property
     def losses(self) -> dict[int, float]:
@@ -70,9 +71,21 @@ class KitHost(LocalHost):
 
 
 class Runs:
-    """Runs one trial class, in this process, with checkpoints under `root`."""
+    """Runs one trial class, in this process, with checkpoints under `root`.
 
-    def __init__(self, plugins: Plugins, trial: type, root: Path) -> None:
+    Where this is one of several ranks, `distributed` is its way to the others, and `backend` what reduces their gradients.
+    """
+
+    def __init__(
+        self,
+        plugins: Plugins,
+        trial: type,
+        root: Path,
+        *,
+        distributed: DistributedContext | None = None,
+        backend: BackendRecord | None = None,
+    ) -> None:
+        self._distributed, self._backend = distributed or DistributedContext(), backend
         self.framework = plugins.framework_of(trial)
         self.storage = LocalStorage(root / "checkpoints")
         self._plugins, self._trial, self._root = plugins, trial, root
@@ -91,8 +104,9 @@ class Runs:
         """Train until the first of `lengths`, on to the next one when that is complete, and so on."""
         host = KitHost(lengths, preempt_at)
         info = replace(self.info(seed=seed, aggregation=aggregation, **hparams), checkpoint=checkpoint)
+        stopped_at: list[int] = []
         stop = run_trial(
-            framework or self.framework,
+            _watched(framework or self.framework, stopped_at),
             self._trial,
             info,
             host,
@@ -105,6 +119,7 @@ class Runs:
             validations={batches: metrics for group, batches, metrics in host.history if group == "validation"},
             checkpoints={manifest.batches: manifest.uuid for manifest, _ in host.checkpoints},
             events=host.events,
+            batches=stopped_at[-1] if stopped_at else 0,
         )
 
     def info(self, *, seed: int = 1, aggregation: int = 1, **hparams: Any) -> RunInfo:
@@ -122,7 +137,9 @@ class Runs:
             hparams=hparams,
             seed=seed,
             build=self._plugins.build(self.framework.name),
-            distributed=DistributedContext(),
+            distributed=self._distributed,
+            slots=self._distributed.size,
+            backend=self._backend,
             trial_id=1,
             tensorboard_dir=self._root / "tensorboard",
         )
@@ -132,3 +149,20 @@ class Runs:
         """Give an adapter that has not trained, and close it."""
         with closing(self.framework.load().create(self._trial, self.info(**hparams))) as adapter:
             yield adapter
+
+
+def _watched(framework: Framework, stopped_at: list[int]) -> Framework:
+    """Return a framework whose adapter notes how many batches were trained when training ended."""
+
+    def load() -> type[Adapter[Any]]:
+        kind = framework.load()
+
+        class Watched(kind):  # type: ignore[valid-type, misc]
+            def train(self, loop: Loop) -> None:
+                super().train(loop)
+                stopped_at.append(loop.progress.batches)
+
+        Watched.__name__ = kind.__name__
+        return Watched
+
+    return replace(framework, load=load)

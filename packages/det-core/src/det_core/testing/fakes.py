@@ -115,19 +115,26 @@ class Training:
 
     def batch(self, number: int) -> dict[str, Scalar]:
         """Train the batch with that number, counted from the trial's start."""
-        x = self.data.x(self._record(number))
-        y = x * (1 + self.data.noise * self.random.uniform(-1, 1)) if self.data.noise else x
-        difference = y - self.model.value * x
-        self.model.gradients.append(-2 * x * difference)
+        records = self._mine(self.data.records(self._record(number)))
+        noise = 1 + self.data.noise * self.random.uniform(-1, 1) if self.data.noise else 1.0
+        differences = [(noise - self.model.value) * x for x in records]
+        slopes = [-2 * x * difference for x, difference in zip(records, differences, strict=True)]
+        self.model.gradients.append(sum(slopes) / len(records))
         if len(self.model.gradients) == self.aggregation:
             gradient = self.together.mean(sum(self.model.gradients) / self.aggregation)
             self.model.value -= self.data.lr * gradient
             self.model.gradients.clear()
-        return {"loss": Scalar(difference**2)}
+        return {"loss": Scalar(sum(difference**2 for difference in differences) / len(records))}
 
     def validate(self) -> Metrics:
         error = 1 - self.model.value
         return {"val_loss": Scalar((error**2 + (2 * error) ** 2) / 2), "weight": Scalar(self.model.value)}
+
+    def _mine(self, records: list[float]) -> list[float]:
+        """Return this rank's share of a batch."""
+        ranks = self.together.ranks
+        share = len(records) // ranks.size
+        return records[ranks.rank * share : (ranks.rank + 1) * share]
 
     def _record(self, number: int) -> int:
         if not self.data.shuffle:
@@ -160,15 +167,16 @@ class FakeAdapter(Adapter[F], ABC):
 
     def save(self, path: Path) -> None:
         version, numbers, gauss = self.training.random.getstate()
-        of_ranks = self.training.together.allgather([version, list(numbers), gauss])
-        (path / STATE_FILE).write_text(json.dumps({"weight": vars(self.training.model), "random": of_ranks}))
+        model = self.training.model
+        of_ranks = self.training.together.allgather([[version, list(numbers), gauss], model.gradients])
+        (path / STATE_FILE).write_text(json.dumps({"weight": model.value, "ranks": of_ranks}))
 
     def load(self, path: Path) -> None:
         state = json.loads((path / STATE_FILE).read_text())
-        vars(self.training.model).update(state["weight"])
-        of_ranks, rank = state["random"], self.training.together.ranks.rank
+        self.training.model.value = state["weight"]
+        of_ranks, rank = state["ranks"], self.training.together.ranks.rank
         if rank < len(of_ranks):  # of fewer ranks: a new one begins its own numbers
-            version, numbers, gauss = of_ranks[rank]
+            (version, numbers, gauss), self.training.model.gradients = of_ranks[rank]
             self.training.random.setstate((version, tuple(numbers), gauss))
 
     @property

@@ -1,6 +1,6 @@
 """Data for training and validation: loaders, their order, and any position of it reached exactly."""
 
-from ._device import data_length, to_device
+from ._device import TorchData, data_length, to_device
 from ._loader import DataLoader
 from ._rng import seed_everything
 from ._stream import TrainingStream
@@ -8,6 +8,7 @@ from ._validation import ValidationBatches, validation_batches
 
 __all__ = [
     "DataLoader",
+    "TorchData",
     "TrainingStream",
     "ValidationBatches",
     "data_length",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+
+TorchData = dict[str, torch.Tensor] | Sequence[torch.Tensor] | torch.Tensor
+"""A batch as most data loaders make it; for annotations."""
 
 _NOTHING_TO_MOVE = (str, bytes, int, float, complex, bool, type(None), np.generic)
 

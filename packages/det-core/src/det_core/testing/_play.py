@@ -1,0 +1,124 @@
+"""Runs on several ranks, each of them a process of its own, which ends in time whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..loop import Stop
+from ._runs import Run
+
+LIMIT_SECONDS = 120.0
+_GRACE_SECONDS = 10.0  # for the others to end when one rank has failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One run that all ranks do together: to a length in batches, saving behind those of `save_at`.
+
+    It begins from `checkpoint`, a uuid, or from what the request `behind[0]` of the same play saved behind batch `behind[1]`.
+    """
+
+    name: str
+    length: int
+    save_at: Sequence[int] = ()
+    preempt_at: int | None = None
+    aggregation: int = 1
+    checkpoint: str | None = None
+    behind: tuple[str, int] | None = None
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast:
+    """Who plays: a trial class of a framework, which the module `hooks` registers, over a backend of it."""
+
+    trial: type
+    framework: str
+    hooks: str
+    backend: str
+    size: int = 2
+
+
+def play(cast: Cast, requests: Sequence[Request], folder: Path) -> list[dict[str, Run]]:
+    """Return for each rank, by the names of the requests, what became of them; checkpoints lie under `folder`.
+
+    Raises RuntimeError, with what the rank that failed first said, where one fails or all do not end in time. The trial class
+    must be one that can be imported by its module's name.
+    """
+    plan = folder / "plan.json"
+    facts = asdict(cast) | {"trial": f"{cast.trial.__module__}:{cast.trial.__qualname__}", "key": secrets.token_hex(32)}
+    plan.write_text(json.dumps(facts | {"requests": [asdict(request) for request in requests]}))
+    plan.chmod(0o600)
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(cast.size):
+            processes.append(_start(plan, rank, scratch))
+        _await(processes, folder)
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return [_read(folder / f"result-{rank}.json") for rank in range(cast.size)]
+
+
+def _start(plan: Path, rank: int, scratch: Path) -> subprocess.Popen[bytes]:
+    paths = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
+    env = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"}
+    with plan.with_name(f"rank-{rank}.log").open("wb") as log:
+        command = [sys.executable, "-m", f"{__package__}._rank", str(plan), str(rank)]
+        return subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def _await(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+    """Wait until all have ended well; raise as soon as one has not, and the others had time to say why."""
+    deadline, failed = time.monotonic() + LIMIT_SECONDS, list[int]()
+    running = {os.pidfd_open(process.pid): rank for rank, process in enumerate(processes)}
+    try:
+        while running:
+            ready, _, _ = select.select(list(running), [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                break
+            for pidfd in ready:
+                rank = running.pop(pidfd)
+                os.close(pidfd)
+                if processes[rank].wait():
+                    failed.append(rank)
+                    deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+    finally:
+        for pidfd in running:
+            os.close(pidfd)
+    if failed or running:
+        late = [rank for rank in range(len(processes)) if rank in running.values()]
+        first = failed[0] if failed else late[0]
+        what = "failed" if failed else f"did not end within {LIMIT_SECONDS:g} s"
+        said = (folder / f"rank-{first}.log").read_text(errors="replace")[-6000:]
+        raise RuntimeError(f"rank {first} {what}:\n{said}")
+
+
+def _read(file: Path) -> dict[str, Run]:
+    found = json.loads(file.read_text())
+    return {name: _run(facts) for name, facts in found.items()}
+
+
+def _run(facts: dict[str, Any]) -> Run:
+    by_position = ("reports", "validations", "checkpoints")
+    numbered = {name: {int(at): value for at, value in facts[name].items()} for name in by_position}
+    events = [(group, at) for group, at in facts["events"]]
+    return Run(stop=Stop[facts["stop"]], events=events, batches=facts["batches"], **numbered)

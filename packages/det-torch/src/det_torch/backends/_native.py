@@ -1,0 +1,180 @@
+"""The ranks of a trial over `torch.distributed`: Gloo between CPUs, NCCL between GPUs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+import torch.distributed as dist
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # it lists them nowhere
+
+from det_core import DetError, DistributedContext, Ranks
+from det_core.launchers import interface_towards
+
+from ._base import TorchBackend, lost
+
+if TYPE_CHECKING:
+    from det_core.config import Optimizations
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+LOOPBACK = "lo"
+
+
+class Native(TorchBackend):
+    """The default process group. One that the script has made already is used, and left to it."""
+
+    def __init__(self) -> None:
+        self._begin: Callable[[], Ranks] = _from_environment
+        self._end: Callable[[], object] = lambda: None
+        self._owned = self._open = False
+
+    @classmethod
+    def join(cls, control: DistributedContext, optimizations: Optimizations | None = None) -> Self:
+        backend = cls()
+        if not dist.is_initialized():
+            backend._begin = partial(backend._meet, control)
+        else:
+            backend._begin = lambda: _ranks_of(control)
+        backend.chief_ip = control.chief_ip
+        return backend
+
+    def init(self) -> None:
+        if self._open:
+            return
+        self._owned = not dist.is_initialized()
+        self.ranks = self._begin()
+        self._open = True
+
+    def shutdown(self) -> None:
+        if self._open and self._owned and dist.is_initialized():
+            dist.destroy_process_group()
+        self._open = False
+        self._end()
+
+    def barrier(self) -> None:
+        self.allgather(None)
+
+    def allgather(self, value: Any) -> list[Any]:
+        values: list[Any] = [None] * self.ranks.size
+        self._call(dist.all_gather_object, values, value)
+        values[self.ranks.rank] = value
+        return values
+
+    def broadcast(self, value: Any) -> Any:
+        holder = [value]
+        self._call(dist.broadcast_object_list, holder, src=0)
+        return value if self.ranks.rank == 0 else holder[0]
+
+    def start_sum(self, tensor: torch.Tensor, name: str) -> Callable[[], object]:
+        work = self._call(dist.all_reduce, tensor, async_op=True)
+        return partial(self._call, work.wait)
+
+    def send(self, data: torch.Tensor) -> None:
+        self._call(dist.broadcast, data, src=0)
+
+    def _call(self, verb: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        try:
+            return verb(*arguments, **options)
+        except RuntimeError as error:
+            raise lost(error, self.ranks.rank, self.ranks.size) from error
+
+    # Meeting
+
+    def _meet(self, control: DistributedContext) -> Ranks:
+        ranks = _ranks_of(control)
+        with _gloo_towards(control):
+            if ranks.cross_size == 1:
+                store: Store = self._in_a_file(control)
+            else:
+                store = _at_a_port(control)
+            dist.init_process_group(_collectives(), store=store, rank=ranks.rank, world_size=ranks.size)
+        return ranks
+
+    def _in_a_file(self, control: DistributedContext) -> Store:
+        """Meet by a file that only this user can read; no port is opened for it."""
+        folder = Path(tempfile.mkdtemp(prefix="det-ranks-")) if control.rank == 0 else None
+        if folder is not None:
+            self._end = partial(shutil.rmtree, folder, ignore_errors=True)
+        folder = control.broadcast(folder)
+        return FileStore(str(folder / "store"), control.size)
+
+
+def _at_a_port(control: DistributedContext) -> Store:
+    """Meet at a port that rank 0 opens on its host's address."""
+    if control.rank:
+        return TCPStore(control.chief_ip, control.broadcast(None), control.size, is_master=False)
+    listening = socket.create_server((control.chief_ip, 0), family=_family(control.chief_ip))
+    port = listening.getsockname()[1]
+    store = TCPStore(
+        control.chief_ip,
+        port,
+        control.size,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+        use_libuv=True,
+    )
+    control.broadcast(port)
+    return store
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _collectives() -> str:
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+
+
+def _ranks_of(control: DistributedContext) -> Ranks:
+    return Ranks(
+        rank=control.rank,
+        size=control.size,
+        local_rank=control.local_rank,
+        local_size=control.local_size,
+        cross_rank=control.cross_rank,
+        cross_size=control.cross_size,
+    )
+
+
+def _from_environment() -> Ranks:
+    """Meet as `torchrun` says; `RANK` and the like are read here, as the script that it started has no other launcher."""
+    environ = os.environ
+    if not dist.is_initialized():
+        missing = [name for name in _VARIABLES if name not in environ]
+        if missing:
+            raise DetError(f"{missing[0]} is not set; start the script with torchrun, or with: det launch torch -- CMD")
+        dist.init_process_group(_collectives(), init_method="env://")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    local_size = int(environ.get("LOCAL_WORLD_SIZE", size))
+    return Ranks(
+        rank=rank,
+        size=size,
+        local_rank=int(environ.get("LOCAL_RANK", rank % local_size)),
+        local_size=local_size,
+        cross_rank=int(environ.get("GROUP_RANK", rank // local_size)),
+        cross_size=int(environ.get("GROUP_WORLD_SIZE", -(-size // local_size))),
+    )
+
+
+@contextmanager
+def _gloo_towards(control: DistributedContext) -> Iterator[None]:
+    """Let Gloo listen where the other ranks are: it would take the address of the host's name, wherever that leads."""
+    name = LOOPBACK if control.cross_size == 1 else interface_towards(control.chief_ip)
+    if name is None or _INTERFACE in os.environ:
+        yield
+        return
+    os.environ[_INTERFACE] = name
+    try:
+        yield
+    finally:
+        del os.environ[_INTERFACE]

@@ -1,0 +1,51 @@
+"""Tensors as Python objects over the connections that the ranks have anyway: slow, and good enough for a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from det_core import DistributedContext, Ranks
+
+from ._base import TorchBackend
+
+if TYPE_CHECKING:
+    from det_core.config import Optimizations
+
+
+class Objects(TorchBackend):
+    """The backend of ranks for which no other one was chosen."""
+
+    def __init__(self, control: DistributedContext | None = None) -> None:
+        self._control = control or DistributedContext()
+        self.ranks = Ranks(**{field.name: getattr(self._control, field.name) for field in fields(Ranks)})
+
+    @classmethod
+    def join(cls, control: DistributedContext, optimizations: Optimizations | None = None) -> Self:
+        return cls(control)
+
+    def init(self) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        pass
+
+    def barrier(self) -> None:
+        self._control.barrier()
+
+    def allgather(self, value: Any) -> list[Any]:
+        return self._control.allgather(value)
+
+    def broadcast(self, value: Any) -> Any:
+        return self._control.broadcast(value)
+
+    def start_sum(self, tensor: torch.Tensor, name: str) -> Callable[[], object]:
+        everyone = self._control.allgather(tensor.cpu())
+        tensor.copy_(torch.stack(everyone).sum(dim=0))
+        return lambda: None
+
+    def send(self, data: torch.Tensor) -> None:
+        data.copy_(self._control.broadcast(data.cpu()))
