@@ -1,0 +1,274 @@
+"""Keras behind core's loop: Keras owns the `for`, a callback tells core of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
+
+from .bridge import Bridge
+from .build import build_model, build_trial
+from .chunks import make_chunks, steps_of
+from .context import TFKerasTrialContext
+from .data import BatchError, Feed, Reading, make_feed
+from .listeners import Listeners
+from .measures import Measures
+from .metrics import MetricObjects, flat
+from .parts import optimizer_state, restore_optimizer
+from .rng import Generators, seed_everything
+from .state import read_state, write_state
+from .trial import TFKerasTrial
+from .versions import KERAS_VERSION, check_backend, keras
+from .weights import read_weights, write_weights
+
+_ENDLESS = 2**62  # batches in Keras's one epoch
+
+
+class KerasAdapter(Adapter[TFKerasTrial]):
+    """Trains a `TFKerasTrial` under core's loop."""
+
+    framework_version = f"{tf.__version__} (Keras {KERAS_VERSION})"
+
+    def __init__(self, trial: TFKerasTrial, context: TFKerasTrialContext, run: RunInfo) -> None:
+        self.trial, self.context, self._run = trial, context, run
+        self._open = ExitStack()
+        try:
+            self.model = build_model(trial, context)
+            self._generators = Generators(self.model)
+            self._training = self._feed("training")
+            self._validation = self._feed("validation")
+            self._validated = self._validation.validation()
+        except BaseException:
+            self.close()
+            raise
+        distributed = context.distributed
+        self._batches_per_epoch = distributed.broadcast(self._training.batches_per_epoch)
+        average = run.config.optimizations.average_training_metrics
+        self._measures = Measures(self.model, MetricObjects(self.model, distributed), run.first_batch, average)
+        steps = self._batches_per_epoch
+        self._listeners = Listeners(
+            trial.keras_callbacks(), self.model, {"verbose": 0, "epochs": 1, "steps": steps, "metrics": []}
+        )
+        self._callback_states: list[Any] = []
+        self._objects: list[Any] | None = None
+        self._bridge: Bridge | None = None
+        self._started = False
+
+    @classmethod
+    def create(cls, trial: type[TFKerasTrial], run: RunInfo) -> KerasAdapter:
+        check_backend()
+        seed_everything(run.seed)
+        context = TFKerasTrialContext(run)
+        return cls(build_trial(trial, context), context, run)
+
+    # Training
+
+    def train(self, loop: Loop) -> None:
+        self._start()
+        self.context.stops(loop.request_stop)
+        steps = steps_of(self.model)
+        self._bridge = Bridge(
+            loop, self._listeners, self._measures, steps, self._batches_per_epoch, begin=self._take_up_metrics
+        )
+        self._bridge.set_model(self.model)
+        self._bridge.finish_epoch()  # of an interrupted run
+        self.model.train_function = None if steps == 1 else make_chunks(self.model, self._bridge.chunk)
+        try:
+            self._fit(self._training.training(loop.done))
+        finally:
+            self.model.train_function = None
+        if not loop.stop:
+            raise TrialError(
+                f"the training data ended at batch {self._measures.position}; let it have a batch at least, and repeat nothing "
+                "that random numbers make shorter"
+            )
+        self._listeners("on_train_end")
+
+    def _fit(self, dataset: Any) -> None:
+        try:
+            self.model.fit(
+                dataset,
+                epochs=1,
+                steps_per_epoch=_ENDLESS,
+                verbose=0,
+                shuffle=False,
+                class_weight=self.context.fit_options.class_weight,
+                callbacks=[self._bridge],
+            )
+        except tf.errors.OpError:
+            self._raise_what_the_data_raised(self._training)
+            raise
+        self._raise_what_the_data_raised(self._training)
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            self.model.stop_training = False
+            with self._generators.untouched():  # it is called once more where a run is resumed
+                self._listeners("on_train_begin")
+            self._listeners.restore(self._callback_states)
+
+    def _take_up_metrics(self) -> None:
+        if self._objects is not None:
+            self._measures.objects.take_up(self._objects)
+            self._objects = None
+
+    def _raise_what_the_data_raised(self, feed: Feed) -> None:
+        failure = feed.failure()
+        if failure is not None:
+            raise failure from None if isinstance(failure, BatchError) else failure
+
+    # Metrics
+
+    def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
+        if self._measures.objects_only:
+            return [{} for _ in rows]
+        mine = [flat(row) for row in rows]
+        distributed = self.context.distributed
+        if distributed.size == 1:
+            return mine
+        if not self._run.config.optimizations.average_training_metrics:
+            return distributed.broadcast(mine)  # type: ignore[no-any-return]
+        ranks = zip(*distributed.allgather(mine), strict=True)
+        return [{name: sum(each[name] for each in of_row) / len(of_row) for name in of_row[0]} for of_row in ranks]
+
+    def reported(self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any]:
+        complete = {**metrics, **self._measures.take_period()}
+        self._listeners.directly("on_train_workload_end", self._measures.position, dict(complete))
+        return complete
+
+    def validate(self) -> Metrics:
+        self._start()
+        with self._generators.untouched():
+            logs = self._evaluate()
+            self._listeners.directly("on_test_end", logs)
+        self._measures.validation = {name: value for name, value in logs.items() if isinstance(value, float)}
+        if self._bridge is not None:
+            self._bridge.look_for_stop()
+            self._bridge.finish_epoch()
+        return logs
+
+    def _evaluate(self) -> dict[str, Any]:
+        objects = self._measures.objects
+        before = objects.state()
+        own = self._evaluated(self._validated) if self._validated is not None else {}
+        together = objects.values()
+        raw = [each for each in self.context.distributed.allgather(own) if each]
+        values = {name: sum(each[name] for each in raw) / len(raw) for name in raw[0]}
+        values |= {name: value for name, value in together.items() if name in values}
+        objects.reset()
+        objects.restore(before)
+        return {name if name.startswith("val_") else f"val_{name}": value for name, value in values.items()}
+
+    def _evaluated(self, data: Any) -> dict[str, float]:
+        try:
+            logs = self.model.evaluate(data, verbose=0, return_dict=True, callbacks=[_Tests(self._listeners)])
+        except tf.errors.OpError:
+            self._raise_what_the_data_raised(self._validation)
+            raise
+        self._raise_what_the_data_raised(self._validation)
+        return flat(logs)
+
+    # Checkpoints
+
+    def save(self, path: Path) -> None:
+        distributed = self.context.distributed
+        contents = {
+            "optimizers": [optimizer_state(optimizer, distributed) for optimizer in self.context.optimizers],
+            "measures": self._measures.state(),
+            "rng": self._generators.state(),
+            "callbacks": self._listeners.state(),
+        }
+        if distributed.rank != 0:
+            return
+        write_weights(self.model, path)
+        write_state(contents, path)
+        self._listeners.directly("on_checkpoint_end", str(path))
+
+    def load(self, path: Path) -> None:
+        contents = read_state(path)
+        self._build()
+        read_weights(self.model, path)
+        optimizers, states = self.context.optimizers, contents["optimizers"]
+        if len(optimizers) != len(states):
+            raise TrialError(f"the trial has {len(optimizers)} optimizers, but the checkpoint holds {len(states)}; it is of another trial")
+        for optimizer, state in zip(optimizers, states, strict=True):
+            restore_optimizer(optimizer, state, self.model.trainable_variables)
+        self._callback_states = contents["callbacks"]
+        if self._run.first_batch:
+            self._measures.restore(contents["measures"])
+            self._objects = contents["measures"]["objects"]
+            self._measures.objects.take_up(self._objects)
+        self._generators.restore(contents["rng"])
+
+    def _build(self) -> None:
+        """Let Keras make every variable of the model and its metrics, by evaluating a batch."""
+        data = self._validation.validation()
+        if data is not None:
+            self._evaluated(data.take(1))
+
+    # Facts
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        return self._batches_per_epoch  # type: ignore[no-any-return]
+
+    @property
+    def global_batch_size(self) -> int | None:
+        size, ranks = self._run.hparams.get("global_batch_size"), self.context.distributed.size
+        if isinstance(size, int) and not isinstance(size, bool):
+            return size // ranks * ranks
+        return self._training.batch_size * ranks if self._training.batch_size else None
+
+    def close(self) -> None:
+        self._open.close()
+
+    # Data
+
+    def _feed(self, split: str) -> Feed:
+        name = f"build_{split}_data_loader"
+        data = self._run.build.data_loader(self.context, getattr(self.trial, name), split)
+        feed = make_feed(data, name, self._reading(split), training=split == "training", wrapped=self.context.datasets.__contains__)
+        self._open.callback(feed.close)
+        return feed
+
+    def _reading(self, split: str) -> Reading:
+        options, distributed, config = self.context.fit_options, self.context.distributed, self._run.config
+        sized = "global_batch_size" in self._run.hparams
+        size = self.context.get_per_slot_batch_size() if sized else None
+        records = config.records_per_epoch
+        return Reading(
+            batch_size=size,
+            seed=self._run.seed,
+            shuffle=options.shuffle and split == "training",
+            rank=distributed.rank,
+            size=distributed.size,
+            workers=options.workers,
+            use_multiprocessing=options.use_multiprocessing,
+            max_queue_size=options.max_queue_size,
+            validation_steps=1 if self._run.quick and split == "validation" else options.validation_steps,
+            batches_per_epoch=records // (size * distributed.size) if records and size else None,
+            any_structure=type(self.model).train_step is not keras.Model.train_step,
+        )
+
+
+class _Tests(keras.callbacks.Callback):  # type: ignore[misc]
+    """Passes on the beginning and the batches of a validation; its end comes later, with the metrics of all ranks."""
+
+    def __init__(self, listeners: Listeners) -> None:
+        super().__init__()
+        self._listeners = listeners
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._listeners("on_test_begin")
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._listeners("on_test_batch_begin", batch)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._listeners("on_test_batch_end", batch, logs)

@@ -1,0 +1,62 @@
+"""Callbacks that act when det validates, reports and saves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .versions import keras
+
+__all__ = ["Callback", "EarlyStopping", "LearningRateScheduler", "ReduceLROnPlateau", "TensorBoard"]
+
+
+class Callback(keras.callbacks.Callback):  # type: ignore[misc]
+    """A Keras callback with the hooks that det adds.
+
+    `logs` of `on_test_end` are the validation's metrics over all ranks, named `val_...`; what is added to them is reported.
+    """
+
+    def on_train_workload_begin(self, total_batches_trained: int, batches_requested: int, logs: Any) -> None:
+        """Called before the batches of one report."""
+
+    def on_train_workload_end(self, total_batches_trained: int, logs: Any) -> None:
+        """Called with the metrics of a report."""
+
+    def on_checkpoint_end(self, checkpoint_dir: str) -> None:
+        """Called on the chief when the files of a checkpoint are written; the directory is temporary."""
+
+    def get_state(self) -> Any:
+        """Return what must survive a restart: numbers, text, arrays, lists and dicts."""
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Take up what `get_state` returned."""
+
+
+class _AtValidations:
+    """Lets one of Keras's callbacks, which acts at the end of an epoch, act at each validation instead."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        pass
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self._validations = getattr(self, "_validations", 0) + 1
+        super().on_epoch_end(self._validations - 1, logs)  # type: ignore[misc]
+
+
+class EarlyStopping(_AtValidations, keras.callbacks.EarlyStopping):  # type: ignore[misc]
+    """Keras's EarlyStopping, by validations: `patience` counts them. Its best value and weights survive a restart."""
+
+
+class ReduceLROnPlateau(_AtValidations, keras.callbacks.ReduceLROnPlateau):  # type: ignore[misc]
+    """Keras's ReduceLROnPlateau, by validations: `patience` and `cooldown` count them."""
+
+
+class LearningRateScheduler(keras.callbacks.LearningRateScheduler):  # type: ignore[misc]
+    """Keras's LearningRateScheduler: `schedule(epoch, lr)` is called when an epoch begins."""
+
+
+class TensorBoard(keras.callbacks.TensorBoard):  # type: ignore[misc]
+    """Keras's TensorBoard, which writes where the trial's event files belong, whatever `log_dir` says."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)

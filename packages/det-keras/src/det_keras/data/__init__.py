@@ -1,0 +1,9 @@
+"""The five kinds of data: arrays, weighted arrays, `tf.data`, sequences and adapted sequences, each by position."""
+
+from __future__ import annotations
+
+from ._feed import BatchError, Feed, Reading
+from ._input import InputData, make_feed
+from ._sequence import SequenceAdapter
+
+__all__ = ["BatchError", "Feed", "InputData", "Reading", "SequenceAdapter", "make_feed"]

@@ -1,0 +1,185 @@
+"""Sequences: `keras.utils.Sequence`, which Keras 3 calls PyDataset."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from det_core import DetError, TrialError
+
+from ..versions import keras
+from ._feed import BatchError, Feed, Reading
+from ._order import SeededReading, permutation
+from ._readers import Reader, make_reader
+
+_EPOCH_END, _BATCH, _VALIDATION = 0, 1, 2
+
+
+class SequenceAdapter:
+    """A sequence, and how it is read: in how many threads or, with `use_multiprocessing`, processes, and how far ahead."""
+
+    def __init__(
+        self, sequence: Any, use_multiprocessing: bool = False, workers: int = 1, max_queue_size: int = 10
+    ) -> None:
+        if not (hasattr(sequence, "__getitem__") and hasattr(sequence, "__len__")):
+            raise TrialError(f"SequenceAdapter got {type(sequence).__name__}; give a keras.utils.Sequence")
+        for name, value in (("workers", workers), ("max_queue_size", max_queue_size)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < (name == "max_queue_size"):
+                raise TrialError(f"SequenceAdapter got {name}={value!r}; give a whole number of 1 or more")
+        self.sequence = sequence
+        self.use_multiprocessing = use_multiprocessing
+        self.workers = workers
+        self.max_queue_size = max_queue_size
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+
+class SequenceFeed(Feed):
+    """Batches of a sequence, each asked for by its index: what was trained is not read again.
+
+    The order of an epoch is a function of the seed and the epoch; what an item draws at random, of the seed and the number of
+    the batch; what `on_epoch_end` draws, of the seed and the epoch. Ranks share the items of an epoch, one each in turn.
+    """
+
+    def __init__(self, adapter: SequenceAdapter, name: str, reading: Reading) -> None:
+        self._sequence, self._name, self._reading = adapter.sequence, name, reading
+        self._adapter = adapter
+        self._seeded = SeededReading(reading.seed)
+        self._length = _length(adapter.sequence, name)
+        if self._length < reading.size:
+            raise TrialError(f"{name} returned a sequence of {self._length} batches; give one at least for each of {reading.size} ranks")
+        self._turns = _overrides(adapter.sequence, "on_epoch_end") or _overrides(adapter.sequence, "on_epoch_begin")
+        self._turned = 0
+        self._readers: list[Reader] = []
+        self._failure: BaseException | None = None
+        with self._seeded.at(reading.seed, _VALIDATION):
+            first = [self._checked(self._sequence[index]) for index in range(min(2, self._length))]
+        self._spec = _spec(first)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return self._length // self._reading.size
+
+    def training(self, first: int) -> Any:
+        return self._dataset(lambda: self._trained(first)).prefetch(tf.data.AUTOTUNE)
+
+    def validation(self) -> Any:
+        indices = range(self._reading.rank, self._length, self._reading.size)[: self._reading.validation_steps]
+        dataset = self._dataset(lambda: self._evaluated(indices))
+        return dataset.apply(tf.data.experimental.assert_cardinality(len(indices)))
+
+    def failure(self) -> BaseException | None:
+        return self._failure
+
+    def close(self) -> None:
+        for reader in self._readers:
+            reader.close()
+        self._readers.clear()
+
+    def _dataset(self, items: Any) -> Any:
+        def generate() -> Iterator[Any]:
+            try:
+                yield from items()
+            except Exception as error:
+                self._failure = error
+                raise
+
+        return tf.data.Dataset.from_generator(generate, output_signature=self._spec)
+
+    def _trained(self, first: int) -> Iterator[Any]:
+        """Yield the batches behind `first`, without end."""
+        epoch, at = divmod(first, self.batches_per_epoch)
+        size, rank = self._reading.size, self._reading.rank
+        while True:
+            self._turn_to(epoch)
+            order = permutation(self._length, self._reading.seed, epoch) if self._reading.shuffle else range(self._length)
+            mine = [int(order[batch * size + rank]) for batch in range(at, self.batches_per_epoch)]
+            number = (epoch * self.batches_per_epoch + at) * size + rank
+            yield from self._read(mine, [(_BATCH, number + i * size) for i in range(len(mine))])
+            epoch, at = epoch + 1, 0
+
+    def _turn_to(self, epoch: int) -> None:
+        """Call the sequence's own ends of epochs, those of an interrupted run too: they may change what it holds."""
+        if not self._turns:
+            return
+        while self._turned < epoch:
+            with self._seeded.at(_EPOCH_END, self._turned):
+                for method in ("on_epoch_end", "on_epoch_begin"):
+                    getattr(self._sequence, method, lambda: None)()
+            self._turned += 1
+
+    def _evaluated(self, indices: range) -> Iterator[Any]:
+        yield from self._read(list(indices), [(_VALIDATION, index) for index in indices])
+
+    def _read(self, indices: list[int], positions: list[tuple[int, ...]]) -> Iterator[Any]:
+        reader = make_reader(
+            self._sequence, self._seeded, self._reading.seed, self._adapter.workers, self._adapter.use_multiprocessing
+        )
+        self._readers.append(reader)
+        ahead: deque[Any] = deque()
+        todo = zip(indices, positions, strict=True)
+        try:
+            for index, position in todo:
+                ahead.append(reader.ask(index, position))
+                if len(ahead) > reader.ahead(self._adapter.max_queue_size):
+                    yield self._checked(ahead.popleft()())
+            while ahead:
+                yield self._checked(ahead.popleft()())
+        finally:
+            if reader in self._readers:
+                self._readers.remove(reader)
+            reader.close()
+
+    def _checked(self, item: Any) -> Any:
+        """Return an item in the form that TensorFlow reads. Raises BatchError for one that is no batch."""
+        if not isinstance(item, (tuple, list)) or (len(item) not in (2, 3) and not self._reading.any_structure):
+            what = f"a {type(item).__name__} of {len(item)}" if isinstance(item, (tuple, list)) else type(item).__name__
+            raise BatchError(
+                f"the sequence that {self._name} returned has an item that is {what}; let its items be (inputs, targets) or "
+                "(inputs, targets, sample_weights)"
+            )
+        return tuple(_plain(part) for part in item if part is not None)
+
+
+def _length(sequence: Any, name: str) -> int:
+    try:
+        length = len(sequence)
+    except (TypeError, NotImplementedError, AttributeError) as error:
+        raise TrialError(f"{name} returned a sequence without a length; define __len__(self) on {type(sequence).__name__}") from error
+    if not isinstance(length, int) or length < 1:
+        raise TrialError(f"{name} returned a sequence of {length} batches; give it one at least")
+    return length
+
+
+def _overrides(sequence: Any, method: str) -> bool:
+    base = getattr(keras.utils.Sequence, method, None)
+    own = getattr(type(sequence), method, None)
+    return own is not None and own is not base
+
+
+def _plain(part: Any) -> Any:
+    """Turn a part of an item into arrays, in the structure that it has."""
+    if isinstance(part, dict):
+        return {key: _plain(value) for key, value in part.items()}
+    if isinstance(part, (list, tuple)) and part and all(hasattr(each, "shape") for each in part):
+        return tuple(_plain(each) for each in part)
+    array = part.numpy() if isinstance(part, tf.Tensor) else np.asarray(part)
+    return array.astype(keras.backend.floatx(), copy=False) if array.dtype.kind == "f" else array
+
+
+def _spec(items: list[Any]) -> Any:
+    """Return what TensorFlow must know of items: their types, and the sizes that they have in common but for the batch's."""
+
+    def common(*arrays: Any) -> Any:
+        ranks = {array.ndim for array in arrays}
+        if ranks == {0} or len(ranks) > 1:
+            raise DetError("items of a sequence differ in their number of axes; let each hold arrays of records")
+        sizes = [size if len({array.shape[axis] for array in arrays}) == 1 else None for axis, size in enumerate(arrays[0].shape)]
+        return tf.TensorSpec([None, *sizes[1:]], arrays[0].dtype)
+
+    return tf.nest.map_structure(common, *items)

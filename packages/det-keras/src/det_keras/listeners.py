@@ -1,0 +1,88 @@
+"""The callbacks of a trial: Keras's hooks as its author knows them, and those that det adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from det_core import TrialError
+
+from .callbacks import Callback
+from .state import is_plain
+from .versions import KERAS_3, keras
+
+_KERAS_OWN = {"params", "model", "_model", "validation_data", "_chief_worker_only", "_supports_tf_logs"}
+_OF_SCRIPTS = ("BackupAndRestore", "ModelCheckpoint")
+
+
+class Listeners:
+    """Calls callbacks in their order."""
+
+    def __init__(self, callbacks: Any, model: Any, params: dict[str, Any]) -> None:
+        if not isinstance(callbacks, (list, tuple)):
+            raise TrialError(f"keras_callbacks returned {type(callbacks).__name__}; return a list of callbacks")
+        for callback in callbacks:
+            _check(callback)
+        self.callbacks = list(callbacks)
+        self._list = keras.callbacks.CallbackList(self.callbacks, add_history=False, add_progbar=False, model=model, **params)
+        base = keras.callbacks.Callback
+        batch_hooks = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+        self.each_batch = any(getattr(type(c), hook) is not getattr(base, hook) for c in callbacks for hook in batch_hooks)
+
+    def __call__(self, hook: str, *arguments: Any) -> None:
+        """Call one of Keras's hooks."""
+        if self.callbacks:
+            getattr(self._list, hook)(*arguments)
+
+    def directly(self, hook: str, *arguments: Any) -> None:
+        """Call a hook, where a callback has it, with these very arguments, which a callback may change."""
+        for callback in self.callbacks:
+            method: Callable[..., Any] | None = getattr(callback, hook, None)
+            if method is not None:
+                method(*arguments)
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return the state of each: what `get_state` returns, else all of its attributes that are plain data or arrays."""
+        return [{"class": type(callback).__name__, "state": _state(callback)} for callback in self.callbacks]
+
+    def restore(self, states: list[dict[str, Any]]) -> None:
+        """Give each callback its state back: to the first of its class that has none yet."""
+        left = list(self.callbacks)
+        for saved in states:
+            callback = next((each for each in left if type(each).__name__ == saved["class"]), None)
+            if callback is not None:
+                left.remove(callback)
+                _set_state(callback, saved["state"])
+
+
+def _check(callback: Any) -> None:
+    name = type(callback).__name__
+    if not isinstance(callback, keras.callbacks.Callback):
+        raise TrialError(f"keras_callbacks returned {name} in its list; give instances of keras.callbacks.Callback")
+    if name in _OF_SCRIPTS:
+        raise TrialError(f"keras_callbacks returned a {name}, but det saves and restores; leave it out")
+
+
+def _state(callback: Any) -> Any:
+    if _own(callback, "get_state"):
+        state = callback.get_state()
+        if not is_plain(state):
+            raise TrialError(
+                f"get_state() of the callback {type(callback).__name__} returned what a checkpoint cannot hold safely; return "
+                "numbers, text, arrays, lists and dicts"
+            )
+        return state
+    return {name: value for name, value in vars(callback).items() if name not in _KERAS_OWN and is_plain(value)}
+
+
+def _set_state(callback: Any, state: Any) -> None:
+    if _own(callback, "load_state"):
+        callback.load_state(state)
+    elif isinstance(state, dict):
+        for name, value in state.items():
+            if not (KERAS_3 and isinstance(getattr(type(callback), name, None), property)):
+                setattr(callback, name, value)
+
+
+def _own(callback: Any, method: str) -> bool:
+    return hasattr(callback, method) and getattr(type(callback), method, None) is not getattr(Callback, method)

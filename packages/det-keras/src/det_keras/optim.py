@@ -1,0 +1,178 @@
+"""Optimizers that wait: gradients of several batches become one step, and are reduced over the ranks before it.
+
+Keras 3 calls `apply`, Keras 2 `apply_gradients`; an optimizer is given a subclass of its own class that comes before them, so that it
+stays what it was for Keras, for the user, and for a saved model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from det_core import TrialError
+
+from .versions import KERAS_3, keras
+
+Reduce = Callable[[Sequence[Any]], list[Any]]
+_HOROVOD = "horovod"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduction:
+    """How gradients become steps: the mean or sum of those of `frequency` batches, then `reduce` over the ranks, if any."""
+
+    frequency: int = 1
+    average: bool = True
+    reduce: Reduce | None = None
+
+    @classmethod
+    def of(cls, optimizations: Any, size: int, reduce: Reduce | None = None) -> Reduction:
+        """Return what the configuration asks for."""
+        return cls(
+            frequency=optimizations.aggregation_frequency,
+            average=optimizations.average_aggregated_gradients,
+            reduce=reduce if size > 1 else None,
+        )
+
+    @property
+    def needed(self) -> bool:
+        return self.frequency > 1 or self.reduce is not None
+
+
+def adapt_optimizer(optimizer: Any, reduction: Reduction) -> Any:
+    """Make an optimizer aggregate and reduce; the same object, of a subclass of its class.
+
+    Raises TrialError for one that Horovod's own wrapper has taken, whose gradients would be reduced twice, or under Keras 3 never.
+    """
+    if is_horovods(optimizer):
+        raise TrialError(
+            f"the optimizer {type(optimizer).__name__} is wrapped by horovod.tensorflow.keras.DistributedOptimizer"
+            f"{', which exchanges no gradients under Keras 3' if KERAS_3 else ''}; give the bare optimizer: det wraps it"
+        )
+    if not reduction.needed:
+        return optimizer
+    if not hasattr(type(optimizer), "apply" if KERAS_3 else "apply_gradients"):
+        raise TrialError(f"the optimizer {type(optimizer).__name__} has no apply(); give an optimizer of Keras")
+    if _is_legacy(optimizer):
+        raise TrialError(
+            f"{type(optimizer).__name__} is one of keras.optimizers.legacy, which cannot aggregate or reduce gradients here; "
+            f"use keras.optimizers.{type(optimizer).__name__}"
+        )
+    base = type(optimizer)
+    optimizer.__class__ = _subclass(base)
+    object.__setattr__(optimizer, "_det_waiting", _Waiting(reduction))
+    return optimizer
+
+
+def is_horovods(optimizer: Any) -> bool:
+    """Tell whether an optimizer went through Horovod's Keras wrapper."""
+    return any(hasattr(cls, "_allreduce_grads") or cls.__module__.partition(".")[0] == _HOROVOD for cls in type(optimizer).__mro__)
+
+
+def _is_legacy(optimizer: Any) -> bool:
+    legacy = getattr(keras.optimizers, "legacy", None)
+    return not KERAS_3 and legacy is not None and isinstance(optimizer, legacy.Optimizer)
+
+
+def _subclass(base: type) -> type:
+    """Return a class that is called and saved as `base`."""
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        variables = list(trainable_variables if trainable_variables is not None else self._trainable_variables)
+        self._det_waiting(self, list(grads), variables, lambda g: base.apply(self, g, variables))  # type: ignore[attr-defined]
+
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+
+        def step(grads: Sequence[Any]) -> None:
+            base.apply_gradients(self, zip(grads, variables, strict=True), *args, **kwargs)  # type: ignore[attr-defined]
+
+        self._det_waiting(self, [grad for grad, _ in pairs], variables, step)
+        return self.iterations
+
+    body: dict[str, Any] = {"apply": apply} if KERAS_3 else {"apply_gradients": apply_gradients}
+    made = type(base.__name__, (base,), {**body, "__module__": base.__module__, "__qualname__": base.__qualname__})
+    return made
+
+
+class _Waiting:
+    """Gradients that wait for their step. They are variables, and part of a checkpoint."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        self._reduction = reduction
+        self.variables: list[Any] = []
+
+    def __call__(self, optimizer: Any, grads: list[Any], variables: list[Any], step: Callable[[list[Any]], Any]) -> None:
+        dense = [_dense(grad) for grad in grads]
+        frequency = self._reduction.frequency
+        build_optimizer(optimizer, variables)  # its own variables must not be made inside of a condition
+        if frequency == 1:
+            step(self._reduced(dense))
+            return
+        self.build(variables)
+        count, *sums = self.variables
+        count.assign_add(1)
+        for place, grad in zip(sums, dense, strict=True):
+            if grad is not None:
+                place.assign_add(tf.cast(grad, place.dtype))
+
+        def now() -> Any:
+            scale = 1 / frequency if self._reduction.average else 1.0
+            step(self._reduced([None if g is None else tf.cast(s * scale, g.dtype) for s, g in zip(sums, dense, strict=True)]))
+            for place in sums:
+                place.assign(tf.zeros_like(place))
+            return tf.constant(True)
+
+        tf.cond(tf.equal(count % frequency, 0), now, lambda: tf.constant(False))
+
+    def build(self, variables: Sequence[Any]) -> None:
+        """Make the variables, where there are none."""
+        if self.variables or self._reduction.frequency == 1:
+            return
+        with tf.init_scope():
+            sums = [tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False) for v in variables]
+            self.variables = [tf.Variable(0, dtype=tf.int64, trainable=False), *sums]
+
+    def _reduced(self, grads: list[Any]) -> list[Any]:
+        reduce = self._reduction.reduce
+        present = [grad for grad in grads if grad is not None]
+        if reduce is None or not present:
+            return grads
+        done = iter(reduce(present))
+        return [None if grad is None else next(done) for grad in grads]
+
+
+def _dense(grad: Any) -> Any:
+    return tf.convert_to_tensor(grad) if isinstance(grad, tf.IndexedSlices) else grad
+
+
+def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Make an optimizer's variables, where there are none yet."""
+    if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False) or not hasattr(optimizer, "build"):
+        return
+    with tf.init_scope():
+        optimizer.build(list(variables))
+    if KERAS_3:
+        optimizer.built = True
+
+
+def waiting_of(optimizer: Any) -> Any:
+    """Return the gradients that wait in an optimizer, None where it has none of that kind."""
+    return getattr(optimizer, "_det_waiting", None)
+
+
+def release_optimizer(optimizer: Any) -> None:
+    """Make of an adapted optimizer what it was."""
+    if waiting_of(optimizer) is not None:
+        optimizer.__class__ = type(optimizer).__mro__[1]
+        object.__delattr__(optimizer, "_det_waiting")
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """Return an optimizer's own variables; it is a method of Keras 2's oldest ones."""
+    variables = optimizer.variables
+    return list(variables() if callable(variables) and not isinstance(variables, list) else variables)

@@ -1,0 +1,58 @@
+"""Optimizers, to and from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from det_core import TrialError
+
+from .optim import build_optimizer, variables_of, waiting_of
+
+
+def optimizer_state(optimizer: Any, distributed: Any) -> dict[str, Any]:
+    """Return the variables of an optimizer, its learning rate, and the mean over the ranks of the gradients that wait."""
+    waiting = [variable.numpy() for variable in waiting_of(optimizer).variables] if waiting_of(optimizer) else []
+    if distributed.size > 1 and waiting:
+        ranks = distributed.allgather(waiting)
+        waiting = [waiting[0], *(sum(parts) / distributed.size for parts in list(zip(*ranks, strict=True))[1:])]
+    return {
+        "variables": [variable.numpy() for variable in variables_of(optimizer)],
+        "learning_rate": _learning_rate(optimizer),
+        "waiting": waiting,
+    }
+
+
+def restore_optimizer(optimizer: Any, state: dict[str, Any], weights: Sequence[Any]) -> None:
+    """Take up what `optimizer_state` returned. Raises TrialError where it is of another optimizer or model."""
+    if not state["variables"]:
+        return
+    build_optimizer(optimizer, weights)
+    _assign(variables_of(optimizer), state["variables"], f"the optimizer {type(optimizer).__name__}")
+    if state["learning_rate"] is not None and _learning_rate(optimizer) is not None:
+        optimizer.learning_rate = state["learning_rate"]
+    waiting = waiting_of(optimizer)
+    if waiting is not None and state["waiting"]:
+        waiting.build(weights)
+        _assign(waiting.variables, state["waiting"], "the gradients that wait for their step")
+
+
+def _assign(variables: Sequence[Any], values: Sequence[Any], name: str) -> None:
+    shapes = [tuple(variable.shape) for variable in variables]
+    if shapes != [np.shape(value) for value in values]:
+        raise TrialError(
+            f"the checkpoint does not fit {name}: it holds {len(values)} variables, and there are {len(shapes)}, or their shapes differ"
+        )
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def _learning_rate(optimizer: Any) -> float | None:
+    """Return the learning rate where it is a number, and no schedule."""
+    try:
+        rate = optimizer.learning_rate
+        return float(rate.numpy() if hasattr(rate, "numpy") else rate)
+    except (TypeError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,80 @@
+"""What is random beside the data: Python's, NumPy's and TensorFlow's global generators, and those of the model's layers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from .versions import KERAS_3, keras
+
+
+def seed_everything(seed: int) -> None:
+    """Seed all global generators, and let what Keras draws at random be part of a checkpoint."""
+    if not KERAS_3:
+        # Otherwise dropout draws from the state of its kernels, which nothing can save.
+        keras.backend.experimental.enable_tf_random_generator()
+    keras.utils.set_random_seed(seed)
+    tf.random.set_global_generator(tf.random.Generator.from_seed(seed))
+
+
+class Generators:
+    """The generators that training draws from."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def state(self) -> dict[str, Any]:
+        """Return the states of all of them, as plain data and arrays."""
+        name, keys, *rest = np.random.get_state()
+        version, python, gauss = random.getstate()
+        return {
+            "python": [version, np.array(python, dtype=np.uint64), gauss],
+            "numpy": [name, np.array(keys), *(float(each) if i else int(each) for i, each in enumerate(rest))],
+            "variables": [variable.numpy() for variable in self._variables()],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `state` returned."""
+        version, python, gauss = state["python"]
+        random.setstate((version, tuple(int(each) for each in python), gauss))
+        name, keys, position, has_gauss, gauss = state["numpy"]
+        np.random.set_state((name, np.asarray(keys, dtype=np.uint32), int(position), int(has_gauss), gauss))
+        variables = self._variables()
+        if len(variables) == len(state["variables"]):
+            for variable, value in zip(variables, state["variables"], strict=True):
+                variable.assign(value)
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """Give the generators back as they were, whatever the body draws."""
+        state = self.state()
+        try:
+            yield
+        finally:
+            self.restore(state)
+
+    def _variables(self) -> list[Any]:
+        mine = [tf.random.get_global_generator().state]
+        return mine + (_of_keras_3(self._model) if KERAS_3 else _of_keras_2(self._model))
+
+
+def _of_keras_3(model: Any) -> list[Any]:
+    from keras.src.random.seed_generator import global_seed_generator
+
+    others = {id(variable) for variable in (*model.weights, *model.metrics_variables)}
+    return [global_seed_generator().state, *(v for v in model.variables if id(v) not in others)]
+
+
+def _of_keras_2(model: Any) -> list[Any]:
+    found: dict[int, Any] = {}
+    for layer in model._flatten_layers():
+        for value in vars(layer).values():
+            generator = getattr(value, "_generator", value)  # Keras wraps those of its own layers
+            if isinstance(generator, tf.random.Generator):
+                found[id(generator)] = generator.state
+    return list(found.values())
