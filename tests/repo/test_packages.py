@@ -21,7 +21,8 @@ def project(package: Path) -> dict:
 
 
 def import_name(package: Path) -> str:
-    return package.name.replace("-", "_")
+    """Determined's own name is that of the package which stands in for it."""
+    return {"det-compat": "determined"}.get(package.name, package.name.replace("-", "_"))
 
 
 def in_a_process(code: str) -> str:

@@ -14,7 +14,6 @@ LONG = {
     "packages/det-core/src/det_core/loop.py": "the schedule of a run is one thing, to be read from top to bottom",
     "packages/det-core/src/det_core/plugins.py": "the typed face has one method for each group of hooks",
     "packages/det-core/src/det_core/experiment/_driver.py": "one thread that hears everything in order: its steps belong together",
-    "packages/det-torch/src/det_torch/context.py": "the methods of PyTorchTrialContext are an API that its users know",
 }
 """Source files past the limit, each with its reason."""
 

@@ -1,0 +1,46 @@
+"""The names of Determined's training APIs, lent by det: `import determined as det`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ._names import borrow, same
+
+__version__ = "0.1.0"
+LOG_FORMAT = "%(levelname)s: [%(process)s] %(name)s: %(message)s"
+__all__ = [
+    "LOG_FORMAT",
+    "Categorical",
+    "ClusterInfo",
+    "Constant",
+    "Double",
+    "Integer",
+    "InvalidHP",
+    "Log",
+    "Trial",
+    "TrialContext",
+    "TrialInfo",
+    "get_cluster_info",
+    "import_from_path",
+]
+
+_MODULES = ("core", "errors", "estimator", "experimental", "keras", "launch", "pytorch", "transformers", "util")
+_borrowed, _listed = borrow(
+    __name__,
+    {
+        "det_core": same("InvalidHP", "TrialContext", "import_from_path"),
+        "det_core.core": same("ClusterInfo", "TrialInfo", "get_cluster_info"),
+        "det_core.experimental": same("Categorical", "Constant", "Double", "Integer", "Log"),
+        "determined._trial": same("Trial"),
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a part when it is first asked for: `determined.keras` must not ask for TensorFlow of those who use torch."""
+    return importlib.import_module(f".{name}", __name__) if name in _MODULES else _borrowed(name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_listed(), *_MODULES])

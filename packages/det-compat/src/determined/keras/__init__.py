@@ -1,0 +1,32 @@
+"""Determined's Keras API, lent by det-keras."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from .._names import borrow, plugin, same
+
+__all__ = [
+    "DeterminedCallback",
+    "InputData",
+    "SequenceAdapter",
+    "TFKerasTensorBoard",
+    "TFKerasTrial",
+    "TFKerasTrialContext",
+    "TensorBoard",
+    "load_model_from_checkpoint_path",
+]
+
+_borrowed, _listed = borrow(__name__, {"det_keras": same(*__all__)})
+
+plugin("det_keras", __name__)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a part when it is first asked for."""
+    return importlib.import_module(f".{name}", __name__) if name == "callbacks" else _borrowed(name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_listed(), "callbacks"])
