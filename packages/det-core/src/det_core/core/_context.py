@@ -75,8 +75,7 @@ class Context:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
             if isinstance(error, InvalidHP):
-                if self.distributed.rank == 0:
-                    self._host.finished(Outcome.INVALID_HP, str(error))
+                self._host.finished(Outcome.INVALID_HP, str(error))  # of any rank: the chief may never hear of it
                 sys.exit(0)
         finally:
             self.close()
@@ -92,13 +91,12 @@ def init(
     """Return the context of this run, or, outside of `det run`, one with harmless stand-ins.
 
     `checkpoint_storage` is a directory or a URL that fsspec knows, and overrides the configuration's; outside of `det run` it is
-    by default `checkpoints` in the store's home. Raises ValueError in a run of several slots without `distributed`.
+    by default `checkpoints` in the store's home. Raises ValueError in a run of several slots without `distributed`, and where
+    a launcher started other ranks than `distributed` has.
     """
     env = WorkerEnv.read(os.environ)
-    if env is not None and env.slots > 1 and distributed is None:
-        raise ValueError(
-            f"this run has {env.slots} slots; give core.init() a DistributedContext, such as from_torch_distributed()"
-        )
+    if env is not None:
+        _must_know_its_ranks(env, distributed)
     ranks = distributed or DistributedContext()
     if env is None:
         home = Path(os.environ.get("DET_HOME") or Path.home() / ".det")
@@ -106,6 +104,23 @@ def init(
         return Context(_Alone(), storage, ranks, None, preempt_mode, tensorboard_mode)
     storage = open_storage(checkpoint_storage, env.checkpoint_root) if checkpoint_storage else _configured(env)
     return Context(connect(env), storage, ranks, env, preempt_mode, tensorboard_mode)
+
+
+def _must_know_its_ranks(env: WorkerEnv, distributed: DistributedContext | None) -> None:
+    started = env.ranks.size
+    if distributed is None and max(env.slots, started) > 1:
+        launched = (
+            "" if started > 1 else ", and start its ranks: python3 -m det_core.launch.torch_distributed python3 ..."
+        )
+        raise ValueError(
+            f"this run has {max(env.slots, started)} slots; give core.init() a DistributedContext, such as "
+            f"from_torch_distributed() or from_socket(){launched}"
+        )
+    if distributed is not None and started not in (1, distributed.size):
+        raise ValueError(
+            f"this process is rank {env.ranks.rank} of {started}, but its DistributedContext has {distributed.size}; make it "
+            "with the method of the launcher, such as from_torch_distributed() or from_socket()"
+        )
 
 
 class _Alone(LocalHost):

@@ -14,11 +14,14 @@ import subprocess
 import sys
 
 GRACE_SECONDS = 30.0
+LAUNCHERS = ("launch", "torchrun", "torch.distributed.run", "horovodrun", "mpirun", "mpiexec", "srun", "deepspeed")
 
 
 def main(argv: list[str]) -> int:
     """Run the command; return its status, 128 + n for a signal n."""
     fd, command = int(argv[0]), argv[2:]
+    sys.stderr.write(notice(command[-1], int(os.environ.get("DET_SLOTS", "1"))))
+    sys.stderr.flush()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it reaches the whole group; the command decides
     process = subprocess.Popen(command, preexec_fn=_default_sigterm)  # noqa: PLW1509 - this process has one thread
     pidfd = os.pidfd_open(process.pid)
@@ -27,6 +30,16 @@ def main(argv: list[str]) -> int:
         _end_group(process)
     status = process.wait()
     return 128 - status if status < 0 else status
+
+
+def notice(script: str, slots: int) -> str:
+    """Return what a script is told in its log that has several slots, and no launcher that is known."""
+    if slots == 1 or any(word in script for word in LAUNCHERS):
+        return ""
+    return (
+        f"det: this run has {slots} slots and its entrypoint is one process; unless that starts its ranks itself, write: "
+        f"python3 -m det_core.launch.torch_distributed {script}\n"
+    )
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

@@ -198,7 +198,8 @@ class Driver:
     def _run_ended(self, run_id: int, status: int, rank: int) -> None:
         live = self._by_run.pop(run_id)
         active = self._state.end(live)
-        active.ended(rank, status)
+        if self._state.trial_class:
+            active.ended(rank, status)  # the process of a script is no rank, but starts them
         for connection in active.connections:
             connection.close()
         self._store.slots.release(active.lease)
