@@ -1,0 +1,195 @@
+"""Lightning's own Trainer behind core's loop."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+
+from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
+from det_torch.data import seed_everything
+from det_torch.metrics import Numbers, mean_row
+
+from . import snapshot
+from .conductor import Conductor, Pace
+from .context import LightningTrialContext
+from .fitting import make_trainer
+from .trial import LightningAdapter, own
+
+
+class TrainerAdapter(Adapter[LightningAdapter]):
+    """Trains a `LightningAdapter`: one call of `Trainer.fit`, in which core's loop begins and is told of every batch.
+
+    Asked outside of that for what only a fit can tell (a validation, the length of an epoch), it makes a fit that trains nothing.
+    """
+
+    framework_version = str(pl.__version__)
+
+    def __init__(self, trial: LightningAdapter, run: RunInfo) -> None:
+        self.trial, self._run = trial, run
+        self._numbers = Numbers()
+        self._loop_pace = _LoopPace()
+        self._length: int | None | str = "unknown"
+        self._batch_size: int | None = None
+        self._open = ExitStack()
+        self._checkpoint = ""
+        try:
+            self._conductor = Conductor(
+                self._loop_pace,
+                run.distributed,
+                seed=run.seed,
+                build=lambda build, split: run.build.data_loader(trial.context, build, split),
+                build_training=own(trial, "build_training_data_loader"),
+                build_validation=own(trial, "build_validation_data_loader"),
+            )
+            self._open.callback(self._conductor.close)
+            self._trainer = make_trainer(trial, run, self._conductor, self._open)
+            self._conductor.attach(self._trainer)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def create(cls, trial: type[LightningAdapter], run: RunInfo) -> TrainerAdapter:
+        seed_everything(run.seed)
+        return cls(build_trial(trial, LightningTrialContext(run)), run)
+
+    # Training
+
+    def run(self, start: Callable[[], Loop]) -> None:
+        self._loop_pace.start = start
+        try:
+            self._fit()
+        finally:
+            self._loop_pace.start = None
+
+    def train(self, loop: Loop) -> None:
+        self.run(lambda: loop)
+
+    def _fit(self) -> None:
+        options: dict[str, Any] = {"ckpt_path": self._checkpoint, "weights_only": True} if self._checkpoint else {}
+        self._trainer.fit(self.trial.lightning_module, datamodule=self.trial.datamodule, **options)
+
+    def _briefly(self, do: Callable[[], Any]) -> Any:
+        """Return what `do` returns within a fit: the one that goes on, or one that trains nothing."""
+        if self._conductor.running:
+            return do()
+        self._loop_pace.instead = do
+        try:
+            self._fit()
+        finally:
+            self._loop_pace.instead = None
+        return self._loop_pace.answer
+
+    # Metrics
+
+    def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
+        mine = self._numbers(rows)
+        distributed = self._run.distributed
+        if distributed.size == 1:
+            return mine
+        if not self._run.config.optimizations.average_training_metrics:
+            return distributed.broadcast(mine)  # type: ignore[no-any-return]
+        return [mean_row(ranks) for ranks in zip(*distributed.allgather(mine), strict=True)]
+
+    def reported(self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any]:
+        return {**metrics, **self._over_ranks(self._conductor.take_epoch_metrics())}
+
+    def validate(self) -> Metrics:
+        metrics: Metrics = self._briefly(lambda: self._over_ranks(self._conductor.validate()))
+        return metrics
+
+    def _over_ranks(self, metrics: Metrics) -> dict[str, float]:
+        """Return the mean over the ranks of each metric that is a number."""
+        mine = self._numbers([metrics])[0]
+        ranks = self._run.distributed.allgather(mine) if self._run.distributed.size > 1 else [mine]
+        return ranks[0] if all(each == ranks[0] for each in ranks) else mean_row(ranks)
+
+    # State
+
+    def save(self, path: Path) -> None:
+        self._briefly(lambda: self._conductor.save(path))
+
+    def load(self, path: Path) -> None:
+        checkpoint, contents = snapshot.read(path)
+        self._conductor.resume(checkpoint, contents, from_start=not self._run.first_batch)
+        del checkpoint["loops"]  # the position is det's
+        directory = self._open.enter_context(tempfile.TemporaryDirectory(prefix="det-lightning-"))
+        self._checkpoint = str(Path(directory) / snapshot.LIGHTNING_FILE)
+        torch.save(checkpoint, self._checkpoint)
+        self._length = "unknown"
+
+    # Facts
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        self._learn()
+        assert not isinstance(self._length, str)
+        return self._length
+
+    @property
+    def global_batch_size(self) -> int | None:
+        size, ranks = self._run.hparams.get("global_batch_size"), self._run.distributed.size
+        if isinstance(size, int) and not isinstance(size, bool):
+            return size // ranks * ranks
+        self._learn()
+        return self._batch_size * ranks if self._batch_size else None
+
+    def _learn(self) -> None:
+        """Ask the training data once for its length: a boundary asks for it, too."""
+        if isinstance(self._length, str):
+            feed = self._briefly(lambda: self._conductor.feed)
+            self._length, self._batch_size = feed.batches_per_epoch, feed.batch_size
+
+    def close(self) -> None:
+        self._open.close()
+
+
+class _LoopPace(Pace):
+    """Lets core's loop decide between two batches; `instead` is done in place of training."""
+
+    def __init__(self) -> None:
+        self.start: Callable[[], Loop] | None = None
+        self.instead: Callable[[], Any] | None = None
+        self.answer: Any = None
+        self._loop: Loop | None = None
+
+    def begin(self, fit: Conductor) -> bool:
+        if self.instead is not None:
+            self.answer = self.instead()
+            return True
+        assert self.start is not None
+        self._loop = None
+        self._loop = self.start()
+        return bool(self._loop.stop)
+
+    def step(self, fit: Conductor, row: dict[str, Any]) -> bool:
+        assert self._loop is not None
+        return bool(self._loop.step(row))
+
+    def request_stop(self) -> None:
+        if self._loop is not None:
+            self._loop.request_stop()
+
+
+def build_trial(trial: type[LightningAdapter], context: LightningTrialContext, **arguments: Any) -> LightningAdapter:
+    """Make a trial. Raises TrialError for a class whose constructor takes something else, or does not call ours."""
+    try:
+        inspect.signature(trial).bind(context, **arguments)
+    except TypeError:
+        wanted = ", ".join(["self", "context", *arguments])
+        raise TrialError(
+            f"{trial.__name__}.__init__ takes {inspect.signature(trial)}; define it as __init__({wanted})"
+        ) from None
+    made = trial(context, **arguments)
+    if not hasattr(made, "lightning_module"):
+        raise TrialError(
+            f"{trial.__name__}.__init__ does not call super().__init__(context, lightning_module=...); it must, with your module"
+        )
+    return made

@@ -1,0 +1,291 @@
+"""The callback by which det conducts a fit of Lightning's.
+
+Lightning owns the loop. det is told of a batch when nothing of it is left to be done: before the next one is read, or where
+its epoch ends, before the hooks that end it.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+
+from det_core import DistributedContext
+from det_torch.rng import set_rng_state, untouched_rng
+
+from . import logged, position, snapshot, sources, validation
+from .feed import Feed
+from .position import Position
+from .validation_feed import ValidationFeed
+
+Build = Callable[[], Any]
+
+
+class Pace(ABC):
+    """Decides, between two batches, what happens next."""
+
+    @abstractmethod
+    def begin(self, fit: Conductor) -> bool:
+        """Take notice that the trainer is set up and restored; return whether to stop at once."""
+
+    @abstractmethod
+    def step(self, fit: Conductor, row: dict[str, Any]) -> bool:
+        """Take the metrics of a batch that is over; return whether to stop."""
+
+    @abstractmethod
+    def request_stop(self) -> None:
+        """Take notice that the module or a callback has set `trainer.should_stop`."""
+
+
+class Conductor(pl.Callback):
+    """Counts the batches of one trainer's fit, and lets its pace decide between them."""
+
+    def __init__(
+        self,
+        pace: Pace,
+        distributed: DistributedContext,
+        *,
+        seed: int,
+        build: Callable[[Build, str], Any] = lambda build, split: build(),
+        build_training: Build | None = None,
+        build_validation: Build | None = None,
+    ) -> None:
+        self._pace, self._distributed, self._seed, self._build = pace, distributed, seed, build
+        self._own = (build_training, build_validation)
+        self._trainer: Any = None
+        self._feed: Feed | None = None
+        self._validation: list[ValidationFeed] = []
+        self._step_metrics = logged.StepMetrics()
+        self._returned = validation.Returned()
+        self._begin_anew()
+        self._contents: dict[str, Any] = {}  # of the checkpoint that this fit goes on from
+        self._loops: dict[str, Any] = {}
+        self._epoch_metrics: dict[str, Any] = {}  # not reported yet
+        self._at_epoch_end: dict[str, Any] | None = None
+        self._handler: Any = None
+
+    def _begin_anew(self) -> None:
+        self.at = Position()
+        self._row: dict[str, Any] | None = None  # of a batch that det has not been told of
+        self._running = self._stopped = False
+        self._rng: Mapping[str, Any] | None = None
+
+    # What a pace asks
+
+    @property
+    def trainer(self) -> pl.Trainer:
+        """The trainer that fits."""
+        trainer: pl.Trainer = self._trainer
+        return trainer
+
+    @property
+    def running(self) -> bool:
+        """Whether a fit is set up and has not been torn down."""
+        return self._running
+
+    @property
+    def feed(self) -> Feed:
+        """The training data, which is there once a fit is set up."""
+        assert self._feed is not None
+        return self._feed
+
+    def resume(self, checkpoint: Mapping[str, Any], contents: Mapping[str, Any], *, from_start: bool = False) -> None:
+        """Let the next fit go on from a checkpoint, whose weights it loads itself; `from_start` counts from batch 0."""
+        self._contents = dict(contents)
+        self._loops = {} if from_start else dict(checkpoint["loops"]["fit_loop"])
+        if from_start:
+            self._contents |= {"position": {}, "data": None, "gradients": {}, "epoch_metrics": {}, "evaluating": None}
+            self._contents["ranks"] = [{"rng_state": contents["ranks"][0]["rng_state"]}]
+
+    def validate(self) -> dict[str, Any]:
+        """Return the metrics of a validation: what was logged, and means of what was returned under other names."""
+        self._returned.means()
+        found = validation.run_validation(self.trainer)
+        if self.trainer.should_stop and not self._stopped:
+            self._should_stop()
+        return self._returned.means() | found
+
+    def take_epoch_metrics(self) -> dict[str, Any]:
+        """Return what was logged over epochs since this was last asked."""
+        found, self._epoch_metrics = self._epoch_metrics, {}
+        return found
+
+    def capture(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the two parts of a checkpoint; every rank must ask for it."""
+        more = {"epoch_metrics": {name: float(value) for name, value in self._epoch_metrics.items()}}
+        with untouched_rng():  # what hooks draw here must not depend on how often a run is saved
+            return snapshot.capture(self.trainer, self.feed, self.at, self._distributed, more)
+
+    def save(self, directory: Path) -> None:
+        """Write a checkpoint; every rank must ask for it, the chief writes."""
+        checkpoint, contents = self.capture()
+        if self._distributed.rank == 0:
+            snapshot.write(checkpoint, contents, directory)
+
+    def close(self) -> None:
+        """End what reads ahead."""
+        for each in [*([self._feed] if self._feed else []), *self._validation]:
+            each.close()
+        self._feed, self._validation = None, []
+
+    # Data
+
+    def attach(self, trainer: pl.Trainer) -> None:
+        """Stand between a trainer and its data."""
+        self._trainer = trainer
+        sources.stand_between(trainer, self._train_on, self._validate_on, *self._own)
+
+    def _train_on(self, build: Build) -> Feed:
+        with untouched_rng():
+            loaders = self._build(build, "training")
+        limit = self.trainer.limit_train_batches
+        feed = Feed(loaders, self._distributed, self._between, seed=self._seed, limit=limit)
+        if self._feed is not None:  # of an earlier epoch
+            self._feed.close()
+            feed.restore(self.at, None)
+            feed.begin_epoch(self.at)
+        elif self._contents:
+            self.at = snapshot.position_of(self._contents, feed)
+            feed.restore(self.at, self._contents["data"])
+            if self.at.done:
+                position.take_up(self.trainer, self._loops, self.at)
+        self._feed = feed
+        return feed
+
+    def _validate_on(self, build: Build) -> Any:
+        for each in self._validation:
+            each.close()
+        self._validation = []
+        with untouched_rng():
+            loaders = self._build(build, "validation")
+        return sources.each_loader(loaders, self._one_validation_loader)
+
+    def _one_validation_loader(self, loader: Any) -> ValidationFeed:
+        self._validation.append(ValidationFeed(loader, self._distributed, self._seed))
+        return self._validation[-1]
+
+    # Hooks
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self._begin_anew()
+            self.close()
+            if threading.current_thread() is threading.main_thread():
+                self._handler = signal.getsignal(signal.SIGTERM)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._handler is not None:  # Lightning's would end the run with an exception in the middle of an epoch
+            signal.signal(signal.SIGTERM, self._handler)
+        self._restore(pl_module)
+        self._running = True
+        if self._pace.begin(self):
+            self._stop()
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._take_late_metrics()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        self._row = {} if loss is None else {"loss": loss}
+
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if outputs is not None:
+            self._returned(outputs)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._stopped:
+            return
+        self._epoch_metrics |= logged.epoch_metrics(trainer)
+        if self._row is not None:
+            self.at.ended = True
+            if self._conclude():
+                position.leave_at_end(trainer)
+                return
+        else:
+            self._restore_rng()
+            position.tell_end(trainer)
+        self._at_epoch_end = logged.known(trainer) | logged.epoch_metrics(trainer)
+        self.at.end_epoch()
+        self.feed.begin_epoch(self.at)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._running = False
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        self._running = False
+
+    # Between two batches
+
+    def _between(self) -> bool:
+        """Tell of the batch before, if there is one; return whether to stop."""
+        if not self._running:  # Lightning reads ahead while it sets up
+            return False
+        self._restore_rng()
+        return self._stopped or (self._row is not None and self._conclude())
+
+    def _conclude(self) -> bool:
+        row, self._row = self._row or {}, None
+        self.at.batch, self.at.done = self.at.batch + 1, self.at.done + 1
+        if self.trainer.should_stop:
+            self._should_stop()
+        scale = self.trainer.accumulate_grad_batches
+        if scale > 1 and "loss" in row and self.trainer.lightning_module.automatic_optimization:
+            row["loss"] = row["loss"] * scale  # Lightning divides it
+        if self._pace.step(self, row | self._step_metrics(self.trainer)):
+            self._stop()
+        return self._stopped
+
+    def _stop(self) -> None:
+        self._stopped = self.trainer.should_stop = True
+
+    def _should_stop(self) -> None:
+        """Pass on that the module or a callback wants to stop: when and how is det's business."""
+        self.trainer.should_stop = False
+        self._pace.request_stop()
+
+    def _take_late_metrics(self) -> None:
+        """Take what hooks have logged at the end of the epoch, behind det's step."""
+        if self._at_epoch_end is not None:
+            before, self._at_epoch_end = self._at_epoch_end, None
+            late = logged.changed(self.trainer, before)
+            self._epoch_metrics |= {name: value for name, value in late.items() if name not in before}
+
+    # Restoring
+
+    def _restore(self, module: pl.LightningModule) -> None:
+        contents = self._contents
+        if not contents:
+            return
+        ranks = contents["ranks"]
+        own = ranks[self._distributed.rank] if len(ranks) == self._distributed.size else ranks[0]
+        if self.at.done:
+            logged.set_sums(self.trainer, own["sums"])
+            logged.set_metric_states(module, own["metric_states"], self.trainer.strategy.root_device)
+            logged.set_known(self.trainer, own["known"], within_epoch=not self.at.ended)
+            self._epoch_metrics = dict(contents["epoch_metrics"])
+            snapshot.set_gradients(module, contents["gradients"])
+            snapshot.set_evaluating(module, contents["evaluating"])
+        self._rng = own["rng_state"]
+        self._restore_rng(keep=bool(self.at.done))
+
+    def _restore_rng(self, *, keep: bool = False) -> None:
+        """Put the generators where they were; once more before the first batch, as hooks may draw while training begins."""
+        if self._rng is not None:
+            set_rng_state(self._rng)
+            if not keep:
+                self._rng = None

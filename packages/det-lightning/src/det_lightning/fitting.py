@@ -1,0 +1,102 @@
+"""Making the Trainer of a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+
+from det_core import RunInfo, TrialError
+
+from . import settings
+from .conductor import Conductor
+from .trial import LightningAdapter
+
+_DEFAULTS: dict[str, Any] = {
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+
+
+class Trainer(pl.Trainer):
+    """Lightning's own Trainer, which knows how long det means to train."""
+
+    expected_batches: int | None = None
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Return the optimizer's steps in the whole training, for schedulers that must know; raises where nobody knows."""
+        if self.expected_batches is None:
+            return super().estimated_stepping_batches
+        return -(-self.expected_batches // self.accumulate_grad_batches)
+
+
+def make_trainer(trial: LightningAdapter, run: RunInfo, conductor: Conductor, opened: ExitStack) -> Trainer:
+    """Return a Trainer that trains until it is stopped, and validates and saves only when it is asked to."""
+    given = dict(trial.trainer_arguments)
+    callbacks = [*_callbacks(given.pop("callbacks", None)), *_callbacks(trial.build_callbacks())]
+    settings.check_callbacks(callbacks)
+    given.pop("enable_checkpointing", None)
+    chosen = {
+        **_DEFAULTS,
+        **given,
+        "callbacks": [conductor, _Refusal(), *callbacks],
+        "max_epochs": -1,
+        "check_val_every_n_epoch": settings.NEVER,
+        "num_sanity_val_steps": 0,
+        "enable_checkpointing": False,
+        "use_distributed_sampler": False,
+        "accumulate_grad_batches": settings.accumulation(given, run.config),
+        **_place(given, run, opened),
+    }
+    precision = settings.precision(trial.precision, run.config)
+    if precision is not None:
+        chosen["precision"] = precision
+    if run.quick:
+        chosen["limit_val_batches"] = 1
+    if run.config.optimizations.compile:
+        trial.lightning_module.compile()
+    return Trainer(**chosen)
+
+
+def _place(given: Mapping[str, Any], run: RunInfo, opened: ExitStack) -> dict[str, Any]:
+    """Return the accelerator, devices and strategy of a run."""
+    if run.backend is not None:
+        from .ranks import place
+
+        return place(given, run, opened)
+    gpu = torch.cuda.is_available() and run.slots > 0
+    accelerator = given.get("accelerator") or ("gpu" if gpu else "cpu")
+    return {
+        "accelerator": "cpu" if accelerator == "auto" and not gpu else accelerator,
+        "devices": 1,
+        "strategy": "auto",
+    }
+
+
+def _callbacks(given: Any) -> list[pl.Callback]:
+    listed = (
+        list(given.values())
+        if isinstance(given, Mapping)
+        else [given]
+        if isinstance(given, pl.Callback)
+        else list(given or [])
+    )
+    for each in listed:
+        if not isinstance(each, pl.Callback):
+            raise TrialError(
+                f"build_callbacks gives {type(each).__name__}; give callbacks of lightning.pytorch: a LightningAdapter is "
+                "trained by Lightning's own Trainer"
+            )
+    return listed
+
+
+class _Refusal(pl.Callback):
+    """Refuses what only shows once a fit is set up."""
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        settings.check_callbacks(list(trainer.callbacks))  # type: ignore[attr-defined]

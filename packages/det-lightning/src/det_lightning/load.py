@@ -1,0 +1,1 @@
+"""A trial out of a checkpoint, to be used rather than trained."""

@@ -1,0 +1,152 @@
+"""What a module has logged, out of Lightning's own collection: its values, and its sums to a checkpoint and back."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
+from torchmetrics import Metric, MetricCollection
+
+_FACTS = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
+_MORE = ("dataloader_idx", "metric_attribute")
+_REDUCTIONS = ("mean", "sum", "max", "min")
+
+
+class StepMetrics:
+    """The values of each batch, by the names that loggers see; what was not logged in a batch is not in its row."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Any] = {}
+
+    def __call__(self, trainer: pl.Trainer) -> dict[str, Any]:
+        row: dict[str, Any] = {}
+        seen = self._seen
+        for key, metric in trainer.fit_loop.epoch_loop._results.items():
+            meta = metric.meta
+            if meta.on_step:
+                value = metric._forward_cache
+                if value is not None and value is not seen.get(key):
+                    seen[key] = value
+                    row[_name(meta, step=True)] = value
+        return row
+
+
+def epoch_metrics(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return what was logged over the epoch that ends, by the names that loggers see."""
+    found = {}
+    collection = trainer.fit_loop.epoch_loop._results
+    for _, metric in collection.valid_items():
+        if metric.meta.on_epoch:
+            value = collection._get_cache(metric, on_step=False)
+            if isinstance(value, torch.Tensor):
+                found[_name(metric.meta, step=False)] = value
+    return found
+
+
+def changed(trainer: pl.Trainer, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics that callbacks see and that are others than `before`."""
+    now = trainer._logger_connector._callback_metrics
+    return {name: value for name, value in now.items() if before.get(name) is not value}
+
+
+def known(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return the metrics that callbacks see."""
+    return dict(trainer._logger_connector._callback_metrics)
+
+
+def set_known(trainer: pl.Trainer, metrics: Mapping[str, Any], *, within_epoch: bool) -> None:
+    """Put back what `known` returned, and go on with sums that are begun where an epoch is."""
+    connector = trainer._logger_connector
+    connector._callback_metrics = dict(metrics)
+    connector._first_loop_iter = True if within_epoch else None
+
+
+# To a checkpoint and back
+
+
+def sums(trainer: pl.Trainer) -> list[dict[str, Any]]:
+    """Return what is summed up of an epoch so far."""
+    return [_packed(key, metric) for key, metric in trainer.fit_loop.epoch_loop._results.items()]
+
+
+def set_sums(trainer: pl.Trainer, saved: list[dict[str, Any]]) -> None:
+    """Put back what `sums` returned."""
+    collection = trainer.fit_loop.epoch_loop._results
+    for each in saved:
+        collection[each["key"]] = _unpacked(trainer, each)
+
+
+def _packed(key: str, metric: _ResultMetric) -> dict[str, Any]:
+    meta = metric.meta
+    sync = meta.sync
+    reduction = next(name for name in _REDUCTIONS if getattr(meta, f"is_{name}_reduction"))
+    packed = {name: getattr(meta, name) for name in (*_FACTS, *_MORE)} | {
+        "key": key,
+        "reduction": reduction,
+        "of_python": meta.reduce_fx is getattr(builtins, reduction, None),
+        "sync": [sync.should, sync.rank_zero_only],
+        "has_reset": metric.has_reset,
+        "is_tensor": metric.is_tensor,
+    }
+    if metric.is_tensor:
+        packed["value"] = metric.value
+        packed["weight"] = getattr(metric, "cumulated_batch_size", None)
+    return packed
+
+
+def _unpacked(trainer: pl.Trainer, saved: Mapping[str, Any]) -> _ResultMetric:
+    facts = {name: saved[name] for name in (*_FACTS, *_MORE)}
+    reduction = getattr(builtins if saved["of_python"] else torch, saved["reduction"])
+    meta = _Metadata(**facts, reduce_fx=reduction)
+    should, zero_only = saved["sync"]
+    meta.sync = _Sync(_should=should, fn=trainer.strategy.reduce, rank_zero_only=zero_only)
+    metric = _ResultMetric(meta, saved["is_tensor"])
+    metric.has_reset = saved["has_reset"]
+    metric._update_count = 1
+    device = trainer.strategy.root_device
+    if metric.is_tensor:
+        metric.value = saved["value"].to(device)
+        if saved["weight"] is not None:
+            metric.cumulated_batch_size = _to(saved["weight"], device)
+    else:
+        metric.value = trainer.lightning_module.get_submodule(saved["metric_attribute"])
+    return metric
+
+
+def metric_states(module: torch.nn.Module) -> dict[str, Any]:
+    """Return the states of all torchmetrics of a module that hold anything."""
+    for each in module.modules():
+        if isinstance(each, MetricCollection):
+            list(each.items(copy_state=False))  # members that share a state are brought up to date
+    return {
+        name: {"state": dict(each.metric_state), "updates": each.update_count}
+        for name, each in module.named_modules()
+        if isinstance(each, Metric) and each.update_count
+    }
+
+
+def set_metric_states(module: torch.nn.Module, saved: Mapping[str, Any], device: torch.device) -> None:
+    """Put back what `metric_states` returned."""
+    for name, each in saved.items():
+        metric = module.get_submodule(name)
+        for key, value in each["state"].items():
+            setattr(metric, key, _to(value, device))
+        metric._update_count = each["updates"]
+        metric._computed = None
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, list):
+        return [_to(each, device) for each in value]
+    return value.to(device) if isinstance(value, torch.Tensor) else value
+
+
+def _name(meta: _Metadata, *, step: bool) -> str:
+    name: str = meta.forked_name(step)
+    if meta.add_dataloader_idx and meta.dataloader_idx is not None:
+        name += f"/dataloader_idx_{meta.dataloader_idx}"
+    return name

@@ -1,0 +1,146 @@
+"""A checkpoint of a fit: Lightning's own file, and one of what Lightning does not keep. Neither needs unpickling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch as pl
+import torch
+
+from det_core import CheckpointError, DistributedContext
+from det_torch.rng import rng_state
+from det_torch.state import check_plain
+
+from . import logged
+from .position import Position, loops_state
+
+if TYPE_CHECKING:
+    from .feed import Feed
+
+LIGHTNING_FILE = "lightning.ckpt"
+DET_FILE = "det.pth"
+_OWNERS = {
+    "callbacks": "the callback",
+    "hyper_parameters": "save_hyperparameters(), which can `ignore` it,",
+    "datamodule_hyper_parameters": "the data module's save_hyperparameters(), which can `ignore` it,",
+    "optimizer_states": "an optimizer",
+    "lr_schedulers": "a learning rate scheduler",
+}
+
+
+def capture(
+    trainer: pl.Trainer, feed: Feed, at: Position, distributed: DistributedContext, more: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return Lightning's checkpoint and det's. Every rank must call it; it raises TrialError for what cannot be held safely."""
+    module = trainer.lightning_module
+    checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    saved = checkpoint["loops"]["fit_loop"]
+    checkpoint["loops"] = {"fit_loop": loops_state(saved, at)}
+    own = {
+        "rng_state": rng_state(),
+        "sums": logged.sums(trainer),
+        "metric_states": logged.metric_states(module),
+        "known": logged.known(trainer),
+    }
+    contents = {
+        "position": {"epoch": at.epoch, "batch": at.batch, "done": at.done, "ended": at.ended},
+        "batches_per_epoch": feed.batches_per_epoch,
+        "data": feed.state(at),
+        "ranks": distributed.allgather(_on_cpu(own)) if distributed.size > 1 else [own],
+        "gradients": _gradients(trainer),
+        "evaluating": [name for name, each in module.named_modules() if not each.training],
+        **more,
+    }
+    _check(checkpoint)
+    _check_own(contents)
+    return checkpoint, contents
+
+
+def write(checkpoint: Mapping[str, Any], contents: Mapping[str, Any], directory: Path) -> None:
+    """Write both files. Raises OSError where the system refuses, as on a full disk."""
+    for name, value in ((LIGHTNING_FILE, checkpoint), (DET_FILE, contents)):
+        try:
+            torch.save(dict(value), directory / name)
+        except RuntimeError as error:
+            raise OSError(f"{directory / name} could not be written: {error}") from error
+
+
+def read(directory: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return both files' contents, without unpickling. Raises CheckpointError where that cannot be."""
+    return _read(directory / LIGHTNING_FILE), _read(directory / DET_FILE)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise CheckpointError(
+            f"{file.parent} holds no {file.name}; name the directory of a checkpoint of a LightningAdapter"
+        )
+    try:
+        contents: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"{file} cannot be read safely: {reason}; a checkpoint must hold tensors and plain data only"
+        ) from error
+    return contents
+
+
+def set_gradients(module: torch.nn.Module, gradients: Mapping[str, Any]) -> None:
+    """Put gradients back that wait for their step."""
+    for name, parameter in module.named_parameters():
+        if name in gradients:
+            parameter.grad = gradients[name].to(parameter.device, parameter.dtype)
+
+
+def set_evaluating(module: torch.nn.Module, evaluating: list[str]) -> None:
+    """Put these modules, and no others, out of training mode."""
+    names = set(evaluating)
+    for name, each in module.named_modules():
+        each.training = name not in names
+
+
+def _gradients(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return the gradients of batches whose step is still to come: their mean over the ranks, as that is what will be used."""
+    module = trainer.lightning_module
+    if module.automatic_optimization and not trainer.fit_loop._should_accumulate():
+        return {}
+    found = {name: each.grad for name, each in module.named_parameters() if each.grad is not None}
+    if trainer.world_size > 1:
+        found = {name: trainer.strategy.reduce(each.clone(), reduce_op="mean") for name, each in found.items()}
+    return found
+
+
+def _on_cpu(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {key: _on_cpu(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_on_cpu(inner) for inner in value)
+    return value
+
+
+def _check(checkpoint: Mapping[str, Any]) -> None:
+    for key, value in checkpoint.items():
+        if key == "callbacks":
+            for name, state in value.items():
+                check_plain(state, "state_dict()", f"the callback {name}")
+        else:
+            check_plain(value, f"[{key!r}]", _OWNERS.get(key, "the checkpoint, as on_save_checkpoint() leaves it,"))
+
+
+def _check_own(contents: Mapping[str, Any]) -> None:
+    check_plain(contents["data"], "state_dict()", "the training data loader")
+    for own in contents["ranks"]:
+        check_plain(own["metric_states"], "the state", "a metric")
+
+
+def position_of(contents: Mapping[str, Any], feed: Feed) -> Position:
+    """Return where a checkpoint was saved; counted anew where an epoch has another length now, as with other ranks."""
+    at = Position(**contents["position"])
+    length = feed.batches_per_epoch
+    if length is not None and length != contents["batches_per_epoch"]:
+        return Position.after(at.done, length)
+    return at

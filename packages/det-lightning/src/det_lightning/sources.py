@@ -1,0 +1,52 @@
+"""Where Lightning's loops get their data from: det stands between a loop and what the module, its data module or the trial builds.
+
+Lightning offers no way to replace data that a module builds itself behind its `setup`; this is its loops' own place for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch.utils._pytree import tree_map
+
+Build = Callable[[], Any]
+
+
+class Source(_DataLoaderSource):
+    """A source whose data passes through `wrap`; `build`, where it is given, comes before the module's own."""
+
+    def __init__(self, source: _DataLoaderSource, wrap: Callable[[Build], Any], build: Build | None) -> None:
+        super().__init__(source.instance, source.name)
+        self._wrap, self._build = wrap, build
+
+    def dataloader(self) -> Any:
+        return self._wrap(self._build or super().dataloader)
+
+    def is_defined(self) -> bool:
+        return self._build is not None or super().is_defined()
+
+
+def stand_between(
+    trainer: pl.Trainer,
+    training: Callable[[Build], Any],
+    validation: Callable[[Build], Any],
+    build_training: Build | None = None,
+    build_validation: Build | None = None,
+) -> None:
+    """Let the data of a trainer's `fit` pass through two functions, each of which is given a function that builds it."""
+    loop = trainer.fit_loop
+    loop._data_source = Source(loop._data_source, training, build_training)
+    validate = loop.epoch_loop.val_loop
+    validate._data_source = Source(validate._data_source, validation, build_validation)
+
+
+def each_loader(loaders: Any, wrap: Callable[[Any], Any]) -> Any:
+    """Return the same list, dict or CombinedLoader of loaders, each of them wrapped."""
+    if isinstance(loaders, CombinedLoader):
+        loaders.flattened = [wrap(loader) for loader in loaders.flattened]
+        return loaders
+    return tree_map(wrap, loaders)
