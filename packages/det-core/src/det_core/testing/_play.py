@@ -80,7 +80,7 @@ def _start(plan: Path, rank: int, scratch: Path) -> subprocess.Popen[bytes]:
     paths = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
     env = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"}
     with plan.with_name(f"rank-{rank}.log").open("wb") as log:
-        command = [sys.executable, "-m", f"{__package__}._rank", str(plan), str(rank)]
+        command = [sys.executable, "-X", "faulthandler", "-m", f"{__package__}._rank", str(plan), str(rank)]
         return subprocess.Popen(
             command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
@@ -107,7 +107,8 @@ def _await(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
     if failed or running:
         late = [rank for rank in range(len(processes)) if rank in running.values()]
         first = failed[0] if failed else late[0]
-        what = "failed" if failed else f"did not end within {LIMIT_SECONDS:g} s"
+        status = processes[first].returncode
+        what = f"ended with status {status}" if failed else f"did not end within {LIMIT_SECONDS:g} s"
         said = (folder / f"rank-{first}.log").read_text(errors="replace")[-6000:]
         raise RuntimeError(f"rank {first} {what}:\n{said}")
 

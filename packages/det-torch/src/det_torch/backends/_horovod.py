@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from det_core import DistributedContext, Ranks
+from det_core import DetError, DistributedContext, Ranks
 from det_core.horovod import Meeting, meet, settings
 
 from ._base import TorchBackend, lost
@@ -23,11 +23,15 @@ _SUMMED = {
 
 
 class HorovodBackend(TorchBackend):
-    """Horovod's global process set. A Horovod that the script has begun already is used, and left to it."""
+    """Horovod's global process set.
+
+    Horovod is begun once in a process, by the script or here, and lasts until the process ends: 0.28.1 may crash where it is
+    begun a second time.
+    """
 
     def __init__(self) -> None:
         self._meeting: Meeting | None = None
-        self._owned = self._open = False
+        self._open = False
 
     @classmethod
     def join(cls, control: DistributedContext, optimizations: Optimizations | None = None) -> Self:
@@ -37,6 +41,11 @@ class HorovodBackend(TorchBackend):
         backend.chief_ip = control.chief_ip
         if not hvd.is_initialized():
             backend._meeting = meet(control, settings(optimizations) if optimizations is not None else None)
+        elif hvd.size() != control.size:
+            raise DetError(
+                f"Horovod runs with {hvd.size()} ranks in this process, but the run has {control.size}; begin it anew in a "
+                "process of its own"
+            )
         return backend
 
     def init(self) -> None:
@@ -45,8 +54,7 @@ class HorovodBackend(TorchBackend):
         import horovod.torch as hvd
 
         self._hvd: Any = hvd
-        self._owned = not hvd.is_initialized()
-        if self._owned:
+        if not hvd.is_initialized():
             hvd.init()
         self.ranks = Ranks(
             rank=hvd.rank(),
@@ -59,8 +67,6 @@ class HorovodBackend(TorchBackend):
         self._open = True
 
     def shutdown(self) -> None:
-        if self._open and self._owned:
-            self._hvd.shutdown()
         self._open = False
         if self._meeting is not None:
             self._meeting.close()
