@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from det_core import Adapter, Framework, hookimpl
+from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
+from det_core.horovod import available
 
 from ._imports import need_tensorflow
 
@@ -17,8 +18,19 @@ def det_frameworks() -> Iterator[Framework]:
         trial="det_estimator:EstimatorTrial",
         load=_load,
         requires=("tensorflow>=2.15,<2.16",),
-        capabilities=frozenset({"aggregation"}),
+        capabilities=frozenset({"aggregation", "ranks"}),
         loader="det_estimator.load_estimator_from_checkpoint_path",
+    )
+
+
+@hookimpl
+def det_backends() -> Iterator[BackendRecord]:
+    yield BackendRecord(
+        name="horovod",
+        framework="estimator",
+        priority=10,
+        available=lambda: available("tensorflow"),
+        load=_load_horovod,
     )
 
 
@@ -32,3 +44,10 @@ def _load() -> type[Adapter[Any]]:
     from .adapter import EstimatorAdapter
 
     return EstimatorAdapter
+
+
+def _load_horovod() -> type[Backend]:
+    need_tensorflow()
+    from .horovod import HorovodBackend
+
+    return HorovodBackend

@@ -10,20 +10,23 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
-from det_core import Adapter, CheckpointError, Loop, Metrics, RunInfo
+from det_core import Adapter, CheckpointError, Loop, Metrics, PluginError, RunInfo
 
 from .build import build_parts, build_trial
 from .context import EstimatorTrialContext
 from .evaluation import Evaluation
 from .exports import Exports, save_models
+from .horovod import HorovodBackend
 from .rng import rng_state, seed_everything, set_rng_state, untouched_rng
 from .run_hook import RunHook
 from .summaries import Summaries
 from .training import PREFIX, Training
 from .trial import EstimatorTrial
+from .waiting import FILE as WAITING_FILE
 
 STATE_FILE = "det_estimator.json"
 
@@ -47,9 +50,8 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
 
     def _build(self, trial_class: type[EstimatorTrial]) -> None:
         run = self._run
-        backend = None
-        if run.backend is not None:
-            backend = run.backend.load().join(run.distributed)
+        backend = joined(run)
+        if backend is not None:
             self._open.callback(backend.shutdown)
             backend.init()
         self._dir = Path(tempfile.mkdtemp(prefix="det-estimator-"))
@@ -116,6 +118,7 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
     def _save(self, path: Path) -> None:
         mine = {"random_ops": self._training.random_state(), "rng": rng_state()}
         of_ranks = self._run.distributed.allgather(mine)
+        self._training.save_waiting(path)
         if self._run.distributed.rank != 0:
             return
         checkpoint = Path(self._saved_variables())
@@ -136,6 +139,8 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
         name = state["variables"]
         for part in path.glob(f"{name}.*"):
             _copy(part, self._dir / part.name.replace(name, f"{PREFIX}-restored"))
+        if (path / WAITING_FILE).is_file():
+            _copy(path / WAITING_FILE, self._dir / WAITING_FILE)
         ranks, rank = state["ranks"], self._run.distributed.rank
         mine = ranks[rank] if rank < len(ranks) else {"random_ops": ranks[0]["random_ops"]}
         self._checkpoint = None
@@ -162,6 +167,21 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
             for hook in self._hooks:
                 self._open.callback(hook.on_trial_close)
             self._hooks = []
+
+
+def joined(run: RunInfo) -> HorovodBackend | None:
+    """Return the backend of a run with several ranks, before they have met over it."""
+    if run.distributed.size == 1:
+        return None
+    kind: Any = run.backend.load() if run.backend is not None else None
+    if kind is None or not issubclass(kind, HorovodBackend):
+        name = run.backend.name if run.backend is not None else None
+        raise PluginError(
+            f"the ranks of an estimator reduce their gradients over Horovod, and the run's backend is {name!r}; set "
+            "distributed.backend to horovod"
+        )
+    backend: HorovodBackend = kind.join(run.distributed, run.config.optimizations)
+    return backend
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -13,6 +13,8 @@ v1: Any = tf.compat.v1
 _V1: Any = v1.train.Optimizer
 _KERAS: Any = tf.keras.optimizers.legacy.Optimizer
 Reduce = Callable[[Sequence[Any]], list[Any]]
+WAITING = "det_waiting_gradients"
+"""The collection of the variables that hold gradients until they are applied."""
 
 
 def placed(optimizer: Any, run: RunInfo, backend: Any) -> Any:
@@ -89,6 +91,8 @@ class Reducing(_V1):  # type: ignore[misc]
         with v1.variable_scope("det_gradients"):
             count = _zero(tf.constant(0, tf.int64), "count")
             sums = [_zero(tf.zeros(v.shape, v.dtype.base_dtype), v.op.name.replace("/", "_")) for _, v in used]
+        for total in sums:
+            v1.add_to_collection(WAITING, total)
         counted = count.assign_add(1, read_value=True)
         dense = [tf.convert_to_tensor(gradient) for gradient, _ in used]
         added = [total.assign_add(each, read_value=True) for total, each in zip(sums, dense, strict=True)]

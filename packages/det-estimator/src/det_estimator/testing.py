@@ -43,9 +43,7 @@ class OneVarTrial(EstimatorTrial):
 
     def training_data(self) -> Any:
         settings = self.settings
-        xs = [
-            settings.x(batch) for batch in range(settings.batches_per_epoch) for _ in range(settings.global_batch_size)
-        ]
+        xs = [x for batch in range(settings.batches_per_epoch) for x in settings.records(batch)]
         data = self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices(tf.constant(xs)))
         if settings.shuffle:
             data = data.shuffle(len(xs))

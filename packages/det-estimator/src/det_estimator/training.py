@@ -11,14 +11,17 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import CheckpointError, TrialError
+from det_core.backend import RankLost
 
 from .build import Parts
 from .context import EstimatorTrialContext
 from .inputs import Batches
 from .randomness import RandomOps
+from .waiting import Waiting
 
 v1: Any = tf.compat.v1
 PREFIX = "model.ckpt"
+_SIGNS = ("has been shut down", "closed by peer", "reset by peer", "Broken pipe", "Timed out waiting", "timed out")
 
 
 class Training:
@@ -58,8 +61,11 @@ class Training:
         self._scaffold = v1.train.Scaffold(saver=self._saver, copy_from_scaffold=self._spec.scaffold)
         chief = context.distributed.rank == 0
         self.hooks = [*parts.hooks(), *self._spec.training_hooks, *(self._spec.training_chief_hooks if chief else ())]
+        self._waiting = Waiting(context.distributed)
         if context.backend is not None:
-            self._broadcast = context.backend.broadcast_variables(v1.global_variables())
+            own = self._waiting.variables()
+            shared = [variable for variable in v1.global_variables() if variable.op.name not in own]
+            self._broadcast = context.backend.broadcast_variables(shared)
         self._random: RandomOps | None = None
 
     # The session
@@ -104,9 +110,11 @@ class Training:
         self._random.begin(session, counts)
         if self._context.backend is not None:
             session.run(self._broadcast)
+        if prefix is not None:
+            self._waiting.load(session, Path(prefix).parent)
 
     def restore(self, prefix: str, counts: Mapping[str, int]) -> None:
-        """Take variables, and the counts of random ops, from a checkpoint; the file is read when a session is first needed."""
+        """Take variables, and the counts of random ops, from a checkpoint; the files are read when a session is first needed."""
         self._pending = (prefix, counts)
         if self._session is not None:
             with self.graph.as_default():
@@ -120,6 +128,10 @@ class Training:
                 session, str(directory / PREFIX), global_step=position, write_meta_graph=False
             )
         return prefix
+
+    def save_waiting(self, path: Path) -> None:
+        """Write the gradients that wait for their step on each rank; every rank calls it."""
+        self._waiting.save(self.session, path)
 
     def random_state(self) -> dict[str, int]:
         """Return how often each random op has run."""
@@ -158,9 +170,22 @@ class Training:
                     f"training ended by itself at batch {number}, by {type(error).__name__} of an input or a hook; to end a trial "
                     "early, call request_stop() of the run context, or context.set_stop_requested(True)"
                 ) from error
+            except tf.errors.OpError as error:
+                raise self._lost(error) from error
             return metrics  # type: ignore[no-any-return]
 
         return step
+
+    def _lost(self, error: Any) -> Exception:
+        """Return what a failed step means: that another rank is gone, or what TensorFlow says."""
+        distributed = self._context.distributed
+        if distributed.size == 1 or not any(sign in str(error) for sign in _SIGNS):
+            return error  # type: ignore[no-any-return]
+        other = 1 - distributed.rank if distributed.size == 2 else -1
+        who = f"rank {other}" if other >= 0 else "another rank"
+        return RankLost(
+            other, f"{who} is gone, as rank {distributed.rank} found when gradients were reduced; see its output"
+        )
 
     @property
     def stop_requested(self) -> bool:

@@ -1,0 +1,48 @@
+"""Gradients that wait for their step, which each rank has of its own, in a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from det_core import DistributedContext
+
+from .optimizer import WAITING
+
+FILE = "waiting_gradients.npz"
+
+
+class Waiting:
+    """The gathered gradients of a training graph, where several ranks have their own."""
+
+    def __init__(self, distributed: DistributedContext) -> None:
+        self._distributed = distributed
+        self._sums = {v.op.name: v for v in tf.compat.v1.get_collection(WAITING)}
+
+    def variables(self) -> set[str]:
+        """Return the names of the variables that the chief's values must not replace."""
+        return set(self._sums)
+
+    def save(self, session: Any, path: Path) -> None:
+        """Write those of all ranks; every rank calls it."""
+        if not self._sums or self._distributed.size == 1:
+            return
+        of_ranks = self._distributed.gather(session.run(self._sums))
+        if of_ranks is not None:
+            arrays = {f"{rank}:{name}": value for rank, sums in enumerate(of_ranks) for name, value in sums.items()}
+            np.savez(path / FILE, **arrays)
+
+    def load(self, session: Any, path: Path) -> None:
+        """Restore this rank's; where the number of ranks is another one, the mean over those that there were."""
+        file = path / FILE
+        if not self._sums or not file.is_file():
+            return
+        with np.load(file, allow_pickle=False) as arrays:
+            ranks = 1 + max(int(name.partition(":")[0]) for name in arrays.files)
+            mine = [self._distributed.rank] if ranks == self._distributed.size else range(ranks)
+            for name, variable in self._sums.items():
+                value = sum(arrays[f"{rank}:{name}"] for rank in mine) / len(mine)
+                session.run(variable.initializer, {variable.initializer.inputs[1]: value})
