@@ -21,6 +21,7 @@ COMMANDS = [
     "metrics",
     "checkpoint",
     "preview",
+    "horovod",
     "check",
     "config",
     "plugins",

@@ -24,9 +24,11 @@ _COMMANDS = {
     "checkpoint": ("_checkpoint", "List, show, export or delete checkpoints."),
     "preview": ("_preview", "Simulate a search: how many trials reach which length, and how long it takes."),
     "launch": ("_launch", "Start the ranks of a script on this or several hosts."),
+    "horovod": ("_horovod", "Build Horovod for this environment, and check that it works."),
     "check": ("_check", "Validate a configuration and train one batch of its trial."),
     "config": ("_config", "About configurations: the schema, the complete form."),
     "plugins": ("_plugins", "List the plugins, with what they register and what is wrong with them."),
+    "plugin": ("_plugin", "About plugins of your own: write a new one."),
     "tensorboard": ("_tensorboard", "Open TensorBoard on experiments."),
     "version": ("_version", "Print the versions of det, Python and the installed frameworks."),
 }
