@@ -69,5 +69,5 @@ def test_it_is_trained_on_every_slot_as_the_class_alone_would_be(det, train, mod
 
 
 def test_its_mistake_is_not_tried_again(det, train):
-    config = train("python3 -m det_core.launch.torch_distributed --trial model_def:Trail", status=1)
-    assert "model_def has no 'Trail'" in config.stderr
+    done = train("python3 -m det_core.launch.torch_distributed --trial model_def:Trail", status=2)
+    assert "model_def has no 'Trail'" in done.stderr

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -211,6 +212,35 @@ def test_what_a_rank_left_in_another_session_is_ended(launch, det, wait_until, a
     all_gone([int(pid) for pid in done.stdout.split()])
 
 
+def test_whoever_is_killed_whenever_nothing_is_left(launch, note, ranks, all_gone, request):
+    """A campaign: the launcher, the process that starts the ranks, or a rank, at a random time."""
+    random = Random(17)
+    script = note + "import subprocess; subprocess.Popen(['sleep', '100']); time.sleep(100)"
+    for _ in range(request.config.getoption("--kills")):
+        for file in launch.det.cwd.glob("pid-*"):
+            file.unlink()
+        process = launch.start(script)
+        victim = random.choice(["launcher", "starter", 0, 1, "early"])
+        if victim == "early":
+            time.sleep(random.uniform(0, 0.6))
+            process.kill()
+            process.wait()
+            continue  # the fixture looks for what is left
+        pids = ranks()
+        time.sleep(random.uniform(0, 0.2))
+        starter = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill({"launcher": process.pid, "starter": starter}.get(victim) or pids[victim], signal.SIGKILL)
+        process.wait(20)
+        all_gone(pids)
+
+
+def test_a_launch_that_is_told_to_end_before_the_hosts_answer_ends(launch):
+    process = launch.start("pass", "--hosts", "b:1", "--agent", "sh -c 'exec sleep 100'")
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+
+
 # Signals
 
 
@@ -348,6 +378,10 @@ def test_a_port_that_is_taken_is_a_sentence(launch):
         (
             ["torch", "--hosts", "b:1", "--agent", "sh -c 'echo Permission denied; exit 255' {host}", "ls"],
             "the process on the host 'b' ended with status 255, and its ranks with it; it said: Permission denied",
+        ),
+        (
+            ["torch", "--hosts", "b:1", "--agent", "sh -c 'exec sleep 9'", "--start-timeout", "0.5", "ls"],
+            "the host 'b' did not answer in time; see --agent, --hosts and --start-timeout",
         ),
         (
             ["torch", "--trial", "a:B"],

@@ -24,6 +24,7 @@ from ._ports import reserved
 from .base import Launcher, Layout, Place
 
 _ANSWER_SECONDS = 60.0
+_LEAVE_SECONDS = 5.0
 
 
 class Job:
@@ -48,9 +49,9 @@ class Job:
             selector = stack.enter_context(selectors.DefaultSelector())
             stack.callback(self._output.close)
             selector.register(wake, selectors.EVENT_READ)
+            stack.callback(self._close)
             for host in self._plan.hosts:
                 link = Link(host, self._plan.agent)
-                stack.callback(link.close)
                 self._links.append(link)
                 selector.register(link, selectors.EVENT_READ, link)
                 link.send({"ports": host.slots, "first_port": self._plan.port})
@@ -58,9 +59,15 @@ class Job:
             with self._launcher.meeting(layout) as variables:
                 self._start(self._plan.orders(self._launcher, layout, variables))
                 self._watch(selector, wake)
-                for link in self._links:
-                    link.close()
+                self._close()
         return self._status()
+
+    def _close(self) -> None:
+        for link in self._links:
+            link.hang_up()
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        while self._links:
+            self._links.pop().wait(deadline)
 
     # The start
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from typing import Any
 
 from ..errors import DetError
@@ -69,18 +70,22 @@ class Link:
             raise DetError(f"{self._lost()}{self._noise()}")
         return frames
 
-    def close(self) -> None:
-        """End the process, and with it its ranks; safe to call twice."""
+    def hang_up(self) -> None:
+        """Let the process end, and with it its ranks."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             with contextlib.suppress(OSError):
                 pipe.close()
         if not self.over and self.host.here and self._process.poll() is not None:
             self._end_ranks()
+
+    def wait(self, deadline: float) -> None:
+        """Wait for its end, until a time of the monotonic clock; then kill it."""
         try:
-            self._process.wait(10)
+            self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
     def _lost(self) -> str:
