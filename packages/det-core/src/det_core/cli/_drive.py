@@ -46,11 +46,11 @@ def drive(
     return 2 if driver.failures.mistake and state is ExperimentState.ERROR else STATUS[state]
 
 
-def detach(settings: Settings, experiment: int, *, as_json: bool) -> None:
+def detach(settings: Settings, experiment: int, *, engine: str = "local", as_json: bool) -> None:
     """Start a driver of its own in the background."""
     with settings.reader() as store:
         log = store.experiment_dir(experiment) / "driver.log"
-    process = start_driver(settings.home, log, experiment, settings.environ)
+    process = start_driver(settings.home, log, experiment, settings.environ, engine)
     if as_json:
         print_json({"experiment": experiment, "pid": process.pid, "log": str(log)})
     else:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ._drive import detach, drive
+from ._engine import chosen_engine, engine_options
 from ._load import load_config, overrides, template
 from ._output import as_json
 from ._settings import Settings
@@ -18,7 +19,7 @@ from ._settings import Settings
 @overrides
 @template
 @click.option("--detach", "in_background", is_flag=True, help="Run in the background and return at once.")
-@click.option("--in-process", is_flag=True, help="Train in this process, one trial at a time: for a debugger.")
+@engine_options
 @click.option("--quiet", "-q", is_flag=True, help="Print the result only.")
 @as_json
 @click.pass_obj
@@ -30,6 +31,7 @@ def run(
     template: Path | None,
     in_background: bool,
     in_process: bool,
+    engine: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -41,13 +43,11 @@ def run(
 
     loaded = load_config(settings, config, override, template)
     code = directory or config.absolute().parent
-    if in_background and in_process:
-        raise click.UsageError("--detach and --in-process contradict each other; choose one")
+    chosen = chosen_engine(settings, engine=engine, in_process=in_process, in_background=in_background)
     check_slots(loaded.config, settings.driver())
     with settings.store() as store:
         experiment = create(store, loaded.config, code, default_name=config.absolute().parent.name)
     if in_background:
-        detach(settings, experiment, as_json=as_json)
+        detach(settings, experiment, engine=chosen, as_json=as_json)
         return
-    engine = "in-process" if in_process else "local"
-    raise SystemExit(drive(settings, experiment, engine=engine, quiet=quiet, as_json=as_json))
+    raise SystemExit(drive(settings, experiment, engine=chosen, quiet=quiet, as_json=as_json))

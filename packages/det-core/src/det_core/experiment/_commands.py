@@ -38,11 +38,13 @@ def is_driven(store: Store, experiment_id: int) -> bool:
         return True
 
 
-def start_driver(home: Path, log: Path, experiment_id: int, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start_driver(
+    home: Path, log: Path, experiment_id: int, environ: Mapping[str, str], engine: str = "local"
+) -> subprocess.Popen[bytes]:
     """Start a driver of its own for an experiment, which outlives this process and writes to `log`."""
     with log.open("ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "det_core.cli", "resume", str(experiment_id)],
+            [sys.executable, "-P", "-m", "det_core.cli", "resume", str(experiment_id), "--engine", engine],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
