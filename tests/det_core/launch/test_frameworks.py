@@ -72,3 +72,14 @@ def test_a_script_of_torch_under_det_run(det, monkeypatch):
     )
     result = det.json("run", "const.yaml")
     assert (result["state"], result["best_metric"]) == ("COMPLETED", 1.0)
+
+
+def test_tensorflow(det, monkeypatch):
+    needs("tensorflow", "det_keras")
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
+    det.cwd.joinpath("train.py").write_text(
+        "from det_core import DistributedContext\ncontext, strategy = DistributedContext.from_tf_config()"
+        + SAY.replace("CONTEXT", "context")
+    )
+    done = det("launch", "tensorflow", "-np", "2", "--start-timeout", "90", sys.executable, "train.py")
+    assert [line for line in both(done.stdout) if line in EXPECTED] == EXPECTED
