@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,49 +18,98 @@ nox.options.default_venv_backend = "venv"
 
 PYTHON = "3.11"
 PACKAGES = {p.parent.name: nox.project.load_toml(p) for p in sorted(Path("packages").glob("*/pyproject.toml"))}
+PLUGINS = {p.parent.name: nox.project.load_toml(p) for p in sorted(Path("examples/plugins").glob("*/pyproject.toml"))}
 LINT = ["ruff==0.17.5"]
 
 
+def extras(name: str) -> dict[str, list[str]]:
+    """Return a package's optional requirements."""
+    found: dict[str, list[str]] = PACKAGES[name]["project"].get("optional-dependencies", {})
+    return found
+
+
+def pins(name: str) -> list[str]:
+    """Return the sets of pins, `constraints/NAME*.txt`, under each of which a package is tested; usually there is one."""
+    found = [file.stem for file in sorted(Path("constraints").glob(f"{name}*.txt"))]
+    return [each for each in found if each == name or (each not in PACKAGES and each.startswith(f"{name}-"))] or [name]
+
+
+# TensorFlow comes under several names and versions that overwrite one another, so a package that leaves the choice to an extra
+# (`cpu`) is installed with it in environments of its own, and without any TensorFlow in those that all packages share.
+ALONE = [name for name in PACKAGES if "cpu" in extras(name)]
+TOGETHER = [name for name in PACKAGES if name not in ALONE]
+ENVIRONMENTS = {each: name for name in PACKAGES for each in pins(name)}
+
+
 def constraints(names: Iterable[str]) -> list[str]:
-    """Return pip's options for the pins of packages, where there are any."""
+    """Return pip's options for the pins of that name, where there are any."""
     files = [Path("constraints") / f"{name}.txt" for name in names]
     return [argument for file in files if file.exists() for argument in ("--constraint", str(file))]
 
 
 def needs(name: str) -> list[str]:
-    """Return the packages of this repository that a package stands on, itself last."""
-    listed = PACKAGES[name]["project"].get("dependencies", [])
-    names = {text.split(">")[0].split("=")[0].split("[")[0].strip() for text in listed}
-    return [*(each for each in PACKAGES if each in names), name]
+    """Return the packages of this repository that a package stands on or has extras for, itself last.
+
+    Those that need an environment of their own are left out, unless it is theirs.
+    """
+    required = PACKAGES[name]["project"].get("dependencies", [])
+    optional = [text for texts in extras(name).values() for text in texts]
+    names = {re.split(r"[^\w-]", text)[0] for text in (*required, *optional)} - {name}
+    direct = [each for each in PACKAGES if each in names and each in TOGETHER]
+    return list(dict.fromkeys([*(inner for each in direct for inner in needs(each)), name]))
 
 
 def test_groups(names: Iterable[str]) -> list[str]:
-    """Return what the tests of packages require, each once."""
+    """Return what the tests of packages require, each once; TensorFlow comes with an extra, where it is wanted."""
     found = [each for name in names for each in nox.project.dependency_groups(PACKAGES[name], "test")]
-    return list(dict.fromkeys(found))
+    return [each for each in dict.fromkeys(found) if not each.startswith("tensorflow")]
 
 
-def install(session: nox.Session, names: Iterable[str], *more: str) -> None:
-    """Install packages with what they stand on here, from the tree, with the requirements of their tests."""
+def install(session: nox.Session, names: Iterable[str], *more: str, pinned: str | None = None) -> None:
+    """Install packages with what they stand on here, from the tree, with the requirements of their tests.
+
+    `pinned` names a set of pins, which brings the only package that is in it its framework.
+    """
     wanted = list(dict.fromkeys(each for name in names for each in needs(name)))
-    tree = [argument for each in wanted for argument in ("-e", f"packages/{each}")]
-    session.install(*constraints(wanted), *tree, *test_groups(wanted), *more)
+    main = ENVIRONMENTS.get(pinned or "")
+    brings = main if main in ALONE else None
+    tree = [text for each in wanted for text in ("-e", f"packages/{each}{'[cpu]' if each == brings else ''}")]
+    files = [pinned or each if each == main else each for each in wanted if each in TOGETHER or each == main]
+    session.install(*constraints(files), *tree, *test_groups(wanted), *more)
+
+
+def install_horovod(session: nox.Session) -> None:
+    """Install Horovod for the frameworks of the session: minutes once, then seconds from the wheels that were kept."""
+    session.run("det", "horovod", "install")
+
+
+def identity(name: str, pinned: str) -> str:
+    """Return the name of a session of tests."""
+    return f"package={name!r}" if name == pinned else f"package={name!r}, pinned={pinned!r}"
 
 
 @nox.session(python=PYTHON)
-@nox.parametrize("package", list(PACKAGES))
-def tests(session: nox.Session, package: str) -> None:
-    """Test one package against the core in this tree."""
-    install(session, [package])
+@nox.parametrize(
+    "package, pinned", [nox.param(name, each, id=identity(name, each)) for each, name in ENVIRONMENTS.items()]
+)
+def tests(session: nox.Session, package: str, pinned: str) -> None:
+    """Test one package against the core in this tree, on several processes too where its framework can."""
+    install(session, [package], pinned=pinned)
     folders = [Path("tests") / package.replace("-", "_"), Path("tests/contract")]
     found = [str(folder) for folder in folders if folder.is_dir()]
+    if "horovod" in extras(package):
+        install_horovod(session)
+        found += ["tests/det_core/horovod/test_meet.py", "tests/det_core/horovod/test_check.py"]
     session.run("pytest", *found, *session.posargs)
+    if package in ALONE and not session.posargs:  # `repo` has no TensorFlow
+        session.run("pytest", "tests/repo/test_docs.py", "-k", "needs", success_codes=[0, 5])
 
 
 @nox.session(python=PYTHON)
 def repo(session: nox.Session) -> None:
     """Test the repository itself: its packages, its architecture, its docs, its examples."""
     install(session, PACKAGES)
+    install_horovod(session)
     session.run("pytest", "tests/repo", *session.posargs)
 
 
@@ -87,17 +137,35 @@ def contracts(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
-def conformance(session: nox.Session) -> None:
-    """Install the wheels, not the tree, and run each plugin's conformance suite against them."""
-    wheels = Path(session.create_tmp()) / "wheels"
-    shutil.rmtree(wheels, ignore_errors=True)
-    session.install("build", "hatchling")
-    for name in PACKAGES:
-        session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels), f"packages/{name}")
-    built = [str(wheel) for wheel in wheels.glob("*.whl")]
-    session.install("--force-reinstall", "--no-deps", *built)
-    session.install(*constraints(PACKAGES), *built, *test_groups(PACKAGES))
+@nox.parametrize("environment", ["together", *(each for each, name in ENVIRONMENTS.items() if name in ALONE), *PLUGINS])
+def conformance(session: nox.Session, environment: str) -> None:
+    """Install the wheels, not the tree, and run the conformance suite of each plugin, a stranger's too, against them."""
+    if environment in PLUGINS:
+        wheels = build(session, ["packages/det-core", f"examples/plugins/{environment}"])
+        session.install(*wheels, *nox.project.dependency_groups(PLUGINS[environment], "test"))
+        session.chdir(f"examples/plugins/{environment}")
+        session.run("pytest", *session.posargs)
+        return
+    alone = ENVIRONMENTS.get(environment)
+    names = needs(alone) if alone else TOGETHER
+    wheels = build(session, [f"packages/{name}" for name in names])
+    chosen = [f"{wheel}{'[cpu]' if each == alone else ''}" for each, wheel in zip(names, wheels, strict=True)]
+    session.install(*constraints([environment] if alone else names), *chosen, *test_groups(names))
     session.run("pytest", "tests/contract", *session.posargs)
+
+
+def build(session: nox.Session, folders: Iterable[str]) -> list[str]:
+    """Build the wheels of packages and return their paths."""
+    out = Path(session.create_tmp()) / "wheels"
+    shutil.rmtree(out, ignore_errors=True)
+    session.install("build", "hatchling")
+    found = []
+    for folder in folders:
+        place = out / Path(folder).name
+        session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(place), folder, silent=True)
+        found += [str(wheel.absolute()) for wheel in place.glob("*.whl")]
+    session.install("--force-reinstall", "--no-deps", *found)
+    return found
 
 
 @nox.session(python=PYTHON)

@@ -3,11 +3,13 @@
 A page is one visit to an empty directory. `sh` blocks are run by bash, `python` blocks by one interpreter, in their order; a
 `python` or `yaml` block whose first line is a comment with a file's name is written to that file. A `text` block right after
 one that ran is its output: `...` stands for anything, a decimal number or a uuid for any other, `/home/you` for the
-home directory. A block under `<!-- not run: REASON -->` is not run.
+home directory. A block under `<!-- not run: REASON -->` is not run. A page that says `<!-- needs: MODULE, ... -->` is left out
+where one of them is not installed.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -37,6 +39,7 @@ SECONDS = 240
 
 FENCE = re.compile(r"^```([\w{}]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w./-]+\.(?:py|yaml|sh))\n")
+NEEDS = re.compile(r"^<!-- needs: (.+) -->$", re.MULTILINE)
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->\n$")
 UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 TOKEN = re.compile(
@@ -208,8 +211,21 @@ def reader(det) -> Iterator[Reader]:
     reader.leaves()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def needed(page: Path) -> list[str]:
+    """Return the modules that a page needs beyond what det brings."""
+    return [each.strip() for line in NEEDS.findall(page.read_text(encoding="utf-8")) for each in line.split(",")]
+
+
+def titled(page: Path) -> str:
+    """Return a page's path, with what it needs, so that `-k needs` chooses the pages that need something."""
+    return "-".join([str(page.relative_to(ROOT)), *(f"needs-{module}" for module in needed(page))])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=titled)
 def test_the_blocks_of_the_page_run_and_show_what_it_says(page: Path, reader: Reader) -> None:
+    missing = [module for module in needed(page) if importlib.util.find_spec(module) is None]
+    if missing:
+        pytest.skip(f"it needs {', '.join(missing)}")
     if page.parent.parent.name == "packages":
         pytest.importorskip(page.parent.name.replace("-", "_"))
     if page.parent.parent.name == "examples":  # an example is read where it is

@@ -62,6 +62,13 @@ def test_every_requirement_has_a_lower_bound_and_core_an_upper_one(package: Path
 
 
 @each
+def test_no_extra_lets_pip_build_horovod(package: Path) -> None:
+    """It would fail with an error of the compiler; `det horovod install` does not."""
+    extras = project(package)["project"].get("optional-dependencies", {})
+    assert [text for texts in extras.values() for text in texts if text.startswith("horovod")] == []
+
+
+@each
 def test_it_is_typed_and_has_a_readme_of_its_own(package: Path) -> None:
     assert (package / "src" / import_name(package) / "py.typed").is_file()
     readme = (package / "README.md").read_text(encoding="utf-8")
