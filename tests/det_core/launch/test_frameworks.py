@@ -83,3 +83,14 @@ def test_tensorflow(det, monkeypatch):
     )
     done = det("launch", "tensorflow", "-np", "2", "--start-timeout", "90", sys.executable, "train.py")
     assert [line for line in both(done.stdout) if line in EXPECTED] == EXPECTED
+
+
+def test_horovod_finds_a_rank_that_does_not_come_in_time(det):
+    needs("torch", "horovod")
+    det.cwd.joinpath("train.py").write_text(
+        "import os, time\nif os.environ['HOROVOD_RANK'] == '1': time.sleep(100)\nimport horovod.torch as hvd\nhvd.init()\n"
+    )
+    done = det("launch", "horovod", "-np", "2", "--start-timeout", "3", sys.executable, "train.py", status=None)
+    assert done.returncode not in (0, 2)
+    assert "det: rank 0 " in done.stderr
+    assert " first; the others were ended." in done.stderr

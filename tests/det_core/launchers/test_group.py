@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -92,3 +94,38 @@ def test_a_command_that_does_not_exist_ends_those_that_were_started(tmp_path: Pa
 
 def children() -> set[str]:
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+def test_each_exit_is_told_at_once(tmp_path: Path) -> None:
+    told = queue.SimpleQueue[Exit]()
+    programs = ["raise SystemExit(3)", "import time; time.sleep(2); raise SystemExit(4)"]
+    commands = [Command(argv=[sys.executable, "-c", text], env=dict(os.environ), cwd=tmp_path) for text in programs]
+    group = Group(commands, lambda exits: None, each=told.put)
+    assert told.get(timeout=10) == Exit(rank=0, status=3)
+    assert not group.join(0)
+    assert told.get(timeout=10) == Exit(rank=1, status=4)
+    assert group.join(10)
+
+
+def test_a_leashed_rank_dies_with_who_started_it_and_another_does_not(tmp_path: Path) -> None:
+    starter = f"""
+import os, sys, time
+from det_core.launchers import Command, Group
+argv = [sys.executable, "-c", {SLEEP!r}]
+group = Group([Command(argv=argv, env=dict(os.environ), leash=n == 0) for n in range(2)], lambda exits: None)
+print(*group.pids, flush=True)
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    leashed, free = map(int, process.stdout.readline().split())
+    process.kill()
+    process.communicate()
+    try:
+        deadline = time.monotonic() + 5
+        while not gone(leashed) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert gone(leashed)
+        assert not gone(free)
+    finally:
+        os.kill(free, signal.SIGKILL)

@@ -88,13 +88,13 @@ class Job:
         return [ports[link] for link in self._links]
 
     def _start(self, orders: Sequence[dict[str, object]]) -> None:
-        if self._plan.start_timeout is not None:
-            self._deadline = time.monotonic() + self._plan.start_timeout
         for link, order in zip(self._links, orders, strict=True):
             link.send(order)
             ranks = order["ranks"]
             assert isinstance(ranks, list)
             self._waited_for |= {rank["rank"] for rank in ranks if rank["port"] is not None}
+        if self._plan.start_timeout is not None and self._waited_for:
+            self._deadline = time.monotonic() + self._plan.start_timeout
 
     # Until the end
 
