@@ -109,10 +109,11 @@ def test_each_exit_is_told_at_once(tmp_path: Path) -> None:
 
 def test_a_leashed_rank_dies_with_who_started_it_and_another_does_not(tmp_path: Path) -> None:
     starter = f"""
-import os, sys, time
+import os, subprocess, sys, time
 from det_core.launchers import Command, Group
 argv = [sys.executable, "-c", {SLEEP!r}]
-group = Group([Command(argv=argv, env=dict(os.environ), leash=n == 0) for n in range(2)], lambda exits: None)
+null = subprocess.DEVNULL
+group = Group([Command(argv=argv, env=dict(os.environ), output=null, leash=n == 0) for n in range(2)], lambda exits: None)
 print(*group.pids, flush=True)
 time.sleep(60)
 """
