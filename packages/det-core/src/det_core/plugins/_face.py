@@ -1,33 +1,23 @@
-"""The plugins of one process: found, checked, looked up by name, and called.
-
-Make one `Plugins` and pass it on; there is none at module level.
-"""
+"""A typed face on pluggy."""
 
 from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import pluggy
 
-from . import hookspecs, records
-from .adapter import Build
-from .errors import PluginError
+from .. import hookspecs, records
+from ..adapter import Build
+from ..errors import PluginError
+from ._build import AsBuilt, BuildHooks
+from ._discovery import Found, check_core, discover
+from ._records import Lookup, R, check_records, imports_of
 
-ENTRY_POINT_GROUP = "det"
 BUILTIN = "det-core"
-
-
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-R = TypeVar("R", bound=_Named)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,48 +32,61 @@ class PluginInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """An entry point and the distribution that brings it."""
+class ObserverFailure:
+    """What a plugin raised when it was told of something."""
 
-    entry: EntryPoint
-    distribution: str
-    version: str
+    plugin: str
+    hook: str
+    message: str
 
 
 class Plugins:
     """A typed face on pluggy: one object per process, passed, never global.
 
     `strict` raises where a plugin is broken, which is otherwise skipped and named; `trace` prints every hook call;
-    `warn` is told each sentence that a person should read.
+    `warn` is told each sentence that a person should read, `failed` of each observer that raises.
     """
 
-    def __init__(self, *, strict: bool = False, trace: bool = False, warn: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        strict: bool = False,
+        trace: bool = False,
+        warn: Callable[[str], None] | None = None,
+        failed: Callable[[ObserverFailure], None] = lambda failure: None,
+    ) -> None:
         self._strict = strict
         self._warn = warn or _to_stderr
+        self._failed = failed
         self._infos: dict[str, PluginInfo] = {}
         self._builds: dict[str, Build] = {}
         self._pm = pluggy.PluginManager(hookspecs.PROJECT)
         for group in hookspecs.GROUPS:
             self._pm.add_hookspecs(group)
-        self._pm.register(_AsBuilt(), name="as built")
+        self._pm.register(AsBuilt(), name="as built")
         if trace:
             self._pm.trace.root.setwriter(_write)
             self._pm.enable_tracing()
 
     @classmethod
     def installed(
-        cls, *, strict: bool = False, trace: bool = False, warn: Callable[[str], None] | None = None
+        cls,
+        *,
+        strict: bool = False,
+        trace: bool = False,
+        warn: Callable[[str], None] | None = None,
+        failed: Callable[[ObserverFailure], None] = lambda failure: None,
     ) -> Plugins:
         """Return the built-in plugins and those of every installed distribution."""
-        plugins = cls(strict=strict, trace=trace, warn=warn)
+        plugins = cls(strict=strict, trace=trace, warn=warn, failed=failed)
         plugins.register_builtins()
         plugins.load(discover())
         return plugins
 
     def register_builtins(self) -> None:
         """Register core's own records, through the hooks that strangers use."""
-        from . import __version__
-        from .builtin import builtins
+        from .. import __version__
+        from ..builtin import builtins
 
         for name, plugin in builtins():
             self.register(plugin, name, distribution=BUILTIN, version=__version__)
@@ -97,7 +100,7 @@ class Plugins:
         try:
             self._pm.register(plugin, name=name)
             self._pm.check_pending()
-            self._check_records(name)
+            check_records(self._pm, name)
             self._check_observers(plugin, name)
         except (pluggy.PluginValidationError, ValueError) as error:
             self._unregister(plugin)
@@ -111,9 +114,12 @@ class Plugins:
 
     def load(self, found: Iterable[Found]) -> None:
         """Import and register plugins, each on its own; a broken one is skipped and named."""
+        from .. import __version__
+
         for plugin in found:
             name = plugin.entry.name
             try:
+                check_core(plugin, __version__)
                 self.register(plugin.entry.load(), name, distribution=plugin.distribution, version=plugin.version)
             except Exception as error:
                 if self._strict:
@@ -133,32 +139,36 @@ class Plugins:
         """Every plugin that was found, skipped ones included, by name."""
         return sorted(self._infos.values(), key=lambda info: info.name)
 
+    def imports(self, plugin: str) -> Iterator[tuple[str, Callable[[], object]]]:
+        """Yield what a plugin registers, in words, each with the call that imports what is behind it."""
+        return imports_of(self._pm, plugin)
+
     # Register
 
     def frameworks(self) -> dict[str, records.Framework]:
-        return self._records("framework", records.Framework, self._pm.hook.det_frameworks)
+        return self._records("framework", self._pm.hook.det_frameworks)
 
     def backends(self) -> list[records.BackendRecord]:
         """All backends; a name may serve several frameworks, once each."""
         return [r for rs in self._pm.hook.det_backends() for r in rs]
 
     def searchers(self) -> dict[str, records.SearcherRecord]:
-        return self._records("searcher", records.SearcherRecord, self._pm.hook.det_searchers)
+        return self._records("searcher", self._pm.hook.det_searchers)
 
     def storages(self) -> dict[str, records.StorageRecord]:
-        return self._records("storage", records.StorageRecord, self._pm.hook.det_storages)
+        return self._records("storage", self._pm.hook.det_storages)
 
     def launchers(self) -> dict[str, records.LauncherRecord]:
-        return self._records("launcher", records.LauncherRecord, self._pm.hook.det_launchers)
+        return self._records("launcher", self._pm.hook.det_launchers)
 
     def engines(self) -> dict[str, records.EngineRecord]:
-        return self._records("engine", records.EngineRecord, self._pm.hook.det_engines)
+        return self._records("engine", self._pm.hook.det_engines)
 
     def commands(self) -> dict[str, records.CommandRecord]:
-        return self._records("command", records.CommandRecord, self._pm.hook.det_commands)
+        return self._records("command", self._pm.hook.det_commands)
 
     def plugin_configs(self) -> dict[str, records.PluginConfig]:
-        return self._records("plugin configuration", records.PluginConfig, self._pm.hook.det_plugin_configs)
+        return self._records("plugin configuration", self._pm.hook.det_plugin_configs)
 
     def framework_of(self, trial: type) -> records.Framework:
         """Return the framework whose trial class `trial` derives from; the nearest base decides."""
@@ -180,7 +190,7 @@ class Plugins:
         """Return the build hooks in which, of all frameworks' plugins, only that of `framework` takes part."""
         if framework not in self._builds:
             others = [p for p in self._pm.get_plugins() if self._is_other_framework(p, framework)]
-            self._builds[framework] = _BuildHooks(self._pm, others)
+            self._builds[framework] = BuildHooks(self._pm, others)
         return self._builds[framework]
 
     # Observe
@@ -197,28 +207,16 @@ class Plugins:
                 if self._strict:
                     raise
                 where = traceback.extract_tb(error.__traceback__)[-1]
+                message = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
                 self._warn(
-                    f"observer {implementation.plugin_name!r} failed in {hook}: {type(error).__name__}: {error} "
-                    f"({where.filename}:{where.lineno}); the experiment goes on"
+                    f"observer {implementation.plugin_name!r} failed in {hook}: {message}; the experiment goes on"
                 )
+                self._failed(ObserverFailure(plugin=implementation.plugin_name, hook=hook, message=message))
 
     # Inside
 
-    def _records(self, what: str, kind: type[R], hook: Callable[[], list[Iterable[R]]]) -> dict[str, R]:
-        return _Lookup(what, {record.name: record for rs in hook() for record in rs})
-
-    def _check_records(self, name: str) -> None:
-        """Refuse records of the wrong type and names that are taken, saying by whom."""
-        for hook, kind in _KINDS.items():
-            caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
-            owners: dict[object, str] = {}
-            for implementation in caller.get_hookimpls():
-                owner = implementation.plugin_name
-                for record in _yielded(implementation, hook, kind):
-                    first = owners.get(_key(record))
-                    if first is not None:
-                        raise PluginError(_conflict(first, owner, name, f"{_what(hook)} {record.name!r}"))
-                    owners[_key(record)] = owner
+    def _records(self, what: str, hook: Callable[[], list[Iterable[R]]]) -> dict[str, R]:
+        return Lookup(what, {record.name: record for rs in hook() for record in rs})
 
     def _check_observers(self, plugin: object, name: str) -> None:
         for caller in self._pm.get_hookcallers(plugin) or ():
@@ -238,108 +236,6 @@ class Plugins:
             return False
         names = {record.name for record in register()}
         return bool(names) and framework not in names
-
-
-class _Lookup(dict[str, R]):
-    """Records by name; a name that is missing is an error that says what is installed."""
-
-    def __init__(self, what: str, records: dict[str, R]) -> None:
-        super().__init__(records)
-        self._what = what
-
-    def __missing__(self, name: str) -> R:
-        known = ", ".join(sorted(self)) or "none"
-        hint = f". Try: pip install det-{name}" if self._what == "framework" else ""
-        raise PluginError(f"no plugin registers the {self._what} {name!r}; installed: {known}{hint}")
-
-
-class _Build:
-    """The function that builds the user's object; remembers what it gave, so that it is not built twice unasked."""
-
-    def __init__(self, build: Callable[[], Any]) -> None:
-        self._build = build
-        self.called, self.value = False, None
-
-    def __call__(self) -> Any:
-        self.value = self._build()
-        self.called = True
-        return self.value
-
-
-class _AsBuilt:
-    """Answers the build hooks that a framework leaves alone: what the user built is used as it is."""
-
-    @hookspecs.hookimpl(trylast=True)
-    def det_build_model(self, build: _Build) -> Any:
-        return build.value if build.called else build()
-
-    det_build_optimizer = det_build_lr_scheduler = det_build_data_loader = det_build_model
-
-
-class _BuildHooks:
-    """The build hooks of one framework."""
-
-    def __init__(self, pm: pluggy.PluginManager, without: list[object]) -> None:
-        self._hooks = {
-            name: pm.subset_hook_caller(f"det_build_{name}", without)
-            for name in ("model", "optimizer", "lr_scheduler", "data_loader")
-        }
-
-    def model(self, context: Any, build: Callable[[], Any]) -> Any:
-        return self._hooks["model"](context=context, build=_Build(build))
-
-    def optimizer(self, context: Any, build: Callable[[], Any]) -> Any:
-        return self._hooks["optimizer"](context=context, build=_Build(build))
-
-    def lr_scheduler(self, context: Any, build: Callable[[], Any]) -> Any:
-        return self._hooks["lr_scheduler"](context=context, build=_Build(build))
-
-    def data_loader(self, context: Any, build: Callable[[], Any], split: str) -> Any:
-        return self._hooks["data_loader"](context=context, build=_Build(build), split=split)
-
-
-_KINDS: Mapping[str, type[Any]] = {
-    "det_frameworks": records.Framework,
-    "det_backends": records.BackendRecord,
-    "det_searchers": records.SearcherRecord,
-    "det_storages": records.StorageRecord,
-    "det_launchers": records.LauncherRecord,
-    "det_engines": records.EngineRecord,
-    "det_commands": records.CommandRecord,
-    "det_plugin_configs": records.PluginConfig,
-}
-
-
-def discover() -> Iterator[Found]:
-    """Find the entry points of every installed distribution."""
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
-        distribution = entry.dist
-        name, version = (distribution.name, distribution.version) if distribution else ("unknown", "")
-        yield Found(entry=entry, distribution=name, version=version)
-
-
-def _yielded(implementation: pluggy.HookImpl, hook: str, kind: type[Any]) -> list[Any]:
-    owner, yielded = implementation.plugin_name, implementation.function()
-    records = list(yielded) if isinstance(yielded, Iterable) else [yielded]
-    for record in records:
-        if not isinstance(record, kind):
-            raise PluginError(f"plugin {owner!r} yields {record!r} from {hook}; yield det_core.{kind.__name__}")
-    return records
-
-
-def _conflict(first: str, second: str, newcomer: str, what: str) -> str:
-    if first == second:
-        return f"plugin {first!r} registers the {what} twice; give each a name of its own"
-    both = sorted((first, second)) if newcomer in (first, second) else [first, second]
-    return f"plugins {both[0]!r} and {both[1]!r} both register the {what}; uninstall one of them"
-
-
-def _key(record: Any) -> object:
-    return (record.name, record.framework) if isinstance(record, records.BackendRecord) else record.name
-
-
-def _what(hook: str) -> str:
-    return hook.removeprefix("det_").removesuffix("s").replace("_", " ")
 
 
 def _write(text: str) -> None:

@@ -1,0 +1,11 @@
+"""The plugins of one process: found, checked, looked up by name, and called.
+
+Make one `Plugins` and pass it on; there is none at module level.
+"""
+
+from __future__ import annotations
+
+from ._discovery import ENTRY_POINT_GROUP, Found, discover
+from ._face import BUILTIN, ObserverFailure, PluginInfo, Plugins
+
+__all__ = ["BUILTIN", "ENTRY_POINT_GROUP", "Found", "ObserverFailure", "PluginInfo", "Plugins", "discover"]
