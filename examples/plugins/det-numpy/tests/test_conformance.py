@@ -21,9 +21,7 @@ class OneVarTrial(NumpyTrial):
     def build_batches(self, split):
         if split == "validation":
             return [np.array([1.0, 2.0])]
-        return [
-            np.full(self.settings.global_batch_size, self.settings.x(k)) for k in range(self.settings.batches_per_epoch)
-        ]
+        return [np.array(self.settings.records(batch)) for batch in range(self.settings.batches_per_epoch)]
 
     def train_batch(self, params, batch, rng):
         labels = batch * (1 + self.settings.noise * rng.uniform(-1, 1)) if self.settings.noise else batch

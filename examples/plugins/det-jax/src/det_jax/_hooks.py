@@ -15,7 +15,7 @@ def det_frameworks() -> Iterator[Framework]:
         name="jax",
         trial="det_jax:JaxTrial",
         load=_adapter,
-        requires=("jax>=0.5", "optax>=0.2"),
+        requires=("jax>=0.7", "optax>=0.2"),
         capabilities=frozenset({"aggregation", "ranks"}),
     )
 

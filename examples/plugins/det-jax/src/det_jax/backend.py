@@ -21,15 +21,14 @@ class JaxBackend(Backend):
     def __init__(self, control: DistributedContext | None = None) -> None:
         self._control = control or DistributedContext()
         self.ranks = Ranks(**{field.name: getattr(self._control, field.name) for field in fields(Ranks)})
-        self._joined = False
 
     @classmethod
     def join(cls, control: DistributedContext) -> Self:
         return cls(control)
 
     def init(self) -> None:
-        if self._joined or self.ranks.size == 1:
-            return
+        if self.ranks.size == 1 or jax.distributed.is_initialized():
+            return  # JAX begins once in a process, and ends with it
         address = self._control.broadcast(_free_address() if self.ranks.rank == 0 else None)
         try:
             jax.distributed.initialize(address, self.ranks.size, self.ranks.rank)
@@ -38,12 +37,9 @@ class JaxBackend(Backend):
             raise TrialError(
                 f"jax.distributed cannot begin: {why}; let the trial's module compute nothing while it is imported"
             ) from error
-        self._joined = True
 
     def shutdown(self) -> None:
-        if self._joined:
-            self._joined = False
-            jax.distributed.shutdown()
+        pass
 
     def barrier(self) -> None:
         self._control.barrier()

@@ -32,9 +32,8 @@ class OneVarTrial(JaxTrial):
     def build_data(self, split: str) -> ArrayData:
         if split == "validation":
             return ArrayData(np.array([1.0, 2.0], np.float32))
-        xs = [self.settings.x(batch) for batch in range(self.settings.batches_per_epoch)]
-        records = np.repeat(np.array(xs, np.float32), self.settings.global_batch_size)
-        return ArrayData(records, shuffle=self.settings.shuffle)
+        records = [x for batch in range(self.settings.batches_per_epoch) for x in self.settings.records(batch)]
+        return ArrayData(np.array(records, np.float32), shuffle=self.settings.shuffle)
 
     def loss(self, params: Any, batch: jax.Array, key: jax.Array) -> jax.Array:
         labels = batch
