@@ -132,3 +132,4 @@ def test_a_wheel_is_known_by_all_that_it_depends_on():
     python = f"cp3{sys.version_info.minor}"
     assert recipe.key.startswith(f"0.28.1-torch2.13.0-tensorflow-cpu2.21.0-gloo+mpi+nccl-{python}-linux")
     assert len({Recipe(frameworks=[TORCH], gpu=gpu).key for gpu in ("", "nccl", "rocm")}) == 3
+    assert "-mavx_-mfma-" in Recipe(frameworks=[TORCH], arch="-mavx -mfma").key

@@ -60,7 +60,12 @@ def install(
 
     if gpu and rocm:
         raise click.UsageError("--gpu nccl is for NVIDIA's GPUs and --rocm for AMD's; give one of them")
-    recipe = Recipe(frameworks=chosen(frameworks, installed()), gpu="rocm" if rocm else gpu or "", mpi=mpi)
+    recipe = Recipe(
+        frameworks=chosen(frameworks, installed()),
+        gpu="rocm" if rocm else gpu or "",
+        mpi=mpi,
+        arch=settings.environ.get("HOROVOD_BUILD_ARCH_FLAGS", ""),
+    )
     cache = Cache(wheel_dir.absolute()) if wheel_dir else Cache.usual(settings.environ)
     if show:
         _print(settings, recipe, cache)

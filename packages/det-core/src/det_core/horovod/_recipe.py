@@ -19,11 +19,12 @@ _EDITION = 1  # of this recipe: a wheel that an older one made is not taken from
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One build; two that are equal make the same wheel. `gpu` is nccl, rocm or nothing."""
+    """One build; two that are equal make the same wheel. `gpu` is nccl, rocm or nothing; `arch` are flags that the user chose."""
 
     frameworks: Sequence[Framework]
     gpu: str = ""
     mpi: bool = False
+    arch: str = ""
 
     @property
     def named(self) -> str:
@@ -47,6 +48,7 @@ class Recipe:
             python,
             sysconfig.get_platform(),
             *([libc] if libc else []),
+            *([self.arch.strip("- ")] if self.arch else []),
             f"r{_EDITION}",
         ]
         return re.sub(r"[^\w.+-]", "_", "-".join(parts))
