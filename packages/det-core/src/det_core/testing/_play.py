@@ -61,28 +61,35 @@ def play(cast: Cast, requests: Sequence[Request], folder: Path) -> list[dict[str
     facts = asdict(cast) | {"trial": f"{cast.trial.__module__}:{cast.trial.__qualname__}", "key": secrets.token_hex(32)}
     plan.write_text(json.dumps(facts | {"requests": [asdict(request) for request in requests]}))
     plan.chmod(0o600)
-    scratch = folder / "scratch"
-    scratch.mkdir()
+    module = f"{__package__}._rank"
+    together([[sys.executable, "-m", module, str(plan), str(rank)] for rank in range(cast.size)], folder)
+    return [_read(folder / f"result-{rank}.json") for rank in range(cast.size)]
+
+
+def together(commands: Sequence[Sequence[str]], folder: Path) -> None:
+    """Run the commands of all ranks at once, which import what this process can; temporary files go to `folder/scratch`.
+
+    Raises RuntimeError, with what the rank that failed first said, where one fails or all do not end in time.
+    """
+    (folder / "scratch").mkdir()
     processes: list[subprocess.Popen[bytes]] = []
     try:
-        for rank in range(cast.size):
-            processes.append(_start(plan, rank, scratch))
+        for rank, command in enumerate(commands):
+            processes.append(_start(command, rank, folder))
         _await(processes, folder)
     finally:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return [_read(folder / f"result-{rank}.json") for rank in range(cast.size)]
 
 
-def _start(plan: Path, rank: int, scratch: Path) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], rank: int, folder: Path) -> subprocess.Popen[bytes]:
     paths = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
-    env = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"}
-    with plan.with_name(f"rank-{rank}.log").open("wb") as log:
-        command = [sys.executable, "-X", "faulthandler", "-m", f"{__package__}._rank", str(plan), str(rank)]
+    own = {"PYTHONPATH": paths, "TMPDIR": str(folder / "scratch"), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    with (folder / f"rank-{rank}.log").open("wb") as log:
         return subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command, env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -158,9 +158,15 @@ def _watched(framework: Framework, stopped_at: list[int]) -> Framework:
         kind = framework.load()
 
         class Watched(kind):  # type: ignore[valid-type, misc]
-            def train(self, loop: Loop) -> None:
-                super().train(loop)
-                stopped_at.append(loop.progress.batches)
+            def run(self, start: Callable[[], Loop]) -> None:
+                loops: list[Loop] = []
+
+                def begin() -> Loop:
+                    loops.append(start())
+                    return loops[0]
+
+                super().run(begin)
+                stopped_at.append(loops[0].progress.batches)
 
         Watched.__name__ = kind.__name__
         return Watched

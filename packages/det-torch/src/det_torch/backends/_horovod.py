@@ -20,6 +20,7 @@ _SUMMED = {
     *(torch.uint8, torch.int8, torch.int32, torch.int64),
     *(torch.float16, torch.float32, torch.float64),
 }
+_OBJECTS = "det.objects"  # Horovod would name them by their types, and wait for ranks that have another one
 
 
 class HorovodBackend(TorchBackend):
@@ -76,12 +77,12 @@ class HorovodBackend(TorchBackend):
         self._call(self._hvd.barrier)
 
     def allgather(self, value: Any) -> list[Any]:
-        values: list[Any] = self._call(self._hvd.allgather_object, value)
+        values: list[Any] = self._call(self._hvd.allgather_object, value, name=_OBJECTS)
         values[self.ranks.rank] = value
         return values
 
     def broadcast(self, value: Any) -> Any:
-        theirs = self._call(self._hvd.broadcast_object, value, root_rank=0)
+        theirs = self._call(self._hvd.broadcast_object, value, root_rank=0, name=_OBJECTS)
         return value if self.ranks.rank == 0 else theirs
 
     def start_sum(self, tensor: torch.Tensor, name: str) -> Callable[[], object]:

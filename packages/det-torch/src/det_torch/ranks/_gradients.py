@@ -7,7 +7,6 @@ det does this itself, for Horovod and `torch.distributed` alike, and not by thei
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,12 +26,13 @@ class Gradients:
     def __init__(self, backend: TorchBackend) -> None:
         self._backend = backend
         self._shares: dict[int, _Share] = {}
-        self._passing = self._overlap = False
+        self._overlap = self.passing = False
 
     def add(self, optimizer: torch.optim.Optimizer, compress: bool, models: Iterable[torch.nn.Module]) -> None:
         """Take in an optimizer; `compress` lets its gradients travel as 16-bit numbers."""
         name = f"det.gradients.{len(self._shares)}"
-        self._shares[id(optimizer)] = _Share(optimizer, self._backend, name, compress, models, self)
+        share = self._shares[id(optimizer)] = _Share(optimizer, self._backend, name, compress, models, self)
+        share.watch()
         self._overlap = len(self._shares) == 1
 
     def backward(self, run: Callable[[], object]) -> None:
@@ -40,11 +40,11 @@ class Gradients:
         shares = list(self._shares.values())
         for share in shares:
             share.begin()
-        self._passing = self._overlap
+        self.passing = self._overlap
         try:
             run()
         finally:
-            self._passing = False
+            self.passing = False
         self._reduce([share for share in shares if share.reached or len(shares) == 1])
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:
@@ -88,6 +88,7 @@ class _Share:
         self._models, self._owner = models, owner
         self._hooks: dict[int, Any] = {}
         self._known: list[int] = []
+        self._bucket_of: dict[int, Bucket] = {}
         self._buckets: list[Bucket] = []
         self._sparse: list[torch.nn.Parameter] = []
         self._next = 0
@@ -100,11 +101,16 @@ class _Share:
         parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
         if self._known != list(map(id, parameters)):
             self._build(parameters)
+        self.watch()
         for bucket in self._buckets:
             bucket.awaited = sum(p.requires_grad for p in bucket.parameters)
-            for parameter in bucket.parameters:
-                if parameter.requires_grad and id(parameter) not in self._hooks:
-                    self._watch(parameter, bucket)
+
+    def watch(self) -> None:
+        """Hear of the gradients of all parameters, also of those that have thawed."""
+        for group in self._optimizer.param_groups:
+            for p in group["params"]:
+                if p.requires_grad and id(p) not in self._hooks:
+                    self._hooks[id(p)] = p.register_post_accumulate_grad_hook(self._accumulated)
 
     def launch(self) -> None:
         """Send what is not on its way yet."""
@@ -125,29 +131,24 @@ class _Share:
         for parameter in self._sparse:
             self._average_sparse(parameter)
         self.changed = False
+        self._next = 0
         return bool(early)
 
     def _build(self, parameters: list[torch.nn.Parameter]) -> None:
-        for hook in self._hooks.values():
-            hook.remove()
-        self._hooks.clear()
         self._known = list(map(id, parameters))
         sparse = {id(m.weight) for model in self._models for m in model.modules() if getattr(m, "sparse", False)}
         self._sparse = [p for p in parameters if id(p) in sparse]
         dense = [p for p in parameters if id(p) not in sparse]
         self._buckets = buckets(dense, self._compress, self._backend, self._name)
-        for parameter in self._sparse:
-            if parameter.requires_grad:
-                self._watch(parameter, None)
+        self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
 
-    def _watch(self, parameter: torch.nn.Parameter, bucket: Bucket | None) -> None:
-        hook = partial(self._accumulated, bucket)
-        self._hooks[id(parameter)] = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
-
-    def _accumulated(self, bucket: Bucket | None, parameter: torch.Tensor) -> None:
+    def _accumulated(self, parameter: torch.Tensor) -> None:
         """Take note of a gradient; send the buckets that are complete, in their order."""
         self.reached = self.changed = True
-        if bucket is None or not self._owner._passing:
+        if not self._owner.passing:
+            return
+        bucket = self._bucket_of.get(id(parameter))
+        if bucket is None:
             return
         bucket.awaited -= 1
         while self._next < len(self._buckets) and self._buckets[self._next].awaited <= 0:
@@ -165,5 +166,7 @@ class _Share:
             return
         indices = torch.cat([indices for indices, _ in theirs], dim=1)
         values = torch.cat([values for _, values in theirs]) / self._backend.ranks.size
-        gradient = torch.sparse_coo_tensor(indices, values, parameter.shape, device=parameter.device)
+        gradient = torch.sparse_coo_tensor(
+            indices, values, parameter.shape, device=parameter.device, check_invariants=False
+        )
         parameter.grad = gradient.coalesce()
