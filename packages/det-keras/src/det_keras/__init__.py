@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any
 from ._imports import need_tensorflow
 
 if TYPE_CHECKING:
+    from .callbacks import TFKerasTensorBoard
     from .context import TFKerasTrialContext
     from .data import InputData, SequenceAdapter
+    from .determined_callback import DeterminedCallback
     from .load import load_model_from_checkpoint_path
+    from .tensorboard import TensorBoard
     from .trial import TFKerasTrial
 
 _HOMES = {
+    "callbacks": ("TFKerasTensorBoard",),
     "context": ("TFKerasTrialContext",),
     "data": ("InputData", "SequenceAdapter"),
+    "determined_callback": ("DeterminedCallback",),
     "load": ("load_model_from_checkpoint_path",),
+    "tensorboard": ("TensorBoard",),
     "trial": ("TFKerasTrial",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -24,10 +30,13 @@ _MODULES = ("callbacks",)  # public modules, imported when they are first asked 
 
 __version__ = "0.1.0"
 __all__ = [
+    "DeterminedCallback",
     "InputData",
     "SequenceAdapter",
+    "TFKerasTensorBoard",
     "TFKerasTrial",
     "TFKerasTrialContext",
+    "TensorBoard",
     "load_model_from_checkpoint_path",
 ]
 

@@ -1,0 +1,142 @@
+"""The ranks of a script that `TF_CONFIG` describes, for `DistributedContext.from_tf_config()`.
+
+TensorFlow's own channel between the workers is not authenticated, so nothing that is pickled travels over it: it carries an address
+and a key, once, and the objects go over core's authenticated sockets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from typing import Any
+
+import tensorflow as tf
+
+from det_core import Backend, DetError, Ranks, Serial
+from det_core.backends import Socket
+
+from ..strategy import strategy_of
+
+_NOTE = 256  # bytes: an address and a key, as JSON
+
+
+class TFConfig(Backend):
+    """Workers that meet by `TF_CONFIG`; a process without it is alone. `strategy` is that of `tf.distribute` that goes with it.
+
+    `init` returns when all workers have come. Workers at one address are the ranks of one host.
+    """
+
+    def __init__(self) -> None:
+        self._workers, self._index = workers_in(os.environ.get("TF_CONFIG", ""))
+        self.ranks = ranks_of(self._workers, self._index)
+        self._objects: Backend | None = None
+        self.strategy: Any = None
+
+    def init(self) -> None:
+        if self._objects is not None:
+            return
+        self.strategy = strategy_of(len(self._workers))
+        self._objects = Serial() if self.ranks.size == 1 else self._meet()
+        self._objects.init()
+        self.chief_ip = _host(self._workers[0]) if self._workers else self.chief_ip
+
+    def shutdown(self) -> None:
+        if self._objects is not None:
+            self._objects.shutdown()
+
+    def barrier(self) -> None:
+        self._met.barrier()
+
+    def allgather(self, value: Any) -> list[Any]:
+        return self._met.allgather(value)
+
+    def broadcast(self, value: Any) -> Any:
+        return self._met.broadcast(value)
+
+    def gather(self, value: Any) -> list[Any] | None:
+        return self._met.gather(value)
+
+    def agree(self, flag: bool) -> bool:
+        return self._met.agree(flag)
+
+    def allgather_local(self, value: Any) -> list[Any]:
+        return self._met.allgather_local(value)
+
+    def gather_local(self, value: Any) -> list[Any] | None:
+        return self._met.gather_local(value)
+
+    def broadcast_local(self, value: Any) -> Any:
+        return self._met.broadcast_local(value)
+
+    @property
+    def _met(self) -> Backend:
+        if self._objects is None:
+            raise RuntimeError("the workers have not met; call init() first")
+        return self._objects
+
+    def _meet(self) -> Backend:
+        """Open a socket on rank 0 and tell the others where, with a key made for this run, over TensorFlow's channel."""
+        host = _host(self._workers[0])
+        if self.ranks.rank:
+            port, key = json.loads(self._first(b""))
+            return Socket(self.ranks, chief=(host, port), key=bytes.fromhex(key))
+        key = secrets.token_hex(32)
+        return Socket(
+            self.ranks,
+            chief=(host, 0),
+            key=bytes.fromhex(key),
+            ready=lambda address: self._first(json.dumps([address[1], key]).encode()),
+        )
+
+    def _first(self, note: bytes) -> bytes:
+        """Return rank 0's note on every rank: the sum over all, as the others bring zeros."""
+        mine = tf.constant(list(note.ljust(_NOTE, b"\0")), dtype=tf.int32)
+        per_replica = self.strategy.experimental_distribute_values_from_function(
+            lambda context: mine if context.replica_id_in_sync_group == 0 else tf.zeros_like(mine)
+        )
+        total = self.strategy.reduce("SUM", per_replica, axis=None)
+        return bytes(total.numpy().tolist()).rstrip(b"\0")
+
+
+def workers_in(tf_config: str) -> tuple[list[str], int]:
+    """Return the addresses of the workers that `TF_CONFIG` lists and which of them this is; none where it is empty.
+
+    Raises DetError where it is not JSON, or this process is no worker.
+    """
+    try:
+        config = json.loads(tf_config or "{}")
+        cluster, task = config.get("cluster", {}), config.get("task", {})
+        workers, index = list(cluster.get("worker", [])), int(task.get("index", 0))
+    except (ValueError, AttributeError, TypeError):
+        raise DetError(
+            f"TF_CONFIG is {tf_config!r}, which is not what TensorFlow reads; start the script by det_core.launch"
+        ) from None
+    kind = task.get("type", "worker")
+    others = sorted(set(cluster) - {"worker"})
+    if kind != "worker" or others:
+        named = kind if kind != "worker" else others[0]
+        raise DetError(f"TF_CONFIG names a task of the type {named!r}; every task must be a worker")
+    if workers and not 0 <= index < len(workers):
+        raise DetError(f"TF_CONFIG lists {len(workers)} workers and says that this one is {index}; number them from 0")
+    return workers, index
+
+
+def ranks_of(workers: list[str], index: int) -> Ranks:
+    """Return where a worker stands; those at one address are on one host."""
+    if len(workers) < 2:
+        return Ranks()
+    hosts = [_host(worker) for worker in workers]
+    order = list(dict.fromkeys(hosts))
+    return Ranks(
+        rank=index,
+        size=len(workers),
+        local_rank=hosts[:index].count(hosts[index]),
+        local_size=hosts.count(hosts[index]),
+        cross_rank=order.index(hosts[index]),
+        cross_size=len(order),
+    )
+
+
+def _host(worker: str) -> str:
+    return worker.rpartition(":")[0].strip("[]")

@@ -1,0 +1,335 @@
+"""DeterminedCallback in one process, outside of `det run`."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from det_core import StorageError, TrialError, core
+
+pytest.importorskip("tensorflow")
+
+from det_keras import DeterminedCallback
+from det_keras.rng import seed_everything
+from det_keras.versions import KERAS_3, keras
+
+X = np.random.default_rng(0).normal(size=(40, 4)).astype("float32")
+Y = np.random.default_rng(1).integers(0, 3, 40)
+
+
+@pytest.fixture
+def context(tmp_path, monkeypatch):
+    monkeypatch.setenv("DET_HOME", str(tmp_path / "home"))
+    with core.init(checkpoint_storage=str(tmp_path / "checkpoints")) as made:
+        yield made
+
+
+def make_model(optimizer="adam", first=None, eagerly=True):
+    """Return a small model; run eagerly, as tracing would take most of the time of these tests."""
+    seed_everything(3)
+    layers = [keras.layers.Dense(8, activation="relu"), keras.layers.Dropout(0.5), keras.layers.Dense(3)]
+    model = keras.Sequential([*([first] if first is not None else []), *layers])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer() if callable(optimizer) else optimizer, loss, metrics=["accuracy"], run_eagerly=eagerly)
+    return model
+
+
+def fit(
+    context,
+    model,
+    epochs,
+    checkpoint=None,
+    continue_id=1,
+    callbacks=(),
+    verbose=2,
+    callback=DeterminedCallback,
+    **options,
+):
+    det = callback(context, checkpoint, continue_id, **options)
+    return model.fit(
+        X,
+        Y,
+        batch_size=8,
+        epochs=epochs,
+        shuffle=False,
+        validation_data=(X, Y),
+        verbose=verbose,
+        callbacks=[det, *callbacks],
+    )
+
+
+def checkpoints(context) -> list[str]:
+    """Return the uuids, oldest first."""
+    return [manifest.uuid for manifest, _ in context._host.checkpoints]
+
+
+def reports(context, group: str) -> list[tuple[int, dict]]:
+    return [(batches, metrics) for name, batches, metrics in context._host.history if name == group]
+
+
+def weights(model) -> list[np.ndarray]:
+    """Return everything that training changes."""
+    optimizer = model.optimizer.variables
+    return [*model.get_weights(), *(np.asarray(v) for v in (optimizer() if callable(optimizer) else optimizer))]
+
+
+def assert_equal(left, right) -> None:
+    assert len(left) == len(right)
+    for mine, theirs in zip(left, right, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_each_epoch_is_reported_with_its_place(context):
+    history = fit(context, make_model(), 2).history
+    training = reports(context, "training")
+    assert [(batches, m["epochs"], m["batches"]) for batches, m in training] == [(5, 1, 5), (10, 2, 10)]
+    assert [m["loss"] for _, m in training] == pytest.approx(history["loss"])
+    assert not [name for _, m in training for name in m if name.startswith("val_")]
+    validation = reports(context, "validation")
+    assert [(batches, m["epochs"]) for batches, m in validation] == [(5, 1), (10, 2)]
+    assert [m["accuracy"] for _, m in validation] == pytest.approx(history["val_accuracy"])
+
+
+def test_a_validation_is_reported_before_the_training_of_its_epoch(context):
+    fit(context, make_model(), 1)
+    assert [group for group, _, _ in context._host.history] == ["validation", "training"]
+
+
+def test_training_is_reported_every_so_many_batches(context):
+    fit(context, make_model(), 2, train_metrics_report_period=4)
+    assert [batches for batches, _ in reports(context, "training")] == [4, 8]
+
+
+def test_batches_are_counted_where_several_are_trained_at_once(context):
+    model = make_model()
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), steps_per_execution=2)
+    fit(context, model, 2)
+    assert [batches for batches, _ in reports(context, "training")] == [5, 10]
+
+
+def test_keras_is_not_made_to_wait_for_each_batch_unless_batches_are_reported(context):
+    base = keras.callbacks.Callback
+    assert DeterminedCallback.on_train_batch_end is base.on_train_batch_end
+    assert (
+        DeterminedCallback(context, None, 1, train_metrics_report_period=2).on_train_batch_end
+        != base.on_train_batch_end
+    )
+
+
+@pytest.mark.parametrize(("every", "saved"), [(1, [5, 10, 15]), (2, [10, 15]), (0, [15])])
+def test_checkpoints_are_saved_every_so_many_epochs_and_at_the_end(context, every, saved):
+    fit(context, make_model(), 3, checkpoint_epochs=every)
+    assert [manifest.batches for manifest, _ in context._host.checkpoints] == saved
+    assert context.checkpoint.get_metadata(checkpoints(context)[-1])["epochs_completed"] == 3
+
+
+OPTIMIZERS = ["adam"] if KERAS_3 else ["adam", keras.optimizers.legacy.Adam]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_resumed_training_is_that_which_was_never_interrupted(context, optimizer):
+    whole = make_model(optimizer, eagerly=False)
+    expected = fit(context, whole, 4, callbacks=[keras.callbacks.EarlyStopping(patience=9)]).history
+    fit(context, make_model(optimizer, eagerly=False), 2, callbacks=[keras.callbacks.EarlyStopping(patience=9)])
+    model, stopping = make_model(optimizer, eagerly=False), keras.callbacks.EarlyStopping(patience=9)
+    history = fit(context, model, 4, checkpoints(context)[-1], callbacks=[stopping])
+    assert_equal(weights(model), weights(whole))
+    assert history.history == expected
+    assert history.epoch == [0, 1, 2, 3]
+    assert stopping.best == min(expected["val_loss"])
+    assert [batches for batches, _ in reports(context, "training")][-2:] == [15, 20]
+
+
+def test_a_model_that_gets_its_shape_from_the_data_resumes_and_so_does_one_that_has_it(context):
+    for first in (None, keras.layers.InputLayer((4,))):
+        fit(context, make_model(first=first), 1)
+        model = make_model(first=first)
+        fit(context, model, 1, checkpoints(context)[-1])  # nothing is left to train
+        assert model.built
+
+
+def test_the_model_of_another_training_is_a_beginning(context):
+    trained = make_model()
+    fit(context, trained, 2, continue_id="mine")
+    model = make_model()
+    before = len(reports(context, "training"))
+    ended = []
+    start = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: ended.append((epoch, model.get_weights()))
+    )
+    fit(context, model, 1, checkpoints(context)[-1], continue_id="other", callbacks=[start])
+    assert [epoch for epoch, _ in ended] == [0]
+    assert_equal(ended[0][1], trained.get_weights())
+    assert [batches for batches, _ in reports(context, "training")[before:]] == [5]
+
+
+def test_a_number_and_the_same_number_in_text_name_two_trainings(context):
+    fit(context, make_model(), 1, continue_id=7)
+    fit(context, make_model(), 2, checkpoints(context)[-1], continue_id="7")
+    assert [batches for batches, _ in reports(context, "training")] == [5, 5, 10]
+
+
+def test_a_training_that_has_come_to_its_last_epoch_trains_no_more(context):
+    fit(context, make_model(), 2)
+    model = make_model()
+    fit(context, model, 2, checkpoints(context)[-1])
+    assert [batches for batches, _ in reports(context, "training")] == [5, 10]
+    assert len(checkpoints(context)) == 2
+
+
+def test_the_next_fit_of_a_resumed_model_begins_where_it_is_told(context):
+    fit(context, make_model(), 1)
+    model = make_model()
+    fit(context, model, 2, checkpoints(context)[-1])
+    assert model.fit(X, Y, epochs=1, verbose=0).epoch == [0]
+
+
+def test_a_signal_within_an_epoch_saves_at_its_end_and_ends_training(context):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def shoot(batch, logs):
+        if int(model.optimizer.iterations) == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    model = make_model()
+    history = fit(
+        context, model, 5, checkpoint_epochs=0, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=shoot)]
+    )
+    assert history.epoch == [0, 1]
+    assert [manifest.batches for manifest, _ in context._host.checkpoints] == [10]
+    assert str(context._host.outcome) == "Outcome.PREEMPTED"
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_in_the_last_epoch_changes_nothing(context):
+    shoot = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: os.kill(os.getpid(), signal.SIGTERM))
+    fit(context, make_model(), 1, callbacks=[shoot])
+    assert context._host.outcome is None
+
+
+def test_early_stopping_keeps_its_patience_over_a_restart(context):
+    def stopping():
+        return keras.callbacks.EarlyStopping(monitor="never_better", patience=3, mode="min")
+
+    def flat():
+        return keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(never_better=1.0))
+
+    fit(context, make_model(), 2, callbacks=[flat(), stopping()])
+    history = fit(context, make_model(), 9, checkpoints(context)[-1], callbacks=[flat(), stopping()])
+    assert history.epoch == [0, 1, 2, 3]
+
+
+def test_what_a_users_callback_has_to_remember_is_asked_of_it(context):
+    class Counter(keras.callbacks.Callback):
+        epochs = 0
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.epochs += 1
+
+        def get_state(self):
+            return {"epochs": self.epochs}
+
+        def load_state(self, state):
+            self.epochs = state["epochs"]
+
+    fit(context, make_model(), 2, callbacks=[Counter()])
+    counter = Counter()
+    fit(context, make_model(), 3, checkpoints(context)[-1], callbacks=[counter])
+    assert counter.epochs == 3
+
+
+def test_a_script_may_save_its_model_in_its_own_way(context):
+    class Mine(DeterminedCallback):
+        def save_model(self, model, path, distributed):
+            np.savez(f"{path}.npz", *model.get_weights())
+
+        def load_model(self, model, path, distributed):
+            with np.load(f"{path}.npz") as arrays:
+                model.set_weights([arrays[name] for name in arrays.files])
+
+    trained = make_model()
+    fit(context, trained, 1, callback=Mine)
+    model = make_model()
+    fit(context, model, 1, checkpoints(context)[-1], callback=Mine)
+    assert_equal(model.get_weights(), trained.get_weights())
+
+
+def test_the_weights_of_a_checkpoint_can_be_loaded_by_keras_alone(context):
+    trained = make_model()
+    fit(context, trained, 1)
+    model = make_model(first=keras.layers.InputLayer((4,)))
+    with context.checkpoint.restore_path(checkpoints(context)[-1]) as path:
+        model.load_weights(str(path / "model_checkpoint.weights.h5"))
+    assert_equal(model.get_weights(), trained.get_weights())
+
+
+def test_progress_is_whole_lines(context, capfd):
+    fit(context, make_model(), 2, verbose=1)
+    out = capfd.readouterr().out
+    lines = [line for line in out.splitlines() if not line.startswith("{")]
+    assert "\r" not in out
+    assert "\b" not in out
+    assert [line.partition(":")[0] for line in lines] == ["epoch 1/2, batch 5", "epoch 2/2, batch 10"]
+    assert "val_loss=" in lines[0]
+    fit(context, make_model(), 1, verbose=0)
+    assert [line for line in capfd.readouterr().out.splitlines() if not line.startswith("{")] == []
+
+
+def test_validating_and_predicting_alone_print_no_bar(context, capfd):
+    callback = DeterminedCallback(context, None, 1)
+    model = make_model()
+    model.evaluate(X, Y, callbacks=[callback], verbose=1)
+    model.predict(X, callbacks=[callback], verbose=1)
+    assert [line for line in capfd.readouterr().out.splitlines() if not line.startswith("{")] == []
+    assert [(batches, m["epochs"]) for batches, m in reports(context, "validation")] == [(0, 0)]
+
+
+@pytest.mark.parametrize(
+    "rival",
+    [lambda: keras.callbacks.BackupAndRestore("backup"), lambda: keras.callbacks.ModelCheckpoint("model.keras")],
+    ids=["BackupAndRestore", "ModelCheckpoint"],
+)
+def test_another_callback_that_saves_is_refused(context, rival):
+    with pytest.raises(TrialError, match=r"both save and restore; leave .* out of the callbacks"):
+        fit(context, make_model(), 1, callbacks=[rival()])
+
+
+def test_two_of_them_are_refused(context):
+    with pytest.raises(TrialError, match="the callbacks of fit\\(\\) have two of DeterminedCallback; leave one out"):
+        fit(context, make_model(), 1, callbacks=[DeterminedCallback(context, None, 2)])
+
+
+def test_one_of_them_is_for_one_fit(context):
+    model, callback = make_model(), DeterminedCallback(context, None, 1)
+    model.fit(X, Y, verbose=0, callbacks=[callback])
+    with pytest.raises(TrialError, match="serves one fit\\(\\)"):
+        model.fit(X, Y, verbose=0, callbacks=[callback])
+
+
+def test_a_checkpoint_that_does_not_exist_is_an_error(context):
+    with pytest.raises(StorageError):
+        fit(context, make_model(), 1, "00000000-0000-4000-8000-000000000000")
+
+
+def test_a_model_that_cannot_be_built_to_be_restored_is_told_how_to_begin(context):
+    with context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
+        make_model(first=keras.layers.InputLayer((4,))).save_weights(str(path / "model_checkpoint.weights.h5"))
+    with pytest.raises(TrialError, match=r"has no weights yet when fit\(\) begins.*keras.Input"):
+        fit(context, make_model(), 1, uuid)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train_metrics_report_period": 0}, "train_metrics_report_period is 0; give 'epoch', or a number of batches"),
+        ({"train_metrics_report_period": "batch"}, "train_metrics_report_period is 'batch'"),
+        ({"checkpoint_epochs": -1}, "checkpoint_epochs is -1; give a number of epochs, or 0"),
+        ({"continue_id": None}, "continue_id is None; give a number or text that names this training"),
+    ],
+)
+def test_wrong_arguments_are_named(context, options, message):
+    with pytest.raises(TrialError, match=message):
+        DeterminedCallback(**{"core_context": context, "checkpoint": None, "continue_id": 1, **options})
