@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from det_core import Adapter, Framework, hookimpl
+from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
+from det_core.horovod import available
 
-from ._imports import need_tensorflow
+from ._imports import has_tensorflow, need_tensorflow
 
 
 @hookimpl
@@ -17,9 +18,19 @@ def det_frameworks() -> Iterator[Framework]:
         trial="det_keras:TFKerasTrial",
         load=_load,
         requires=("keras>=2.15",),
-        capabilities=frozenset({"aggregation"}),
+        capabilities=frozenset({"aggregation", "ranks"}),
         loader="det_keras.load_model_from_checkpoint_path",
     )
+
+
+@hookimpl
+def det_backends() -> Iterator[BackendRecord]:
+    yield BackendRecord(
+        name="horovod", framework="keras", priority=10, available=lambda: available("tensorflow"), load=_load_horovod
+    )
+    yield BackendRecord(name="collectives", framework="keras", available=has_tensorflow, load=_load_native)
+    # for scripts, by DistributedContext.from_tf_config(): it serves no framework's trials
+    yield BackendRecord(name="tensorflow", load=_load_tf_config, available=has_tensorflow, priority=100)
 
 
 @hookimpl
@@ -37,3 +48,21 @@ def _load() -> type[Adapter[Any]]:
     from .adapter import KerasAdapter
 
     return KerasAdapter
+
+
+def _load_tf_config() -> type[Backend]:
+    from .backends.tf_config import TFConfig
+
+    return TFConfig
+
+
+def _load_horovod() -> type[Backend]:
+    from .backends import HorovodBackend
+
+    return HorovodBackend
+
+
+def _load_native() -> type[Backend]:
+    from .backends import Native
+
+    return Native

@@ -11,15 +11,18 @@ import tensorflow as tf
 
 from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
 
+from .backends import KerasBackend, lost
 from .bridge import Bridge
 from .build import build_model, build_trial
-from .chunks import make_chunks, steps_of
+from .chunks import Chunks, steps_of
 from .context import TFKerasTrialContext
 from .data import BatchError, Feed, Reading, make_feed
 from .listeners import Listeners
 from .measures import Measures
 from .metrics import MetricObjects, flat
+from .optim import Reduction, variables_of
 from .parts import optimizer_state, restore_optimizer
+from .ranks import join_ranks, spread, without_xla
 from .rng import Generators, seed_everything
 from .state import read_state, write_state
 from .trial import TFKerasTrial
@@ -34,12 +37,20 @@ class KerasAdapter(Adapter[TFKerasTrial]):
 
     framework_version = f"{tf.__version__} (Keras {KERAS_VERSION})"
 
-    def __init__(self, trial: TFKerasTrial, context: TFKerasTrialContext, run: RunInfo) -> None:
+    def __init__(
+        self, trial: TFKerasTrial, context: TFKerasTrialContext, run: RunInfo, group: KerasBackend | None = None
+    ) -> None:
         self.trial, self.context, self._run = trial, context, run
+        self._group = group
         self._open = ExitStack()
+        if group is not None:
+            self._open.callback(group.shutdown)
         try:
             self.model = build_model(trial, context)
-            self._generators = Generators(self.model)
+            if group is not None:
+                without_xla(self.model)
+            self._generators = Generators(self.model, context.distributed)
+            self._generators.part()
             self._training = self._feed("training")
             self._validation = self._feed("validation")
             self._validated = self._validation.validation()
@@ -50,10 +61,8 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self._batches_per_epoch = distributed.broadcast(self._training.batches_per_epoch)
         average = run.config.optimizations.average_training_metrics
         self._measures = Measures(self.model, MetricObjects(self.model, distributed), run.first_batch, average)
-        steps = self._batches_per_epoch
-        self._listeners = Listeners(
-            trial.keras_callbacks(), self.model, {"verbose": 0, "epochs": 1, "steps": steps, "metrics": []}
-        )
+        params = {"verbose": 0, "epochs": 1, "steps": self._batches_per_epoch, "metrics": []}
+        self._listeners = Listeners(trial.keras_callbacks(), self.model, params, _tensorboard_dir(run))
         self._callback_states: list[Any] = []
         self._objects: list[Any] | None = None
         self._bridge: Bridge | None = None
@@ -62,9 +71,16 @@ class KerasAdapter(Adapter[TFKerasTrial]):
     @classmethod
     def create(cls, trial: type[TFKerasTrial], run: RunInfo) -> KerasAdapter:
         check_backend()
+        group = join_ranks(run)  # first, as TensorFlow must not have computed before
         seed_everything(run.seed)
-        context = TFKerasTrialContext(run)
-        return cls(build_trial(trial, context), context, run)
+        reduction = Reduction.of(run.config.optimizations, group.mean if group else None)
+        context = TFKerasTrialContext(run, reduction=reduction)
+        try:
+            return cls(build_trial(trial, context), context, run, group)
+        except BaseException:
+            if group is not None:
+                group.shutdown()
+            raise
 
     # Training
 
@@ -77,7 +93,9 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         )
         self._bridge.set_model(self.model)
         self._bridge.finish_epoch()  # of an interrupted run
-        self.model.train_function = None if steps == 1 else make_chunks(self.model, self._bridge.chunk)
+        if steps > 1:
+            self._bridge.chunks = Chunks(self.model, self._bridge.chunk)
+        self.model.train_function = self._bridge.chunks
         try:
             self._fit(self._training.training(loop.done))
         finally:
@@ -100,18 +118,27 @@ class KerasAdapter(Adapter[TFKerasTrial]):
                 class_weight=self.context.fit_options.class_weight,
                 callbacks=[self._bridge],
             )
-        except tf.errors.OpError:
+        except tf.errors.OpError as error:
             self._raise_what_the_data_raised(self._training)
-            raise
+            ranks = self.context.distributed
+            raise (lost(error, ranks.rank, ranks.size) if ranks.size > 1 else error) from error
         self._raise_what_the_data_raised(self._training)
 
     def _start(self) -> None:
         if not self._started:
             self._started = True
             self.model.stop_training = False
+            if self._group is not None:
+                self._begin_alike()
             with self._generators.untouched():  # it is called once more where a run is resumed
                 self._listeners("on_train_begin")
             self._listeners.restore(self._callback_states)
+
+    def _begin_alike(self) -> None:
+        """Give every rank the chief's weights, whatever the trial's own code did on each."""
+        self._build()
+        optimizers = [variable for each in self.context.optimizers for variable in variables_of(each)]
+        spread([*self.model.weights, *optimizers], self.context.distributed)
 
     def _take_up_metrics(self) -> None:
         if self._objects is not None:
@@ -165,9 +192,10 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         objects.restore(before)
         return {name if name.startswith("val_") else f"val_{name}": value for name, value in values.items()}
 
-    def _evaluated(self, data: Any) -> dict[str, float]:
+    def _evaluated(self, data: Any, *, quiet: bool = False) -> dict[str, float]:
+        callbacks = [] if quiet else [_Tests(self._listeners)]
         try:
-            logs = self.model.evaluate(data, verbose=0, return_dict=True, callbacks=[_Tests(self._listeners)])
+            logs = self.model.evaluate(data, verbose=0, return_dict=True, callbacks=callbacks)
         except tf.errors.OpError:
             self._raise_what_the_data_raised(self._validation)
             raise
@@ -181,7 +209,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         contents = {
             "optimizers": [optimizer_state(optimizer, distributed) for optimizer in self.context.optimizers],
             "measures": self._measures.state(),
-            "rng": self._generators.state(),
+            "rng": self._generators.together(),
             "callbacks": self._listeners.state(),
         }
         if distributed.rank != 0:
@@ -196,7 +224,9 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         read_weights(self.model, path)
         optimizers, states = self.context.optimizers, contents["optimizers"]
         if len(optimizers) != len(states):
-            raise TrialError(f"the trial has {len(optimizers)} optimizers, but the checkpoint holds {len(states)}; it is of another trial")
+            raise TrialError(
+                f"the trial has {len(optimizers)} optimizers, but the checkpoint holds {len(states)}; it is of another trial"
+            )
         for optimizer, state in zip(optimizers, states, strict=True):
             restore_optimizer(optimizer, state, self.model.trainable_variables)
         self._callback_states = contents["callbacks"]
@@ -204,13 +234,14 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self._measures.restore(contents["measures"])
             self._objects = contents["measures"]["objects"]
             self._measures.objects.take_up(self._objects)
-        self._generators.restore(contents["rng"])
+        self._generators.take_up(contents["rng"])
 
     def _build(self) -> None:
         """Let Keras make every variable of the model and its metrics, by evaluating a batch."""
         data = self._validation.validation()
         if data is not None:
-            self._evaluated(data.take(1))
+            with self._generators.untouched():
+                self._evaluated(data.take(1), quiet=True)
 
     # Facts
 
@@ -233,7 +264,9 @@ class KerasAdapter(Adapter[TFKerasTrial]):
     def _feed(self, split: str) -> Feed:
         name = f"build_{split}_data_loader"
         data = self._run.build.data_loader(self.context, getattr(self.trial, name), split)
-        feed = make_feed(data, name, self._reading(split), training=split == "training", wrapped=self.context.datasets.__contains__)
+        feed = make_feed(
+            data, name, self._reading(split), training=split == "training", wrapped=self.context.datasets.__contains__
+        )
         self._open.callback(feed.close)
         return feed
 
@@ -272,3 +305,9 @@ class _Tests(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self._listeners("on_test_batch_end", batch, logs)
+
+
+def _tensorboard_dir(run: RunInfo) -> Path | None:
+    """Return where this rank writes event files: the chief in the trial's own place, others below it."""
+    directory, rank = run.tensorboard_dir, run.distributed.rank
+    return directory / f"rank-{rank}" if directory is not None and rank else directory

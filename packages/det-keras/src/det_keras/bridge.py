@@ -7,7 +7,7 @@ from typing import Any
 
 from det_core import Loop, Stop
 
-from .chunks import Logs
+from .chunks import Chunks
 from .listeners import Listeners
 from .measures import Measures
 from .versions import keras
@@ -21,12 +21,19 @@ class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
     _supports_tf_logs = True  # of Keras 2: leave metrics on the device
 
     def __init__(
-        self, loop: Loop, listeners: Listeners, measures: Measures, steps: int, epoch: int | None, begin: Callable[[], None]
+        self,
+        loop: Loop,
+        listeners: Listeners,
+        measures: Measures,
+        steps: int,
+        epoch: int | None,
+        begin: Callable[[], None],
     ) -> None:
         super().__init__()
         self._loop, self._listeners, self._measures = loop, listeners, measures
         self._steps, self._epoch, self._begin = steps, epoch, begin
         self._size = 1
+        self.chunks: Chunks | None = None
         self._rows = not measures.objects_only
         self._watched = bool(listeners.callbacks)
 
@@ -65,7 +72,7 @@ class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
             measures.end_epoch()
             if self._loop.remaining > size:  # nothing falls due here
                 self.finish_epoch()
-        row = (logs.mean if isinstance(logs, Logs) else logs) if self._rows else _NOTHING
+        row = (self.chunks.mean if self.chunks else logs) if self._rows else _NOTHING
         stop = self._loop.step(row, batches=size)
         if stop:
             self.model.stop_training = True

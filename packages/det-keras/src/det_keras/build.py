@@ -22,7 +22,9 @@ def build_trial(trial_class: type[TFKerasTrial], context: TFKerasTrialContext) -
         inspect.signature(trial_class).bind(context)
     except TypeError:
         signature = inspect.signature(trial_class)
-        raise TrialError(f"{trial_class.__name__}.__init__ takes {signature}; define it as __init__(self, context)") from None
+        raise TrialError(
+            f"{trial_class.__name__}.__init__ takes {signature}; define it as __init__(self, context)"
+        ) from None
     trial = trial_class(context)
     if not hasattr(trial, "context"):
         trial.context = context
@@ -40,7 +42,9 @@ def build_model(trial: Any, context: TFKerasTrialContext) -> Any:
         raise TrialError(f"{name}.build_model returned {type(model).__name__}; return a keras.Model, compiled")
     model = context.wrap_model(model)
     if not is_compiled(model):
-        raise TrialError(f"{name}.build_model returned a model that is not compiled; call model.compile(optimizer, loss) in it")
+        raise TrialError(
+            f"{name}.build_model returned a model that is not compiled; call model.compile(optimizer, loss) in it"
+        )
     if model.distribute_strategy.num_replicas_in_sync > 1:
         raise TrialError(
             f"{name}.build_model made its model under {type(model.distribute_strategy).__name__}; leave the strategy out and set "

@@ -6,7 +6,14 @@ from typing import Any
 
 from .versions import keras
 
-__all__ = ["Callback", "EarlyStopping", "LearningRateScheduler", "ReduceLROnPlateau", "TensorBoard"]
+__all__ = [
+    "Callback",
+    "EarlyStopping",
+    "LearningRateScheduler",
+    "ReduceLROnPlateau",
+    "TFKerasTensorBoard",
+    "TensorBoard",
+]
 
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -56,7 +63,8 @@ class LearningRateScheduler(keras.callbacks.LearningRateScheduler):  # type: ign
 
 
 class TensorBoard(keras.callbacks.TensorBoard):  # type: ignore[misc]
-    """Keras's TensorBoard, which writes where the trial's event files belong, whatever `log_dir` says."""
+    """Keras's TensorBoard, with its arguments, which writes where the trial's event files belong, whatever `log_dir` says."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+
+TFKerasTensorBoard = TensorBoard
+"""The name that it had first."""

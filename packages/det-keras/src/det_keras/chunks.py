@@ -7,57 +7,62 @@ from typing import Any
 
 import tensorflow as tf
 
+from det_core import TrialError
+
 from .versions import KERAS_3
 
 
 def steps_of(model: Any) -> int:
-    """Return the model's `steps_per_execution`."""
+    """Return the model's `steps_per_execution`. Raises TrialError where Keras is to find it out by itself."""
     steps = model.steps_per_execution
+    if isinstance(steps, str) or getattr(model, "autotune_steps_per_execution", False):
+        raise TrialError(
+            "the model is compiled with steps_per_execution='auto', which changes while it trains; give a number"
+        )
     return int(steps.numpy()) if hasattr(steps, "numpy") else int(steps or 1)
 
 
-def make_chunks(model: Any, size: Callable[[], int]) -> Callable[[Any], Any]:
-    """Return a function in place of Keras's own `train_function` that trains `size()` batches.
+class Chunks:
+    """A function in place of Keras's own `train_function` that trains `size()` batches at a time.
 
     Keras 3 compiles the number of steps into its own; here it is an argument, so that one compiled function serves every number.
-    It returns the logs of the last batch, as Keras's does, and under the key `_MEAN` those that are the mean over the batches.
+    It returns the logs of the last batch, as Keras's does; `mean` are those that are the mean over the batches.
     """
-    step = _counted(model) if not KERAS_3 else model.train_step
-    if model.run_eagerly:
-        return lambda iterator: _eagerly(step, iterator, size())
-    one = tf.function(step, reduce_retracing=True, jit_compile=model.jit_compile)
+
+    def __init__(self, model: Any, size: Callable[[], int]) -> None:
+        step = model.train_step if KERAS_3 else _counted(model)
+        self._several = _eager(step) if model.run_eagerly else _compiled(step, bool(model.jit_compile))
+        self._size = size
+        self.mean: dict[str, Any] = {}
+
+    def __call__(self, iterator: Any) -> Any:
+        last, self.mean = self._several(iterator, self._size())
+        return last
+
+
+def _compiled(step: Callable[[Any], Any], jit_compile: bool) -> Callable[[Any, int], Any]:
+    one = tf.function(step, reduce_retracing=True, jit_compile=jit_compile)
 
     @tf.function(reduce_retracing=True, autograph=False)  # type: ignore[untyped-decorator]
     def several(iterator: Any, count: Any) -> Any:
-        first = one(iterator.get_next())
-
         def body(done: Any, _: Any, total: Any) -> Any:
             logs = one(iterator.get_next())
-            return done + 1, logs, tf.nest.map_structure(_add, total, logs)
+            return done + 1, logs, tf.nest.map_structure(lambda sum, value: sum + _real(value), total, logs)
 
-        total = tf.nest.map_structure(_real, first)
-        _, last, total = tf.while_loop(lambda done, *_: done < count, body, (tf.constant(1), first, total), maximum_iterations=count)
+        first = one(iterator.get_next())
+        begin = (tf.constant(1), first, tf.nest.map_structure(_real, first))
+        _, last, total = tf.while_loop(lambda done, *_: done < count, body, begin)
         return last, tf.nest.map_structure(lambda value: value / tf.cast(count, value.dtype), total)
 
-    def train(iterator: Any) -> Any:
-        last, mean = several(iterator, tf.constant(size()))
-        return Logs(last, mean)
-
-    return train
+    return lambda iterator, count: several(iterator, tf.constant(count))
 
 
-class Logs(dict[str, Any]):
-    """The logs of an execution's last batch; `mean` is over its batches."""
+def _eager(step: Callable[[Any], Any]) -> Callable[[Any, int], Any]:
+    def several(iterator: Any, count: int) -> Any:
+        logs = [step(next(iterator)) for _ in range(count)]
+        return logs[-1], {name: sum(_real(each[name]) for each in logs) / count for name in logs[-1]}
 
-    def __init__(self, last: dict[str, Any], mean: dict[str, Any]) -> None:
-        super().__init__(last)
-        self.mean = mean
-
-
-def _eagerly(step: Callable[[Any], Any], iterator: Any, count: int) -> Any:
-    logs = [step(next(iterator)) for _ in range(count)]
-    means = {name: sum(_real(each[name]) for each in logs) / count for name in logs[-1]}
-    return Logs(logs[-1], means)
+    return several
 
 
 def _counted(model: Any) -> Callable[[Any], Any]:
@@ -65,7 +70,7 @@ def _counted(model: Any) -> Callable[[Any], Any]:
 
     def step(data: Any) -> Any:
         logs = model.train_step(data)
-        with tf.control_dependencies(tf.nest.flatten(logs)):
+        with tf.control_dependencies([value for value in tf.nest.flatten(logs) if isinstance(value, tf.Tensor)]):
             model._train_counter.assign_add(1)
         return logs
 
@@ -74,7 +79,3 @@ def _counted(model: Any) -> Callable[[Any], Any]:
 
 def _real(value: Any) -> Any:
     return tf.cast(value, tf.float32)
-
-
-def _add(total: Any, value: Any) -> Any:
-    return total + _real(value)

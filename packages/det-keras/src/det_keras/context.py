@@ -36,7 +36,7 @@ class TFKerasTrialContext(TrialContext):
     def __init__(self, run: RunInfo, *, managed: bool = True, reduction: Reduction | None = None) -> None:
         super().__init__(run)
         self._managed = managed
-        self._reduction = reduction or Reduction.of(run.config.optimizations, run.distributed.size)
+        self._reduction = reduction or Reduction.of(run.config.optimizations)
         self.models: list[Any] = []
         self.optimizers: list[Any] = []
         self.fit_options = FitOptions()
@@ -73,7 +73,9 @@ class TFKerasTrialContext(TrialContext):
         The optimizer that a model is compiled with need not be wrapped: det does that. Those of a `train_step` of your own do.
         """
         if not isinstance(optimizer, keras.optimizers.Optimizer) and not hasattr(optimizer, "apply_gradients"):
-            raise TrialError(f"wrap_optimizer got {optimizer!r:.60}; give an optimizer, such as keras.optimizers.Adam(0.001)")
+            raise TrialError(
+                f"wrap_optimizer got {optimizer!r:.60}; give an optimizer, such as keras.optimizers.Adam(0.001)"
+            )
         if not self._managed or any(optimizer is known for known in self.optimizers):
             return optimizer
         wrapped = self._run.build.optimizer(self, lambda: optimizer)
@@ -104,7 +106,9 @@ class TFKerasTrialContext(TrialContext):
         read. `shuffle` (true at first) draws the order of arrays and sequences anew in each epoch. `validation_steps` bounds
         a validation. `verbose` is taken and not used: det reports progress.
         """
-        given = {name: value for name, value in locals().items() if name not in ("self", "__class__") and value is not None}
+        given = {
+            name: value for name, value in locals().items() if name not in ("self", "__class__") and value is not None
+        }
         for name in ("workers", "max_queue_size", "validation_steps"):
             value = given.get(name, 1)
             if isinstance(value, bool) or not isinstance(value, int) or value < (name != "workers"):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from det_core import TrialError
 
-from .callbacks import Callback
+from .callbacks import Callback, TensorBoard
 from .state import is_plain
-from .versions import KERAS_3, keras
+from .versions import keras
 
 _KERAS_OWN = {"params", "model", "_model", "validation_data", "_chief_worker_only", "_supports_tf_logs"}
 _OF_SCRIPTS = ("BackupAndRestore", "ModelCheckpoint")
@@ -18,16 +22,18 @@ _OF_SCRIPTS = ("BackupAndRestore", "ModelCheckpoint")
 class Listeners:
     """Calls callbacks in their order."""
 
-    def __init__(self, callbacks: Any, model: Any, params: dict[str, Any]) -> None:
+    def __init__(self, callbacks: Any, model: Any, params: dict[str, Any], directory: Path | None = None) -> None:
         if not isinstance(callbacks, (list, tuple)):
             raise TrialError(f"keras_callbacks returned {type(callbacks).__name__}; return a list of callbacks")
         for callback in callbacks:
             _check(callback)
+            if isinstance(callback, TensorBoard) and directory is not None:
+                callback.log_dir = str(directory)
         self.callbacks = list(callbacks)
-        self._list = keras.callbacks.CallbackList(self.callbacks, add_history=False, add_progbar=False, model=model, **params)
-        base = keras.callbacks.Callback
-        batch_hooks = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-        self.each_batch = any(getattr(type(c), hook) is not getattr(base, hook) for c in callbacks for hook in batch_hooks)
+        self._list = keras.callbacks.CallbackList(
+            self.callbacks, add_history=False, add_progbar=False, model=model, **params
+        )
+        self._made = [_attributes(callback) for callback in self.callbacks]
 
     def __call__(self, hook: str, *arguments: Any) -> None:
         """Call one of Keras's hooks."""
@@ -42,8 +48,11 @@ class Listeners:
                 method(*arguments)
 
     def state(self) -> list[dict[str, Any]]:
-        """Return the state of each: what `get_state` returns, else all of its attributes that are plain data or arrays."""
-        return [{"class": type(callback).__name__, "state": _state(callback)} for callback in self.callbacks]
+        """Return the state of each: what `get_state` returns, else its attributes of plain data or arrays that have changed."""
+        return [
+            {"class": type(callback).__name__, "state": _state(callback, made)}
+            for callback, made in zip(self.callbacks, self._made, strict=True)
+        ]
 
     def restore(self, states: list[dict[str, Any]]) -> None:
         """Give each callback its state back: to the first of its class that has none yet."""
@@ -63,7 +72,7 @@ def _check(callback: Any) -> None:
         raise TrialError(f"keras_callbacks returned a {name}, but det saves and restores; leave it out")
 
 
-def _state(callback: Any) -> Any:
+def _state(callback: Any, made: dict[str, Any]) -> Any:
     if _own(callback, "get_state"):
         state = callback.get_state()
         if not is_plain(state):
@@ -72,7 +81,25 @@ def _state(callback: Any) -> Any:
                 "numbers, text, arrays, lists and dicts"
             )
         return state
-    return {name: value for name, value in vars(callback).items() if name not in _KERAS_OWN and is_plain(value)}
+    return {
+        name: value
+        for name, value in _attributes(callback).items()
+        if name not in made or not _equal(value, made[name])
+    }
+
+
+def _attributes(callback: Any) -> dict[str, Any]:
+    """Return copies of what may be state."""
+    found = {name: value for name, value in vars(callback).items() if name not in _KERAS_OWN and is_plain(value)}
+    return copy.deepcopy(found)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    return type(one) is type(other) and bool(np.array_equal(one, other))
 
 
 def _set_state(callback: Any, state: Any) -> None:
@@ -80,8 +107,7 @@ def _set_state(callback: Any, state: Any) -> None:
         callback.load_state(state)
     elif isinstance(state, dict):
         for name, value in state.items():
-            if not (KERAS_3 and isinstance(getattr(type(callback), name, None), property)):
-                setattr(callback, name, value)
+            setattr(callback, name, value)
 
 
 def _own(callback: Any, method: str) -> bool:

@@ -29,12 +29,12 @@ class Reduction:
     reduce: Reduce | None = None
 
     @classmethod
-    def of(cls, optimizations: Any, size: int, reduce: Reduce | None = None) -> Reduction:
+    def of(cls, optimizations: Any, reduce: Reduce | None = None) -> Reduction:
         """Return what the configuration asks for."""
         return cls(
             frequency=optimizations.aggregation_frequency,
             average=optimizations.average_aggregated_gradients,
-            reduce=reduce if size > 1 else None,
+            reduce=reduce,
         )
 
     @property
@@ -69,7 +69,10 @@ def adapt_optimizer(optimizer: Any, reduction: Reduction) -> Any:
 
 def is_horovods(optimizer: Any) -> bool:
     """Tell whether an optimizer went through Horovod's Keras wrapper."""
-    return any(hasattr(cls, "_allreduce_grads") or cls.__module__.partition(".")[0] == _HOROVOD for cls in type(optimizer).__mro__)
+    return any(
+        hasattr(cls, "_allreduce_grads") or cls.__module__.partition(".")[0] == _HOROVOD
+        for cls in type(optimizer).__mro__
+    )
 
 
 def _is_legacy(optimizer: Any) -> bool:
@@ -106,7 +109,9 @@ class _Waiting:
         self._reduction = reduction
         self.variables: list[Any] = []
 
-    def __call__(self, optimizer: Any, grads: list[Any], variables: list[Any], step: Callable[[list[Any]], Any]) -> None:
+    def __call__(
+        self, optimizer: Any, grads: list[Any], variables: list[Any], step: Callable[[list[Any]], Any]
+    ) -> None:
         dense = [_dense(grad) for grad in grads]
         frequency = self._reduction.frequency
         build_optimizer(optimizer, variables)  # its own variables must not be made inside of a condition
@@ -122,7 +127,11 @@ class _Waiting:
 
         def now() -> Any:
             scale = 1 / frequency if self._reduction.average else 1.0
-            step(self._reduced([None if g is None else tf.cast(s * scale, g.dtype) for s, g in zip(sums, dense, strict=True)]))
+            step(
+                self._reduced(
+                    [None if g is None else tf.cast(s * scale, g.dtype) for s, g in zip(sums, dense, strict=True)]
+                )
+            )
             for place in sums:
                 place.assign(tf.zeros_like(place))
             return tf.constant(True)

@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from det_core import DistributedContext
+
 from .versions import KERAS_3, keras
+
+_APART = 7_919  # a prime, so that the generators of ranks do not follow one another
 
 
 def seed_everything(seed: int) -> None:
@@ -23,10 +27,33 @@ def seed_everything(seed: int) -> None:
 
 
 class Generators:
-    """The generators that training draws from."""
+    """The generators that training draws from. Ranks draw alike from Python's and NumPy's, and each on its own from Keras's."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, distributed: DistributedContext) -> None:
+        self._model, self._distributed = model, distributed
+
+    def part(self) -> None:
+        """Let this rank draw other numbers than those that were seeded alike."""
+        rank = self._distributed.rank
+        if rank:
+            for variable in self._variables():
+                state = variable.numpy().copy()
+                state.flat[0] += np.asarray(rank * _APART).astype(state.dtype)
+                variable.assign(state)
+
+    def together(self) -> dict[str, Any]:
+        """Return the states of all ranks; every rank must ask."""
+        mine = self.state()
+        ranks = self._distributed.allgather(mine["variables"]) if self._distributed.size > 1 else [mine["variables"]]
+        return {**mine, "variables": ranks}
+
+    def take_up(self, state: dict[str, Any]) -> None:
+        """Take up what `together` returned, on as many ranks or others: where they are not as many, they part anew."""
+        ranks, rank = state["variables"], self._distributed.rank
+        same = len(ranks) == self._distributed.size
+        self.restore({**state, "variables": ranks[rank if same else 0]})
+        if not same:
+            self.part()
 
     def state(self) -> dict[str, Any]:
         """Return the states of all of them, as plain data and arrays."""

@@ -33,7 +33,9 @@ def read_state(directory: Path) -> dict[str, Any]:
         with np.load(directory / ARRAYS, allow_pickle=False) as arrays:
             decoded: dict[str, Any] = _decode(json.loads(file.read_text()), arrays)
     except (ValueError, OSError, KeyError) as error:
-        raise CheckpointError(f"{file} cannot be read: {str(error).splitlines()[0]}; the checkpoint is damaged") from error
+        raise CheckpointError(
+            f"{file} cannot be read: {str(error).splitlines()[0]}; the checkpoint is damaged"
+        ) from error
     return decoded
 
 
@@ -57,7 +59,9 @@ def _encode(value: Any, place: str, arrays: dict[str, Any]) -> Any:
     if type(value) is dict:
         if all(type(key) is str and not key.startswith("__") for key in value):
             return {key: _encode(inner, f"{place}[{key!r}]", arrays) for key, inner in value.items()}
-        pairs = [[_encode(k, f"a key of {place}", arrays), _encode(v, f"{place}[{k!r}]", arrays)] for k, v in value.items()]
+        pairs = [
+            [_encode(k, f"a key of {place}", arrays), _encode(v, f"{place}[{k!r}]", arrays)] for k, v in value.items()
+        ]
         return {_PAIRS: pairs}
     if isinstance(value, (np.ndarray, np.generic)) and np.asarray(value).dtype.kind not in "OU":
         array = np.asarray(value)

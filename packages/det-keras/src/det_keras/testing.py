@@ -61,8 +61,7 @@ class OneVarTrial(TFKerasTrial):
         return model
 
     def build_training_data_loader(self) -> Any:
-        size = self.settings.global_batch_size
-        xs = [self.settings.x(batch) for batch in range(self.settings.batches_per_epoch) for _ in range(size)]
+        xs = [x for batch in range(self.settings.batches_per_epoch) for x in self.settings.records(batch)]
         return self.data(np.array(xs, dtype="float32").reshape(-1, 1))
 
     def build_validation_data_loader(self) -> Any:

@@ -42,12 +42,16 @@ def read_weights(model: Any, directory: Path) -> None:
         model.load_weights(str(file))
     except (ValueError, KeyError, TypeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise TrialError(f"the checkpoint does not fit the trial's model: {lines[0] if lines else type(error).__name__}") from error
+        raise TrialError(
+            f"the checkpoint does not fit the trial's model: {lines[0] if lines else type(error).__name__}"
+        ) from error
 
 
 def weights_file(directory: Path) -> Path:
     """Return the file of the weights. Raises CheckpointError where there is none."""
     file = next((directory / name for name in (MODEL, WEIGHTS) if (directory / name).exists()), None)
     if file is None:
-        raise CheckpointError(f"{directory} holds neither {MODEL} nor {WEIGHTS}; name the directory of a checkpoint of a TFKerasTrial")
+        raise CheckpointError(
+            f"{directory} holds neither {MODEL} nor {WEIGHTS}; name the directory of a checkpoint of a TFKerasTrial"
+        )
     return file

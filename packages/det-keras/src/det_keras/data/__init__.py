@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ._cache import CachedDataset, Share
 from ._feed import BatchError, Feed, Reading
 from ._input import InputData, make_feed
 from ._sequence import SequenceAdapter
 
-__all__ = ["BatchError", "Feed", "InputData", "Reading", "SequenceAdapter", "make_feed"]
+__all__ = ["BatchError", "CachedDataset", "Feed", "InputData", "Reading", "SequenceAdapter", "Share", "make_feed"]

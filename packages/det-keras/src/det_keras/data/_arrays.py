@@ -25,7 +25,9 @@ class ArrayFeed(Feed):
         if len(data) not in (2, 3):
             raise TrialError(f"{name} returned a tuple of {len(data)}; return (x, y) or (x, y, sample_weights)")
         if reading.batch_size is None:
-            raise TrialError(f"{name} returned arrays, but nothing says how to batch them; set the hyperparameter global_batch_size")
+            raise TrialError(
+                f"{name} returned arrays, but nothing says how to batch them; set the hyperparameter global_batch_size"
+            )
         self._reading, self._batch = reading, reading.batch_size
         with tf.device("cpu"):
             self._tensors = tuple(_tensors(part, f"{_PARTS[i]} of {name}") for i, part in enumerate(data))
@@ -94,5 +96,7 @@ def _length(parts: tuple[Any, ...], name: str) -> int:
     lengths = {int(tensor.shape[0]): _PARTS[i] for i, part in enumerate(parts) for tensor in tf.nest.flatten(part)}
     if len(lengths) != 1:
         found = ", ".join(f"{part} {length}" for length, part in lengths.items())
-        raise TrialError(f"the arrays that {name} returned differ in length: {found} records; give one of each for every record")
+        raise TrialError(
+            f"the arrays that {name} returned differ in length: {found} records; give one of each for every record"
+        )
     return next(iter(lengths))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from det_core import DetError, TrialError
+from det_core import TrialError
 
 from ..versions import keras
 from ._feed import BatchError, Feed, Reading
@@ -25,7 +25,7 @@ class SequenceAdapter:
     def __init__(
         self, sequence: Any, use_multiprocessing: bool = False, workers: int = 1, max_queue_size: int = 10
     ) -> None:
-        if not (hasattr(sequence, "__getitem__") and hasattr(sequence, "__len__")):
+        if not hasattr(sequence, "__getitem__"):
             raise TrialError(f"SequenceAdapter got {type(sequence).__name__}; give a keras.utils.Sequence")
         for name, value in (("workers", workers), ("max_queue_size", max_queue_size)):
             if isinstance(value, bool) or not isinstance(value, int) or value < (name == "max_queue_size"):
@@ -52,14 +52,17 @@ class SequenceFeed(Feed):
         self._seeded = SeededReading(reading.seed)
         self._length = _length(adapter.sequence, name)
         if self._length < reading.size:
-            raise TrialError(f"{name} returned a sequence of {self._length} batches; give one at least for each of {reading.size} ranks")
+            raise TrialError(
+                f"{name} returned a sequence of {self._length} batches; give one at least for each of {reading.size} ranks"
+            )
         self._turns = _overrides(adapter.sequence, "on_epoch_end") or _overrides(adapter.sequence, "on_epoch_begin")
         self._turned = 0
         self._readers: list[Reader] = []
         self._failure: BaseException | None = None
+        self._spec: Any = None
         with self._seeded.at(reading.seed, _VALIDATION):
             first = [self._checked(self._sequence[index]) for index in range(min(2, self._length))]
-        self._spec = _spec(first)
+        self._spec = _spec(first, name)
 
     @property
     def batches_per_epoch(self) -> int:
@@ -97,7 +100,9 @@ class SequenceFeed(Feed):
         size, rank = self._reading.size, self._reading.rank
         while True:
             self._turn_to(epoch)
-            order = permutation(self._length, self._reading.seed, epoch) if self._reading.shuffle else range(self._length)
+            order = (
+                permutation(self._length, self._reading.seed, epoch) if self._reading.shuffle else range(self._length)
+            )
             mine = [int(order[batch * size + rank]) for batch in range(at, self.batches_per_epoch)]
             number = (epoch * self.batches_per_epoch + at) * size + rank
             yield from self._read(mine, [(_BATCH, number + i * size) for i in range(len(mine))])
@@ -143,14 +148,21 @@ class SequenceFeed(Feed):
                 f"the sequence that {self._name} returned has an item that is {what}; let its items be (inputs, targets) or "
                 "(inputs, targets, sample_weights)"
             )
-        return tuple(_plain(part) for part in item if part is not None)
+        plain = tuple(_plain(part) for part in item if part is not None)
+        if self._spec is not None and not _same_structure(plain, self._spec):
+            raise BatchError(
+                f"the items of the sequence that {self._name} returned differ in their parts; let all have the same"
+            )
+        return plain
 
 
 def _length(sequence: Any, name: str) -> int:
     try:
         length = len(sequence)
     except (TypeError, NotImplementedError, AttributeError) as error:
-        raise TrialError(f"{name} returned a sequence without a length; define __len__(self) on {type(sequence).__name__}") from error
+        raise TrialError(
+            f"{name} returned a sequence without a length; define __len__(self) on {type(sequence).__name__}"
+        ) from error
     if not isinstance(length, int) or length < 1:
         raise TrialError(f"{name} returned a sequence of {length} batches; give it one at least")
     return length
@@ -172,14 +184,29 @@ def _plain(part: Any) -> Any:
     return array.astype(keras.backend.floatx(), copy=False) if array.dtype.kind == "f" else array
 
 
-def _spec(items: list[Any]) -> Any:
+def _same_structure(item: Any, spec: Any) -> bool:
+    try:
+        tf.nest.assert_same_structure(item, spec)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _spec(items: list[Any], name: str) -> Any:
     """Return what TensorFlow must know of items: their types, and the sizes that they have in common but for the batch's."""
+    if not all(_same_structure(item, items[0]) for item in items):
+        raise BatchError(f"the items of the sequence that {name} returned differ in their parts; let all have the same")
 
     def common(*arrays: Any) -> Any:
         ranks = {array.ndim for array in arrays}
         if ranks == {0} or len(ranks) > 1:
-            raise DetError("items of a sequence differ in their number of axes; let each hold arrays of records")
-        sizes = [size if len({array.shape[axis] for array in arrays}) == 1 else None for axis, size in enumerate(arrays[0].shape)]
+            raise BatchError(
+                f"the items of the sequence that {name} returned hold numbers, or arrays of different axes; let each hold arrays of records"
+            )
+        sizes = [
+            size if len({array.shape[axis] for array in arrays}) == 1 else None
+            for axis, size in enumerate(arrays[0].shape)
+        ]
         return tf.TensorSpec([None, *sizes[1:]], arrays[0].dtype)
 
     return tf.nest.map_structure(common, *items)

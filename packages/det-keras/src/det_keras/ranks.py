@@ -1,0 +1,56 @@
+"""The ranks of a run: they meet, begin with the same weights, and each draws random numbers of its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from det_core import DistributedContext, PluginError, RunInfo
+
+from .backends import KerasBackend
+
+
+def join_ranks(run: RunInfo) -> KerasBackend | None:
+    """Meet the other ranks of a run; returns None where there is one only.
+
+    Raises PluginError where the run's backend is of a plugin that knows nothing of TensorFlow's tensors.
+    """
+    if run.distributed.size == 1:
+        return None
+    kind = run.backend.load() if run.backend is not None else None
+    if kind is None or not issubclass(kind, KerasBackend):
+        name = run.backend.name if run.backend is not None else "none"
+        raise PluginError(
+            f"the backend {name!r} cannot reduce Keras's gradients; derive it from det_keras.backends.KerasBackend, or set "
+            "distributed.backend to native"
+        )
+    backend = kind.join(run.distributed, run.config.optimizations)
+    backend.init()
+    return backend
+
+
+def without_xla(model: Any) -> None:
+    """Compile a model's steps without XLA, which has no kernels for what the ranks exchange, and say so."""
+    if model.jit_compile:
+        model.jit_compile = False
+        if _asked_for_xla(model):
+            warnings.warn(
+                "the model is compiled with jit_compile=True, but XLA cannot exchange gradients between ranks; it is off in this run",
+                stacklevel=2,
+            )
+
+
+def _asked_for_xla(model: Any) -> bool:
+    """Keras 3 decides by itself where nobody asked."""
+    config = getattr(model, "_compile_config", None)
+    asked = getattr(config, "config", {}).get("jit_compile") if config is not None else None
+    return asked is True
+
+
+def spread(variables: Sequence[Any], distributed: DistributedContext) -> None:
+    """Give variables the chief's values on every rank."""
+    mine = [variable.numpy() for variable in variables] if distributed.rank == 0 else None
+    for variable, value in zip(variables, distributed.broadcast(mine), strict=True):
+        if distributed.rank:
+            variable.assign(value)

@@ -1,0 +1,178 @@
+"""The five types of data, and the ways to read them: the same losses, and an exact resume, for each."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from det_core import At, Every, Schedule
+from det_core.testing import OneVar
+from det_keras import SequenceAdapter
+from det_keras.testing import OneVarTrial
+from det_keras.versions import KERAS_3, keras
+
+
+class Items(keras.utils.Sequence):
+    """Batches of x, with x for labels; it counts what it is asked for."""
+
+    def __init__(self, x: Any, size: int) -> None:
+        super().__init__()
+        self.x, self.size, self.asked = x, size, []
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.x) / self.size)
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        part = self.x[index * self.size : (index + 1) * self.size]
+        return part, part
+
+
+class Weighted(OneVarTrial):
+    def data(self, x: Any) -> Any:
+        return x, x, np.ones(len(x))
+
+
+class Pipeline(OneVarTrial):
+    def data(self, x: Any) -> Any:
+        size = self.context.get_per_slot_batch_size()
+        dataset = self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices((x, x))).batch(size)
+        return dataset.shuffle(100) if self.settings.shuffle else dataset
+
+
+class OfSequence(OneVarTrial):
+    def data(self, x: Any) -> Any:
+        self.items = Items(x, self.context.get_per_slot_batch_size())
+        return self.items
+
+
+class OfAdaptedSequence(OneVarTrial):
+    def data(self, x: Any) -> Any:
+        return SequenceAdapter(Items(x, self.context.get_per_slot_batch_size()), workers=2, max_queue_size=3)
+
+
+class OfProcesses(OneVarTrial):
+    def data(self, x: Any) -> Any:
+        items = Items(x, self.context.get_per_slot_batch_size())
+        return SequenceAdapter(items, use_multiprocessing=True, workers=2)
+
+
+class Cached(OneVarTrial):
+    def data(self, x: Any) -> Any:
+        @self.context.experimental.cache_train_dataset(
+            "onevar", "1", shuffle=self.settings.shuffle, directory=self.context.run.tensorboard_dir
+        )
+        def make() -> Any:
+            return tf.data.Dataset.from_tensor_slices((x, x))
+
+        return make().batch(self.context.get_per_slot_batch_size())
+
+
+class Executions(OneVarTrial):
+    """Up to 4 batches in one go."""
+
+    steps_per_execution = 4
+
+
+class EagerExecutions(OneVarTrial):
+    steps_per_execution = 4
+
+    def build_model(self) -> Any:
+        model = super().build_model()
+        model.run_eagerly = True
+        return model
+
+
+class Compiled(OneVarTrial):
+    """Through XLA, several batches in one go."""
+
+    def build_model(self) -> Any:
+        model = super().build_model()
+        model.compile(keras.optimizers.SGD(self.settings.lr), "mse", steps_per_execution=3, jit_compile=True)
+        return model
+
+
+KINDS = [Weighted, Pipeline, OfSequence, OfAdaptedSequence, OfProcesses, Cached, Executions, EagerExecutions, Compiled]
+kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+@kinds
+def test_a_report_is_the_mean_over_its_batches(runs: Any, kind: type) -> None:
+    result, model = runs(kind)(12, schedule=Schedule(report=Every(5), validate=Every(7), policy="none")), OneVar()
+    ends = [(0, 5), (5, 7), (7, 10), (10, 12)]
+    means = {end: sum(model.loss(n) for n in range(begin, end)) / (end - begin) for begin, end in ends}
+    assert result.losses == pytest.approx(means, rel=1e-4)
+    assert result.weight == pytest.approx(model.weight(12), rel=1e-4)
+
+
+@kinds
+@pytest.mark.parametrize("at", [4, 5, 7])
+def test_a_run_resumes_exactly(runs: Any, kind: type, at: int) -> None:
+    run = runs(kind)
+    schedule = Schedule(report=Every(3), checkpoint=At({at}), policy="none")
+    whole = run(12, schedule=schedule, noise=0.5, shuffle=True)
+    second = run(12, schedule=schedule, noise=0.5, shuffle=True, checkpoint=whole.checkpoints[at])
+    assert second.losses == {batches: loss for batches, loss in whole.losses.items() if batches > at}
+    assert second.weight == whole.weight
+
+
+class Random(OfSequence):
+    """Items that are random, of a sequence that changes at the end of each epoch."""
+
+    def data(self, x: Any) -> Any:
+        class Items2(Items):
+            def __getitem__(self, index: int) -> Any:
+                x, y = super().__getitem__(index)
+                return x * np.random.uniform(0.9, 1.1), y
+
+            def on_epoch_end(self) -> None:
+                self.x = np.random.permutation(self.x)
+
+        return SequenceAdapter(Items2(x, 2), use_multiprocessing=self.processes, workers=1 + self.processes)
+
+    processes = False
+
+
+class RandomInProcesses(Random):
+    processes = True
+
+
+@pytest.mark.parametrize("kind", [Random, RandomInProcesses])
+def test_what_a_sequence_draws_is_the_same_when_it_is_read_again(runs: Any, kind: type) -> None:
+    run = runs(kind)
+    schedule = Schedule(report=Every(1), checkpoint=At({7}), policy="none")
+    whole = run(12, schedule=schedule)
+    second = run(12, schedule=schedule, checkpoint=whole.checkpoints[7])
+    assert second.losses == {batches: loss for batches, loss in whole.losses.items() if batches > 7}
+
+
+def test_processes_and_the_training_process_draw_the_same(runs: Any) -> None:
+    assert runs(Random)(7).losses == runs(RandomInProcesses)(7).losses
+
+
+def test_what_a_run_has_trained_is_not_read_again(runs: Any) -> None:
+    class Watched(OfSequence):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            trials.append(self)
+
+    trials: list[Any] = []
+    run = runs(Watched)
+    whole = run(18, batches_per_epoch=20)
+    run(19, batches_per_epoch=20, checkpoint=whole.checkpoints[18])
+    assert set(trials[1].items.asked) - {0, 1} <= {18, 19}  # 0 and 1 tell what items look like
+
+
+@pytest.mark.skipif(not KERAS_3, reason="Keras 2's sequences have no settings of their own")
+def test_a_pydatasets_own_settings_are_kept(runs: Any) -> None:
+    class Own(OneVarTrial):
+        def data(self, x: Any) -> Any:
+            items = Items(x, 2)
+            items.workers = 2
+            return items
+
+    assert runs(Own)(6).losses == runs(OneVarTrial)(6).losses
