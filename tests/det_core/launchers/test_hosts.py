@@ -154,6 +154,44 @@ def test_ports_are_those_that_were_asked_for(launch, hosts):
     assert f'"worker": ["{a}:29400", "{b}:29400", "{b}:29401"]' in done.stdout
 
 
+SCRIPT = """
+import os
+from det_core import DistributedContext, core
+
+with DistributedContext.from_socket() as ranks, core.init(distributed=ranks) as context:
+    print("rank", ranks.rank, "on", ranks.cross_rank, "in", os.stat("/proc/self/ns/net").st_ino, flush=True)
+    if ranks.rank == 0:
+        context.train.report_validation_metrics(1, {"error": 0.5})
+    ranks.barrier()
+"""
+
+
+def test_a_script_under_det_run_starts_its_ranks_on_the_hosts_of_its_configuration(det, hosts):
+    one, two = hosts.names
+    det.cwd.joinpath("train.py").write_text(SCRIPT)
+    det.cwd.joinpath("const.yaml").write_text(
+        "entrypoint: python3 -m det_core.launch.socket python3 train.py\n"
+        "resources: {slots_per_trial: 3}\n"
+        f"distributed: {{hosts: ['{one}:2', '{two}']}}\n"
+        "max_restarts: 0\n"
+        "searcher: {name: single, metric: error}\n"
+    )
+    process = subprocess.Popen(
+        ["ip", "netns", "exec", one, *det.argv(["run", "const.yaml"])],
+        cwd=det.cwd,
+        env=det.env({"DET_AGENT": hosts.agent}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    det.started.append(process)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    lines = [line.partition("] rank ")[2].split() for line in det("logs", "1").stdout.splitlines() if "] rank " in line]
+    assert sorted(words[:3] for words in lines) == [["0", "on", "0"], ["1", "on", "0"], ["2", "on", "1"]]
+    assert len({words[-1] for words in lines}) == 2
+
+
 # Without namespaces
 
 

@@ -14,7 +14,7 @@ from ..errors import DetError
 from ._settings import Settings
 
 if TYPE_CHECKING:
-    from ..launchers import Launcher
+    from ..launchers import Host, Launcher
 
 _NAME = "det_core.launcher"
 
@@ -34,9 +34,13 @@ class _NameFirst(click.Command):
 @click.command(cls=_NameFirst, context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("-np", "ranks", type=click.IntRange(min=1), help="How many ranks; by default one for each slot or GPU.")
-@click.option("--hosts", metavar="H1:N,H2:N", help="Hosts, each with its number of ranks, which together are as many.")
 @click.option(
-    "--agent", metavar="COMMAND", help="How to run a command on {host}. Default: ssh -o BatchMode=yes {host}."
+    "--hosts", metavar="H1:N,H2:N", help="Hosts, each with its number of ranks; in a run those of distributed.hosts."
+)
+@click.option(
+    "--agent",
+    metavar="COMMAND",
+    help="How to run a command on {host}; by default $DET_AGENT, else ssh -o BatchMode=yes {host}.",
 )
 @click.option("--chief-ip", metavar="ADDRESS", help="The address of the first host, as the others reach it.")
 @click.option(
@@ -78,7 +82,7 @@ def launch(
     When one fails, the others are ended within seconds, and its status is this one's. Ctrl-C is passed on once; a second one
     kills. In an entrypoint: python3 -m det_core.launch.torch_distributed COMMAND, and so on.
     """
-    from ..launchers._hosts import SSH, parse_hosts, this_host
+    from ..launchers._hosts import SSH
     from ..launchers._job import Job, become
     from ..launchers._plan import Plan
 
@@ -86,13 +90,13 @@ def launch(
     environ = settings.environ
     launcher = _launcher(settings, context.meta[_NAME])
     _must_not_be_a_rank(environ)
-    on = parse_hosts(hosts) if hosts else this_host(ranks or _slots(environ))
+    on = _hosts(hosts, ranks, environ)
     plan = Plan(
         argv=_argv(command, trial, environ),
         hosts=on,
         environ=environ,
         cwd=Path.cwd(),
-        agent=agent or SSH,
+        agent=agent or environ.get("DET_AGENT") or SSH,
         chief_ip=chief_ip,
         port=port,
         start_timeout=start_timeout,
@@ -120,6 +124,21 @@ def _must_not_be_a_rank(environ: Mapping[str, str]) -> None:
         raise DetError(
             f"this process is rank {environ['DET_RANK']} of {environ['DET_SIZE']} already; launch once, around the whole command"
         )
+
+
+def _hosts(given: str | None, ranks: int | None, environ: Mapping[str, str]) -> list[Host]:
+    """Return the hosts that are given, else those of the run's configuration, else this one with as many ranks as asked for."""
+    from ..environ import WorkerEnv
+    from ..launchers._hosts import parse_hosts, this_host
+
+    if given:
+        return parse_hosts(given)
+    run = WorkerEnv.read(environ) if ranks is None else None
+    if run is not None and run.config.distributed.hosts:
+        from ..experiment._hosts import hosts_of
+
+        return hosts_of(run.config)
+    return this_host(ranks or _slots(environ))
 
 
 def _slots(environ: Mapping[str, str]) -> int:
