@@ -42,9 +42,9 @@ MODEL = """
             self.data, self.pause = data, pause
         def __getattr__(self, name):
             return getattr(self.data, name)
-        def x(self, batch):
+        def records(self, batch):
             time.sleep(self.pause)
-            return self.data.x(batch)
+            return self.data.records(batch)
 """
 HEAD = """
 name: search

@@ -47,11 +47,11 @@ class Slow:
         self.data, self.rank = data, rank
     def __getattr__(self, name):
         return getattr(self.data, name)
-    def x(self, batch):
+    def records(self, batch):
         time.sleep(float(os.environ.get("PAUSE", "0")))
         if os.environ.get("FAILS") == f"{self.rank}/{batch}":
             raise RuntimeError("a rank's own mistake")
-        return self.data.x(batch)
+        return self.data.records(batch)
 """
 
 

@@ -147,7 +147,9 @@ def network() -> Iterator[list[str]]:
 def hosts(network) -> Iterator[Hosts]:
     found = Hosts(network)
     yield found
-    left = found.processes()
+    deadline = time.monotonic() + 5
+    while (left := found.processes()) and time.monotonic() < deadline:
+        time.sleep(0.05)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert left == []

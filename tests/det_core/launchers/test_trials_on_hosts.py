@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +21,7 @@ scheduling_unit: 10
 min_checkpoint_period: {batches: 20}
 resources: {slots_per_trial: SLOTS}
 distributed: {hosts: [HOSTS]}
-hyperparameters: {lr: 0.001, noise: 0.5}
+hyperparameters: {lr: 0.001, noise: 0.5, global_batch_size: 6}
 searcher: {name: single, metric: val_loss, max_length: {batches: LENGTH}}
 """
 MODEL = """
@@ -40,9 +41,9 @@ class Slow:
         self.data = data
     def __getattr__(self, name):
         return getattr(self.data, name)
-    def x(self, batch):
+    def records(self, batch):
         time.sleep(float(os.environ.get("PAUSE", "0")))
-        return self.data.x(batch)
+        return self.data.records(batch)
 """
 
 
@@ -109,7 +110,7 @@ def test_a_trial_trains_on_two_hosts(project) -> None:
 
 
 def test_a_pause_reaches_both_hosts_and_the_result_is_that_of_an_undisturbed_run(project, wait_until) -> None:
-    project.write(120, 2, *project.hosts.names)
+    project.write(500, 2, *project.hosts.names)
     project.run("run", "const.yaml")
     driver = project.start("run", "const.yaml", PAUSE="0.02")
     wait_until(lambda: len(project.det.json("list")) == 2 and len(project.det.metrics(2)) > 1, "some training", 60)
@@ -135,7 +136,8 @@ def worker_on(host: str) -> int:
     listed = subprocess.run(
         ["ip", "netns", "pids", host], capture_output=True, text=True, check=True, timeout=20
     ).stdout
-    [pid] = [int(p) for p in listed.split() if b"det_core.worker" in open(f"/proc/{p}/cmdline", "rb").read()]
+    found = [Path("/proc", pid, "cmdline").read_bytes() for pid in listed.split()]
+    [pid] = [int(pid) for pid, words in zip(listed.split(), found, strict=True) if b"det_core.worker" in words]
     return pid
 
 

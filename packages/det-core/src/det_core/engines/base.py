@@ -16,7 +16,8 @@ class RunSpec:
     `entrypoint` is `module:Class` for a trial class, a shell line, or an argv. `variables` are added to the environment.
     `ranks` holds, for each process, what its environment has beside that. The output of the process k goes to
     `log_dir/rank-k.log`. `warm` names the frameworks that the code imports, where the run may be a fork of a
-    process that has imported them; None where it has to be a new interpreter.
+    process that has imported them; None where it has to be a new interpreter. `hosts` names the machines of the ranks, as
+    `det launch --hosts` takes them, and `agent` the command that reaches them; none means this machine.
     """
 
     run_id: int
@@ -27,6 +28,8 @@ class RunSpec:
     variables: Mapping[str, str]
     ranks: tuple[Mapping[str, str], ...] = ({},)
     warm: tuple[str, ...] | None = None
+    hosts: str = ""
+    agent: str = ""
 
 
 class Ended(Protocol):

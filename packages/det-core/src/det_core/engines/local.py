@@ -102,7 +102,10 @@ def command(spec: RunSpec, guard: int) -> list[str]:
 
     `-P` keeps the user's modules from taking the names of those that det imports, such as `queue`.
     """
-    if spec.trial_class:
+    if spec.hosts:
+        launch = ["launch", "socket", "--hosts", spec.hosts, "--agent", spec.agent, "--trial", str(spec.entrypoint)]
+        argv = [sys.executable, "-P", "-m", "det_core.cli", *launch]
+    elif spec.trial_class:
         argv = [sys.executable, "-P", "-m", "det_core.worker", str(spec.entrypoint)]
     else:
         script = spec.entrypoint if isinstance(spec.entrypoint, str) else shlex.join(spec.entrypoint)

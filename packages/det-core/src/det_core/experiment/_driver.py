@@ -27,6 +27,7 @@ from . import _events as events
 from ._abandon import abandon
 from ._answers import answer
 from ._collect import collect_garbage
+from ._hosts import driver_address, hosts_of
 from ._recover import adopt_spooled, end_leftovers
 from ._settings import DriverSettings
 from ._settle import Failures, Settle, exit_status
@@ -105,7 +106,9 @@ class Driver:
             self._state = State(self._store, self._id, self._plugins)
         code_dir = self._store.code_dir(self._id)
         self._warm = warm_frameworks(self._state.config, self._settings, self._plugins, code_dir)
-        each, total = self._state.config.resources.slots_per_trial, self._settings.slots
+        self._hosts = hosts_of(self._state.config)
+        each = self._state.config.resources.slots_per_trial
+        total = each if self._hosts else self._settings.slots
         self._turns = Turns(self._store, self._id, self._state.queue, each=each, total=total)
         self._settle = Settle(self._state, self.failures, lambda: self._wish, self._block)
         if not self._state.search.plans:
@@ -119,7 +122,7 @@ class Driver:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        server = wire.Server(self._key, on_connect=self._serve)
+        server = wire.Server(self._key, on_connect=self._serve, host=driver_address(self._hosts))
         self._address = server.address
         try:
             yield
@@ -188,6 +191,7 @@ class Driver:
         self._by_run[run.id] = live
         variables = run_variables(self._state, self._settings, live, row, self._address, self._key)
         assert live.active is not None
+        live.active.launched = bool(self._hosts)
         self.engine.start(run_spec(self._state, self._settings, live.active, variables, self._warm))
         self._state.observe("det_run_started", trial=row, run=run)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from ..config import ExperimentConfig
 from ..errors import DetError
+from ._hosts import hosts_of
 from ._settings import DriverSettings
 
 
 def check_slots(config: ExperimentConfig, settings: DriverSettings) -> None:
     """Raise DetError where a trial needs more slots than there are: it would wait for ever."""
+    if hosts_of(config):
+        return
     wanted, there = config.resources.slots_per_trial, settings.slots
     if wanted > max(there, 1):
         kind = "GPUs" if settings.gpus else "CPU slots and no GPU"

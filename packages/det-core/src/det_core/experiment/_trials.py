@@ -19,6 +19,7 @@ class Active:
     """A run that is executing.
 
     `meeting` is where its ranks meet, once the chief has said so, and `waiting` the connections of those that asked before.
+    `launched` says that the engine's process is not a rank, but the launcher of ranks on several hosts.
     """
 
     run: Run
@@ -32,6 +33,7 @@ class Active:
     validated_at: int = -1
     meeting: tuple[str, int] | None = None
     waiting: list[wire.Connection] = field(default_factory=list)
+    launched: bool = False
     spoken: set[int] = field(default_factory=set)
 
     @property
@@ -47,7 +49,7 @@ class Active:
 
     def ended(self, rank: int, status: int) -> None:
         """Take the status of the process that failed first: one that was killed had no last word, and is the others' cause."""
-        if not self.several or status == 0 or rank in self.spoken or self.outcome in GOOD:
+        if not self.several or self.launched or status == 0 or rank in self.spoken or self.outcome in GOOD:
             return
         if self.outcome in (None, Outcome.PEER_LOST) or status == -signal.SIGKILL:
             how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"

@@ -10,6 +10,7 @@ from ..distributed import LOOPBACK
 from ..engines import RunSpec
 from ..environ import WorkerEnv
 from ..store import Trial
+from ._hosts import hosts_of
 from ._settings import DriverSettings
 from ._state import State
 from ._trials import Active, Live
@@ -50,11 +51,14 @@ def run_spec(
 ) -> RunSpec:
     """Return a run as engines take it."""
     entrypoint = state.config.entrypoint or ""
+    hosts = hosts_of(state.config) if state.trial_class else []
     return RunSpec(
         run_id=active.run.id,
         entrypoint=entrypoint if isinstance(entrypoint, str) else tuple(entrypoint),
         trial_class=state.trial_class,
-        ranks=_ranks(settings, active.lease.slots) if state.trial_class else ({},),
+        ranks=_ranks(settings, active.lease.slots) if state.trial_class and not hosts else ({},),
+        hosts=",".join(f"{host.name}:{host.slots}" for host in hosts),
+        agent=settings.agent,
         code_dir=state.store.code_dir(state.id),
         log_dir=active.run.log_dir,
         variables=variables,

@@ -7,7 +7,21 @@ told what to do over its standard input, and ends them when that closes: so they
 from __future__ import annotations
 
 from ._group import Command, Exit, Group
+from ._hosts import SSH, Host, address_of_this, addresses, parse_hosts
 from ._network import interface_towards
 from .base import Launcher, Layout, Place
 
-__all__ = ["Command", "Exit", "Group", "Launcher", "Layout", "Place", "interface_towards"]
+__all__ = [
+    "SSH",
+    "Command",
+    "Exit",
+    "Group",
+    "Host",
+    "Launcher",
+    "Layout",
+    "Place",
+    "address_of_this",
+    "addresses",
+    "interface_towards",
+    "parse_hosts",
+]
