@@ -36,6 +36,7 @@ def drive(
     plugins.register(screen, "det-view")
     with screen, _signals(driver, experiment):
         state = _run(driver)
+    settings.observers.settle(plugins)
     with settings.reader() as store:
         result = _result(store, settings, experiment)
     _complain(driver, experiment)

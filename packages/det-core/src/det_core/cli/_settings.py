@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ..experiment import DriverSettings
     from ..plugins import Plugins
     from ..store import Store
+    from ._observers import ObserverNotes
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,13 @@ class Settings:
     def plugins(self) -> Plugins:
         from ..plugins import Plugins
 
-        return Plugins.installed(strict=self.strict, trace=self.trace)
+        return Plugins.installed(strict=self.strict, trace=self.trace, failed=self.observers.note)
+
+    @cached_property
+    def observers(self) -> ObserverNotes:
+        from ._observers import ObserverNotes
+
+        return ObserverNotes(self.home)
 
     def driver(self, engine: str = "local") -> DriverSettings:
         from ..experiment import DriverSettings

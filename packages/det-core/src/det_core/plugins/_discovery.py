@@ -24,8 +24,8 @@ class Found:
 
 
 def discover() -> Iterator[Found]:
-    """Find the entry points of every installed distribution."""
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
+    """Find the entry points of every installed distribution, in an order that does not depend on the file system."""
+    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: (entry.name, entry.value)):
         distribution = entry.dist
         if distribution is None:
             yield Found(entry=entry, distribution="unknown", version="")

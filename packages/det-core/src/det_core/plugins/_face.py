@@ -15,7 +15,8 @@ from ..adapter import Build
 from ..errors import PluginError
 from ._build import AsBuilt, BuildHooks
 from ._discovery import Found, check_core, discover
-from ._records import Lookup, R, check_records, imports_of
+from ._implementations import check_implementations
+from ._records import Lookup, R, check_records, imports_of, records_of
 
 BUILTIN = "det-core"
 
@@ -98,6 +99,7 @@ class Plugins:
         give, yields what is not a record, or registers a name that is taken.
         """
         try:
+            check_implementations(self._pm, plugin, name)
             self._pm.register(plugin, name=name)
             self._pm.check_pending()
             check_records(self._pm, name)
@@ -147,6 +149,10 @@ class Plugins:
 
     def frameworks(self) -> dict[str, records.Framework]:
         return self._records("framework", self._pm.hook.det_frameworks)
+
+    def frameworks_of(self, plugin: str) -> list[records.Framework]:
+        """Return the frameworks that one plugin registers."""
+        return records_of(self._pm, plugin, "det_frameworks")
 
     def backends(self) -> list[records.BackendRecord]:
         """All backends; a name may serve several frameworks, once each."""

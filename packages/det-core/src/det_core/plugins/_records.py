@@ -68,17 +68,20 @@ def yielded(implementation: pluggy.HookImpl, hook: str, kind: type[Any]) -> list
     return records
 
 
+def records_of(pm: pluggy.PluginManager, plugin: str, hook: str) -> list[Any]:
+    """Return what one plugin yields from one hook."""
+    caller: pluggy.HookCaller = getattr(pm.hook, hook)
+    implementations = [each for each in caller.get_hookimpls() if each.plugin_name == plugin]
+    return [record for each in implementations for record in yielded(each, hook, KINDS[hook])]
+
+
 def imports_of(pm: pluggy.PluginManager, plugin: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield what the records of a plugin are, in words, each with the call that imports what is behind it."""
-    for hook, kind in KINDS.items():
-        caller: pluggy.HookCaller = getattr(pm.hook, hook)
-        for implementation in caller.get_hookimpls():
-            if implementation.plugin_name != plugin:
-                continue
-            for record in yielded(implementation, hook, kind):
-                load = getattr(record, "load", None) or getattr(record, "config", None)
-                if load is not None and (not isinstance(record, records.BackendRecord) or record.available()):
-                    yield f"{what(hook)} {record.name!r}", load
+    for hook in KINDS:
+        for record in records_of(pm, plugin, hook):
+            load = getattr(record, "load", None) or getattr(record, "config", None)
+            if load is not None and (not isinstance(record, records.BackendRecord) or record.available()):
+                yield f"{what(hook)} {record.name!r}", load
 
 
 def what(hook: str) -> str:
