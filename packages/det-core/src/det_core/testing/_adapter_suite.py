@@ -19,6 +19,7 @@ from ..records import Framework
 from ..schedule import At, Every, Schedule
 from ._leftovers import leftovers
 from ._onevar import OneVar
+from ._public_names import private_imports
 from ._ranks_suite import RanksSuite
 from ._runs import EACH_BATCH, Run, Runs
 from ._weight import heavy_modules, hooks_of, imported_by
@@ -232,6 +233,10 @@ class AdapterSuite(RanksSuite):
     def test_hooks_import_no_framework(self, framework: Framework, hooks: str) -> None:
         """Importing them, in a process of its own, imports neither the framework nor the adapter."""
         assert imported_by(hooks) & heavy_modules(framework) == set()
+
+    def test_it_imports_public_names_of_core_only(self, framework: Framework) -> None:
+        """What begins with an underscore may be gone with the next version."""
+        assert private_imports(framework.load().__module__.partition(".")[0]) == []
 
     def test_close_leaves_no_thread_process_or_file_behind(
         self, run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
