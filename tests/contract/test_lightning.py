@@ -14,9 +14,10 @@ pytest.importorskip("lightning")
 
 class TestLightning(AdapterSuite):
     label = "lightning"
-    expected_failures: ClassVar[dict[str, str]] = {
-        "test_gradients_are_aggregated": "Lightning steps behind the last batch of an epoch too",
-    }
+    expected_failures: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("test_gradients_are_aggregated", "test_two_ranks_aggregate_gradients"),
+        "Lightning steps behind the last batch of an epoch too",
+    )
 
     @pytest.fixture
     def trial(self) -> type:

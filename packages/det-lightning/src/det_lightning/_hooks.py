@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
+from typing import Any
 
-from det_core import Adapter, Framework, hookimpl
+from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
+from det_core.horovod import available
 
 
 @hookimpl
@@ -15,12 +16,32 @@ def det_frameworks() -> Iterator[Framework]:
         trial="det_lightning:LightningAdapter",
         load=_load,
         requires=("lightning>=2.6,!=2.6.2,!=2.6.3,<2.7",),
-        capabilities=frozenset({"aggregation"}),
+        capabilities=frozenset({"aggregation", "ranks"}),
         loader="det_lightning.load_trial_from_checkpoint_path",
     )
 
 
-def _load() -> type[Adapter]:
+@hookimpl
+def det_backends() -> Iterator[BackendRecord]:
+    yield BackendRecord(
+        name="horovod", framework="lightning", priority=10, available=lambda: available("torch"), load=_load_horovod
+    )
+    yield BackendRecord(name="torch", framework="lightning", load=_load_native)
+
+
+def _load() -> type[Adapter[Any]]:
     from .adapter import TrainerAdapter
 
     return TrainerAdapter
+
+
+def _load_horovod() -> type[Backend]:
+    from det_torch.backends import HorovodBackend
+
+    return HorovodBackend
+
+
+def _load_native() -> type[Backend]:
+    from det_torch.backends import Native
+
+    return Native

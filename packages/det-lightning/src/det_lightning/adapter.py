@@ -13,8 +13,10 @@ import lightning.pytorch as pl
 import torch
 
 from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
+from det_torch.backends import TorchBackend
 from det_torch.data import seed_everything
 from det_torch.metrics import Numbers, mean_row
+from det_torch.ranks import join_ranks
 
 from . import snapshot
 from .conductor import Conductor, Pace
@@ -31,13 +33,13 @@ class TrainerAdapter(Adapter[LightningAdapter]):
 
     framework_version = str(pl.__version__)
 
-    def __init__(self, trial: LightningAdapter, run: RunInfo) -> None:
+    def __init__(self, trial: LightningAdapter, run: RunInfo, backend: TorchBackend | None = None) -> None:
         self.trial, self._run = trial, run
         self._numbers = Numbers()
         self._loop_pace = _LoopPace()
-        self._length: int | None | str = "unknown"
+        self._length: int | str | None = "unknown"
         self._batch_size: int | None = None
-        self._open = ExitStack()
+        self._open, self._last = ExitStack(), ExitStack()
         self._checkpoint = ""
         try:
             self._conductor = Conductor(
@@ -49,7 +51,7 @@ class TrainerAdapter(Adapter[LightningAdapter]):
                 build_validation=own(trial, "build_validation_data_loader"),
             )
             self._open.callback(self._conductor.close)
-            self._trainer = make_trainer(trial, run, self._conductor, self._open)
+            self._trainer = make_trainer(trial, run, self._conductor, backend)
             self._conductor.attach(self._trainer)
         except BaseException:
             self.close()
@@ -57,8 +59,14 @@ class TrainerAdapter(Adapter[LightningAdapter]):
 
     @classmethod
     def create(cls, trial: type[LightningAdapter], run: RunInfo) -> TrainerAdapter:
-        seed_everything(run.seed)
-        return cls(build_trial(trial, LightningTrialContext(run)), run)
+        with ExitStack() as stack:
+            backend = join_ranks(run)
+            if backend is not None:
+                stack.callback(backend.shutdown)
+            seed_everything(run.seed)
+            adapter = cls(build_trial(trial, LightningTrialContext(run)), run, backend)
+            adapter._last.push(stack.pop_all())
+            return adapter
 
     # Training
 
@@ -148,7 +156,8 @@ class TrainerAdapter(Adapter[LightningAdapter]):
             self._length, self._batch_size = feed.batches_per_epoch, feed.batch_size
 
     def close(self) -> None:
-        self._open.close()
+        with self._last, self._open:
+            pass
 
 
 class _LoopPace(Pace):

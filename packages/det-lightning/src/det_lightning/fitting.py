@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 
 from det_core import RunInfo, TrialError
+from det_torch.backends import TorchBackend
+from det_torch.device import choose_device
 
 from . import settings
 from .conductor import Conductor
+from .ranks import arguments
 from .trial import LightningAdapter
 
 _DEFAULTS: dict[str, Any] = {
@@ -35,7 +36,7 @@ class Trainer(pl.Trainer):
         return -(-self.expected_batches // self.accumulate_grad_batches)
 
 
-def make_trainer(trial: LightningAdapter, run: RunInfo, conductor: Conductor, opened: ExitStack) -> Trainer:
+def make_trainer(trial: LightningAdapter, run: RunInfo, conductor: Conductor, backend: TorchBackend | None) -> Trainer:
     """Return a Trainer that trains until it is stopped, and validates and saves only when it is asked to."""
     given = dict(trial.trainer_arguments)
     callbacks = [*_callbacks(given.pop("callbacks", None)), *_callbacks(trial.build_callbacks())]
@@ -51,7 +52,7 @@ def make_trainer(trial: LightningAdapter, run: RunInfo, conductor: Conductor, op
         "enable_checkpointing": False,
         "use_distributed_sampler": False,
         "accumulate_grad_batches": settings.accumulation(given, run.config),
-        **_place(given, run, opened),
+        **_place(given, run, backend),
     }
     precision = settings.precision(trial.precision, run.config)
     if precision is not None:
@@ -63,19 +64,17 @@ def make_trainer(trial: LightningAdapter, run: RunInfo, conductor: Conductor, op
     return Trainer(**chosen)
 
 
-def _place(given: Mapping[str, Any], run: RunInfo, opened: ExitStack) -> dict[str, Any]:
+def _place(given: Mapping[str, Any], run: RunInfo, backend: TorchBackend | None) -> dict[str, Any]:
     """Return the accelerator, devices and strategy of a run."""
-    if run.backend is not None:
-        from .ranks import place
-
-        return place(given, run, opened)
-    gpu = torch.cuda.is_available() and run.slots > 0
-    accelerator = given.get("accelerator") or ("gpu" if gpu else "cpu")
-    return {
-        "accelerator": "cpu" if accelerator == "auto" and not gpu else accelerator,
-        "devices": 1,
-        "strategy": "auto",
-    }
+    device = choose_device(run)
+    if backend is not None:
+        return arguments(given, run, backend, device)
+    own = given.get("accelerator")
+    return (
+        {"accelerator": "gpu" if device.type == "cuda" else "cpu"}
+        | ({"accelerator": own} if own not in (None, "auto") else {})
+        | {"devices": 1, "strategy": "auto"}
+    )
 
 
 def _callbacks(given: Any) -> list[pl.Callback]:

@@ -21,17 +21,19 @@ class StepMetrics:
 
     def __init__(self) -> None:
         self._seen: dict[str, Any] = {}
+        self._names: dict[str, str | None] = {}
 
     def __call__(self, trainer: pl.Trainer) -> dict[str, Any]:
         row: dict[str, Any] = {}
-        seen = self._seen
+        seen, names = self._seen, self._names
         for key, metric in trainer.fit_loop.epoch_loop._results.items():
-            meta = metric.meta
-            if meta.on_step:
+            if key not in names:
+                names[key] = _name(metric.meta, step=True) if metric.meta.on_step else None
+            name = names[key]
+            if name is not None:
                 value = metric._forward_cache
                 if value is not None and value is not seen.get(key):
-                    seen[key] = value
-                    row[_name(meta, step=True)] = value
+                    seen[key] = row[name] = value
         return row
 
 

@@ -22,12 +22,16 @@ class Source(_DataLoaderSource):
     def __init__(self, source: _DataLoaderSource, wrap: Callable[[Build], Any], build: Build | None) -> None:
         super().__init__(source.instance, source.name)
         self._wrap, self._build = wrap, build
+        self._known: tuple[Any, bool] | None = None
 
     def dataloader(self) -> Any:
         return self._wrap(self._build or super().dataloader)
 
     def is_defined(self) -> bool:
-        return self._build is not None or super().is_defined()
+        """Tell whether there is data. Lightning asks behind every batch, and looks up overridden methods each time."""
+        if self._known is None or self._known[0] is not self.instance:
+            self._known = (self.instance, self._build is not None or super().is_defined())
+        return self._known[1]
 
 
 def stand_between(

@@ -46,8 +46,7 @@ class OneVarTrial(LightningAdapter):
         super().__init__(context, lightning_module=OneVarModule(self.settings))
 
     def build_training_data_loader(self) -> Any:
-        size = self.settings.global_batch_size
-        xs = [self.settings.x(batch) for batch in range(self.settings.batches_per_epoch) for _ in range(size)]
+        xs = [x for batch in range(self.settings.batches_per_epoch) for x in self.settings.records(batch)]
         return DataLoader(Records(xs), batch_size=self.context.get_per_slot_batch_size(), shuffle=self.settings.shuffle)
 
     def build_validation_data_loader(self) -> Any:

@@ -58,8 +58,8 @@ class Returned:
         values = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         for name, value in values.items():
             if isinstance(name, str) and _is_number(value):
-                value = value.detach() if isinstance(value, torch.Tensor) else value
-                self._sums[name] = self._sums.get(name, 0) + value
+                plain = value.detach() if isinstance(value, torch.Tensor) else value
+                self._sums[name] = self._sums.get(name, 0) + plain
                 self._counts[name] = self._counts.get(name, 0) + 1
 
     def means(self) -> dict[str, Any]:

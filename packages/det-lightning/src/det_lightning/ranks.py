@@ -1,0 +1,85 @@
+"""Several ranks that det started, in Lightning's terms: its strategy, its environment, its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.environments import ClusterEnvironment
+from lightning.pytorch.strategies import DDPStrategy, Strategy, StrategyRegistry
+
+from det_core import Ranks, RunInfo, TrialError
+from det_torch.backends import Native, TorchBackend
+
+from .horovod import HorovodStrategy
+
+
+class RanksEnvironment(ClusterEnvironment):
+    """The place of this process among ranks that have met already: Lightning starts none, and opens no port."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__()
+        self._ranks = ranks
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    @property
+    def main_address(self) -> str:
+        raise RuntimeError("the ranks have met already; there is no address to meet at")
+
+    @property
+    def main_port(self) -> int:
+        raise RuntimeError("the ranks have met already; there is no port to meet at")
+
+    @staticmethod
+    def detect() -> bool:
+        return False
+
+    def world_size(self) -> int:
+        return self._ranks.size
+
+    def set_world_size(self, size: int) -> None:
+        """Take no notice: it is known."""
+
+    def global_rank(self) -> int:
+        return self._ranks.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        """Take no notice: it is known."""
+
+    def local_rank(self) -> int:
+        return self._ranks.local_rank
+
+    def node_rank(self) -> int:
+        return self._ranks.cross_rank
+
+
+def arguments(given: Mapping[str, Any], run: RunInfo, backend: TorchBackend, device: torch.device) -> dict[str, Any]:
+    """Return the arguments of `Trainer` for a rank that has met the others over a backend."""
+    strategy = given.get("strategy")
+    if isinstance(backend, Native):
+        chosen = _ddp(strategy, backend.ranks, device)
+    elif strategy in (None, "auto"):
+        chosen = HorovodStrategy(backend, [device], fp16_compression=run.config.optimizations.gradient_compression)
+    else:
+        name = strategy if isinstance(strategy, str) else type(strategy).__name__
+        raise TrialError(
+            f"strategy {name!r} is Lightning's DDP, but this run's backend is Horovod; leave it out, or set "
+            "distributed.backend: native"
+        )
+    nodes = backend.ranks.cross_size
+    return {"accelerator": device.type, "devices": 1, "num_nodes": nodes, "strategy": chosen}
+
+
+def _ddp(given: Any, ranks: Ranks, device: torch.device) -> Strategy:
+    """Return Lightning's own DDP, as the trial configured it, at this rank's place."""
+    strategy = (
+        given if isinstance(given, DDPStrategy) else StrategyRegistry.get("ddp" if given in (None, "auto") else given)
+    )
+    strategy.cluster_environment = RanksEnvironment(ranks)
+    strategy.parallel_devices = [device] * ranks.local_size  # it takes that of its local rank
+    chosen: Strategy = strategy
+    return chosen
