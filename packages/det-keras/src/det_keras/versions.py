@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import tensorflow as tf
 
 from det_core import PluginError
 
-keras: Any = tf.keras
-KERAS_VERSION: str = str(keras.__version__ if hasattr(keras, "__version__") else tf.__version__)
+KERAS_VERSION: str = str(getattr(tf.keras, "__version__", tf.__version__))  # 2.15 does not say
 KERAS_3 = int(KERAS_VERSION.partition(".")[0]) >= 3
+keras: Any = importlib.import_module("keras") if KERAS_3 else tf.keras  # tf.keras has not all of Keras 3
 
 
 def check_backend() -> None:
