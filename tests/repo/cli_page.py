@@ -29,7 +29,7 @@ Commands that take `--json` print JSON on the standard output, for programs; wha
 In a terminal `det run` and `det resume` redraw a table, elsewhere they print a line for each thing that happens. `NO_COLOR=1`
 leaves out colours. Completion in the shell: `eval "$(_DET_COMPLETE=bash_source det)"` (or `zsh_source`, `fish_source`).
 
-Commands that a plugin registers with [`det_commands`](hooks.md) are listed by `det --help`.
+Commands that a plugin registers with [`det_commands`](../hooks.md) are listed by `det --help`.
 """
 
 

@@ -40,6 +40,7 @@ SECONDS = 240
 FENCE = re.compile(r"^```([\w{}]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w./-]+\.(?:py|yaml|sh))\n")
 NEEDS = re.compile(r"^<!-- needs: (.+) -->$", re.MULTILINE)
+INSTALLED = re.compile(r"the tests install (\S+) from its source$")
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->\n$")
 UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 TOKEN = re.compile(
@@ -238,6 +239,8 @@ def test_the_blocks_of_the_page_run_and_show_what_it_says(page: Path, reader: Re
         at = f"{page.relative_to(ROOT)}:{block.line}"
         if block.not_run:
             output = None
+            if plugin := INSTALLED.search(block.not_run):
+                reader.installs(reader.cwd / plugin[1])
         elif block.language == "text" and block.follows and output is not None:
             assert pattern(block.text).fullmatch(output.strip()), f"{at} says\n{block.text}\nbut it is\n{output}"
             output = None

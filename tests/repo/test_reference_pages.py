@@ -18,7 +18,7 @@ HOOKS = {
 
 
 def page(name: str) -> str:
-    return (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
 def test_the_page_of_hooks_has_each_with_its_arguments() -> None:
@@ -45,4 +45,12 @@ def test_the_page_of_variables_has_those_that_are_read_or_set() -> None:
     used = set()
     for path in ROOT.glob("packages/*/src/**/*.py"):
         used |= set(re.findall(r'"(DET_[A-Z_]+)"', path.read_text(encoding="utf-8")))
-    assert set(re.findall(r"^\| `(DET_[A-Z_]+)`", page("environment.md"), re.MULTILINE)) == used
+    assert set(re.findall(r"^\| `(DET_[A-Z_]+)`", page("reference/environment.md"), re.MULTILINE)) == used
+
+
+def test_the_diagram_has_the_order_in_which_a_run_calls_them() -> None:
+    """That of a plugin which notes all that it hears: a test of its own compares it with a run."""
+    diagram = page("hooks.md").split("## When they are called")[1].split("```")[1]
+    drawn = [name for name in re.findall(r"det_\w+", diagram.partition("det run")[2]) if name != "det_storages"]
+    told = re.findall(r'"hook": "(det_\w+)"', (ROOT / "tests/repo/test_strangers_plugin.py").read_text(encoding="utf-8"))
+    assert drawn == list(dict.fromkeys(told))
