@@ -25,7 +25,7 @@ def check_trial(config: ExperimentConfig, code_dir: Path, plugins: Plugins, scra
     if not is_trial_entrypoint(config.entrypoint or ""):
         yield f"the entrypoint is a script, {config.entrypoint!r}: nothing more to check"
         return
-    hparams, seed = _first_choice(config, plugins)
+    hparams, seed = first_choice(config, plugins)
     trial = load_trial(str(config.entrypoint), code_dir)
     framework = plugins.framework_of(trial)
     yield f"{config.entrypoint} is a trial of the framework {framework.name}"
@@ -52,7 +52,7 @@ def check_trial(config: ExperimentConfig, code_dir: Path, plugins: Plugins, scra
     yield "restored it and trained on"
 
 
-def _first_choice(config: ExperimentConfig, plugins: Plugins) -> tuple[dict[str, Any], int]:
+def first_choice(config: ExperimentConfig, plugins: Plugins) -> tuple[dict[str, Any], int]:
     """Return the hyperparameters and the seed of the search's first trial."""
     searcher = config.searcher
     assert searcher is not None
