@@ -23,6 +23,7 @@ READS_ENVIRONMENT = (
     "client/_client",
     "engines",
     "environ",
+    "experimental",
     "core",
     "worker",
     "session",
