@@ -41,7 +41,6 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
         self._open = ExitStack()
         self._position = run.first_batch
         self._checkpoint: tuple[int, str] | None = None
-        self._hooks: list[RunHook] = []
         try:
             self._build(trial_class)
         except BaseException:
@@ -61,6 +60,8 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
         self.trial = build_trial(trial_class, self.context)
         self._parts = build_parts(self.trial, self.context, self._dir)
         self._hooks = [hook for hook in self._parts.hooks() if isinstance(hook, RunHook)]
+        for hook in self._hooks:
+            self._open.callback(hook.on_trial_close)
         self._training = Training(self.context, self._parts)
         self._open.callback(self._training.close)
         self._evaluation = Evaluation(self.context, self._parts)
@@ -163,10 +164,7 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
         return size // ranks * ranks if isinstance(size, int) and not isinstance(size, bool) else None
 
     def close(self) -> None:
-        with self._open:
-            for hook in self._hooks:
-                self._open.callback(hook.on_trial_close)
-            self._hooks = []
+        self._open.close()
 
 
 def joined(run: RunInfo) -> HorovodBackend | None:

@@ -54,7 +54,10 @@ class _Graph:
             ops["loss"] = v1.metrics.mean(self._spec.loss)
         pairs = {name: (op.result(), op.updates) if hasattr(op, "result") else op for name, op in ops.items()}
         self._values = {name: value for name, (value, _) in pairs.items()} | {"global_step": self._global_step}
-        self._update = tf.group(*(update for _, update in pairs.values()))
+        # The batch is asked for by itself, as metrics that do not look at it would never see the end of the data.
+        found = [each for each in (self._batches.features, self._batches.labels) if each is not None]
+        batch = tf.nest.flatten(found, expand_composites=True)
+        self._update = tf.group(*(update for _, update in pairs.values()), *batch)
         self._additive = v1.get_collection(v1.GraphKeys.METRIC_VARIABLES)
         self._local = v1.local_variables_initializer()
 

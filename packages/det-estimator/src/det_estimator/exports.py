@@ -16,6 +16,7 @@ from .build import Parts
 EXPORTS = "export"
 EVENTS = "eval"
 _FINAL: Any = tf.estimator.FinalExporter
+_BEST: Any = tf.estimator.BestExporter
 
 
 class Exports:
@@ -51,6 +52,9 @@ class Exports:
         for name in (EXPORTS, EVENTS):
             if (path / name).is_dir():
                 shutil.copytree(path / name, self._parts.model_dir / name, dirs_exist_ok=True)
+        for exporter in self._exporters:
+            if isinstance(exporter, _BEST) and (path / EXPORTS / exporter.name).is_dir():
+                exporter._has_exported = True  # else it exports anew in each process, whatever was better before
 
     def _write_event(self, metrics: Mapping[str, Any], position: int) -> None:
         """Note an evaluation where a `BestExporter` looks for earlier ones."""

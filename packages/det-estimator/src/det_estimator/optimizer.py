@@ -88,7 +88,7 @@ class Reducing(_V1):  # type: ignore[misc]
     def _gather(self, used: list[tuple[Any, Any]]) -> list[Any]:
         """Add gradients to sums that are part of the checkpoint; reduce them where they are due."""
         graph, share = v1.get_default_graph(), 1 / self._frequency if self._average else 1.0
-        with v1.variable_scope("det_gradients"):
+        with v1.variable_scope(None, "det_gradients"):
             count = _zero(tf.constant(0, tf.int64), "count")
             sums = [_zero(tf.zeros(v.shape, v.dtype.base_dtype), v.op.name.replace("/", "_")) for _, v in used]
         for total in sums:

@@ -52,13 +52,6 @@ def _poisson(op: Any, seed: Any) -> Any:
     return raw.StatelessRandomPoisson(shape=full, seed=seed, lam=rate, dtype=op.get_attr("dtype"))
 
 
-def _truncated(op: Any, seed: Any) -> Any:
-    shape, means, stddevs, low, high = op.inputs
-    return raw.StatelessParameterizedTruncatedNormal(
-        shape=shape, seed=seed, means=means, stddevs=stddevs, minvals=low, maxvals=high
-    )
-
-
 STATELESS: Mapping[str, Callable[[Any, Any], Any]] = {
     "RandomUniform": _shaped("StatelessRandomUniform"),
     "RandomStandardNormal": _shaped("StatelessRandomNormal"),
@@ -68,30 +61,14 @@ STATELESS: Mapping[str, Callable[[Any, Any], Any]] = {
     "RandomShuffle": _shuffle,
     "RandomGamma": _gamma,
     "RandomPoissonV2": _poisson,
-    "ParameterizedTruncatedNormal": _truncated,
 }
 """How each kind of op is made anew; there is none for the candidate samplers, nor for those inside functions and loops."""
 
-STUCK = frozenset(
-    f"{kind}CandidateSampler"
-    for kind in ("Uniform", "LogUniform", "LearnedUnigram", "ThreadUnsafeUnigram", "FixedUnigram", "All")
-) | {
-    "SampleDistortedBoundingBox",
-    "SampleDistortedBoundingBoxV2",
-    "FractionalMaxPool",
-    "FractionalAvgPool",
-    "RandomCrop",
-}
-_CALLS = {
-    "If",
-    "StatelessIf",
-    "While",
-    "StatelessWhile",
-    "Case",
-    "StatelessCase",
-    "PartitionedCall",
-    "StatefulPartitionedCall",
-}
+_SAMPLERS = ("Uniform", "LogUniform", "LearnedUnigram", "ThreadUnsafeUnigram", "FixedUnigram", "All")
+_OTHERS = "FractionalAvgPool FractionalMaxPool ParameterizedTruncatedNormal RandomCrop SampleDistortedBoundingBoxV2"
+STUCK = {*(f"{kind}CandidateSampler" for kind in _SAMPLERS), *_OTHERS.split()}
+_CONTROL = {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
+_CALLS = {*_CONTROL, "PartitionedCall", "StatefulPartitionedCall"}
 
 
 class RandomOps:

@@ -77,10 +77,10 @@ class Training:
 
     def _monitored(self) -> Any:
         if self._session is None:
-            first = _RandomFirst(self)
+            hooks = [_Created(self), *self.hooks, _Complete(self)]
             with self.graph.as_default():
                 self._session = v1.train.SingularMonitoredSession(
-                    hooks=[*self.hooks, first], scaffold=self._scaffold, config=self._parts.config.session_config
+                    hooks=hooks, scaffold=self._scaffold, config=self._parts.config.session_config
                 )
         return self._session
 
@@ -200,17 +200,24 @@ class Training:
                 session.close()
 
 
-class _RandomFirst(v1.train.SessionRunHook):  # type: ignore[misc]
-    """Is told when the graph is complete and the session there."""
+class _Created(v1.train.SessionRunHook):  # type: ignore[misc]
+    """The first hook: restores before the user's are told of the session."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._training.session_is_created(session)
+
+
+class _Complete(v1.train.SessionRunHook):  # type: ignore[misc]
+    """The last hook: is told to begin when all others have added to the graph what they need."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
 
     def begin(self) -> None:
         self._training.graph_is_complete()
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        self._training.session_is_created(session)
 
 
 def _scalars(graph: Any) -> dict[str, Any]:

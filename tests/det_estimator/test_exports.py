@@ -1,0 +1,97 @@
+"""Saved models: in checkpoints, and by exporters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from tests.det_estimator.trials import Line, v1
+
+from det_core import CheckpointError, Every, Schedule, TrialError
+from det_estimator import load_estimator_from_checkpoint_path
+
+EACH = Schedule(report=Every(1), validate=Every(1), checkpoint=Every(1), policy="none")
+
+
+class Serving(Line):
+    """With one receiver, and exporters that tests choose."""
+
+    names = ("line",)
+
+    def build_serving_input_receiver_fns(self) -> dict[str, Any]:
+        return dict.fromkeys(self.names, self.serving)
+
+    def serving(self) -> Any:
+        x = v1.placeholder(tf.float32, [None], "x")
+        return tf.estimator.export.TensorServingInputReceiver(x, {"x": x})
+
+    def build_validation_spec(self) -> Any:
+        return tf.estimator.EvalSpec(self.validation_data, steps=None, exporters=self.exporters())
+
+    def exporters(self) -> Any:
+        return None
+
+
+def test_each_checkpoint_holds_a_saved_model_that_answers(lab: Any) -> None:
+    ran = lab(Serving, 4)
+    with lab.opened(ran.checkpoints[4]) as path:
+        model = load_estimator_from_checkpoint_path(path)
+        answer = model.signatures["serving_default"](x=tf.constant([2.0]))["y"]
+        assert float(answer[0]) == pytest.approx(2 * ran.validation[4]["weight"])
+
+
+def test_a_saved_model_is_found_by_its_name(lab: Any) -> None:
+    two = lab(type("Two", (Serving,), {"names": ("a", "b")}), 1)
+    with lab.opened(two.checkpoints[1]) as path:
+        assert load_estimator_from_checkpoint_path(path, name="b", tags=["serve"]) is not None
+        with pytest.raises(CheckpointError, match=r"holds 2 saved models \(a, b\); say which one by name"):
+            load_estimator_from_checkpoint_path(path)
+        with pytest.raises(CheckpointError, match="holds no saved model 'c'; there are: a, b"):
+            load_estimator_from_checkpoint_path(path, name="c")
+    none = lab(Line, 1)
+    with lab.opened(none.checkpoints[1]) as path, pytest.raises(CheckpointError, match="define build_serving_input"):
+        load_estimator_from_checkpoint_path(path)
+
+
+@pytest.mark.parametrize("name", ["../out", "checkpoint"])
+def test_a_name_that_is_none_for_a_folder_is_refused(lab: Any, name: str) -> None:
+    with pytest.raises(TrialError, match=r"names a model .*; give it another name"):
+        lab(type("Odd", (Serving,), {"names": (name,)}), 1)
+
+
+def exported(lab: Any, uuid: str, name: str) -> list[Path]:
+    with lab.opened(uuid) as path:
+        return sorted(file.parent.relative_to(path) for file in (path / "export" / name).glob("*/saved_model.pb"))
+
+
+def test_exporters_write_into_checkpoints(lab: Any) -> None:
+    """The latest keeps as many as it is told; the final one has the newest model, as any validation may be the last."""
+
+    class Trial(Serving):
+        def exporters(self) -> Any:
+            latest = tf.estimator.LatestExporter("latest", self.serving, exports_to_keep=2)
+            return [latest, tf.estimator.FinalExporter("final", self.serving)]
+
+    ran = lab(Trial, 4, schedule=EACH)
+    assert [len(exported(lab, ran.checkpoints[n], "latest")) for n in (1, 2, 3, 4)] == [1, 2, 2, 2]
+    assert [len(exported(lab, ran.checkpoints[n], "final")) for n in (1, 4)] == [1, 1]
+    again = lab(Trial, 5, schedule=EACH, checkpoint=ran.checkpoints[4])
+    assert len(exported(lab, again.checkpoints[5], "latest")) == 2
+
+
+class Best(Serving):
+    """Exports what is better than anything before, and gets worse with each batch."""
+
+    rate = -0.01
+
+    def exporters(self) -> Any:
+        return tf.estimator.BestExporter("best", self.serving)
+
+
+def test_the_best_stays_the_best_over_a_restart(lab: Any) -> None:
+    ran = lab(Best, 2, schedule=EACH)
+    assert len(exported(lab, ran.checkpoints[2], "best")) == 1
+    again = lab(Best, 4, schedule=EACH, checkpoint=ran.checkpoints[2])
+    assert exported(lab, again.checkpoints[4], "best") == exported(lab, ran.checkpoints[2], "best")
