@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
 from pathlib import Path
@@ -102,6 +103,12 @@ def delete(settings: Settings, uuid: tuple[str, ...], yes: bool) -> None:
             _storage(settings, store, each.trial_id).delete(each.uuid)
             store.checkpoints.mark_deleted(each.uuid)
             sys.stdout.write(f"deleted checkpoint {each.uuid}\n")
+
+
+for _command, _word in ((show, "describe"), (export, "download")):  # as Determined's users type them
+    _same = copy.copy(_command)
+    _same.hidden = True
+    checkpoint.add_command(_same, _word)
 
 
 def _storage(settings: Settings, store: Store, trial_id: int) -> Storage:
