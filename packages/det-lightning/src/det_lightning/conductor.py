@@ -129,16 +129,18 @@ class Conductor(pl.Callback):
 
     def close(self) -> None:
         """End what reads ahead."""
-        for each in [*([self._feed] if self._feed else []), *self._validation]:
+        for each in self._validation:
             each.close()
+        if self._feed is not None:
+            self._feed.close()
         self._feed, self._validation = None, []
 
     # Data
 
-    def attach(self, trainer: pl.Trainer) -> None:
-        """Stand between a trainer and its data."""
+    def attach(self, trainer: pl.Trainer, *, validation: bool = True) -> None:
+        """Stand between a trainer and its data: that to train on and, by default, that to validate on."""
         self._trainer = trainer
-        sources.stand_between(trainer, self._train_on, self._validate_on, *self._own)
+        sources.stand_between(trainer, self._train_on, self._validate_on if validation else None, *self._own)
 
     def _train_on(self, build: Build) -> Feed:
         with untouched_rng():
@@ -210,7 +212,8 @@ class Conductor(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self._stopped:
             return
-        self._epoch_metrics |= logged.epoch_metrics(trainer)
+        if not self.at.ended:  # else the run that saved this checkpoint has taken them
+            self._epoch_metrics |= logged.epoch_metrics(trainer)
         if self._row is not None:
             self.at.ended = True
             if self._conclude():
@@ -218,7 +221,7 @@ class Conductor(pl.Callback):
                 return
         else:
             self._restore_rng()
-            position.tell_end(trainer)
+        position.end_as_any_other(trainer)
         self._at_epoch_end = logged.known(trainer) | logged.epoch_metrics(trainer)
         self.at.end_epoch()
         self.feed.begin_epoch(self.at)

@@ -56,10 +56,12 @@ def take_up(trainer: pl.Trainer, saved: Mapping[str, Any], at: Position) -> None
     """Put the loops of a trainer, whose data is known, at a position within an epoch or at an end that is still to be told."""
     loop = trainer.fit_loop
     loop.load_state_dict(loops_state(saved, at))
+    if at.ended:  # nothing of the epoch is left but its end; a validation there has been
+        loop.epoch_loop.val_loop._has_run = True
 
 
-def tell_end(trainer: pl.Trainer) -> None:
-    """Let an epoch whose end a resumed run begins with end as any other; else schedulers that watch a metric are passed over."""
+def end_as_any_other(trainer: pl.Trainer) -> None:
+    """Let an epoch that a resumed run began within end as any other; schedulers that watch a metric would be passed over."""
     trainer.fit_loop._restarting = False
 
 

@@ -37,13 +37,15 @@ class Source(_DataLoaderSource):
 def stand_between(
     trainer: pl.Trainer,
     training: Callable[[Build], Any],
-    validation: Callable[[Build], Any],
+    validation: Callable[[Build], Any] | None,
     build_training: Build | None = None,
     build_validation: Build | None = None,
 ) -> None:
-    """Let the data of a trainer's `fit` pass through two functions, each of which is given a function that builds it."""
+    """Let the data of a trainer's `fit` pass through functions, each of which is given a function that builds it."""
     loop = trainer.fit_loop
     loop._data_source = Source(loop._data_source, training, build_training)
+    if validation is None:
+        return
     validate = loop.epoch_loop.val_loop
     validate._data_source = Source(validate._data_source, validation, build_validation)
 

@@ -1,0 +1,220 @@
+"""Scripts that call `Trainer.fit` themselves: they keep their Trainer and its schedule, and get reports, checkpoints and pauses."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+
+from det_core import TrialError
+from det_core.core import Context
+
+from . import logged, snapshot
+from .conductor import Conductor, Pace
+
+_LENGTHS = ("max_epochs", "max_steps", "max_time")
+
+
+class DetCallback(Conductor):
+    """Reports a script's training to det, saves checkpoints, and stops where the experiment is paused.
+
+    Training metrics are reported every `report_every` batches (by default the Trainer's `log_every_n_steps`), those of each
+    validation when it ends; a checkpoint is saved behind each validation, before a pause, and at the end. A run that goes on
+    from a checkpoint needs `trainer.fit(..., ckpt_path=callback.ckpt_path)`; `det_lightning.trainer` sees to that.
+    """
+
+    def __init__(self, core_context: Context, report_every: int | None = None) -> None:
+        if not isinstance(core_context, Context):
+            raise TrialError(f"DetCallback got {type(core_context).__name__}; give what det_core.core.init() returns")
+        if report_every is not None and report_every < 1:
+            raise TrialError(f"report_every is {report_every}; give a number of batches, 1 or more")
+        info = core_context.info
+        seed = info.trial.trial_seed if info is not None else torch.initial_seed() % 2**31
+        super().__init__(_ScriptPace(core_context, report_every), core_context.distributed, seed=seed)
+        self._core = core_context
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self.ckpt_path: str | None = None
+        self.max_batches: int | None = None
+        if info is not None and info.latest_checkpoint is not None:
+            self._fetch(info.latest_checkpoint, from_start=not info.steps_completed)
+
+    def _fetch(self, uuid: str, *, from_start: bool) -> None:
+        with self._core.checkpoint.restore_path(uuid) as path:
+            checkpoint, contents = snapshot.read(path)
+        self.resume(checkpoint, contents, from_start=from_start)
+        del checkpoint["loops"]  # the position is det's
+        self._directory = tempfile.TemporaryDirectory(prefix="det-lightning-")
+        self.ckpt_path = str(Path(self._directory.name) / snapshot.LIGHTNING_FILE)
+        torch.save(checkpoint, self.ckpt_path)
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage == "fit":
+            self.attach(trainer, validation=False)
+            ranks = self._core.distributed.size
+            if trainer.world_size != ranks:
+                raise TrialError(
+                    f"the Trainer has {trainer.world_size} processes, but the core context knows of {ranks}; start the script "
+                    "with det launch, and give core.init() a DistributedContext"
+                )
+        super().setup(trainer, pl_module, stage)
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.ckpt_path is not None and str(trainer.ckpt_path) != self.ckpt_path:
+            raise TrialError(
+                "this run goes on from a checkpoint; call trainer.fit(..., ckpt_path=callback.ckpt_path, weights_only=True), "
+                "or make the Trainer with det_lightning.trainer()"
+            )
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._before = logged.known(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.sanity_checking or not self.running:
+            return
+        found = self._returned.means() | logged.changed(trainer, self._before)
+        pace = self._pace
+        assert isinstance(pace, _ScriptPace)
+        pace.validated(self.at.done + (self._row is not None), found)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._take_late_metrics()
+        pace = self._pace
+        assert isinstance(pace, _ScriptPace)
+        if not self._stopped:
+            pace.end(self)
+        super().on_train_end(trainer, pl_module)
+        self.close()
+
+    def _should_stop(self) -> None:
+        """Let Lightning stop as it does: the schedule is the script's."""
+
+
+class _ScriptPace(Pace):
+    """Reports and saves; when to stop is the script's business, but for pauses."""
+
+    def __init__(self, core: Context, report_every: int | None) -> None:
+        self._core, self._every = core, report_every
+        self._rows: list[dict[str, Any]] = []
+        self._due = False
+        self._saved_at = -1
+
+    def begin(self, fit: Conductor) -> bool:
+        self._every = self._every or fit.trainer.log_every_n_steps or 50
+        self._saved_at = fit.at.done if fit.at.done else -1
+        return self._ends(fit)
+
+    def step(self, fit: Conductor, row: dict[str, Any]) -> bool:
+        self._rows.append(row)
+        done = fit.at.done
+        if done % (self._every or 1) == 0 or fit.at.ended:
+            self._report(fit)
+        preempted = self._preempted(done)
+        if self._due or preempted:
+            self._save(fit)
+        return preempted or self._ends(fit)
+
+    def request_stop(self) -> None:
+        """Take no notice: Lightning stops by itself."""
+
+    def validated(self, batches: int, metrics: Mapping[str, Any]) -> None:
+        """Report a validation, and save when its batch is over."""
+        if self._core.distributed.rank == 0:
+            self._core.train.report_validation_metrics(batches, _numbers(metrics))
+        self._due = True
+
+    def end(self, fit: Conductor) -> None:
+        """Report what is left, and save where that is still to be done."""
+        self._report(fit)
+        if fit.at.done:
+            self._save(fit)
+
+    def _ends(self, fit: Conductor) -> bool:
+        limit = getattr(fit, "max_batches", None)
+        if limit is None or fit.at.done < limit:
+            return False
+        if fit.at.done:
+            self._report(fit)
+            self._save(fit)
+        return True
+
+    def _preempted(self, done: int) -> bool:
+        """Ask whether the experiment is paused: alone behind every batch, else every so many, as all ranks must ask."""
+        if self._core.distributed.size > 1 and done % (self._every or 1):
+            return False
+        return self._core.preempt.should_preempt()
+
+    def _report(self, fit: Conductor) -> None:
+        rows, self._rows = [_numbers(row) for row in self._rows], []
+        epoch = _numbers(fit.take_epoch_metrics())
+        if (rows or epoch) and self._core.distributed.rank == 0:
+            names = dict.fromkeys(name for row in rows for name in row)
+            means = {name: _mean([row[name] for row in rows if name in row]) for name in names}
+            self._core.train.report_training_metrics(fit.at.done, {**means, **epoch})
+
+    def _save(self, fit: Conductor) -> None:
+        self._due = False
+        if self._saved_at == fit.at.done:
+            return
+        self._saved_at = fit.at.done
+        if self._core.distributed.rank == 0:
+            with self._core.checkpoint.store_path({"steps_completed": fit.at.done}) as (path, _):
+                fit.save(path)
+        else:
+            fit.save(Path())
+
+
+def trainer(core_context: Context, *, report_every: int | None = None, **lightning: Any) -> pl.Trainer:
+    """Return Lightning's `Trainer(**lightning)` with a `DetCallback`, which goes on from the run's checkpoint, if it has one.
+
+    Without `max_epochs`, `max_steps` and `max_time` it trains as long as the experiment's `searcher.max_length` says.
+    """
+    callback = DetCallback(core_context, report_every)
+    given = lightning.pop("callbacks", None)
+    callbacks = [given] if isinstance(given, pl.Callback) else list(given or [])
+    if not any(lightning.get(name) not in (None, -1) for name in _LENGTHS):
+        epochs, callback.max_batches = _length(core_context)
+        lightning["max_epochs"] = epochs
+    lightning.setdefault("num_sanity_val_steps", 0)
+    lightning.setdefault("enable_checkpointing", any(isinstance(each, pl.callbacks.Checkpoint) for each in callbacks))
+    return _Resuming(callbacks=[callback, *callbacks], **lightning)
+
+
+class _Resuming(pl.Trainer):
+    """A Trainer whose fit goes on from its DetCallback's checkpoint."""
+
+    def fit(self, *args: Any, ckpt_path: Any = None, **options: Any) -> None:
+        own = next(each for each in self.callbacks if isinstance(each, DetCallback))  # type: ignore[attr-defined]
+        if own.ckpt_path is not None:
+            options["weights_only"] = True
+        super().fit(*args, ckpt_path=own.ckpt_path or ckpt_path, **options)
+
+
+def _length(core: Context) -> tuple[int | None, int | None]:
+    """Return the epochs, or the batches, of the searcher's length."""
+    if core.info is None:
+        return None, None
+    length = core.info.trial.config["searcher"].get("max_length")
+    if isinstance(length, int):
+        return -1, length
+    unit, number = next(iter((length or {}).items()), ("", 0))
+    if unit not in ("epochs", "batches"):
+        raise TrialError(
+            "searcher.max_length gives no batches and no epochs; give det_lightning.trainer() max_epochs or max_steps"
+        )
+    return (int(number), None) if unit == "epochs" else (-1, int(number))
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    found = {}
+    for name, value in metrics.items():
+        if isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1):
+            found[name] = float(value)
+    return found
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
