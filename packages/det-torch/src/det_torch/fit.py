@@ -85,6 +85,7 @@ class Fit:
                 self._home.keep,
                 schedule=self._plan.schedule,
             )
+        self.history = info.distributed.broadcast(self.history)  # only the chief has heard of reports
         result = self._result(stop, adapter)
         if info.distributed.rank == 0:
             self._conclude(recorder, result, time.monotonic() - began)

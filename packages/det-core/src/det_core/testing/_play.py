@@ -27,7 +27,8 @@ _GRACE_SECONDS = 10.0  # for the others to end when one rank has failed
 class Request:
     """One run that all ranks do together: to a length in batches, saving behind those of `save_at`.
 
-    It begins from `checkpoint`, a uuid, or from what the request `behind[0]` of the same play saved behind batch `behind[1]`.
+    It begins from `checkpoint`, a uuid, or from what the request `behind[0]` of the same play saved behind batch `behind[1]`. A
+    `trial` takes the place of the play's.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Request:
     checkpoint: str | None = None
     behind: tuple[str, int] | None = None
     hparams: Mapping[str, Any] = field(default_factory=dict)
+    trial: type | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +60,17 @@ def play(cast: Cast, requests: Sequence[Request], folder: Path) -> list[dict[str
     must be one that can be imported by its module's name.
     """
     plan = folder / "plan.json"
-    facts = asdict(cast) | {"trial": f"{cast.trial.__module__}:{cast.trial.__qualname__}", "key": secrets.token_hex(32)}
-    plan.write_text(json.dumps(facts | {"requests": [asdict(request) for request in requests]}))
+    facts = asdict(cast) | {"trial": _spec(cast.trial), "key": secrets.token_hex(32)}
+    asked = [asdict(request) | {"trial": _spec(request.trial or cast.trial)} for request in requests]
+    plan.write_text(json.dumps(facts | {"requests": asked}))
     plan.chmod(0o600)
     module = f"{__package__}._rank"
     together([[sys.executable, "-m", module, str(plan), str(rank)] for rank in range(cast.size)], folder)
     return [_read(folder / f"result-{rank}.json") for rank in range(cast.size)]
+
+
+def _spec(trial: type) -> str:
+    return f"{trial.__module__}:{trial.__qualname__}"
 
 
 def together(commands: Sequence[Sequence[str]], folder: Path) -> None:

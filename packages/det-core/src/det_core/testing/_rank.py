@@ -25,9 +25,9 @@ def main(plan_file: str, rank: str) -> None:
     path = Path(plan_file)
     plan = json.loads(path.read_text())
     with _meet(plan, int(rank), path.parent) as distributed:
-        runs = _runs(plan, distributed, path.parent)
         done: dict[str, Run] = {}
         for request in plan["requests"]:
+            runs = _runs(plan, request["trial"], distributed, path.parent)
             done[request["name"]] = _run(runs, request, distributed, done)
     results = {name: asdict(run) | {"stop": run.stop.name} for name, run in done.items()}
     path.with_name(f"result-{rank}.json").write_text(json.dumps(results))
@@ -56,11 +56,11 @@ def _publish(file: Path, address: Any) -> None:
     hidden.rename(file)
 
 
-def _runs(plan: dict[str, Any], distributed: DistributedContext, folder: Path) -> Runs:
+def _runs(plan: dict[str, Any], spec: str, distributed: DistributedContext, folder: Path) -> Runs:
     plugins = Plugins.installed(strict=True)
     if plan["framework"] not in plugins.frameworks():
         plugins.register(importlib.import_module(plan["hooks"]), plan["hooks"])
-    module, _, name = plan["trial"].partition(":")
+    module, _, name = spec.partition(":")
     trial: Any = importlib.import_module(module)
     for part in name.split("."):
         trial = getattr(trial, part)

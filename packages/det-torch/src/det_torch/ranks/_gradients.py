@@ -1,7 +1,7 @@
 """One gradient for all ranks: the mean of theirs, there when the backward pass has ended.
 
 det does this itself, for Horovod and `torch.distributed` alike, and not by their wrappers of models and optimizers:
-`docs/decisions/0008-gradients-of-ranks.md` says why.
+`docs/decisions/0007-gradients-of-ranks.md` says why.
 """
 
 from __future__ import annotations
