@@ -151,6 +151,8 @@ def conformance(session: nox.Session, environment: str) -> None:
     wheels = build(session, [f"packages/{name}" for name in names])
     chosen = [f"{wheel}{'[cpu]' if each == alone else ''}" for each, wheel in zip(names, wheels, strict=True)]
     session.install(*constraints([environment] if alone else names), *chosen, *test_groups(names))
+    if any("horovod" in extras(name) for name in names):
+        install_horovod(session)
     session.run("pytest", "tests/contract", *session.posargs)
 
 
