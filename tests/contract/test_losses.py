@@ -20,6 +20,7 @@ TRIALS: dict[str, Any] = {
 }
 ELSEWHERE = {
     "torch": ("det_torch.testing", "OneVarTrial"),
+    "keras": ("det_keras.testing", "OneVarTrial"),
     "estimator": ("det_estimator.testing", "OneVarTrial"),
 }
 

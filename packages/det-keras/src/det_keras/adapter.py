@@ -21,7 +21,7 @@ from .listeners import Listeners
 from .measures import Measures
 from .metrics import MetricObjects, flat
 from .optim import Reduction, variables_of
-from .parts import optimizer_state, restore_optimizer
+from .parts import build_as_saved, optimizer_state, restore_optimizer
 from .ranks import join_ranks, spread, without_xla
 from .rng import Generators, seed_everything
 from .state import read_state, write_state
@@ -205,9 +205,9 @@ class KerasAdapter(Adapter[TFKerasTrial]):
     # Checkpoints
 
     def save(self, path: Path) -> None:
-        distributed = self.context.distributed
+        distributed, weights = self.context.distributed, self.model.trainable_variables
         contents = {
-            "optimizers": [optimizer_state(optimizer, distributed) for optimizer in self.context.optimizers],
+            "optimizers": [optimizer_state(each, weights, distributed) for each in self.context.optimizers],
             "measures": self._measures.state(),
             "rng": self._generators.together(),
             "callbacks": self._listeners.state(),
@@ -221,14 +221,16 @@ class KerasAdapter(Adapter[TFKerasTrial]):
     def load(self, path: Path) -> None:
         contents = read_state(path)
         self._build()
-        read_weights(self.model, path)
         optimizers, states = self.context.optimizers, contents["optimizers"]
         if len(optimizers) != len(states):
             raise TrialError(
                 f"the trial has {len(optimizers)} optimizers, but the checkpoint holds {len(states)}; it is of another trial"
             )
         for optimizer, state in zip(optimizers, states, strict=True):
-            restore_optimizer(optimizer, state, self.model.trainable_variables)
+            build_as_saved(optimizer, state, self.model.trainable_variables)
+        read_weights(self.model, path)
+        for optimizer, state in zip(optimizers, states, strict=True):
+            restore_optimizer(optimizer, state)
         self._callback_states = contents["callbacks"]
         if self._run.first_batch:
             self._measures.restore(contents["measures"])

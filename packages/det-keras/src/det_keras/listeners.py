@@ -15,7 +15,7 @@ from .callbacks import Callback, TensorBoard
 from .state import is_plain
 from .versions import keras
 
-_KERAS_OWN = {"params", "model", "_model", "validation_data", "_chief_worker_only", "_supports_tf_logs"}
+_KERAS_OWN = {"params", "model", "_model", "validation_data", "_chief_worker_only", "_supports_tf_logs", "min_delta"}  # min_delta: Keras 3 changes its sign where it sees what to compare
 _OF_SCRIPTS = ("BackupAndRestore", "ModelCheckpoint")
 
 

@@ -185,3 +185,14 @@ def variables_of(optimizer: Any) -> list[Any]:
     """Return an optimizer's own variables; it is a method of Keras 2's oldest ones."""
     variables = optimizer.variables
     return list(variables() if callable(variables) and not isinstance(variables, list) else variables)
+
+
+def trained_by(optimizer: Any, weights: Sequence[Any]) -> list[int]:
+    """Return which of the weights an optimizer was built to train; none where it is not built."""
+    if KERAS_3:
+        places = {id(weight): place for place, weight in enumerate(weights)}
+        return [places[id(each)] for each in getattr(optimizer, "_trainable_variables", []) if id(each) in places]
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    known = getattr(inner, "_index_dict", {})  # by the key of a variable
+    found = {known[inner._var_key(weight)]: place for place, weight in enumerate(weights) if known and inner._var_key(weight) in known}
+    return [found[order] for order in sorted(found)]

@@ -9,10 +9,11 @@ import numpy as np
 
 from det_core import TrialError
 
-from .optim import build_optimizer, variables_of, waiting_of
+from .optim import build_optimizer, trained_by, variables_of, waiting_of
+from .versions import keras
 
 
-def optimizer_state(optimizer: Any, distributed: Any) -> dict[str, Any]:
+def optimizer_state(optimizer: Any, weights: Sequence[Any], distributed: Any) -> dict[str, Any]:
     """Return the variables of an optimizer, its learning rate, and the mean over the ranks of the gradients that wait."""
     waiting = [variable.numpy() for variable in waiting_of(optimizer).variables] if waiting_of(optimizer) else []
     if distributed.size > 1 and waiting:
@@ -20,22 +21,29 @@ def optimizer_state(optimizer: Any, distributed: Any) -> dict[str, Any]:
         waiting = [waiting[0], *(sum(parts) / distributed.size for parts in list(zip(*ranks, strict=True))[1:])]
     return {
         "variables": [variable.numpy() for variable in variables_of(optimizer)],
+        "trains": trained_by(optimizer, weights),
         "learning_rate": _learning_rate(optimizer),
         "waiting": waiting,
     }
 
 
-def restore_optimizer(optimizer: Any, state: dict[str, Any], weights: Sequence[Any]) -> None:
+def build_as_saved(optimizer: Any, state: dict[str, Any], weights: Sequence[Any]) -> None:
+    """Make the variables that an optimizer had when it was saved, where it trains weights that there still are."""
+    mine = [weights[place] for place in state["trains"] if place < len(weights)]
+    if mine and len(mine) == len(state["trains"]):
+        build_optimizer(optimizer, mine)
+        waiting = waiting_of(optimizer)
+        if waiting is not None:
+            waiting.build(mine)
+
+
+def restore_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
     """Take up what `optimizer_state` returned. Raises TrialError where it is of another optimizer or model."""
-    if not state["variables"]:
-        return
-    build_optimizer(optimizer, weights)
     _assign(variables_of(optimizer), state["variables"], f"the optimizer {type(optimizer).__name__}")
     if state["learning_rate"] is not None and _learning_rate(optimizer) is not None:
         optimizer.learning_rate = state["learning_rate"]
     waiting = waiting_of(optimizer)
     if waiting is not None and state["waiting"]:
-        waiting.build(weights)
         _assign(waiting.variables, state["waiting"], "the gradients that wait for their step")
 
 
@@ -51,6 +59,9 @@ def _assign(variables: Sequence[Any], values: Sequence[Any], name: str) -> None:
 
 def _learning_rate(optimizer: Any) -> float | None:
     """Return the learning rate where it is a number, and no schedule."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if isinstance(getattr(inner, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule):
+        return None
     try:
         rate = optimizer.learning_rate
         return float(rate.numpy() if hasattr(rate, "numpy") else rate)

@@ -1,14 +1,13 @@
-"""Keras keeps the contract of adapters, whatever kind of data a trial has, and however many batches it runs in one go."""
+"""Keras keeps the contract of adapters."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
 from det_core.testing import AdapterSuite
 
 pytest.importorskip("tensorflow")
+pytest.importorskip("det_keras")
 
 
 class TestKeras(AdapterSuite):
