@@ -142,7 +142,9 @@ def conformance(session: nox.Session, environment: str) -> None:
     """Install the wheels, not the tree, and run the conformance suite of each plugin, a stranger's too, against them."""
     if environment in PLUGINS:
         wheels = build(session, ["packages/det-core", f"examples/plugins/{environment}"])
-        session.install(*constraints([environment]), *wheels, *nox.project.dependency_groups(PLUGINS[environment], "test"))
+        session.install(
+            *constraints([environment]), *wheels, *nox.project.dependency_groups(PLUGINS[environment], "test")
+        )
         session.chdir(f"examples/plugins/{environment}")
         session.run("pytest", *session.posargs)
         return
