@@ -39,7 +39,7 @@ def run(command: list[str], cwd: Path) -> str:
 
 @pytest.mark.parametrize("name", ["torch", "horovod"])
 def test_a_script_trains_on_the_ranks_that_its_launcher_started(name: str, tmp_path: Path) -> None:
-    """`init(distributed=...)` reduces gradients by what has begun already; the chief alone reports and saves, but all ranks have the result."""
+    """`init(distributed=...)` reduces gradients by what has begun already; all ranks have the result of the chief."""
     if name == "horovod" and find_spec("horovod") is None:
         pytest.skip("Horovod is not installed")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
