@@ -64,8 +64,11 @@ class Bucket:
             self._wait = None
 
     def _fill(self) -> None:
+        """Put in the gradients, divided by the number of ranks: before the sum, which could overflow in 16 bits."""
         views: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
+        size = self._backend.ranks.size
+        at_once = self._same and self._flat.device.type == "cpu"  # where memory is slow and calls are not
         self._missing = []
         self._there.fill_(1)
         for index, (parameter, view) in enumerate(zip(self.parameters, self._views, strict=True)):
@@ -74,12 +77,15 @@ class Bucket:
                 self._missing.append(index)
                 view.zero_()
                 self._there[index] = 0
+            elif at_once:
+                torch.div(gradient.to_dense() if gradient.is_sparse else gradient, size, out=view)
             elif gradient is not view:
                 views.append(view)
                 gradients.append(gradient.to_dense() if gradient.is_sparse else gradient)
         if views:
             torch._foreach_copy_(views, gradients)
-        self._flat.div_(self._backend.ranks.size)  # before the sum, which could overflow in 16 bits
+        if not at_once:
+            self._flat.div_(size)
 
 
 def buckets(parameters: Sequence[torch.nn.Parameter], compress: bool, backend: TorchBackend, name: str) -> list[Bucket]:
