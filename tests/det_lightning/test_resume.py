@@ -171,7 +171,12 @@ def test_going_on_from_any_batch_changes_nothing(lab: Any, case: str, at: int) -
 @pytest.mark.parametrize("at", [5, 8, 11])
 def test_going_on_behind_a_preemption_changes_nothing(lab: Any, at: int) -> None:
     """A validation that fell due where it stopped is caught up with, and callbacks and schedulers hear of it."""
-    trial = trial_of(Plateau, callbacks=[pl.callbacks.EarlyStopping("val_loss", patience=100)])
+
+    class Trial(trial_of(Plateau)):  # type: ignore[misc]
+        def build_callbacks(self) -> Any:
+            return {"patience": pl.callbacks.EarlyStopping("val_loss", patience=100)}
+
+    trial = Trial
     schedule = dataclasses.replace(SCHEDULE, report=Every(1))
     whole = lab(trial, LENGTH, schedule=schedule)
     first = lab(trial, LENGTH, schedule=schedule, preempt_at=at)

@@ -6,10 +6,10 @@ import inspect
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 
 from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
@@ -31,7 +31,7 @@ class TrainerAdapter(Adapter[LightningAdapter]):
     Asked outside of that for what only a fit can tell (a validation, the length of an epoch), it makes a fit that trains nothing.
     """
 
-    framework_version = str(pl.__version__)
+    framework_version = version("lightning")
 
     def __init__(self, trial: LightningAdapter, run: RunInfo, backend: TorchBackend | None = None) -> None:
         self.trial, self._run = trial, run

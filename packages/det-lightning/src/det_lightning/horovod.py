@@ -15,10 +15,9 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.optimizer import _optimizers_to_device
-from lightning.fabric.utilities.rank_zero import rank_zero_only as fabric_rank_zero
 from lightning.pytorch.plugins import LayerSync
 from lightning.pytorch.strategies import ParallelStrategy, StrategyRegistry
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from lightning_utilities.core.rank_zero import rank_zero_only
 from torchmetrics import Metric
 
 from det_core import DetError
@@ -103,7 +102,7 @@ class HorovodStrategy(ParallelStrategy):
 
     def set_world_ranks(self) -> None:
         """Let only the chief print and log."""
-        rank_zero_only.rank = fabric_rank_zero.rank = self.global_rank
+        rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
 
     # Setting up
 

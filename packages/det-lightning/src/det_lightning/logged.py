@@ -138,7 +138,7 @@ def set_metric_states(module: torch.nn.Module, saved: Mapping[str, Any], device:
         for key, value in each["state"].items():
             setattr(metric, key, _to(value, device))
         metric._update_count = each["updates"]
-        metric._computed = None
+        metric._computed = None  # type: ignore[assignment]
 
 
 def _to(value: Any, device: torch.device) -> Any:

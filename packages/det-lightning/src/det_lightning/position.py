@@ -56,8 +56,6 @@ def take_up(trainer: pl.Trainer, saved: Mapping[str, Any], at: Position) -> None
     """Put the loops of a trainer, whose data is known, at a position within an epoch or at an end that is still to be told."""
     loop = trainer.fit_loop
     loop.load_state_dict(loops_state(saved, at))
-    if at.ended:  # nothing of the epoch is left but its end; a validation there has been
-        loop.epoch_loop.val_loop._has_run = True
 
 
 def end_as_any_other(trainer: pl.Trainer) -> None:

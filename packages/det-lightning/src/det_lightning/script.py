@@ -103,7 +103,7 @@ class _ScriptPace(Pace):
         self._saved_at = -1
 
     def begin(self, fit: Conductor) -> bool:
-        self._every = self._every or fit.trainer.log_every_n_steps or 50
+        self._every = self._every or fit.trainer.log_every_n_steps or 50  # type: ignore[attr-defined]
         self._saved_at = fit.at.done if fit.at.done else -1
         return self._ends(fit)
 
@@ -186,11 +186,19 @@ def trainer(core_context: Context, *, report_every: int | None = None, **lightni
 class _Resuming(pl.Trainer):
     """A Trainer whose fit goes on from its DetCallback's checkpoint."""
 
-    def fit(self, *args: Any, ckpt_path: Any = None, **options: Any) -> None:
+    def fit(
+        self,
+        model: pl.LightningModule,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: pl.LightningDataModule | None = None,
+        ckpt_path: Any = None,
+        weights_only: bool | None = None,
+    ) -> None:
         own = next(each for each in self.callbacks if isinstance(each, DetCallback))  # type: ignore[attr-defined]
         if own.ckpt_path is not None:
-            options["weights_only"] = True
-        super().fit(*args, ckpt_path=own.ckpt_path or ckpt_path, **options)
+            ckpt_path, weights_only = own.ckpt_path, True
+        super().fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path, weights_only)
 
 
 def _length(core: Context) -> tuple[int | None, int | None]:

@@ -1,0 +1,119 @@
+"""The Horovod strategy: by its name, without det's trials."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.strategies import StrategyRegistry
+
+from det_core import DetError
+from det_core.horovod import available
+from det_lightning.horovod import HorovodStrategy
+
+SCRIPT = """
+import lightning.pytorch as pl
+import torch
+import torchmetrics
+from torch.utils.data import DataLoader, TensorDataset
+
+import det_lightning.horovod
+
+
+class Line(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.constant_(self.layer.weight, float(self.rank_of_start()))
+        self.mean = torchmetrics.MeanMetric()
+
+    def rank_of_start(self):
+        import horovod.torch as hvd
+
+        return hvd.rank() if hvd.is_initialized() else 0
+
+    def training_step(self, batch, batch_idx):
+        (x,) = batch
+        loss = ((self.layer(x) - x) ** 2).mean()
+        self.mean(loss.detach())
+        self.log("loss", loss, sync_dist=True)
+        self.log("mean", self.mean, on_step=False, on_epoch=True)
+        gathered = self.all_gather(torch.tensor(float(self.global_rank)))
+        assert gathered.tolist() == [float(n) for n in range(self.trainer.world_size)]
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+
+size = int(__import__("os").environ.get("HOROVOD_SIZE", "1"))
+data = TensorDataset(torch.arange(1.0, 9.0).reshape(8, 1) / 8)
+options = {"strategy": "horovod"} if size > 1 else {}
+trainer = pl.Trainer(
+    accelerator="cpu", devices=1, max_epochs=3, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    enable_model_summary=False, gradient_clip_val=0.4, accumulate_grad_batches=2, **options,
+)
+module = Line()
+trainer.fit(module, DataLoader(data, batch_size=4 // size))
+strategy = trainer.strategy
+if trainer.is_global_zero:
+    print("weight", module.layer.weight.item(), "mean", trainer.callback_metrics["mean"].item())
+"""
+
+
+def test_it_is_registered_by_its_name() -> None:
+    assert StrategyRegistry["horovod"]["strategy"] is HorovodStrategy
+
+
+def test_a_missing_horovod_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("det_lightning.horovod.available", lambda framework: False)
+    with pytest.raises(DetError, match="needs Horovod, built for torch; install it with: det horovod install torch"):
+        HorovodStrategy().world_size  # noqa: B018
+
+
+@pytest.mark.skipif(not available("torch"), reason="Horovod is not installed for torch")
+@pytest.mark.timeout(240)
+def test_two_ranks_of_a_plain_script_give_the_weight_of_one(tmp_path: Path) -> None:
+    """Clipped, with two batches to a step, sharded by Lightning's own sampler; metrics are those of all ranks."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    results = []
+    for command in ([sys.executable], ["det", "launch", "horovod", "--slots", "2", "--", sys.executable]):
+        full = [*([str(Path(sys.executable).parent / "det")] if command[0] == "det" else command[:1]), *command[1:]]
+        done = subprocess.run(
+            [*full, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False
+        )
+        line = next((line for line in done.stdout.splitlines() if "weight" in line), None)
+        assert line is not None, done.stdout + done.stderr
+        words = line[line.index("weight") :].split()
+        results.append((float(words[1]), float(words[3])))
+    one, two = results
+    assert two == pytest.approx(one, rel=1e-5)
+
+
+@pytest.mark.skipif(not available("torch"), reason="Horovod is not installed for torch")
+def test_one_rank_reduces_to_itself() -> None:
+    """The collectives of a strategy over a backend of one rank."""
+    from det_torch.backends import Objects
+
+    strategy = HorovodStrategy(Objects())
+    value = torch.tensor([1.0, 2.0])
+    for op in ("mean", "avg", "sum", "max", "min", torch.distributed.ReduceOp.SUM):
+        assert strategy.reduce(value, reduce_op=op).tolist() == [1.0, 2.0]
+    assert strategy.reduce("text") == "text"
+    assert strategy.all_gather(value).tolist() == [[1.0, 2.0]]
+    assert strategy.broadcast({"a": 1}) == {"a": 1}
+    assert strategy.reduce_boolean_decision(True)
+    with pytest.raises(DetError, match="reduce_op is 'product'"):
+        strategy.reduce(value, reduce_op="product")
+
+
+def test_batch_normalization_over_ranks_is_refused() -> None:
+    from lightning.pytorch.plugins import TorchSyncBatchNorm
+
+    from det_lightning.horovod import _refuse_sync
+
+    with pytest.raises(DetError, match="sync_batchnorm needs Lightning's DDP"):
+        _refuse_sync(TorchSyncBatchNorm())

@@ -1,0 +1,124 @@
+"""What of Lightning's Trainer is det's to decide is refused, with what to set instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.plugins import AsyncCheckpointIO
+from tests.det_lightning.conftest import Line, trial_of
+
+from det_core import TrialError
+from det_lightning.settings import DECIDED
+
+
+@pytest.mark.parametrize("name", list(DECIDED))
+def test_an_argument_that_det_decides_is_refused_with_what_to_set_instead(lab: Any, name: str) -> None:
+    with pytest.raises(TrialError) as refusal, lab.adapter(trial_of(Line, **{name: 3})):
+        pass
+    assert str(refusal.value) == f"{name}=3 is not for a LightningAdapter: {DECIDED[name]}"
+
+
+class Strange:
+    """Something that a file of tensors and plain data cannot hold."""
+
+
+def refused(lab: Any, message: str, make: Any = Line, config: Any = None, **arguments: Any) -> None:
+    with pytest.raises(TrialError) as refusal:
+        lab(trial_of(make, **arguments), 1, config=config)
+    assert message in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_callback_that_saves_checkpoints_is_refused(lab: Any) -> None:
+    refused(lab, "the callback ModelCheckpoint saves checkpoints", callbacks=[pl.callbacks.ModelCheckpoint()])
+
+
+def test_such_a_callback_of_the_module_is_refused_too(lab: Any) -> None:
+    class Module(Line):
+        def configure_callbacks(self) -> Any:
+            return [pl.callbacks.ModelCheckpoint()]
+
+    refused(lab, "set min_checkpoint_period and checkpoint_policy", Module)
+
+
+def test_a_plugin_that_writes_checkpoints_is_refused(lab: Any) -> None:
+    refused(lab, "the plugin AsyncCheckpointIO writes checkpoints", plugins=[AsyncCheckpointIO()])
+
+
+def test_a_strategy_that_det_cannot_launch_is_refused(lab: Any) -> None:
+    for strategy in ("fsdp", "ddp_spawn", "deepspeed"):
+        refused(lab, f"strategy {strategy!r}: det trains with DDP or Horovod", strategy=strategy)
+
+
+def test_two_numbers_of_batches_to_a_step_are_refused(lab: Any) -> None:
+    config = {"optimizations": {"aggregation_frequency": 2}}
+    refused(lab, "accumulate_grad_batches is 3, but optimizations", config=config, accumulate_grad_batches=3)
+
+
+def test_a_sum_of_gradients_is_refused(lab: Any) -> None:
+    config = {"optimizations": {"aggregation_frequency": 2, "average_aggregated_gradients": False}}
+    refused(lab, "average_aggregated_gradients is false, but Lightning always averages", config=config)
+
+
+def test_apex_is_refused(lab: Any) -> None:
+    refused(lab, "apex is no longer developed", amp_backend="apex")
+    refused(lab, "amp_backend is 'other'", amp_backend="other")
+    refused(lab, "amp_level is 'O9'", amp_level="O9")
+
+
+def test_what_is_no_module_of_lightnings_is_refused(lab: Any) -> None:
+    refused(lab, "lightning_module is Linear; give a LightningModule", lambda: torch.nn.Linear(1, 1))
+
+
+def test_a_module_of_the_other_distribution_is_told_apart(lab: Any) -> None:
+    other = type("Module", (torch.nn.Module,), {"__module__": "pytorch_lightning.core"})
+    refused(lab, "not of pytorch_lightning: import lightning.pytorch as pl", other)
+
+
+def test_what_is_no_callback_of_lightnings_is_refused(lab: Any) -> None:
+    refused(lab, "build_callbacks gives int; give callbacks of lightning.pytorch", callbacks=[3])
+
+
+def test_a_constructor_that_leaves_out_ours_is_told(lab: Any) -> None:
+    trial = type("Trial", (trial_of(Line),), {"__init__": lambda self, context: None})
+    with pytest.raises(TrialError, match="does not call super"):
+        lab(trial, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "config", "expected"),
+    [
+        (None, {}, "32-true"),
+        (32, {}, "32-true"),
+        ("64-true", {}, "64-true"),
+        (None, {"optimizations": {"precision": "bf16"}}, "bf16-mixed"),
+        ("32-true", {"optimizations": {"precision": "bf16"}}, "32-true"),
+    ],
+)
+def test_the_precision_is_the_trials_or_the_configurations(lab: Any, given: Any, config: Any, expected: str) -> None:
+    with lab.adapter(trial_of(Line, precision=given), config=config) as adapter:
+        assert adapter._trainer.precision == expected
+
+
+def test_what_a_checkpoint_cannot_hold_is_named_when_it_is_saved(lab: Any) -> None:
+    class Module(Line):
+        def __init__(self, strange: Any) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    refused(lab, "save_hyperparameters(), which can `ignore` it, is Strange", lambda: Module(Strange()))
+
+    class Saving(Line):
+        def on_save_checkpoint(self, checkpoint: Any) -> None:
+            checkpoint["mine"] = {"a": Strange()}
+
+    refused(lab, "['mine']['a'] of the checkpoint, as on_save_checkpoint() leaves it, is Strange", Saving)
+
+    class Callback(pl.Callback):
+        def state_dict(self) -> Any:
+            return {"a": Strange()}
+
+    refused(lab, "state_dict()['a'] of the callback Callback is Strange", callbacks=[Callback()])
