@@ -25,7 +25,7 @@ def test_the_configuration_is_valid_and_needs_no_notice(config: Path) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_the_example_has_code_a_configuration_and_a_readme(example: Path) -> None:
-    assert (example / "const.yaml").is_file()
+    assert (example / "const.yaml").is_file() or example.name.startswith("native_")  # whose script says it
     assert list(example.glob("*.py"))
     assert (example / "README.md").read_text(encoding="utf-8").startswith("# ")
 

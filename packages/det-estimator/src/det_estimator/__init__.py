@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .context import EstimatorTrialContext
     from .load import load_estimator_from_checkpoint_path
     from .metrics import MetricReducer
+    from .native import EstimatorNativeContext, init
     from .run_hook import RunHook
     from .trial import EstimatorTrial, ServingInputReceiverFn
 
@@ -18,6 +19,7 @@ _HOMES = {
     "context": ("EstimatorTrialContext",),
     "load": ("load_estimator_from_checkpoint_path",),
     "metrics": ("MetricReducer",),
+    "native": ("EstimatorNativeContext", "init"),
     "run_hook": ("RunHook",),
     "trial": ("EstimatorTrial", "ServingInputReceiverFn"),
 }
@@ -25,11 +27,13 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __version__ = "0.1.0"
 __all__ = [
+    "EstimatorNativeContext",
     "EstimatorTrial",
     "EstimatorTrialContext",
     "MetricReducer",
     "RunHook",
     "ServingInputReceiverFn",
+    "init",
     "load_estimator_from_checkpoint_path",
 ]
 

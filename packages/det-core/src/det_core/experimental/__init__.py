@@ -10,7 +10,7 @@ from ._context import NativeContext
 from ._create import create
 from ._hyperparameters import Categorical, Constant, Double, Integer, Log
 from ._loading import Found, take_over
-from ._local import LocalResult
+from ._local import LocalResult, train_here
 from ._mode import Mode
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "begin",
     "create",
     "take_over",
+    "train_here",
 ]
