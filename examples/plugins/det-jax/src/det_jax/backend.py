@@ -29,9 +29,9 @@ class JaxBackend(Backend):
     def init(self) -> None:
         if self.ranks.size == 1 or jax.distributed.is_initialized():
             return  # JAX begins once in a process, and ends with it
-        address = self._control.broadcast(_free_address() if self.ranks.rank == 0 else None)
+        port = self._control.broadcast(_free_port() if self.ranks.rank == 0 else None)
         try:
-            jax.distributed.initialize(address, self.ranks.size, self.ranks.rank)
+            jax.distributed.initialize(f"{self._control.chief_ip}:{port}", self.ranks.size, self.ranks.rank)
         except RuntimeError as error:
             why, _, _ = str(error).partition(". ")
             raise TrialError(
@@ -79,7 +79,8 @@ def _whole(array: np.ndarray[Any, Any], sharding: NamedSharding) -> jax.Array:
     return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
 
 
-def _free_address() -> str:
+def _free_port() -> int:
     with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{found.getsockname()[1]}"
+        found.bind(("", 0))
+        port: int = found.getsockname()[1]
+        return port
