@@ -185,6 +185,8 @@ def test_checkpoints_are_listed_shown_exported_and_deleted(det):
     det("checkpoint", "export", uuid, "out")
     assert (det.cwd / "out" / "weights").read_text() == "w"
     assert "is not empty" in det("checkpoint", "export", uuid, "out", status=2).stderr
+    assert det("checkpoint", "describe", uuid).stdout == det("checkpoint", "show", uuid).stdout
+    det("checkpoint", "download", uuid, "again")
     det("checkpoint", "delete", uuid, "--yes")
     assert det.json("checkpoint", "list", "1") == []
     assert not os.path.exists(det.home / "checkpoints" / uuid)
