@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from det_core import RunInfo, TrialContext, TrialError
 
+from .experimental import Experimental
 from .inputs import is_wrapped, mark
 from .metrics import CustomMetric, MetricReducer
 from .optimizer import placed
@@ -27,6 +28,7 @@ class EstimatorTrialContext(TrialContext):
         self.run, self.backend, self._managed = run, backend, managed
         self.wrapped_datasets = self.wrapped_optimizers = 0
         self.metrics: list[CustomMetric] = []
+        self.experimental = Experimental(self)
         self._wrapped: list[Any] = []
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -17,15 +18,29 @@ _MARK = "_det_wrapped"
 _FORGOTTEN = "pass each dataset through context.wrap_dataset(dataset) right after creating it"
 
 
-def mark(dataset: Any) -> Any:
+@dataclass(frozen=True)
+class Begun:
+    """Where a wrapped dataset begins by itself, in batches, and how many of them an epoch has, where it says so."""
+
+    first: int = 0
+    length: int | None = None
+
+
+def mark(dataset: Any, begun: Begun | None = None) -> Any:
     """Remember that a dataset is wrapped; one that is made of it is, too."""
-    setattr(dataset, _MARK, True)
+    setattr(dataset, _MARK, begun or Begun())
     return dataset
+
+
+def begun(dataset: Any) -> Begun | None:
+    """Return what is remembered of a dataset, or of one that it is made of; None where none is wrapped."""
+    found: Begun | None = getattr(dataset, _MARK, None)
+    return found or next(filter(None, map(begun, dataset._inputs())), None)
 
 
 def is_wrapped(dataset: Any) -> bool:
     """Return whether a dataset, or one that it is made of, is wrapped."""
-    return getattr(dataset, _MARK, False) or any(is_wrapped(each) for each in dataset._inputs())
+    return begun(dataset) is not None
 
 
 class Batches:
@@ -40,7 +55,7 @@ class Batches:
         dataset = context.run.build.data_loader(context, lambda: _called(input_fn, **arguments), split)
         name = "TrainSpec" if split == "training" else "EvalSpec"
         _check(dataset, name, wrapped=context.wrapped_datasets > before)
-        self._name = name
+        self._name, self._begun = name, begun(dataset) or Begun()
         self._cardinality = tf.data.experimental.cardinality(dataset)
         self._skip = tf.compat.v1.placeholder_with_default(tf.constant(0, tf.int64), [], "det_first_batch")
         if split == "training":
@@ -57,11 +72,11 @@ class Batches:
             raise TrialError(
                 f"the dataset of {self._name}.input_fn is empty; give one that has at least a batch on each rank"
             )
-        self.length = length if length > 0 else None
+        self.length = self._begun.length or (length if length > 0 else None)
 
     def start(self, session: Any, first: int = 0) -> None:
         """Begin with the batch of that number: those before are read again and left out, so that what they drew is drawn."""
-        session.run(self._iterator.initializer, {self._skip: first})
+        session.run(self._iterator.initializer, {self._skip: first - self._begun.first})
 
 
 def _called(input_fn: Callable[..., Any], **arguments: Any) -> Any:
