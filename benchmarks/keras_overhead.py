@@ -2,8 +2,8 @@
 
     python benchmarks/keras_overhead.py
 
-Prints, for several values of `steps_per_execution`, the median over rounds of the ratio of the two times. The two run in turn in one
-process; each is compiled, and has trained some batches, before it is timed.
+Prints, for several values of `steps_per_execution`, the median over rounds of the ratio of the two times. The two run in turn
+in one process; each is compiled, and has trained some batches, before it is timed.
 """
 
 from __future__ import annotations

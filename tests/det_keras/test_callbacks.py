@@ -69,7 +69,13 @@ def test_callbacks_are_told_of_epochs_validations_and_workloads_in_order(runs: A
         "workload ends at 5: ['loss']",
         "validated: ['val_loss', 'weight']",
         "epoch 0 ends: ['loss', 'val_loss', 'weight']",
-        *("workload at 5", "epoch 1 begins", "batch 0", "workload ends at 6: ['loss']", "validated: ['val_loss', 'weight']"),
+        *(
+            "workload at 5",
+            "epoch 1 begins",
+            "batch 0",
+            "workload ends at 6: ['loss']",
+            "validated: ['val_loss', 'weight']",
+        ),
         "train ends",
     ]
 
@@ -131,7 +137,9 @@ def test_a_state_that_would_have_to_be_unpickled_is_refused_when_it_is_saved(run
 
 
 def test_early_stopping_ends_the_trial_and_its_best_value_survives(runs: Any) -> None:
-    trial, made = trial_with(lambda: EarlyStopping(monitor="val_loss", patience=2, min_delta=0.5, restore_best_weights=True))
+    trial, made = trial_with(
+        lambda: EarlyStopping(monitor="val_loss", patience=2, min_delta=0.5, restore_best_weights=True)
+    )
     run = runs(trial)
     schedule = Schedule(report=Every(1), validate=Every(2), checkpoint=At({5}), policy="none")
     whole = run(40, schedule=schedule)
@@ -169,7 +177,10 @@ def test_tensorboard_writes_where_the_trial_s_event_files_belong(runs: Any, tmp_
 WRONG = {
     "no list": (lambda: 3, "keras_callbacks returned int; return a list"),
     "no callback": (lambda: [3], "keras_callbacks returned int in its list"),
-    "ModelCheckpoint": (lambda: [keras.callbacks.ModelCheckpoint("x.keras")], "a ModelCheckpoint, but det saves and restores"),
+    "ModelCheckpoint": (
+        lambda: [keras.callbacks.ModelCheckpoint("x.keras")],
+        "a ModelCheckpoint, but det saves and restores",
+    ),
 }
 
 

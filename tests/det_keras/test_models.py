@@ -34,7 +34,11 @@ class Small(TFKerasTrial):
     options: dict[str, Any] = {"metrics": ["accuracy"]}  # noqa: RUF012
 
     def model(self) -> Any:
-        layers = [keras.layers.Dense(8, activation="relu"), keras.layers.Dropout(0.5), keras.layers.Dense(1, activation="sigmoid")]
+        layers = [
+            keras.layers.Dense(8, activation="relu"),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(1, activation="sigmoid"),
+        ]
         return keras.Sequential([keras.Input((4,)), *layers])
 
     def optimizer(self) -> Any:
@@ -121,7 +125,9 @@ def test_a_metric_object_runs_over_the_period_that_is_reported(runs: Any) -> Non
             return keras.optimizers.SGD(0.0)
 
         def model(self) -> Any:
-            return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid", kernel_initializer="ones")])
+            return keras.Sequential(
+                [keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid", kernel_initializer="ones")]
+            )
 
     run = runs(Still)(12, schedule=Schedule(report=Every(12), policy="none"))
     assert run.reports[12]["area"] == pytest.approx(run.validations[12]["val_area"], rel=1e-6)
@@ -216,7 +222,9 @@ def test_classes_and_records_are_weighted(runs: Any) -> None:
             return X, Y
 
         def model(self) -> Any:
-            return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid", kernel_initializer="zeros")])
+            return keras.Sequential(
+                [keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid", kernel_initializer="zeros")]
+            )
 
         def optimizer(self) -> Any:
             return keras.optimizers.SGD(0.0)
@@ -291,7 +299,10 @@ MISTAKES = {
     "wrapping no model": (lambda t: t.context.wrap_model("x"), "wrap_model got str; give a keras.Model"),
     "wrapping no optimizer": (lambda t: t.context.wrap_optimizer("sgd"), "wrap_optimizer got 'sgd'; give an optimizer"),
     "wrapping no dataset": (lambda t: t.context.wrap_dataset([1]), "wrap_dataset got list; give a tf.data.Dataset"),
-    "no workers": (lambda t: t.context.configure_fit(workers="two"), "configure_fit got workers='two'; give a whole number"),
+    "no workers": (
+        lambda t: t.context.configure_fit(workers="two"),
+        "configure_fit got workers='two'; give a whole number",
+    ),
 }
 
 

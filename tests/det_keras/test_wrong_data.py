@@ -152,7 +152,7 @@ def test_a_validation_without_an_end_is_refused_unless_it_is_bounded(info: Any) 
         def build_validation_data_loader(self) -> Any:
             return self.context.wrap_dataset(records(X, X)).repeat().batch(2)
 
-    with pytest.raises(TrialError, match="without an end; give context.configure_fit"):
+    with pytest.raises(TrialError, match=r"without an end; give context.configure_fit"):
         KerasAdapter.create(Endless, info())
 
     class Bounded(Endless):

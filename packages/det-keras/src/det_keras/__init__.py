@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .data import InputData, SequenceAdapter
     from .determined_callback import DeterminedCallback
     from .load import load_model_from_checkpoint_path
+    from .native import TFKerasNativeContext, init
     from .tensorboard import TensorBoard
     from .trial import TFKerasTrial
 
@@ -22,6 +23,7 @@ _HOMES = {
     "data": ("InputData", "SequenceAdapter"),
     "determined_callback": ("DeterminedCallback",),
     "load": ("load_model_from_checkpoint_path",),
+    "native": ("TFKerasNativeContext", "init"),
     "tensorboard": ("TensorBoard",),
     "trial": ("TFKerasTrial",),
 }
@@ -33,10 +35,12 @@ __all__ = [
     "DeterminedCallback",
     "InputData",
     "SequenceAdapter",
+    "TFKerasNativeContext",
     "TFKerasTensorBoard",
     "TFKerasTrial",
     "TFKerasTrialContext",
     "TensorBoard",
+    "init",
     "load_model_from_checkpoint_path",
 ]
 

@@ -16,8 +16,9 @@ from .bridge import Bridge
 from .build import build_model, build_trial
 from .chunks import Chunks, steps_of
 from .context import TFKerasTrialContext
-from .data import BatchError, Feed, Reading, make_feed
-from .listeners import Listeners
+from .data import BatchError, Feed
+from .feeds import feed_of
+from .listeners import Listeners, Tests, tensorboard_dir
 from .measures import Measures
 from .metrics import MetricObjects, flat
 from .optim import Reduction, variables_of
@@ -26,7 +27,7 @@ from .ranks import join_ranks, spread, without_xla
 from .rng import Generators, seed_everything
 from .state import read_state, write_state
 from .trial import TFKerasTrial
-from .versions import KERAS_VERSION, check_backend, keras
+from .versions import KERAS_VERSION, check_backend
 from .weights import read_weights, write_weights
 
 _ENDLESS = 2**62  # batches in Keras's one epoch
@@ -62,11 +63,11 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         average = run.config.optimizations.average_training_metrics
         self._measures = Measures(self.model, MetricObjects(self.model, distributed), run.first_batch, average)
         params = {"verbose": 0, "epochs": 1, "steps": self._batches_per_epoch, "metrics": []}
-        self._listeners = Listeners(trial.keras_callbacks(), self.model, params, _tensorboard_dir(run))
+        self._listeners = Listeners(trial.keras_callbacks(), self.model, params, tensorboard_dir(run))
         self._callback_states: list[Any] = []
         self._objects: list[Any] | None = None
         self._bridge: Bridge | None = None
-        self._started = False
+        self._started = self._built = False
 
     @classmethod
     def create(cls, trial: type[TFKerasTrial], run: RunInfo) -> KerasAdapter:
@@ -128,6 +129,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         if not self._started:
             self._started = True
             self.model.stop_training = False
+            self._build()  # as every checkpoint must hold the same variables
             if self._group is not None:
                 self._begin_alike()
             with self._generators.untouched():  # it is called once more where a run is resumed
@@ -136,7 +138,6 @@ class KerasAdapter(Adapter[TFKerasTrial]):
 
     def _begin_alike(self) -> None:
         """Give every rank the chief's weights, whatever the trial's own code did on each."""
-        self._build()
         optimizers = [variable for each in self.context.optimizers for variable in variables_of(each)]
         spread([*self.model.weights, *optimizers], self.context.distributed)
 
@@ -193,7 +194,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         return {name if name.startswith("val_") else f"val_{name}": value for name, value in values.items()}
 
     def _evaluated(self, data: Any, *, quiet: bool = False) -> dict[str, float]:
-        callbacks = [] if quiet else [_Tests(self._listeners)]
+        callbacks = [] if quiet else [Tests(self._listeners)]
         try:
             logs = self.model.evaluate(data, verbose=0, return_dict=True, callbacks=callbacks)
         except tf.errors.OpError:
@@ -241,9 +242,11 @@ class KerasAdapter(Adapter[TFKerasTrial]):
     def _build(self) -> None:
         """Let Keras make every variable of the model and its metrics, by evaluating a batch."""
         data = self._validation.validation()
-        if data is not None:
+        if data is not None and not self._built:
+            self._built = True
             with self._generators.untouched():
                 self._evaluated(data.take(1), quiet=True)
+            self._measures.objects.reset()
 
     # Facts
 
@@ -261,55 +264,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
     def close(self) -> None:
         self._open.close()
 
-    # Data
-
     def _feed(self, split: str) -> Feed:
-        name = f"build_{split}_data_loader"
-        data = self._run.build.data_loader(self.context, getattr(self.trial, name), split)
-        feed = make_feed(
-            data, name, self._reading(split), training=split == "training", wrapped=self.context.datasets.__contains__
-        )
+        feed = feed_of(split, self.trial, self.context, self.model)
         self._open.callback(feed.close)
         return feed
-
-    def _reading(self, split: str) -> Reading:
-        options, distributed, config = self.context.fit_options, self.context.distributed, self._run.config
-        sized = "global_batch_size" in self._run.hparams
-        size = self.context.get_per_slot_batch_size() if sized else None
-        records = config.records_per_epoch
-        return Reading(
-            batch_size=size,
-            seed=self._run.seed,
-            shuffle=options.shuffle and split == "training",
-            rank=distributed.rank,
-            size=distributed.size,
-            workers=options.workers,
-            use_multiprocessing=options.use_multiprocessing,
-            max_queue_size=options.max_queue_size,
-            validation_steps=1 if self._run.quick and split == "validation" else options.validation_steps,
-            batches_per_epoch=records // (size * distributed.size) if records and size else None,
-            any_structure=type(self.model).train_step is not keras.Model.train_step,
-        )
-
-
-class _Tests(keras.callbacks.Callback):  # type: ignore[misc]
-    """Passes on the beginning and the batches of a validation; its end comes later, with the metrics of all ranks."""
-
-    def __init__(self, listeners: Listeners) -> None:
-        super().__init__()
-        self._listeners = listeners
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        self._listeners("on_test_begin")
-
-    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._listeners("on_test_batch_begin", batch)
-
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._listeners("on_test_batch_end", batch, logs)
-
-
-def _tensorboard_dir(run: RunInfo) -> Path | None:
-    """Return where this rank writes event files: the chief in the trial's own place, others below it."""
-    directory, rank = run.tensorboard_dir, run.distributed.rank
-    return directory / f"rank-{rank}" if directory is not None and rank else directory

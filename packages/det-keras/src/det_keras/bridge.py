@@ -68,7 +68,7 @@ class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
         if self._watched:
             self._listeners("on_train_batch_end", (done - 1) % epoch if epoch else done - 1, logs)
             self.look_for_stop()
-        if epoch and done % epoch == 0:
+        if self._watched and epoch and done % epoch == 0:
             measures.end_epoch()
             if self._loop.remaining > size:  # nothing falls due here
                 self.finish_epoch()

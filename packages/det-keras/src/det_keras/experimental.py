@@ -37,9 +37,9 @@ class Experimental:
         """Decorate a function that returns a `tf.data.Dataset` of single records: they are written to disk once.
 
         What the function then returns is endless, begins where training does, and is this rank's share: batch it by
-        `context.get_per_slot_batch_size()`, and do not shuffle, repeat or wrap it. With `shuffle`, the order is drawn anew in each epoch,
-        unless `skip_shuffle_at_epoch_end`. All trials on the machine share what is written, below `directory`, else below
-        `data_layer.host_storage_path`, else in `~/.cache/det/datasets`.
+        `context.get_per_slot_batch_size()`, and do not shuffle, repeat or wrap it. With `shuffle`, the order is drawn anew in
+        each epoch, unless `skip_shuffle_at_epoch_end`. All trials on the machine share what is written, below `directory`, else
+        below `data_layer.host_storage_path`, else in `~/.cache/det/datasets`.
         """
 
         def decorate(make: Make) -> Make:

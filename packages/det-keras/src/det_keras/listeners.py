@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from det_core import TrialError
+from det_core import RunInfo, TrialError
 
 from .callbacks import Callback, TensorBoard
 from .state import is_plain
 from .versions import keras
 
-_KERAS_OWN = {"params", "model", "_model", "validation_data", "_chief_worker_only", "_supports_tf_logs", "min_delta"}  # min_delta: Keras 3 changes its sign where it sees what to compare
+# min_delta: Keras 3 turns its sign when it first compares
+_KERAS_OWN = {"params", "model", "_model", "validation_data", "_chief_worker_only", "_supports_tf_logs", "min_delta"}
 _OF_SCRIPTS = ("BackupAndRestore", "ModelCheckpoint")
 
 
@@ -112,3 +113,26 @@ def _set_state(callback: Any, state: Any) -> None:
 
 def _own(callback: Any, method: str) -> bool:
     return hasattr(callback, method) and getattr(type(callback), method, None) is not getattr(Callback, method)
+
+
+class Tests(keras.callbacks.Callback):  # type: ignore[misc]
+    """Passes on the beginning and the batches of a validation; its end comes later, with the metrics of all ranks."""
+
+    def __init__(self, listeners: Listeners) -> None:
+        super().__init__()
+        self._listeners = listeners
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._listeners("on_test_begin")
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._listeners("on_test_batch_begin", batch)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._listeners("on_test_batch_end", batch, logs)
+
+
+def tensorboard_dir(run: RunInfo) -> Path | None:
+    """Return where this rank writes event files: the chief in the trial's own place, others below it."""
+    directory, rank = run.tensorboard_dir, run.distributed.rank
+    return directory / f"rank-{rank}" if directory is not None and rank else directory

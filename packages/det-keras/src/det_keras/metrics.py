@@ -1,7 +1,8 @@
 """Training metrics of a period: Keras's metric objects run over it, and what a step returns itself is averaged.
 
-Keras reports means that run from the start of an epoch. Here its metric objects are read, and begun anew, when a report falls due and
-when an epoch ends; nothing is done for a batch. The values between two such cuts are a piece; a period is the mean of its pieces.
+Keras reports means that run from the start of an epoch. Here its metric objects are read, and begun anew, when a report falls
+due and, for callbacks, when an epoch ends; nothing is done for a batch. The values between two such cuts are a piece; a period
+is the mean of its pieces.
 """
 
 from __future__ import annotations

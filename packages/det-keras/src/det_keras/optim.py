@@ -1,7 +1,7 @@
 """Optimizers that wait: gradients of several batches become one step, and are reduced over the ranks before it.
 
-Keras 3 calls `apply`, Keras 2 `apply_gradients`; an optimizer is given a subclass of its own class that comes before them, so that it
-stays what it was for Keras, for the user, and for a saved model.
+Keras 3 calls `apply`, Keras 2 `apply_gradients`; an optimizer is given a subclass of its own class that comes before them, so
+that it stays what it was for Keras, for the user, and for a saved model.
 """
 
 from __future__ import annotations
@@ -194,5 +194,6 @@ def trained_by(optimizer: Any, weights: Sequence[Any]) -> list[int]:
         return [places[id(each)] for each in getattr(optimizer, "_trainable_variables", []) if id(each) in places]
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     known = getattr(inner, "_index_dict", {})  # by the key of a variable
-    found = {known[inner._var_key(weight)]: place for place, weight in enumerate(weights) if known and inner._var_key(weight) in known}
+    keys = [inner._var_key(weight) for weight in weights] if known else []
+    found = {known[key]: place for place, key in enumerate(keys) if key in known}
     return [found[order] for order in sorted(found)]

@@ -51,7 +51,7 @@ def _assign(variables: Sequence[Any], values: Sequence[Any], name: str) -> None:
     shapes = [tuple(variable.shape) for variable in variables]
     if shapes != [np.shape(value) for value in values]:
         raise TrialError(
-            f"the checkpoint does not fit {name}: it holds {len(values)} variables, and there are {len(shapes)}, or their shapes differ"
+            f"the checkpoint does not fit {name}: it holds {len(values)} variables, and there are {len(shapes)}, or of other shapes"
         )
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)

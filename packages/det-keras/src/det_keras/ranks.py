@@ -36,7 +36,7 @@ def without_xla(model: Any) -> None:
         model.jit_compile = False
         if _asked_for_xla(model):
             warnings.warn(
-                "the model is compiled with jit_compile=True, but XLA cannot exchange gradients between ranks; it is off in this run",
+                "the model is compiled with jit_compile=True, but XLA cannot exchange gradients between ranks; it is off here",
                 stacklevel=2,
             )
 

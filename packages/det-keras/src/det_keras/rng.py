@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,10 +92,11 @@ class Generators:
 
 
 def _of_keras_3(model: Any) -> list[Any]:
-    from keras.src.random.seed_generator import global_seed_generator
-
+    seeds: Any = importlib.import_module(
+        "keras.src.random.seed_generator"
+    )  # Keras has no public way to its global generator
     others = {id(variable) for variable in (*model.weights, *model.metrics_variables)}
-    return [global_seed_generator().state, *(v for v in model.variables if id(v) not in others)]
+    return [seeds.global_seed_generator().state, *(v for v in model.variables if id(v) not in others)]
 
 
 def _of_keras_2(model: Any) -> list[Any]:

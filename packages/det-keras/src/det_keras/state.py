@@ -69,7 +69,7 @@ def _encode(value: Any, place: str, arrays: dict[str, Any]) -> Any:
         arrays[name] = array
         return {_ARRAY: name, "dtype": str(array.dtype)}
     raise TrialError(
-        f"{place} is {type(value).__name__}, which a checkpoint cannot hold safely; keep numbers, text, arrays, lists and dicts there"
+        f"{place} is {type(value).__name__}, which a checkpoint cannot hold safely; keep numbers, text, arrays, lists, dicts there"
     )
 
 

@@ -110,7 +110,7 @@ def workers_in(tf_config: str) -> tuple[list[str], int]:
         workers, index = list(cluster.get("worker", [])), int(task.get("index", 0))
     except (ValueError, AttributeError, TypeError):
         raise DetError(
-            f"TF_CONFIG is {tf_config!r}, which is not what TensorFlow reads; start the script by det_core.launch"
+            f"TF_CONFIG is {tf_config!r}, which TensorFlow could not read; start the script by det_core.launch.tensorflow"
         ) from None
     kind = task.get("type", "worker")
     others = sorted(set(cluster) - {"worker"})

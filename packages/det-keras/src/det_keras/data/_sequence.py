@@ -201,7 +201,7 @@ def _spec(items: list[Any], name: str) -> Any:
         ranks = {array.ndim for array in arrays}
         if ranks == {0} or len(ranks) > 1:
             raise BatchError(
-                f"the items of the sequence that {name} returned hold numbers, or arrays of different axes; let each hold arrays of records"
+                f"the items of the sequence that {name} returned hold numbers, or arrays of different axes; let each hold arrays"
             )
         sizes = [
             size if len({array.shape[axis] for array in arrays}) == 1 else None
