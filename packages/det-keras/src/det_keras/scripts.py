@@ -87,7 +87,7 @@ class _At:
 def steps_at_once(model: Any) -> int:
     """Return how many batches Keras trains between two callbacks."""
     steps = model.steps_per_execution if KERAS_3 else model._steps_per_execution
-    return 1 if steps is None else int(steps)
+    return 1 if steps is None else int(steps.numpy() if hasattr(steps, "numpy") else steps)
 
 
 def _build_optimizer(model: Any) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 
 from det_core.core import Context
 
-from .versions import keras
+from .versions import KERAS_3, keras
 
 
 class TensorBoard(keras.callbacks.TensorBoard):  # type: ignore[misc]
     """Keras's TensorBoard, with all of its arguments, for a script under `det run`.
 
     Its files go to the trial's place in det's store, which `det tensorboard` reads, and a `log_dir` is ignored; outside of
-    `det run` they go to `log_dir`. Where there are several ranks, those that are not the chief write into folders of their own.
+    `det run` they go to `log_dir`. Of several workers those that are not the chief write into a folder of their own.
     """
 
     def __init__(self, core_context: Context, *args: Any, **kwargs: Any) -> None:
@@ -23,6 +23,6 @@ class TensorBoard(keras.callbacks.TensorBoard):  # type: ignore[misc]
         if place is not None and given is not None:
             sys.stderr.write(f"det: log_dir {str(given)!r} of TensorBoard is not used; the files go to {place}\n")
         directory = str(place or given or "logs")
-        if core_context.distributed.rank:
+        if core_context.distributed.rank and KERAS_3:  # Keras 2 does so by itself
             directory = f"{directory}/rank-{core_context.distributed.rank}"
         super().__init__(directory, *args[1:], **kwargs)

@@ -50,11 +50,13 @@ def begin(
     *,
     framework: str,
     as_trial: bool = True,
+    launcher: str = "",
 ) -> Place:
     """Return where this script finds itself; in CLUSTER mode, outside of a worker, submit it and never return.
 
     With `as_trial` the workers execute the script to find its trial, which it hands over by `take_over`; without, the script is
-    the entrypoint, and trains by itself. Raises ConfigError for what is wrong with `config`, DetError for the rest.
+    the entrypoint, and trains by itself; where a trial has several slots, the module `launcher` (`det_core.launch...`) starts it on
+    each. Raises ConfigError for what is wrong with `config`, DetError for the rest.
     """
     plugins = Plugins.installed()
     home = Path(os.environ.get("DET_HOME") or Path.home() / ".det").expanduser().absolute()
@@ -69,7 +71,9 @@ def begin(
         raise DetError(f"this script is run by a worker that looks for no trial; its entrypoint has to be {SCRIPT}")
     data = {**_DEFAULTS, **(config or {})}
     if Mode.of(mode) is Mode.CLUSTER:
-        submit(data, context_dir, command, home=home, entrypoint=SCRIPT if as_trial else None)
+        several = (data.get("resources") or {}).get("slots_per_trial", 1) != 1
+        start = f"python3 -m {launcher} -- " if launcher and several else ""
+        submit(data, context_dir, command, home=home, entrypoint=SCRIPT if as_trial else None, start=start)
     return Place(run=_local(data, framework, plugins, context_dir, as_trial), local=True, home=home, plugins=plugins)
 
 

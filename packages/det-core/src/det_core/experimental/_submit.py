@@ -27,14 +27,16 @@ def submit(
     *,
     home: Path,
     entrypoint: str | None,
+    start: str = "",
 ) -> NoReturn:
     """Make an experiment of the script, follow it, and end this process with the status of `det run`.
 
-    `entrypoint` is what the workers load; by default they run the script itself. What `config` says of the entrypoint is not used.
+    `entrypoint` is what the workers load; by default they run the script itself, with `start` before it. What `config` says of
+    the entrypoint is not used.
     """
     script = Command.of(context_dir, command)
     plugins = Plugins.installed()
-    data = {"name": Path(script.path).stem, **config, "entrypoint": entrypoint or script.shell()}
+    data = {"name": Path(script.path).stem, **config, "entrypoint": entrypoint or start + script.shell()}
     notices = parse(data, extensions=extensions_of(plugins)).notices
     with tempfile.TemporaryDirectory(prefix="det-code-") as scratch:
         code = Path(scratch) / "code"
