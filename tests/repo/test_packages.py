@@ -41,7 +41,7 @@ def test_the_metadata_is_complete_and_of_one_kind(package: Path) -> None:
     found = about["project"]
     assert found["name"] == package.name
     assert found["license"] == "Apache-2.0"
-    assert found["requires-python"] == ">=3.11"
+    assert found["requires-python"].startswith(">=3.11")
     assert found["readme"] == "README.md"
     assert 20 < len(found["description"]) < 140
     assert "test" in about["dependency-groups"]
