@@ -31,6 +31,7 @@ class Line(pl.LightningModule):
 
 
 def main() -> None:
+    pl.seed_everything(1)
     x = torch.linspace(-1, 1, 256).reshape(-1, 1)
     data = TensorDataset(x, 2 * x + 1)
     train, validation = DataLoader(data, batch_size=16, shuffle=True), DataLoader(data, batch_size=256)

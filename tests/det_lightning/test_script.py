@@ -30,6 +30,7 @@ class Slow(pl.Callback):
         time.sleep(float(os.environ.get("PAUSE", "0")))
 
 
+pl.seed_everything(1)
 with core.init() as context:
     x = train.torch.linspace(-1, 1, 256).reshape(-1, 1)
     data = train.TensorDataset(x, 2 * x + 1)
