@@ -14,9 +14,10 @@ KERAS_3 = int(KERAS_VERSION.partition(".")[0]) >= 3
 keras: Any = importlib.import_module("keras") if KERAS_3 else tf.keras  # tf.keras has not all of Keras 3
 
 
-def check_backend() -> None:
-    """Raise PluginError where Keras computes by something other than TensorFlow."""
-    backend = keras.backend.backend() if KERAS_3 else "tensorflow"
+def check_backend(backend: str | None = None) -> None:
+    """Raise PluginError where Keras computes by something other than TensorFlow; `backend` is by default what it computes by."""
+    if backend is None:
+        backend = keras.backend.backend() if KERAS_3 else "tensorflow"
     if backend != "tensorflow":
         raise PluginError(
             f"Keras runs on {backend!r} here, and det-keras on TensorFlow only; set KERAS_BACKEND=tensorflow, "

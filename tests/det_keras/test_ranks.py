@@ -1,0 +1,68 @@
+"""What concerns several ranks and can be seen on one; the conformance kit trains on two."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from det_core import BackendRecord, PluginError, Serial, TrialError
+from det_keras.adapter import KerasAdapter
+from det_keras.ranks import join_ranks, without_xla
+from det_keras.testing import OneVarTrial
+from det_keras.versions import check_backend, keras
+
+
+def test_an_optimizer_that_horovod_has_wrapped_is_refused(info: Any) -> None:
+    """Under Keras 3 it would train without exchanging a gradient, and without a warning."""
+    hvd = pytest.importorskip("horovod.tensorflow.keras")
+    hvd.init()
+
+    class Trap(OneVarTrial):
+        def build_model(self) -> Any:
+            model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+            model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+            return self.context.wrap_model(model)
+
+    with pytest.raises(TrialError, match=r"wrapped by horovod.tensorflow.keras.DistributedOptimizer") as raised:
+        KerasAdapter.create(Trap, info())
+    assert "\n" not in str(raised.value)
+
+
+def test_a_backend_that_knows_no_tensors_is_refused(info: Any) -> None:
+    run = replace(info(), distributed=_Two(), backend=BackendRecord(name="odd", framework="keras", load=lambda: Serial))
+    with pytest.raises(PluginError, match="the backend 'odd' cannot reduce Keras's gradients"):
+        join_ranks(run)
+
+
+class _Two:
+    size = 2
+
+
+def test_xla_is_switched_off_and_said_to_be_where_it_was_asked_for() -> None:
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse", jit_compile=True)
+    with pytest.warns(UserWarning, match="XLA cannot exchange gradients"):
+        without_xla(model)
+    assert not model.jit_compile
+
+
+def test_another_backend_of_keras_is_refused() -> None:
+    check_backend()
+    with pytest.raises(PluginError, match="Keras runs on 'jax' here, and det-keras on TensorFlow only"):
+        check_backend("jax")
+
+
+def test_without_tensorflow_a_sentence_says_how_to_install_it() -> None:
+    code = (
+        "import importlib.util as u\nfind = u.find_spec\n"
+        "u.find_spec = lambda name, *more: None if name == 'tensorflow' else find(name, *more)\n"
+        "import det_keras\nfrom det_core import PluginError\n"
+        "try: det_keras.TFKerasTrial\nexcept PluginError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    for command in ("pip install 'det-keras[tensorflow]'", "pip install 'det-keras[cpu]'"):
+        assert command in done.stdout, done.stderr
