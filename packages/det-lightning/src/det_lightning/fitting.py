@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 
 from det_core import RunInfo, TrialError
+from det_core.config import Length
 from det_torch.backends import TorchBackend
 from det_torch.device import choose_device
 
@@ -24,16 +26,33 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class Trainer(pl.Trainer):
-    """Lightning's own Trainer, which knows how long det means to train."""
+    """Lightning's own Trainer, which knows how long the experiment means to train."""
 
-    expected_batches: int | None = None
+    length: Length | None = None
+    global_batch_size: int | None = None
 
     @property
     def estimated_stepping_batches(self) -> int | float:
-        """Return the optimizer's steps in the whole training, for schedulers that must know; raises where nobody knows."""
-        if self.expected_batches is None:
-            return super().estimated_stepping_batches
-        return -(-self.expected_batches // self.accumulate_grad_batches)
+        """Return the optimizer's steps in the searcher's length, for schedulers that must know; infinity where it has none."""
+        self.fit_loop.setup_data()
+        epoch, every = self.num_training_batches, self.accumulate_grad_batches
+        batches = self._batches(epoch)
+        if batches is None:
+            return math.inf
+        if epoch == math.inf:
+            return -(-batches // every)
+        epochs, rest = divmod(batches, int(epoch))
+        return epochs * -(-int(epoch) // every) - (-rest // every)  # it steps behind the last batch of an epoch, too
+
+    def _batches(self, epoch: int | float) -> int | None:
+        length = self.length
+        if length is None:
+            return None
+        if length.unit == "epochs":
+            return None if epoch == math.inf else length.n * int(epoch)
+        if length.unit == "records":
+            return length.n // self.global_batch_size if self.global_batch_size else None
+        return length.n
 
 
 def make_trainer(trial: LightningAdapter, run: RunInfo, conductor: Conductor, backend: TorchBackend | None) -> Trainer:
@@ -61,7 +80,11 @@ def make_trainer(trial: LightningAdapter, run: RunInfo, conductor: Conductor, ba
         chosen["limit_val_batches"] = 1
     if run.config.optimizations.compile:
         trial.lightning_module.compile()
-    return Trainer(**chosen)
+    trainer = Trainer(**chosen)
+    searcher, size = run.config.searcher, run.hparams.get("global_batch_size")
+    trainer.length = getattr(searcher, "max_length", None)
+    trainer.global_batch_size = size if isinstance(size, int) else None
+    return trainer
 
 
 def _place(given: Mapping[str, Any], run: RunInfo, backend: TorchBackend | None) -> dict[str, Any]:
