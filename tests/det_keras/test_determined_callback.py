@@ -12,7 +12,7 @@ from det_core import StorageError, TrialError, core
 
 pytest.importorskip("tensorflow")
 
-from det_keras import DeterminedCallback
+from det_keras import DeterminedCallback, TensorBoard
 from det_keras.rng import seed_everything
 from det_keras.versions import KERAS_3, keras
 
@@ -285,6 +285,11 @@ def test_validating_and_predicting_alone_print_no_bar(context, capfd):
     model.predict(X, callbacks=[callback], verbose=1)
     assert [line for line in capfd.readouterr().out.splitlines() if not line.startswith("{")] == []
     assert [(batches, m["epochs"]) for batches, m in reports(context, "validation")] == [(0, 0)]
+
+
+def test_alone_tensorboard_writes_where_it_is_told(context, tmp_path):
+    make_model().fit(X, Y, verbose=0, callbacks=[TensorBoard(context, str(tmp_path / "logs"), profile_batch=0)])
+    assert list((tmp_path / "logs" / "train").glob("*tfevents*"))
 
 
 @pytest.mark.parametrize(

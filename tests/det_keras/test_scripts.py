@@ -15,7 +15,7 @@ SCRIPT = """
     import hashlib, os, signal, sys, time
     import numpy as np
     from det_core import core
-    from det_keras import DeterminedCallback
+    from det_keras import DeterminedCallback, TensorBoard
     from det_keras.rng import seed_everything
     from det_keras.versions import keras
 
@@ -46,9 +46,9 @@ SCRIPT = """
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
         callback = DeterminedCallback(context, info.latest_checkpoint, info.trial.trial_id)
-        model.fit(
-            x, y, batch_size=8, epochs=5, shuffle=False, validation_data=(x, y), verbose=2, callbacks=[Trouble(), callback]
-        )
+        board = TensorBoard(context, log_dir="elsewhere", profile_batch=0)
+        data = {"x": x, "y": y, "batch_size": 8, "shuffle": False, "validation_data": (x, y)}
+        model.fit(**data, epochs=5, verbose=2, callbacks=[Trouble(), callback, board])
         digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
         print(f"weights of rank {distributed.rank}: {digest}", flush=True)
 """
@@ -98,6 +98,16 @@ def test_a_script_that_is_signalled_or_killed_within_an_epoch_goes_on_to_the_num
         [trial] = det.json("show", str(disturbed))["trials"]
         assert (trial["runs"], trial["restarts"]) == (2, restarts)
         assert f"training goes on after epoch {came_to // 4}, batch {came_to}" in det("logs", str(disturbed)).stdout
+
+
+def test_tensorboard_writes_where_det_looks(det, project):
+    project(ALONE)
+    det("run", "c.yaml", env=ENV)
+    place = det.home / "experiments" / "1" / "tensorboard" / "trial-1"
+    assert {path.parent.name for path in place.rglob("*tfevents*.v2")} == {"train", "validation"}
+    assert f"det: log_dir 'elsewhere' of TensorBoard is not used; the files go to {place}" in det("logs", "1").stdout
+    [code] = det.home.glob("experiments/1/code")
+    assert not (code / "elsewhere").exists()
 
 
 def test_a_paused_script_goes_on_where_it_was(det, project, wait_until):
