@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 from det_core import Loop, Stop
@@ -12,7 +13,7 @@ from .listeners import Listeners
 from .measures import Measures
 from .versions import keras
 
-_NOTHING: dict[str, Any] = {}
+_NOTHING = MappingProxyType[str, Any]({})
 
 
 class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
