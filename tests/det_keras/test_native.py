@@ -155,6 +155,35 @@ def test_two_workers_run_the_script_and_train_the_same_model(det):
     assert [m["batches"] for m in det.metrics(1, "training")] == [4, 8]
 
 
+CLASS = """
+    import numpy as np
+    from det_core.experimental import create
+    from det_keras import TFKerasTrial
+    from det_keras.versions import keras
+
+    class Native(TFKerasTrial):
+        def build_model(self):
+            model = self.context.wrap_model(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]))
+            model.compile(keras.optimizers.SGD(self.context.get_hparam("lr")), "mse")
+            return model
+
+        def build_training_data_loader(self):
+            x = np.linspace(-1, 1, 32, dtype="float32").reshape(-1, 1)
+            return x, 2 * x
+
+        build_validation_data_loader = build_training_data_loader
+
+    searcher = {"name": "single", "metric": "val_loss", "max_length": {"epochs": 2}}
+    create(Native, {"searcher": searcher, "hyperparameters": {"lr": 0.1, "global_batch_size": 8}}, context_dir=".")
+"""
+
+
+def test_a_trial_class_is_handed_over_by_its_script(det):
+    det.cwd.joinpath("train.py").write_text(textwrap.dedent(CLASS))
+    assert "experiment 1 is completed: best val_loss" in python(det, "train.py").stdout
+    assert "train.py has handed over Native" in det("logs", "1").stdout
+
+
 def test_a_script_that_trains_nothing_is_told_so(det):
     det.cwd.joinpath("none.py").write_text(
         "import det_keras\ndet_keras.init({'max_restarts': 0, 'searcher': {'name': 'single', 'metric': 'x'}}, context_dir='.')\n"
