@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from det_core.testing import AdapterSuite
+from det_core import Plugins
+from det_core.testing import AdapterSuite, Runs
 
 pytest.importorskip("det_lightning")
 pytest.importorskip("lightning")
@@ -24,3 +26,14 @@ class TestLightning(AdapterSuite):
         from det_lightning.testing import OneVarTrial
 
         return OneVarTrial
+
+
+def test_its_losses_are_det_torchs(tmp_path: Path) -> None:
+    """Bit for bit, with noise and in shuffled order: the same seed, the same data, the same steps."""
+    from det_lightning.testing import OneVarTrial as Lightning
+    from det_torch.testing import OneVarTrial as Torch
+
+    plugins = Plugins.installed(strict=True)
+    one, other = (Runs(plugins, trial, tmp_path / trial.__module__) for trial in (Lightning, Torch))
+    plain = {"noise": 0.5, "shuffle": True}
+    assert one(12, **plain).losses == other(12, **plain).losses

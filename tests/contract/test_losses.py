@@ -19,6 +19,7 @@ TRIALS: dict[str, Any] = {
     "fake-chunked": fakes.ChunkedOneVar,
 }
 ELSEWHERE = {
+    "lightning": ("det_lightning.testing", "OneVarTrial"),
     "torch": ("det_torch.testing", "OneVarTrial"),
     "keras": ("det_keras.testing", "OneVarTrial"),
     "estimator": ("det_estimator.testing", "OneVarTrial"),
