@@ -145,6 +145,7 @@ TWO = """
 """
 
 
+@pytest.mark.timeout(400)
 def test_two_workers_run_the_script_and_train_the_same_model(det):
     det.cwd.joinpath("two.py").write_text(textwrap.dedent(TWO))
     python(det, "two.py")
