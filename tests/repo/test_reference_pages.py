@@ -52,5 +52,7 @@ def test_the_diagram_has_the_order_in_which_a_run_calls_them() -> None:
     """That of a plugin which notes all that it hears: a test of its own compares it with a run."""
     diagram = page("hooks.md").split("## When they are called")[1].split("```")[1]
     drawn = [name for name in re.findall(r"det_\w+", diagram.partition("det run")[2]) if name != "det_storages"]
-    told = re.findall(r'"hook": "(det_\w+)"', (ROOT / "tests/repo/test_strangers_plugin.py").read_text(encoding="utf-8"))
+    told = re.findall(
+        r'"hook": "(det_\w+)"', (ROOT / "tests/repo/test_strangers_plugin.py").read_text(encoding="utf-8")
+    )
     assert drawn == list(dict.fromkeys(told))

@@ -49,7 +49,9 @@ def test_it_passes_its_own_tests_as_it_was_written(det, tmp_path: Path, kind: st
 def test_it_is_listed_without_a_problem(det, tmp_path: Path, kind: str) -> None:
     site = lay_out_project(tmp_path / "site", written(det, kind))
     (row,) = (
-        row for row in json.loads(det("plugins", "--no-load", "--json", env=on_path(site)).stdout) if row["name"] == f"my-{kind}"
+        row
+        for row in json.loads(det("plugins", "--no-load", "--json", env=on_path(site)).stdout)
+        if row["name"] == f"my-{kind}"
     )
     assert row["distribution"] == f"det-my-{kind} 0.1.0"
     assert row["problem"] == ""

@@ -10,13 +10,19 @@ from pathlib import Path
 CORE = "det_core"
 
 
-def private_imports(package: str) -> list[str]:
-    """Return each import of a private name of det-core in an installed package, as `file:line: name`."""
+def private_imports(module: str) -> list[str]:
+    """Return each import of a private name of det-core in the package that a module is of, as `file:line: name`.
+
+    A module that is of no package, but in a folder beside others, stands for itself.
+    """
+    package = module.partition(".")[0]
     if package == CORE:
         return []
+    found = importlib.util.find_spec(package)
+    of_a_package = found is not None and found.origin is not None
     return [
         f"{file.name}:{line}: {name}"
-        for file in _files(package)
+        for file in _files(package if of_a_package else module)
         for line, name in _imported(ast.parse(file.read_text(encoding="utf-8")))
         if name.split(".")[0] == CORE and any(_is_private(part) for part in name.split("."))
     ]
