@@ -18,7 +18,7 @@ from det_torch.data import seed_everything
 from det_torch.metrics import Numbers, mean_row
 from det_torch.ranks import join_ranks
 
-from . import snapshot
+from . import settings, snapshot
 from .conductor import Conductor, Pace
 from .context import LightningTrialContext
 from .fitting import make_trainer
@@ -49,6 +49,7 @@ class TrainerAdapter(Adapter[LightningAdapter]):
                 build=lambda build, split: run.build.data_loader(trial.context, build, split),
                 build_training=own(trial, "build_training_data_loader"),
                 build_validation=own(trial, "build_validation_data_loader"),
+                check=settings.check_callbacks,
             )
             self._open.callback(self._conductor.close)
             self._trainer = make_trainer(trial, run, self._conductor, backend)

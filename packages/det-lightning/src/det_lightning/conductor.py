@@ -54,7 +54,9 @@ class Conductor(pl.Callback):
         build: Callable[[Build, str], Any] = lambda build, split: build(),
         build_training: Build | None = None,
         build_validation: Build | None = None,
+        check: Callable[[list[Any]], None] = lambda callbacks: None,
     ) -> None:
+        self._check = check
         self._pace, self._distributed, self._seed, self._build = pace, distributed, seed, build
         self._own = (build_training, build_validation)
         self._trainer: Any = None
@@ -175,6 +177,7 @@ class Conductor(pl.Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":
+            self._check(list(trainer.callbacks))  # type: ignore[attr-defined]  # those of the module are among them now
             self._begin_anew()
             self.close()
             if threading.current_thread() is threading.main_thread():
@@ -204,13 +207,7 @@ class Conductor(pl.Callback):
         self._row = {} if loss is None else {"loss": loss}
 
     def on_validation_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *rest: Any, **more: Any
     ) -> None:
         if outputs is not None:
             self._returned(outputs)

@@ -64,7 +64,7 @@ def make_trainer(trial: LightningAdapter, run: RunInfo, conductor: Conductor, ba
     chosen = {
         **_DEFAULTS,
         **given,
-        "callbacks": [conductor, _Refusal(), *callbacks],
+        "callbacks": [conductor, *callbacks],
         "max_epochs": -1,
         "check_val_every_n_epoch": settings.NEVER,
         "num_sanity_val_steps": 0,
@@ -115,10 +115,3 @@ def _callbacks(given: Any) -> list[pl.Callback]:
                 "trained by Lightning's own Trainer"
             )
     return listed
-
-
-class _Refusal(pl.Callback):
-    """Refuses what only shows once a fit is set up."""
-
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        settings.check_callbacks(list(trainer.callbacks))  # type: ignore[attr-defined]
