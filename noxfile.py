@@ -83,6 +83,11 @@ def install_horovod(session: nox.Session) -> None:
     session.run("det", "horovod", "install")
 
 
+def lane(name: str) -> str:
+    """Return the tag of a package's sessions: those of different lanes are run at the same time by continuous integration."""
+    return "tensorflow" if name in ALONE else "core" if name == "det-core" else "torch"
+
+
 def identity(name: str, pinned: str) -> str:
     """Return the name of a session of tests."""
     return f"package={name!r}" if name == pinned else f"package={name!r}, pinned={pinned!r}"
@@ -90,7 +95,8 @@ def identity(name: str, pinned: str) -> str:
 
 @nox.session(python=PYTHON)
 @nox.parametrize(
-    "package, pinned", [nox.param(name, each, id=identity(name, each)) for each, name in ENVIRONMENTS.items()]
+    "package, pinned",
+    [nox.param(name, each, id=identity(name, each), tags=[lane(name)]) for each, name in ENVIRONMENTS.items()],
 )
 def tests(session: nox.Session, package: str, pinned: str) -> None:
     """Test one package against the core in this tree, on several processes too where its framework can."""
@@ -109,7 +115,7 @@ def tests(session: nox.Session, package: str, pinned: str) -> None:
         session.run("pytest", "tests/repo/test_docs.py", "-k", "needs", success_codes=[0, 5])
 
 
-@nox.session(python=PYTHON)
+@nox.session(python=PYTHON, tags=["core"])
 def repo(session: nox.Session) -> None:
     """Test the repository itself: its packages, its architecture, its docs, its examples."""
     install(session, PACKAGES)
@@ -117,7 +123,7 @@ def repo(session: nox.Session) -> None:
     session.run("pytest", "tests/repo", *session.posargs)
 
 
-@nox.session(python=PYTHON)
+@nox.session(python=PYTHON, tags=["core"])
 def lint(session: nox.Session) -> None:
     """Check style and formatting."""
     session.install(*LINT)
@@ -125,7 +131,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
 
 
-@nox.session(python=PYTHON)
+@nox.session(python=PYTHON, tags=["core"])
 def types(session: nox.Session) -> None:
     """Type-check every package, strictly."""
     install(session, PACKAGES, "mypy==2.4.1", "types-PyYAML")
@@ -133,7 +139,7 @@ def types(session: nox.Session) -> None:
         session.run("mypy", f"packages/{name}/src")
 
 
-@nox.session(python=PYTHON)
+@nox.session(python=PYTHON, tags=["core"])
 def contracts(session: nox.Session) -> None:
     """Check who may import whom."""
     install(session, PACKAGES, "import-linter>=2.1")
@@ -141,7 +147,13 @@ def contracts(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
-@nox.parametrize("environment", ["together", *(each for each, name in ENVIRONMENTS.items() if name in ALONE), *PLUGINS])
+@nox.parametrize(
+    "environment",
+    [
+        *(nox.param(each, id=each, tags=["core"]) for each in ("together", *PLUGINS)),
+        *(nox.param(each, id=each, tags=[lane(name)]) for each, name in ENVIRONMENTS.items() if name in ALONE),
+    ],
+)
 def conformance(session: nox.Session, environment: str) -> None:
     """Install the wheels, not the tree, and run the conformance suite of each plugin, a stranger's too, against them."""
     if environment in PLUGINS:
@@ -176,7 +188,7 @@ def build(session: nox.Session, folders: Iterable[str]) -> list[str]:
     return found
 
 
-@nox.session(python=PYTHON)
+@nox.session(python=PYTHON, tags=["core"])
 def demo(session: nox.Session) -> None:
     """Train the digits example and print what it found."""
     install(session, ["det-torch"])
@@ -195,7 +207,12 @@ def docs(session: nox.Session) -> None:
 def chaos(session: nox.Session) -> None:
     """Kill workers and drivers at random, many times: a campaign."""
     install(session, ["det-torch"])
-    campaigns = ["tests/det_torch/test_exact_resume.py", "tests/det_core/experiment/test_search_chaos.py"]
+    install_horovod(session)
+    campaigns = [
+        "tests/det_torch/test_exact_resume.py",
+        "tests/det_torch/test_killed_ranks.py",
+        "tests/det_core/experiment/test_search_chaos.py",
+    ]
     session.run("pytest", *campaigns, "--kills=20", "-o", "timeout=3600", *session.posargs)
 
 
