@@ -106,7 +106,7 @@ def tests(session: nox.Session, package: str, pinned: str) -> None:
     borrowed = Path(f"tests/det_compat/test_{package.removeprefix('det-')}.py")
     if package in ALONE and borrowed.exists():
         session.install("--no-deps", "-e", "packages/det-compat")
-        found += [str(borrowed), "tests/det_compat/test_names.py"]
+        found.append(str(borrowed))
     if "horovod" in extras(package):
         install_horovod(session)
         found += ["tests/det_core/horovod/test_meet.py", "tests/det_core/horovod/test_check.py"]

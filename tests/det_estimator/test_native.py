@@ -102,3 +102,49 @@ print(f"{result.validation['loss']:.4f}", [group for group, _, _ in result.repor
 def test_an_optimizer_that_cannot_wait_is_named(det) -> None:
     done = script(det, LINE + "context.wrap_optimizer(tf.keras.optimizers.legacy.Adam())\n")
     assert "wrap_optimizer got Adam before training has begun; give an optimizer of tf.compat.v1.train" in done.stderr
+
+
+CLASS = """
+import numpy as np
+import tensorflow as tf
+from det_core.experimental import Categorical, create
+from det_estimator import EstimatorTrial
+
+
+class Native(EstimatorTrial):
+    def build_estimator(self):
+        return tf.estimator.Estimator(self.model)
+
+    def model(self, features, labels, mode):
+        weight = tf.compat.v1.get_variable("weight", [], initializer=tf.compat.v1.zeros_initializer())
+        loss = tf.reduce_mean((labels - weight * features) ** 2)
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(self.context.get_hparam("lr"))
+        train = self.context.wrap_optimizer(optimizer).minimize(loss, tf.compat.v1.train.get_global_step())
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+
+    def build_train_spec(self):
+        return tf.estimator.TrainSpec(self.data)
+
+    def build_validation_spec(self):
+        return tf.estimator.EvalSpec(self.data, steps=None)
+
+    def data(self):
+        x = np.linspace(-1, 1, 32, dtype="float32")
+        return self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices((x, 2 * x))).batch(8)
+
+
+searcher = {"name": "random", "metric": "loss", "max_trials": 2, "max_length": {"batches": 8}}
+hparams = {"lr": Categorical([0.05, 0.1]), "global_batch_size": 8}
+create(Native, {"searcher": searcher, "hyperparameters": hparams}, context_dir=".")
+print("reached by", __name__)
+"""
+
+
+@pytest.mark.timeout(400)
+def test_a_search_over_a_trial_class_that_its_script_hands_over(det) -> None:
+    done = script(det, CLASS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    logs = det("logs", "1").stdout
+    assert {trial["state"] for trial in det.json("show", "1")["trials"]} == {"COMPLETED"}
+    assert logs.count("train.py has handed over Native") == 2
+    assert "reached by" not in done.stdout + done.stderr + logs

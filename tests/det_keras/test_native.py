@@ -158,7 +158,7 @@ def test_two_workers_run_the_script_and_train_the_same_model(det):
 
 CLASS = """
     import numpy as np
-    from det_core.experimental import create
+    from det_core.experimental import Categorical, create
     from det_keras import TFKerasTrial
     from det_keras.versions import keras
 
@@ -174,15 +174,21 @@ CLASS = """
 
         build_validation_data_loader = build_training_data_loader
 
-    searcher = {"name": "single", "metric": "val_loss", "max_length": {"epochs": 2}}
-    create(Native, {"searcher": searcher, "hyperparameters": {"lr": 0.1, "global_batch_size": 8}}, context_dir=".")
+    searcher = {"name": "random", "metric": "val_loss", "max_trials": 2, "max_length": {"epochs": 2}}
+    hparams = {"lr": Categorical([0.05, 0.1]), "global_batch_size": 8}
+    create(Native, {"searcher": searcher, "hyperparameters": hparams}, context_dir=".")
+    print("reached by", __name__)
 """
 
 
-def test_a_trial_class_is_handed_over_by_its_script(det):
+@pytest.mark.timeout(400)
+def test_a_search_over_a_trial_class_that_its_script_hands_over(det):
     det.cwd.joinpath("train.py").write_text(textwrap.dedent(CLASS))
-    assert "experiment 1 is completed: best val_loss" in python(det, "train.py").stdout
-    assert "train.py has handed over Native" in det("logs", "1").stdout
+    said = python(det, "train.py").stdout
+    assert "experiment 1 is completed: best val_loss" in said
+    logs = det("logs", "1").stdout
+    assert logs.count("train.py has handed over Native") == 2
+    assert "reached by" not in said + logs
 
 
 def test_a_script_that_trains_nothing_is_told_so(det):
