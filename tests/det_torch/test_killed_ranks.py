@@ -125,7 +125,7 @@ def test_killing_either_rank_at_random_moments_changes_nothing(
         killed.add(victim)
         done += 1
         wait_until(lambda p=pair: not any(is_running(*each) for each in p), "the end of both ranks", LIMIT_SECONDS)
-        assert still_open(sockets) == set()
+        wait_until(lambda s=sockets: still_open(s) == set(), "the end of their ports", LIMIT_SECONDS)
     assert driver.wait(timeout=300) == 0
     assert done == kills
     assert det.json("show", "2")["trials"][0]["restarts"] == kills

@@ -226,3 +226,25 @@ def running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_what_a_run_left_in_its_scratch_directory_goes_with_it(ranks: Ranks, wait_until: Callable[..., None]) -> None:
+    """Also where its processes were killed, or the driver was."""
+    model = ranks.det.cwd / "model_def.py"
+    model.write_text(
+        MODEL.replace(
+            "    def build_data(self):\n",
+            "    def build_data(self):\n        (self.run.scratch / f'of-{RANK}').touch()\n",
+        )
+    )
+    driver = ranks.start(120, PAUSE="0.02", restarts=1)
+    wait_until(lambda: ranks.batches(1) >= 20, "some training")
+    first = ranks.runs(1)[0].log_dir / "scratch"
+    assert sorted(path.name for path in first.iterdir()) == ["of-0", "of-1"]
+    os.kill(ranks.pids(1)[1], signal.SIGKILL)
+    wait_until(lambda: len(ranks.runs(1)) == 2 and ranks.batches(1) > 60, "the second run", 60)
+    assert not first.exists()
+    driver.kill()
+    driver.communicate(timeout=30)
+    ranks.det("resume", "1", env=ranks.env)
+    assert [run for run in ranks.runs(1) if (run.log_dir / "scratch").exists()] == []

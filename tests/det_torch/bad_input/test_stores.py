@@ -36,7 +36,7 @@ DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
         garbage,
         "{db} is not a store of det (file is not a database); move it away, or choose another home",
     ),
-    "a newer schema": (newer, "{db} has schema version 99, newer than the 1 that this det knows; upgrade det-core"),
+    "a newer schema": (newer, "{db} has schema version 99, newer than the 2 that this det knows; upgrade det-core"),
     "a directory": (
         a_directory,
         "{db} cannot be opened (unable to open database file); choose a home that you can read and write",

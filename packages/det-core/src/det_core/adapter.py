@@ -39,6 +39,8 @@ class RunInfo:
     `hparams` are plain values. `experiment_id` is None outside an experiment. `tensorboard_dir` is where event files of the
     trial belong. `code_dir` holds the user's code. `checkpoint` is the uuid restored from, if any, `first_batch` its
     position. `slots` counts the processes of the run. `quick` asks for one batch of everything (a check).
+    What is left in `scratch` is deleted when the run has ended, also where it was killed. None outside
+    of an experiment.
 
     Where there are several processes, `distributed` carries Python objects between them, and `backend` is the chosen way to
     reduce gradients: `backend.load().join(distributed)`. It is None for a single process.
@@ -59,6 +61,7 @@ class RunInfo:
     first_batch: int = 0
     quick: bool = False
     backend: BackendRecord | None = None
+    scratch: Path | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
 
 

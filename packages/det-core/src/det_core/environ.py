@@ -20,7 +20,8 @@ class WorkerEnv:
 
     `driver` and `key` are the address and the secret of the driver's connection. `spool` is where a checkpoint is noted
     that the driver could not be told of. `steps_completed` is 0 on a warm start. `ranks` is where the process stands among
-    those of the run, which meet at the address `chief` within `start_timeout` seconds.
+    those of the run, which meet at the address `chief` within `start_timeout` seconds. What the run leaves in `scratch` is
+    deleted when it has ended, however it did.
     """
 
     experiment_id: int
@@ -41,6 +42,7 @@ class WorkerEnv:
     ranks: Ranks = field(default_factory=Ranks)
     chief: str = "127.0.0.1"
     start_timeout: float = START_SECONDS
+    scratch: Path | None = None
     slots: int = 1
     warm: bool = False
     cluster_id: str = "local"
@@ -73,6 +75,8 @@ class WorkerEnv:
             "DET_SPOOL_DIR": str(self.spool),
         }
         values |= rank_variables(self.ranks)
+        if self.scratch:
+            values["DET_SCRATCH_DIR"] = str(self.scratch)
         if self.latest_checkpoint:
             values["DET_LATEST_CHECKPOINT"] = self.latest_checkpoint
         return values
@@ -106,6 +110,7 @@ class WorkerEnv:
             ranks=ranks_in(environ),
             chief=environ.get("DET_CHIEF_IP", "127.0.0.1"),
             start_timeout=float(environ.get("DET_START_TIMEOUT", START_SECONDS)),
+            scratch=Path(environ["DET_SCRATCH_DIR"]) if "DET_SCRATCH_DIR" in environ else None,
             slots=int(environ.get("DET_SLOTS", "1")),
             warm=environ.get("DET_WARM_START") == "1",
             cluster_id=environ.get("DET_CLUSTER_ID", "local"),

@@ -179,7 +179,7 @@ class _Save:
                 recorded = False
                 self._keep.unrecorded(manifest)
         else:
-            scratch = Path(tempfile.mkdtemp(prefix="det-scratch-"))
+            scratch = Path(tempfile.mkdtemp(prefix="det-scratch-", dir=self._info.scratch))
             try:
                 self._adapter.save(scratch)
             finally:

@@ -172,9 +172,17 @@ def run_info(
         slots=env.slots,
         code_dir=code_dir,
         tensorboard_dir=env.tensorboard_dir,
+        scratch=made(env.scratch),
         checkpoint=env.latest_checkpoint,
         first_batch=env.steps_completed if env.latest_checkpoint else 0,
     )
+
+
+def made(directory: Path | None) -> Path | None:
+    """Make a directory, where there is one to make."""
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 def keep_of(env: WorkerEnv, plugins: Plugins) -> Keep:

@@ -53,7 +53,7 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
         if backend is not None:
             self._open.callback(backend.shutdown)
             backend.init()
-        self._dir = Path(tempfile.mkdtemp(prefix="det-estimator-"))
+        self._dir = Path(tempfile.mkdtemp(prefix="det-estimator-", dir=run.scratch))
         self._open.callback(shutil.rmtree, self._dir, ignore_errors=True)
         seed_everything(run.seed)
         self.context = EstimatorTrialContext(run, backend=backend)

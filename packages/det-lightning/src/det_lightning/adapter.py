@@ -129,7 +129,9 @@ class TrainerAdapter(Adapter[LightningAdapter]):
         checkpoint, contents = snapshot.read(path)
         self._conductor.resume(checkpoint, contents, from_start=not self._run.first_batch)
         del checkpoint["loops"]  # the position is det's
-        directory = self._open.enter_context(tempfile.TemporaryDirectory(prefix="det-lightning-"))
+        directory = self._open.enter_context(
+            tempfile.TemporaryDirectory(prefix="det-lightning-", dir=self._run.scratch)
+        )
         self._checkpoint = str(Path(directory) / snapshot.LIGHTNING_FILE)
         torch.save(checkpoint, self._checkpoint)
         self._length = "unknown"

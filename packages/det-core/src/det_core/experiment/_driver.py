@@ -28,7 +28,7 @@ from ._abandon import abandon
 from ._answers import answer
 from ._collect import collect_garbage
 from ._hosts import driver_address, hosts_of
-from ._recover import adopt_spooled, end_leftovers
+from ._recover import adopt_spooled, clear_scratch, end_leftovers
 from ._settings import DriverSettings
 from ._settle import Failures, Settle, exit_status
 from ._state import State
@@ -206,6 +206,7 @@ class Driver:
             active.ended(rank, status)  # the process of a script is no rank, but starts them
         for connection in active.connections:
             connection.close()
+        clear_scratch(active.run)
         self._store.slots.release(active.lease)
         self._turns.look_again()
         with self._store.transaction():

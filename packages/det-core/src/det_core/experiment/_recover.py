@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import msgspec
 
 from ..checkpoint import Manifest
 from ..engines.process import end_leftover
 from ..errors import StoreError
-from ..store import Store
+from ..store import Run, Store
 
 _PATIENCE_SECONDS = 15.0
 
@@ -20,7 +23,18 @@ def end_leftovers(store: Store, experiment_id: int) -> None:
         for run in store.runs.list(trial.id):
             if run.ended is None:
                 end_leftover(run.log_dir, _PATIENCE_SECONDS)
+                clear_scratch(run)
                 store.runs.end(run.id, "lost")
+
+
+def scratch_of(run: Run) -> Path:
+    """Return the directory for what a run's processes keep while they run."""
+    return run.log_dir / "scratch"
+
+
+def clear_scratch(run: Run) -> None:
+    """Delete what a run's processes left, as those that are killed do."""
+    shutil.rmtree(scratch_of(run), ignore_errors=True)
 
 
 def adopt_spooled(store: Store, experiment_id: int) -> None:

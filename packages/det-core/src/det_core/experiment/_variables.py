@@ -11,6 +11,7 @@ from ..engines import RunSpec
 from ..environ import WorkerEnv
 from ..store import Trial
 from ._hosts import hosts_of
+from ._recover import scratch_of
 from ._settings import DriverSettings
 from ._state import State
 from ._trials import Active, Live
@@ -40,6 +41,7 @@ def run_variables(
         steps_completed=live.active.progressed_to,
         slots=max(1, len(slots)),
         chief=LOOPBACK,
+        scratch=scratch_of(live.active.run),
         start_timeout=settings.start_timeout,
         warm=row.latest_checkpoint is None and row.source_checkpoint is not None,
     )

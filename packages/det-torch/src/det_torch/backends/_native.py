@@ -101,7 +101,8 @@ class Native(TorchBackend):
 
     def _in_a_file(self, control: DistributedContext) -> Store:
         """Meet by a file that only this user can read; no port is opened for it."""
-        folder = Path(tempfile.mkdtemp(prefix="det-ranks-")) if control.rank == 0 else None
+        place = os.environ.get("DET_SCRATCH_DIR")  # it is deleted with the run, also where this process is killed
+        folder = Path(tempfile.mkdtemp(prefix="det-ranks-", dir=place)) if control.rank == 0 else None
         if folder is not None:
             self._end = partial(shutil.rmtree, folder, ignore_errors=True)
         folder = control.broadcast(folder)
