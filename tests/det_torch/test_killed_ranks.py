@@ -134,6 +134,5 @@ def test_killing_either_rank_at_random_moments_changes_nothing(
     for one, other in zip(whole, resumed, strict=True):
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
-    assert [
-        path.name for path in det.scratch.iterdir() if not path.name.startswith("torchinductor_")
-    ] == []  # torch's cache
+    # Torch keeps its cache there, and Python's multiprocessing the folder of a loader whose process was killed.
+    assert [p.name for p in det.scratch.iterdir() if not p.name.startswith(("torchinductor_", "pymp-"))] == []
