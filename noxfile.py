@@ -50,13 +50,16 @@ def constraints(names: Iterable[str]) -> list[str]:
 def needs(name: str) -> list[str]:
     """Return the packages of this repository that a package stands on or has extras for, itself last.
 
-    Those that need an environment of their own are left out, unless it is theirs.
+    Of those that it has extras for, the ones that need an environment of their own are left out.
     """
-    required = PACKAGES[name]["project"].get("dependencies", [])
-    optional = [text for texts in extras(name).values() for text in texts]
-    names = {re.split(r"[^\w-]", text)[0] for text in (*required, *optional)} - {name}
-    direct = [each for each in PACKAGES if each in names and each in TOGETHER]
+    required = _named(PACKAGES[name]["project"].get("dependencies", []))
+    optional = _named(text for texts in extras(name).values() for text in texts) - {name}
+    direct = [each for each in PACKAGES if each in required or (each in optional and each in TOGETHER)]
     return list(dict.fromkeys([*(inner for each in direct for inner in needs(each)), name]))
+
+
+def _named(requirements: Iterable[str]) -> set[str]:
+    return {re.split(r"[^\w-]", text)[0] for text in requirements}
 
 
 def test_groups(names: Iterable[str]) -> list[str]:
