@@ -51,6 +51,7 @@ class _Ranks:
     def __init__(self, order: dict[str, Any], tell: Teller) -> None:
         self._tell = tell
         self._over = os.eventfd(0)
+        self._ready = threading.Event()  # a rank may end before the group that it is of is known here
         self._told = False
         self._numbers = [rank["rank"] for rank in order["ranks"]]
         pipes = [os.pipe() for _ in self._numbers]
@@ -67,6 +68,7 @@ class _Ranks:
                 os.close(write)
         for rank, pid in zip(self._numbers, self._group.pids, strict=True):
             tell(Kind.STARTED, rank, str(pid).encode())
+        self._ready.set()
         self._pumps = [self._pump(rank, read) for rank, (read, _) in zip(self._numbers, pipes, strict=True)]
         ports = {pid: r["port"] for pid, r in zip(self._group.pids, order["ranks"], strict=True) if r["port"]}
         threading.Thread(target=self._watch, args=(ports,), daemon=True).start()
@@ -98,6 +100,7 @@ class _Ranks:
     # In the group's thread
 
     def _one_ended(self, exit: Exit) -> None:
+        self._ready.wait()
         rank = self._numbers[exit.rank]
         self._tell(Kind.EXITED, rank, json.dumps({"status": exit.status, "killed": exit.killed}).encode())
         if exit.status and not self._told:
