@@ -167,5 +167,8 @@ def test_the_tutorials_search(det: Any, write: Any) -> None:
     shown = det.json("show", "1")
     assert shown["experiment"]["state"] == "COMPLETED"
     assert len(shown["trials"]) == 8
-    best = min(shown["trials"], key=lambda trial: trial["hparams"]["increment_by"])
-    assert (best["batches"], best["latest_metric"]) == (100, best["hparams"]["increment_by"] * 100)
+    lengths = {trial["batches"] for trial in shown["trials"]}
+    assert lengths <= {25, 100}
+    assert 100 in lengths
+    for trial in shown["trials"]:
+        assert trial["latest_metric"] == trial["hparams"]["increment_by"] * trial["batches"]

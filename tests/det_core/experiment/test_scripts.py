@@ -233,9 +233,16 @@ def test_invalid_hyperparameters_are_replaced_by_a_random_search(det):
 def test_an_experiment_that_a_driver_holds_cannot_be_driven_twice(det, project, wait_until):
     driver = det.start("run", "const.yaml", env={"PAUSE": "0.2"})
     wait_until(lambda: det.home.joinpath("det.db").exists() and len(det.metrics(1)) > 0, "some training")
-    done = det("resume", "1", status=2)
-    assert str(driver.pid) in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    for options in [(), ("--detach",)]:
+        done = det("resume", "1", *options, status=2)
+        assert str(driver.pid) in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_detached_experiment_has_its_driver_when_the_command_returns(det, project):
+    started = det.json("run", "const.yaml", "--detach")
+    experiment = det.json("show", "1")["experiment"]
+    assert (experiment["state"], experiment["pid"]) == ("COMPLETED", None) or experiment["pid"] == started["pid"]
 
 
 def test_detached_experiments_run_in_the_background(det, project, wait_until):

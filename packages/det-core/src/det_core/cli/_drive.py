@@ -50,10 +50,9 @@ def drive(
 def detach(settings: Settings, experiment: int, *, engine: str = "local", as_json: bool) -> None:
     """Start a driver of its own in the background."""
     with settings.reader() as store:
-        log = store.experiment_dir(experiment) / "driver.log"
-    process = start_driver(settings.home, log, experiment, settings.environ, engine)
+        pid, log = start_driver(store, settings.home, experiment, settings.environ, engine)
     if as_json:
-        print_json({"experiment": experiment, "pid": process.pid, "log": str(log)})
+        print_json({"experiment": experiment, "pid": pid, "log": str(log)})
     else:
         sys.stdout.write(f"experiment {experiment} runs in the background; follow it: det logs -f {experiment}\n")
 

@@ -131,10 +131,8 @@ class Experiment:
         """Go on with it, in a driver of its own in the background, which has it when this returns."""
         with self._home.writer() as store:
             reopen(store, self.id)
-            log = store.experiment_dir(self.id) / "driver.log"
-        driver = start_driver(self._home.path, log, self.id, self._home.environ)
-        while driver.poll() is None and self._row.pid != driver.pid:
-            time.sleep(_POLL_SECONDS)
+        with self._home.reader() as store:
+            start_driver(store, self._home.path, self.id, self._home.environ)
 
     def archive(self) -> None:
         """Leave it out of listings."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from ..errors import ExperimentBusy, StoreError
 from ..store import ExperimentState, Store
 
+_POLL_SECONDS = 0.05
 _BECOMES = {"pause": ExperimentState.PAUSED, "cancel": ExperimentState.CANCELED, "kill": ExperimentState.CANCELED}
 
 
@@ -39,11 +40,21 @@ def is_driven(store: Store, experiment_id: int) -> bool:
 
 
 def start_driver(
-    home: Path, log: Path, experiment_id: int, environ: Mapping[str, str], engine: str = "local"
-) -> subprocess.Popen[bytes]:
-    """Start a driver of its own for an experiment, which outlives this process and writes to `log`."""
+    store: Store, home: Path, experiment_id: int, environ: Mapping[str, str], engine: str = "local"
+) -> tuple[int, Path]:
+    """Start a driver of its own for an experiment, which outlives this process; return its process and its log.
+
+    Returns when the driver has the experiment, so that who waits for it from then on finds it ACTIVE or ended. Raises
+    ExperimentBusy where another driver has it, and StoreError with the driver's last words where it could not take it.
+    """
+    before = store.experiments.get(experiment_id)
+    if before.state is ExperimentState.ACTIVE:  # the driver of one that was just paused may not have let go of it yet
+        with store.lock(experiment_id):
+            pass
+    log = store.experiment_dir(experiment_id) / "driver.log"
     with log.open("ab") as output:
-        return subprocess.Popen(
+        began = output.tell()
+        driver = subprocess.Popen(
             [sys.executable, "-P", "-m", "det_core.cli", "resume", str(experiment_id), "--engine", engine],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -51,3 +62,11 @@ def start_driver(
             start_new_session=True,
             env={**environ, "DET_HOME": str(home)},
         )
+    while driver.poll() is None and store.experiments.get(experiment_id).pid != driver.pid:
+        time.sleep(_POLL_SECONDS)
+    if driver.returncode and store.experiments.get(experiment_id) == before:
+        said = log.read_bytes()[began:].decode(errors="replace").strip()
+        raise StoreError(
+            f"the driver of experiment {experiment_id} ended at once, with status {driver.returncode}:\n{said}"
+        )
+    return driver.pid, log
