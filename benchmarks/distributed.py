@@ -2,8 +2,7 @@
 
 An MLP of 1 M parameters, 64 records to a rank, one torch thread, reported every 100 steps: `det run` with `distributed.backend:
 horovod` against a plain script with Horovod's optimizer under `horovodrun`, and `native` against torch's DDP under `torchrun`.
-Each pair is run one after the other, in turn the one and the other first. Step times are those of rank 0; the start is from the
-launcher's first instruction to the end of the first step. Figures are medians, with the interval between the quartiles.
+How the pairs are run: `pairs.py`.
 
     python benchmarks/distributed.py [--pairs 10] [--steps 300] [--only native] [--launcher det]
 """
@@ -12,31 +11,25 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
-import os
-import shutil
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-BATCH, EPOCH, WARM_UP, PERIOD = 64, 50, 50, 100
-ATTEMPTS = 2  # torchrun's processes were seen to abort at their end, once in a hundred runs
+from pairs import Clock, compare, shown
+
+BATCH, EPOCH, PERIOD = 64, 50, 100
 BARE = {"horovod": "horovod_script", "native": "ddp_script"}
-CONFIG = """
+CONFIG = f"""
 name: distributed
 entrypoint: distributed:Trial
-hyperparameters: {global_batch_size: BATCH}
-searcher: {name: single, metric: loss, max_length: {batches: LENGTH}}
-resources: {slots_per_trial: 2}
-distributed: {backend: BACKEND}
-scheduling_unit: PERIOD
+hyperparameters: {{global_batch_size: {2 * BATCH}}}
+searcher: {{name: single, metric: loss, max_length: {{batches: LENGTH}}}}
+resources: {{slots_per_trial: 2}}
+distributed: {{backend: BACKEND}}
+scheduling_unit: {PERIOD}
 checkpoint_policy: none
-reproducibility: {experiment_seed: 1}
+reproducibility: {{experiment_seed: 1}}
 """
 
 
@@ -60,7 +53,14 @@ def main() -> None:
     if absent:
         print("Horovod is not installed, and left out; run: det horovod install")
     bare = {
-        name: compare(name, arguments.pairs, arguments.steps, arguments.launcher)
+        name: compare(
+            name,
+            {"det": det_command(), "plain": plain_command(name, arguments.launcher)},
+            CONFIG.replace("BACKEND", name),
+            script=__file__,
+            pairs=arguments.pairs,
+            steps=arguments.steps,
+        )
         for name in arguments.only
         if name not in absent
     }
@@ -69,31 +69,7 @@ def main() -> None:
         print(f"plain Horovod against plain DDP: wall {shown(ratios)}")
 
 
-def compare(backend: str, pairs: int, steps: int, launcher: str) -> list[float]:
-    """Run det and the plain script in turn, print the ratios, and return the plain step times."""
-    ratios: dict[str, list[float]] = {"wall": [], "cpu": []}
-    later, plain = [], []
-    for pair in range(pairs):
-        both = [("det", det_command(backend)), ("plain", plain_command(backend, launcher))]
-        measured = {name: measure(command, backend, steps) for name, command in (both if pair % 2 else both[::-1])}
-        for kind, values in ratios.items():
-            values.append(measured["det"][kind] / measured["plain"][kind])
-        later.append(measured["det"]["start"] - measured["plain"]["start"])
-        plain.append(measured["plain"]["wall"] / steps * 1e3)
-    print(
-        f"{backend:8} wall {shown(ratios['wall'])}   CPU {shown(ratios['cpu'])}   first step {shown(later)} s later   "
-        f"({pairs} pairs; a plain step takes {shown(plain)} ms)",
-        flush=True,
-    )
-    return plain
-
-
-def shown(values: list[float]) -> str:
-    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
-    return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
-
-
-def det_command(backend: str) -> list[str]:
+def det_command() -> list[str]:
     return [sys.executable, "-m", "det_core.cli", "run", "config.yaml", "."]
 
 
@@ -106,54 +82,6 @@ def plain_command(backend: str, launcher: str) -> list[str]:
         run = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
         return [sys.executable, *run, *script]
     return [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", "2", sys.executable, *script]
-
-
-def measure(command: list[str], backend: str, steps: int) -> dict[str, float]:
-    """Run a command in a directory of its own; return rank 0's seconds for the steps, and until the first one was done."""
-    with tempfile.TemporaryDirectory() as scratch:
-        shutil.copy(__file__, Path(scratch, "distributed.py"))
-        config = CONFIG.replace("LENGTH", str(steps + WARM_UP)).replace("BACKEND", backend)
-        Path(scratch, "config.yaml").write_text(config.replace("PERIOD", str(PERIOD)).replace("BATCH", str(2 * BATCH)))
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-        own = {"DET_HOME": f"{scratch}/home", "DET_SLOTS_TOTAL": "2", "OMP_NUM_THREADS": "1", "PATH": path}
-        own |= {"BENCHMARK_STEPS": str(steps), "BENCHMARK_RESULT": f"{scratch}/result.json"}
-        for attempt in range(ATTEMPTS):
-            began = time.time()
-            done = subprocess.run(
-                command,
-                cwd=scratch,
-                env={**os.environ, **own},
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=300,
-            )
-            if done.returncode == 0:
-                break
-            print(f"{' '.join(command)} failed, for the {attempt + 1}. time:\n{done.stderr[-4000:]}", file=sys.stderr)
-        else:
-            raise SystemExit(f"giving up on {' '.join(command)}")
-        result: dict[str, float] = json.loads(Path(scratch, "result.json").read_text())
-    return {**result, "start": result["first"] - began}
-
-
-class Clock:
-    """CPU and wall time of rank 0 from the end of the warm-up to the last step; every loop asks it once a step."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
-        self.last = int(os.environ["BENCHMARK_STEPS"]) + WARM_UP
-        self._result: dict[str, float] = {}
-
-    def tick(self, done: int) -> None:
-        """Take note that so many steps are done."""
-        if done == 1:
-            self._result["first"] = time.time()
-        elif done == WARM_UP:
-            self._cpu, self._wall = time.process_time(), time.perf_counter()
-        elif done == self.last and self._rank == 0:
-            self._result |= {"cpu": time.process_time() - self._cpu, "wall": time.perf_counter() - self._wall}
-            Path(os.environ["BENCHMARK_RESULT"]).write_text(json.dumps(self._result))
 
 
 def parts() -> tuple[Any, Any, Any]:
@@ -206,6 +134,7 @@ def ddp_script() -> None:
     model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     train(dist.get_rank(), dist.get_world_size(), model, optimizer, loss_of, data)
+    dist.barrier()  # so that neither goes before the other has done its last step
     dist.destroy_process_group()
 
 

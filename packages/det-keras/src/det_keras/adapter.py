@@ -95,7 +95,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self._bridge.set_model(self.model)
         self._bridge.finish_epoch()  # of an interrupted run
         if steps > 1:
-            self._bridge.chunks = Chunks(self.model, self._bridge.chunk)
+            self._bridge.chunks = Chunks(self.model, self._bridge.chunk, means=not self._measures.objects_only)
         self.model.train_function = self._bridge.chunks
         try:
             self._fit(self._training.training(loop.done))

@@ -39,11 +39,10 @@ class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
         self._watched = bool(listeners.callbacks)
 
     def chunk(self) -> int:
-        """Return how many batches the next execution trains: up to a boundary or an epoch's end at most."""
-        done = self._measures.position
+        """Return how many batches the next execution trains: up to a boundary at most, or to an epoch's end of which to tell."""
         room = self._loop.remaining
-        if self._epoch:
-            room = min(room, self._epoch - done % self._epoch)
+        if self._epoch and self._watched:
+            room = min(room, self._epoch - self._measures.position % self._epoch)
         self._size = max(1, min(self._steps, room))
         return self._size
 

@@ -26,12 +26,13 @@ class Chunks:
     """A function in place of Keras's own `train_function` that trains `size()` batches at a time.
 
     Keras 3 compiles the number of steps into its own; here it is an argument, so that one compiled function serves every number.
-    It returns the logs of the last batch, as Keras's does; `mean` are those that are the mean over the batches.
+    It returns the logs of the last batch, as Keras's does; `mean` are those that are the mean over the batches, where `means`
+    asks for them.
     """
 
-    def __init__(self, model: Any, size: Callable[[], int]) -> None:
+    def __init__(self, model: Any, size: Callable[[], int], *, means: bool) -> None:
         step = model.train_step if KERAS_3 else _counted(model)
-        self._several = _eager(step) if model.run_eagerly else _compiled(step, bool(model.jit_compile))
+        self._several = _eager(step) if model.run_eagerly else _compiled(step, bool(model.jit_compile), means)
         self._size = size
         self.mean: dict[str, Any] = {}
 
@@ -40,17 +41,21 @@ class Chunks:
         return last
 
 
-def _compiled(step: Callable[[Any], Any], jit_compile: bool) -> Callable[[Any, int], Any]:
+def _compiled(step: Callable[[Any], Any], jit_compile: bool, means: bool) -> Callable[[Any, int], Any]:
     one = tf.function(step, reduce_retracing=True, jit_compile=jit_compile)
 
     @tf.function(reduce_retracing=True, autograph=False)  # type: ignore[untyped-decorator]
     def several(iterator: Any, count: Any) -> Any:
         def body(done: Any, _: Any, total: Any) -> Any:
             logs = one(iterator.get_next())
-            return done + 1, logs, tf.nest.map_structure(lambda sum, value: sum + _real(value), total, logs)
+            return (
+                done + 1,
+                logs,
+                tf.nest.map_structure(lambda sum, value: sum + _real(value), total, logs if means else {}),
+            )
 
         first = one(iterator.get_next())
-        begin = (tf.constant(1), first, tf.nest.map_structure(_real, first))
+        begin = (tf.constant(1), first, tf.nest.map_structure(_real, first) if means else {})
         _, last, total = tf.while_loop(lambda done, *_: done < count, body, begin)
         return last, tf.nest.map_structure(lambda value: value / tf.cast(count, value.dtype), total)
 

@@ -44,15 +44,16 @@ class Measures:
         """Read the metric objects and begin them anew."""
         if not self._fresh:
             return
-        values, logs = self.objects.values(everywhere=self._average), self._logs
-        if not self.objects_only:
+        if self.objects_only:
+            values = self.objects.take(everywhere=self._average)
+        else:
             mine = self.objects.values(everywhere=False)
-            logged = flat(logs)
+            logged = flat(self._logs)
+            values = self.objects.take(everywhere=self._average)
             values = {name: v for name, v in values.items() if name in logged and same(logged[name], mine[name])}
         piece = Piece(self._fresh, values)
         self._period.append(piece)
         self._epoch.append(piece)
-        self.objects.reset()
         self._fresh = 0
 
     def take_period(self) -> Values:

@@ -8,11 +8,12 @@ is the mean of its pieces.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from det_core import DistributedContext
 
@@ -47,6 +48,7 @@ class MetricObjects:
 
     def __init__(self, model: Any, distributed: DistributedContext) -> None:
         self._model, self._distributed = model, distributed
+        self._compiled: Callable[[list[Any]], Mapping[str, Any]] | None = None
 
     def variables(self) -> list[Any]:
         return [variable for metric in self._model.metrics for variable in metric.variables]
@@ -70,7 +72,7 @@ class MetricObjects:
         if self._distributed.size == 1:
             return mine
         states = [state for state in self._distributed.allgather(mine) if len(state) == len(mine)]
-        return [sum(parts) for parts in zip(*states, strict=True)]
+        return [np.sum(parts, axis=0, dtype=parts[0].dtype) for parts in zip(*states, strict=True)]
 
     def take_up(self, state: list[Any]) -> None:
         """Take up the state of all ranks together: on the chief, while the others begin anew."""
@@ -90,8 +92,30 @@ class MetricObjects:
         finally:
             self.restore(mine)
 
+    def take(self, *, everywhere: bool) -> Values:
+        """Return what `values` does, and begin anew; where Keras wrote all of the metrics, in one call of TensorFlow's."""
+        state = self.together() if everywhere and self._distributed.size > 1 else []
+        if self._compiled is None:
+            compile_it = all(map(_is_keras_own, self._model.metrics)) and not self._model.run_eagerly
+            self._compiled = tf.function(self._take, autograph=False) if compile_it else self._take
+        return flat(self._compiled(state))
+
+    def _take(self, state: list[Any]) -> Mapping[str, Any]:
+        if state:
+            self.restore(state)
+        result: Mapping[str, Any] = self._model.get_metrics_result()
+        with tf.control_dependencies([each for each in tf.nest.flatten(result) if tf.is_tensor(each)]):
+            self.reset()
+        return result
+
     def _own(self) -> Values:
         return flat(self._model.get_metrics_result())
+
+
+def _is_keras_own(metric: Any) -> bool:
+    """Tell whether a metric, and all that it consists of, is of a class of Keras's, whose methods only change variables."""
+    parts = getattr(metric, "metrics", None) or [metric]
+    return all(type(part).__module__.partition(".")[0] == "keras" for part in parts)
 
 
 def flat(values: Mapping[str, Any]) -> Values:

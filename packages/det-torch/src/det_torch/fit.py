@@ -16,10 +16,10 @@ from typing import Any
 from det_core import DetError, Limited, RunInfo, Stop, TrialHost, preempted_by, train_from
 from det_core.context_dir import copy_code
 from det_core.schedule import NEVER
+from det_core.tensorboard import EventFile
 
 from .adapter import TorchAdapter
 from .context import PyTorchTrialContext
-from .events import Events
 from .history import History
 from .home import ArgumentError, Home, home_of
 from .plan import Plan
@@ -65,7 +65,7 @@ class Fit:
 
     def _train(self, adapter: _Recorded) -> tuple[FitResult, str]:
         limit = self._plan.limit(adapter)
-        events = Events(self._info.tensorboard_dir if self._home.events else None)
+        events = EventFile(self._info.tensorboard_dir if self._home.events else None)
         recorder = Recorder(self._host(adapter, limit), self.history, events, limit, self._start.batches)
         if self._info.distributed.rank == 0:
             recorder.say(self._greeting(limit))

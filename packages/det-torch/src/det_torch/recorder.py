@@ -10,8 +10,8 @@ from typing import Any
 
 from det_core import Flag, Outcome, Target, TrialHost
 from det_core.checkpoint import Manifest
+from det_core.tensorboard import EventFile
 
-from .events import Events
 from .history import History
 from .result import SavedCheckpoint
 
@@ -48,7 +48,7 @@ class Alone(TrialHost):
 class Recorder(TrialHost):
     """Stands before another host. `length` is that of the training in batches, for the lines, where it is known."""
 
-    def __init__(self, host: TrialHost, history: History, events: Events, length: int | None, done: int) -> None:
+    def __init__(self, host: TrialHost, history: History, events: EventFile, length: int | None, done: int) -> None:
         self.preempted = host.preempted
         self._events = events
         self._host, self._history, self._length = host, history, length

@@ -1,0 +1,77 @@
+"""TensorBoard's event files of what is reported.
+
+They are written by TensorBoard's own record writer, but not by its `EventFileWriter`, which imports all of TensorFlow where that is
+installed: seconds of a processor that trains.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import time
+import warnings
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+_numbers = itertools.count()
+
+
+class EventFile:
+    """An event file in `directory`, made at the first report; nothing is written without `directory`, or without TensorBoard."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory if find_spec("tensorboard") is not None else None
+        self._file: Any = None
+        self._records: Any = None
+
+    def add(self, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
+        """Write the numbers of a report at step `batches`, for a reader to see at once; a failure ends the file, with a warning."""
+        if self._directory is None:
+            return
+        try:
+            self._add(self._directory, group, batches, metrics)
+        except OSError as error:
+            warnings.warn(f"no more events for TensorBoard: {self._directory}: {error.strerror}", stacklevel=2)
+            self._directory = None
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _add(self, directory: Path, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        if self._records is None:
+            self._open(directory, Event(wall_time=time.time(), file_version="brain.Event:2"))
+        numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
+        values = [Summary.Value(tag=tag(group, name), simple_value=float(value)) for name, value in numbers.items()]
+        self._write(Event(wall_time=time.time(), step=batches, summary=Summary(value=values)))
+
+    def _open(self, directory: Path, header: Any) -> None:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        directory.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        self._file = (directory / name).open("wb", buffering=0)
+        self._records = RecordWriter(self._file)
+        self._write(header)
+
+    def _write(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+
+
+def tag(group: str, name: str) -> str:
+    """Return the tag of a metric, as Determined's users know it: `Determined/loss`, `Determined/val_loss`, `<group>/<name>`."""
+    if group == "training":
+        return f"Determined/{name}"
+    if group == "validation":
+        return f"Determined/{name if name.startswith('val') else f'val_{name}'}"
+    return f"{group}/{name}"
+
+
+__all__ = ["EventFile", "tag"]
