@@ -30,23 +30,27 @@ PAUSE = float(os.environ.get("PAUSE", "0"))
 
 
 class Pause(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        time.sleep(PAUSE)
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+
+    def on_train_batch_end(self, batch, logs=None):  # once for each execution
+        time.sleep(self.seconds)
 
 
 class SlowTrial(DigitsTrial):
     def keras_callbacks(self):
         schedule = keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr * 0.95)
-        return [*super().keras_callbacks(), schedule, Pause()]
+        pause = Pause(PAUSE * self.context.get_hparam("steps_per_execution"))
+        return [*super().keras_callbacks(), schedule, pause]
 """
 
-LENGTH = 120
 CONFIG = """
 name: exact
 entrypoint: slow:SlowTrial
 hyperparameters:
   {global_batch_size: 32, hidden: 32, lr: 0.05, momentum: 0.9, dropout: 0.3, data: DATA, steps_per_execution: STEPS}
-searcher: {name: single, metric: val_accuracy, smaller_is_better: false, max_length: {batches: 120}}
+searcher: {name: single, metric: val_accuracy, smaller_is_better: false, max_length: {batches: LENGTH}}
 min_validation_period: {batches: 30}
 min_checkpoint_period: {batches: 20}
 scheduling_unit: 10
@@ -62,19 +66,27 @@ def kills(request: pytest.FixtureRequest) -> int:
     return max(1, int(request.config.getoption("--kills")) // 3)  # for each kind of data
 
 
+@pytest.fixture
+def length(kills: int) -> int:
+    return max(120, 40 * kills)  # batches, so that all of the kills find it training
+
+
 @pytest.fixture(params=KINDS, ids=lambda kind: kind[0])
-def project(det: Any, request: pytest.FixtureRequest) -> Any:
+def project(det: Any, request: pytest.FixtureRequest, length: int) -> Any:
     kind, steps = request.param
     shutil.copy(EXAMPLE / "model_def.py", det.cwd / "model_def.py")
     (det.cwd / "slow.py").write_text(SLOW)
-    config = CONFIG.replace("DATA", kind).replace("STEPS", str(steps)).replace("STORAGE", str(det.home / "checkpoints"))
+    values = {"DATA": kind, "STEPS": steps, "LENGTH": length, "STORAGE": det.home / "checkpoints"}
+    config = CONFIG
+    for name, value in values.items():
+        config = config.replace(name, str(value))
     (det.cwd / "const.yaml").write_text(config)
     return det
 
 
-def final_state(det: Any, experiment: int) -> dict[str, Any]:
+def final_state(det: Any, experiment: int, length: int) -> dict[str, Any]:
     newest = max(det.json("checkpoint", "list", str(experiment)), key=lambda c: c["batches"])
-    assert newest["batches"] == LENGTH
+    assert newest["batches"] == length
     directory = det.home / "checkpoints" / newest["uuid"]
     return {"state": read_state(directory), "weights": weights(directory / "model.keras")}
 
@@ -121,7 +133,9 @@ def is_over(driver: subprocess.Popen[str]) -> bool:
 
 
 @pytest.mark.timeout(3000)
-def test_killing_the_worker_at_random_moments_changes_nothing(project: Any, kills: int, wait_until: Any) -> None:
+def test_killing_the_worker_at_random_moments_changes_nothing(
+    project: Any, kills: int, length: int, wait_until: Any
+) -> None:
     det, rng = project, random.Random(1)
     det("run", "const.yaml", "-q")
     driver = det.start("run", "const.yaml", "-q", env={"PAUSE": "0.1"})
@@ -138,4 +152,4 @@ def test_killing_the_worker_at_random_moments_changes_nothing(project: Any, kill
     assert done == kills
     assert det.json("show", "2")["trials"][0]["restarts"] == kills
     assert history(det, 2) == history(det, 1)
-    assert_equal(final_state(det, 2), final_state(det, 1))
+    assert_equal(final_state(det, 2, length), final_state(det, 1, length))

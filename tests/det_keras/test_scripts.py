@@ -115,6 +115,8 @@ def test_tensorboard_writes_where_det_looks(det, project):
     assert f"det: log_dir 'elsewhere' of TensorBoard is not used; the files go to {place}" in det("logs", "1").stdout
     [code] = det.home.glob("experiments/1/code")
     assert not (code / "elsewhere").exists()
+    [stored] = det.home.glob("checkpoints/tensorboard-*")
+    assert {path.parent.name for path in stored.rglob("*tfevents*.v2")} == {"train", "validation"}
 
 
 def test_a_paused_script_goes_on_where_it_was(det, project, wait_until):

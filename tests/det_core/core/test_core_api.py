@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,41 @@ with core.init() as context:
     reports = det.metrics(1, "system")
     assert reports
     assert reports[0]["memory_used_bytes"] > 2**20
+
+
+def test_tensorboard_files_are_uploaded_in_place_of_earlier_ones(det):
+    run(
+        det,
+        """
+from det_core import core
+with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
+    place = context.train.get_tensorboard_path()
+    assert context.train.upload_tensorboard_files() is None
+    (place / "sub").mkdir(parents=True)
+    for name in ("one", "sub/two", "sub/three"):
+        (place / name).write_text(name)
+    names = [
+        context.train.upload_tensorboard_files(),
+        context.train.upload_tensorboard_files(
+            lambda path: path.name != "one", lambda path, rank: path.with_name(f"{path.name}#{rank}")
+        ),
+    ]
+    assert len(set(names)) == 1
+    print("stored under", names[0])
+""",
+    )
+    name = re.search(r"stored under (\S+)", det("logs", "1").stdout).group(1)
+    stored = det.home / "checkpoints" / name
+    files = {str(path.relative_to(stored)): path.read_text() for path in stored.rglob("*") if path.is_file()}
+    files.pop("manifest.json")
+    assert files == {"sub/two#0": "sub/two", "sub/three#0": "sub/three"}
+    assert det.json("checkpoint", "list", "1") == []
+
+
+def test_alone_there_are_no_tensorboard_files_to_upload(tmp_path, monkeypatch):
+    monkeypatch.setenv("DET_HOME", str(tmp_path))
+    with core.init() as context:
+        assert context.train.upload_tensorboard_files() is None
 
 
 def test_reports_become_tensorboard_event_files(det):

@@ -40,14 +40,13 @@ class Context:
         distributed: DistributedContext,
         env: WorkerEnv | None,
         preempt_mode: PreemptMode,
-        tensorboard_mode: TensorboardMode,
     ) -> None:
         steps = Steps(completed=env.steps_completed if env else 0)
         searcher = env.config.searcher if env else None
         self._host = host
         self.info: ClusterInfo | None = info_of(env) if env else None
         self.distributed = distributed
-        self.train = TrainContext(host, steps, env.tensorboard_dir if env else None, distributed.rank, tensorboard_mode)
+        self.train = TrainContext(host, storage, steps, env.tensorboard_dir if env else None, distributed.rank)
         self.checkpoint = CheckpointContext(
             host,
             storage,
@@ -91,8 +90,8 @@ def init(
     """Return the context of this run, or, outside of `det run`, one with harmless stand-ins.
 
     `checkpoint_storage` is a directory or a URL that fsspec knows, and overrides the configuration's; outside of `det run` it is
-    by default `checkpoints` in the store's home. Raises ValueError in a run of several slots without `distributed`, and where
-    a launcher started other ranks than `distributed` has.
+    by default `checkpoints` in the store's home. `tensorboard_mode` is accepted, and makes no difference. Raises ValueError in a
+    run of several slots without `distributed`, and where a launcher started other ranks than `distributed` has.
     """
     env = WorkerEnv.read(os.environ)
     if env is not None:
@@ -101,9 +100,9 @@ def init(
     if env is None:
         home = Path(os.environ.get("DET_HOME") or Path.home() / ".det")
         storage = open_storage(checkpoint_storage, home / "checkpoints")
-        return Context(_Alone(), storage, ranks, None, preempt_mode, tensorboard_mode)
+        return Context(_Alone(), storage, ranks, None, preempt_mode)
     storage = open_storage(checkpoint_storage, env.checkpoint_root) if checkpoint_storage else _configured(env)
-    return Context(connect(env), storage, ranks, env, preempt_mode, tensorboard_mode)
+    return Context(connect(env), storage, ranks, env, preempt_mode)
 
 
 def _must_know_its_ranks(env: WorkerEnv, distributed: DistributedContext | None) -> None:

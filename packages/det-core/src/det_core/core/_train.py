@@ -10,7 +10,9 @@ from typing import Any
 from ..errors import MetricError
 from ..host import Outcome, TrialHost
 from ..metrics import plain
+from ..storage import Storage
 from ._steps import Steps
+from ._tensorboard import upload
 
 
 class EarlyExitReason(enum.Enum):
@@ -21,7 +23,7 @@ class EarlyExitReason(enum.Enum):
 
 
 class TensorboardMode(enum.Enum):
-    """Who brings TensorBoard's files to their place: det (AUTO) or the script (MANUAL)."""
+    """Who writes the reports as TensorBoard's events. det does so either way; MANUAL is there for scripts that ask for it."""
 
     AUTO = "AUTO"
     MANUAL = "MANUAL"
@@ -37,9 +39,10 @@ class TrainContext:
     """What the chief tells of its training. Every method but the getters is for rank 0."""
 
     def __init__(
-        self, host: TrialHost, steps: Steps, tensorboard_dir: Path | None, rank: int, mode: TensorboardMode
+        self, host: TrialHost, storage: Storage, steps: Steps, tensorboard_dir: Path | None, rank: int
     ) -> None:
-        self._host, self._steps, self._dir, self._rank, self._mode = host, steps, tensorboard_dir, rank, mode
+        self._host, self._storage, self._steps = host, storage, steps
+        self._dir, self._rank = tensorboard_dir, rank
 
     def report_training_metrics(
         self,
@@ -96,10 +99,15 @@ class TrainContext:
 
     def upload_tensorboard_files(
         self, selector: Callable[[Path], bool] = lambda _: True, mangler: Callable[[Path, int], Path] | None = None
-    ) -> None:
-        """Do nothing: files written to `get_tensorboard_path()` are at their place. RuntimeError in AUTO mode."""
-        if self._mode is TensorboardMode.AUTO:
-            raise RuntimeError("upload_tensorboard_files is for TensorboardMode.MANUAL; det does it by itself in AUTO")
+    ) -> str | None:
+        """Copy the files of `get_tensorboard_path()` to checkpoint storage, in place of those of an earlier call.
+
+        `selector` says by its relative path whether a file is wanted; `mangler` gets that path and the rank, and returns the one to
+        store it under. Returns the name that storage has for them, as it has uuids for checkpoints; None where there is nothing to
+        copy, as outside of `det run`. The files stay where they are, too, for `det tensorboard`.
+        """
+        self._chief("upload TensorBoard's files")
+        return upload(self._storage, self._dir, selector, mangler) if self._dir is not None else None
 
     def _chief(self, what: str) -> None:
         if self._rank != 0:
