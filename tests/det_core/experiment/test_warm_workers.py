@@ -22,7 +22,7 @@ FACTS = """
 
     import gc, json, pathlib, random, resource, signal, sys, threading
 
-    SHELLS = ("_", "SHLVL", "PWD", "OLDPWD", "PYTEST_CURRENT_TEST")
+    SHELLS = ("_", "PS1", "SHLVL", "PWD", "OLDPWD", "PYTEST_CURRENT_TEST")
 
     def facts():
         handlers = {s.name: str(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE)}
