@@ -6,7 +6,6 @@ installed: seconds of a processor that trains.
 
 from __future__ import annotations
 
-import itertools
 import os
 import socket
 import time
@@ -15,9 +14,6 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-_numbers = itertools.count()
-
 
 class EventFile:
     """An event file in `directory`, made at the first report; nothing is written without `directory`, or without TensorBoard."""
@@ -56,7 +52,8 @@ class EventFile:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         directory.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+        seconds, rest = divmod(time.time_ns(), 10**9)  # readers take files in the order of their names
+        name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}.{rest:09d}"
         self._file = (directory / name).open("wb", buffering=0)
         self._records = RecordWriter(self._file)
         self._write(header)
