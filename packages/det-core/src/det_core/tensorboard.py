@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+
 class EventFile:
     """An event file in `directory`, made at the first report; nothing is written without `directory`, or without TensorBoard."""
 
