@@ -44,18 +44,17 @@ class Chunks:
 def _compiled(step: Callable[[Any], Any], jit_compile: bool, means: bool) -> Callable[[Any, int], Any]:
     one = tf.function(step, reduce_retracing=True, jit_compile=jit_compile)
 
+    def counted(logs: Any) -> Any:
+        return tf.nest.map_structure(_real, logs) if means else {}
+
     @tf.function(reduce_retracing=True, autograph=False)  # type: ignore[untyped-decorator]
     def several(iterator: Any, count: Any) -> Any:
         def body(done: Any, _: Any, total: Any) -> Any:
             logs = one(iterator.get_next())
-            return (
-                done + 1,
-                logs,
-                tf.nest.map_structure(lambda sum, value: sum + _real(value), total, logs if means else {}),
-            )
+            return done + 1, logs, tf.nest.map_structure(tf.add, total, counted(logs))
 
         first = one(iterator.get_next())
-        begin = (tf.constant(1), first, tf.nest.map_structure(_real, first) if means else {})
+        begin = (tf.constant(1), first, counted(first))
         _, last, total = tf.while_loop(lambda done, *_: done < count, body, begin)
         return last, tf.nest.map_structure(lambda value: value / tf.cast(count, value.dtype), total)
 
