@@ -73,7 +73,7 @@ def install(session: nox.Session, names: Iterable[str], *more: str, pinned: str 
 
     `pinned` names a set of pins, which brings the only package that is in it its framework.
     """
-    wanted = list(dict.fromkeys(each for name in names for each in needs(name)))
+    wanted = list(dict.fromkeys(each for name in (*names, "det-testing") for each in needs(name)))
     main = ENVIRONMENTS.get(pinned or "")
     brings = main if main in ALONE else None
     tree = [text for each in wanted for text in ("-e", f"packages/{each}{'[cpu]' if each == brings else ''}")]
@@ -88,7 +88,7 @@ def install_horovod(session: nox.Session) -> None:
 
 def lane(name: str) -> str:
     """Return the tag of a package's sessions: those of different lanes are run at the same time by continuous integration."""
-    return "tensorflow" if name in ALONE else "core" if name == "det-core" else "torch"
+    return "tensorflow" if name in ALONE else "core" if name in ("det-core", "det-driver", "det-testing") else "torch"
 
 
 def identity(name: str, pinned: str) -> str:
@@ -112,7 +112,7 @@ def tests(session: nox.Session, package: str, pinned: str) -> None:
         found.append(str(borrowed))
     if "horovod" in extras(package):
         install_horovod(session)
-        found += ["tests/det_core/horovod/test_meet.py", "tests/det_core/horovod/test_check.py"]
+        found += ["tests/det_horovod/test_meet.py", "tests/det_horovod/test_check.py"]
     session.run("pytest", *found, *session.posargs)
     if package in ALONE and not session.posargs:  # `repo` has no TensorFlow
         session.run("pytest", "tests/repo/test_docs.py", "-k", "needs and not horovod", success_codes=[0, 5])
@@ -160,7 +160,9 @@ def contracts(session: nox.Session) -> None:
 def conformance(session: nox.Session, environment: str) -> None:
     """Install the wheels, not the tree, and run the conformance suite of each plugin, a stranger's too, against them."""
     if environment in PLUGINS:
-        wheels = build(session, ["packages/det-core", f"examples/plugins/{environment}"])
+        wheels = build(
+            session, [*(f"packages/{name}" for name in needs("det-testing")), f"examples/plugins/{environment}"]
+        )
         session.install(
             *constraints([environment]), *wheels, *nox.project.dependency_groups(PLUGINS[environment], "test")
         )
@@ -168,7 +170,7 @@ def conformance(session: nox.Session, environment: str) -> None:
         session.run("pytest", *session.posargs)
         return
     alone = ENVIRONMENTS.get(environment)
-    names = needs(alone) if alone else TOGETHER
+    names = list(dict.fromkeys([*needs("det-testing"), *needs(alone)])) if alone else TOGETHER
     wheels = build(session, [f"packages/{name}" for name in names])
     chosen = [f"{wheel}{'[cpu]' if each == alone else ''}" for each, wheel in zip(names, wheels, strict=True)]
     session.install(*constraints([environment] if alone else names), *chosen, *test_groups(names))
@@ -214,7 +216,7 @@ def chaos(session: nox.Session) -> None:
     campaigns = [
         "tests/det_torch/test_exact_resume.py",
         "tests/det_torch/test_killed_ranks.py",
-        "tests/det_core/experiment/test_search_chaos.py",
+        "tests/det_driver/driver/test_search_chaos.py",
     ]
     session.run("pytest", *campaigns, "--kills=20", "-o", "timeout=3600", *session.posargs)
 
@@ -224,7 +226,11 @@ def fuzz(session: nox.Session) -> None:
     """Run every property test with many more examples: a campaign."""
     install(session, ["det-core"])
     session.run(
-        "pytest", "tests/det_core", "-m", "hypothesis", "--examples-times=50", "-o", "timeout=3600", *session.posargs
+        *("pytest", "tests/det_core", "tests/det_driver", "-m", "hypothesis"),
+        "--examples-times=50",
+        "-o",
+        "timeout=3600",
+        *session.posargs,
     )
 
 

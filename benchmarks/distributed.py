@@ -70,14 +70,14 @@ def main() -> None:
 
 
 def det_command() -> list[str]:
-    return [sys.executable, "-m", "det_core.cli", "run", "config.yaml", "."]
+    return [sys.executable, "-m", "det_driver.cli", "run", "config.yaml", "."]
 
 
 def plain_command(backend: str, launcher: str) -> list[str]:
     script = ["distributed.py", "--child", BARE[backend]]
     if launcher == "det":
         kind = "horovod" if backend == "horovod" else "torch"
-        return [sys.executable, "-m", "det_core.cli", "launch", kind, "-np", "2", "--", sys.executable, *script]
+        return [sys.executable, "-m", "det_driver.cli", "launch", kind, "-np", "2", "--", sys.executable, *script]
     if backend == "native":
         run = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
         return [sys.executable, *run, *script]

@@ -43,7 +43,7 @@ def main() -> None:
         return
     horovodrun = [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", "2"]
     commands = {
-        "det": [sys.executable, "-m", "det_core.cli", "run", "config.yaml", "."],
+        "det": [sys.executable, "-m", "det_driver.cli", "run", "config.yaml", "."],
         "plain": [*horovodrun, sys.executable, Path(__file__).name, "--child"],
     }
     compare("horovod", commands, CONFIG, script=__file__, pairs=arguments.pairs, steps=arguments.steps)

@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from det_core.config import AdaptiveAsha, Length, Random, load
-from det_core.searchers import Close, Create, Exit, Operation, Searcher, Train, make
+from det_driver.search import Close, Create, Exit, Operation, Searcher, Train, make
 
 SPACE = load(Path(__file__).parents[1] / "examples/digits_torch/search.yaml").config.hyperparameters
 

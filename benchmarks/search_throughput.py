@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from det_core.store import Store
+from det_driver.store import Store
 
 # A framework plugin as a stranger would write it: its adapter imports torch and trains nothing.
 HOOKS = """
@@ -134,7 +134,7 @@ def det(trials: int, at_once: int) -> Result:
         (info / "entry_points.txt").write_text("[det]\nreporter = reporter_hooks\n")
         env = {**os.environ, "DET_HOME": str(root / "home"), "PYTHONPATH": str(site), "DET_SLOTS_TOTAL": str(at_once)}
         start = time.time()
-        command = [sys.executable, "-m", "det_core.cli", "run", str(root / "project" / "c.yaml"), "--quiet"]
+        command = [sys.executable, "-m", "det_driver.cli", "run", str(root / "project" / "c.yaml"), "--quiet"]
         subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
         whole = time.time() - start
         with Store.reader(root / "home") as store:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["det_core.testing.plugin"]
+pytest_plugins = ["det_testing.plugin"]
 
 LIMIT_SECONDS = 120
 
@@ -89,7 +89,7 @@ class Det:
         return [json.loads(line) for line in self(*arguments).stdout.splitlines()]
 
     def argv(self, arguments: Sequence[str | Path]) -> list[str]:
-        return [sys.executable, "-m", "det_core.cli", *map(str, arguments)]
+        return [sys.executable, "-m", "det_driver.cli", *map(str, arguments)]
 
     def env(self, more: dict[str, str] | None) -> dict[str, str]:
         return {**os.environ, "DET_HOME": str(self.home), "DET_STRICT_PLUGINS": "1", **(more or {})}

@@ -8,7 +8,7 @@ import tensorflow as tf
 from sklearn.datasets import load_iris
 
 import det_estimator
-from det_core.experimental import Constant, Integer, Log, Mode
+from det_driver.native import Constant, Integer, Log, Mode
 
 NAMES = ("sepal_length", "sepal_width", "petal_length", "petal_width")
 

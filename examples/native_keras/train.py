@@ -11,7 +11,7 @@ import keras
 from sklearn.datasets import load_digits
 
 import det_keras
-from det_core.experimental import Categorical, Integer, Log, Mode
+from det_driver.native import Categorical, Integer, Log, Mode
 
 config = {
     "name": "native_keras",

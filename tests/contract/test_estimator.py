@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from det_core.testing import AdapterSuite
+from det_testing import AdapterSuite
 
 pytest.importorskip("det_estimator")
 if sys.version_info[:2] != (3, 11):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from det_core.testing import AdapterSuite
+from det_testing import AdapterSuite
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("det_keras")

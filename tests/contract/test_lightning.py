@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from det_core import Plugins
-from det_core.testing import AdapterSuite, Runs
+from det_testing import AdapterSuite, Runs
 
 pytest.importorskip("det_lightning")
 pytest.importorskip("lightning")

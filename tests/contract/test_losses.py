@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from det_core import Plugins
-from det_core.testing import OneVar, Runs, fake_hooks, fakes
+from det_testing import OneVar, Runs, fake_hooks, fakes
 
 TRIALS: dict[str, Any] = {
     "fake-owned": fakes.OwnedOneVar,

@@ -59,7 +59,7 @@ def test_errors_are_ordinary_exceptions() -> None:
 
 
 def test_the_client_looks_into_the_local_store(tmp_path, monkeypatch) -> None:
-    from det_core.store import Store
+    from det_driver.store import Store
     from determined.experimental import Determined, client
 
     monkeypatch.setenv("DET_HOME", str(tmp_path))

@@ -67,7 +67,7 @@ def script(det, body: str) -> subprocess.CompletedProcess[str]:
 LINE = """
 import tensorflow as tf
 import det_estimator
-from det_core.experimental import Mode
+from det_driver.native import Mode
 
 searcher = {"name": "single", "metric": "loss", "max_length": {"batches": 3}}
 context = det_estimator.init(config={"searcher": searcher}, mode=Mode.LOCAL)
@@ -107,7 +107,7 @@ def test_an_optimizer_that_cannot_wait_is_named(det) -> None:
 CLASS = """
 import numpy as np
 import tensorflow as tf
-from det_core.experimental import Categorical, create
+from det_driver.native import Categorical, create
 from det_estimator import EstimatorTrial
 
 

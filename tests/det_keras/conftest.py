@@ -11,7 +11,7 @@ import pytest
 
 from det_core import DistributedContext, Plugins, RunInfo
 from det_core.config import parse
-from det_core.testing import Runs
+from det_testing import Runs
 
 collect_ignore_glob = [] if find_spec("tensorflow") else ["*"]
 

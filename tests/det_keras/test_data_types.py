@@ -13,10 +13,10 @@ import pytest
 import tensorflow as tf
 
 from det_core import At, Every, Schedule
-from det_core.testing import OneVar
 from det_keras import SequenceAdapter
 from det_keras.testing import OneVarTrial
 from det_keras.versions import KERAS_3, keras
+from det_testing import OneVar
 
 
 class Items(keras.utils.Sequence):

@@ -12,12 +12,12 @@ import pytest
 
 from det_core import CheckpointError, TrialError
 from det_core.checkpoint import read_checkpoint
-from det_core.testing import OneVar
 from det_keras import TFKerasTrial, load_model_from_checkpoint_path
 from det_keras.adapter import KerasAdapter
 from det_keras.state import read_state, write_state
 from det_keras.testing import OneVarTrial
 from det_keras.versions import keras
+from det_testing import OneVar
 
 
 class Plain(OneVarTrial):

@@ -331,7 +331,7 @@ STRATEGY = """
 import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from det_core.testing import Runs
+from det_testing import Runs
 from det_core import DetError, Plugins
 from det_keras.testing import OneVarTrial
 class Mirrored(OneVarTrial):

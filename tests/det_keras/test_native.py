@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from det_core import ConfigError, TrialError
-from det_core.experimental import Categorical, Mode
+from det_driver.native import Categorical, Mode
 
 pytest.importorskip("tensorflow")
 
@@ -158,7 +158,7 @@ def test_two_workers_run_the_script_and_train_the_same_model(det):
 
 CLASS = """
     import numpy as np
-    from det_core.experimental import Categorical, create
+    from det_driver.native import Categorical, create
     from det_keras import TFKerasTrial
     from det_keras.versions import keras
 

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.strategies import StrategyRegistry
 
 from det_core import DetError
-from det_core.horovod import available
+from det_horovod import available
 from det_lightning.horovod import HorovodStrategy
 
 SCRIPT = """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from det_core.config import Categorical, Const, Double, Int, Length, Log
-from det_core.searchers import Create, Exit, Operation, Search
+from det_driver.search import Create, Exit, Operation, Search
 from det_optuna import Optuna
 from det_optuna import make as make_search
 

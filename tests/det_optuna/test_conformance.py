@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from det_core.config import Categorical, Double, Int, Length, Log
-from det_core.searchers import Exit, Operation, Searcher
-from det_core.testing import SearcherSuite
+from det_driver.search import Exit, Operation, Searcher
 from det_optuna import Optuna, make
+from det_testing import SearcherSuite
 
 SPACE = {
     "lr": Log(minval=-5, maxval=0),

@@ -10,7 +10,7 @@ import pytest
 
 from det_core.config import Const, Double, Int
 from det_core.errors import ConfigError, MetricError
-from det_core.searchers import Close, Create, Exit, Shutdown, Train
+from det_driver.search import Close, Create, Exit, Shutdown, Train
 from det_optuna.search import PATIENCE
 
 SAMPLERS = ["tpe", "gp", "cmaes", "qmc", "nsgaii", "random"]
@@ -169,7 +169,7 @@ def test_another_process_with_other_hashes_searches_alike(sampler: str) -> None:
 ELSEWHERE = """
 import json, sys
 from det_core.config import Categorical, Double, Int, Length, Log
-from det_core.searchers import Create, Exit
+from det_driver.search import Create, Exit
 from det_optuna import Optuna, make
 
 space = {

@@ -4,7 +4,7 @@ import pytest
 
 from det_core.config import Categorical, Const, Double, Int, Log
 from det_core.errors import ConfigError
-from det_core.searchers import Create
+from det_driver.search import Create
 from det_optuna.space import Space
 
 

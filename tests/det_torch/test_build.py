@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
 from det_core import InvalidHP, TrialError
-from det_core.testing import OneVar
+from det_testing import OneVar
 from det_torch import ClipGradsL2Norm, DataLoader, LRScheduler, PyTorchCallback, PyTorchTrial, reset_parameters
 from det_torch.build import build_trial
 from det_torch.testing import OneVarTrial, Records

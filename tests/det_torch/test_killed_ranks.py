@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from det_core.engines.process import is_running, noted_processes
+from det_core.process import is_running, noted_processes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_torch"
 LIMIT_SECONDS = 10

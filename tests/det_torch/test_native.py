@@ -11,7 +11,7 @@ from det_torch import load_trial_from_checkpoint_path
 SCRIPT = """
     import torch
     from torch.utils.data import TensorDataset
-    from det_core.experimental import Categorical, create
+    from det_driver.native import Categorical, create
     from det_torch import DataLoader, PyTorchTrial
 
     class Native(PyTorchTrial):

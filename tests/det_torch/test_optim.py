@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from det_core import Every, Schedule, TrialError
-from det_core.testing import OneVar
+from det_testing import OneVar
 from det_torch import DataLoader, PyTorchTrial
 from det_torch.testing import OneVarTrial, Records
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 
 from det_core import TrialError
-from det_core.testing import OneVar
+from det_testing import OneVar
 from det_torch import LRScheduler
 from det_torch.testing import OneVarTrial
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from det_core.store import Store
+from det_driver.store import Store
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_torch"
 CONFIG = """
@@ -36,7 +36,7 @@ class Probe(DigitsTrial):
     def evaluate_batch(self, batch):
         return {
             **super().evaluate_batch(batch),
-            "forked": float("det_core.engines.forkserver" in sys.orig_argv),
+            "forked": float("det_core.forkserver" in sys.orig_argv),
             "threads": float(torch.get_num_threads()),
             "default_seed": float(torch.initial_seed() % 2**20),
             "draw": torch.rand(()),

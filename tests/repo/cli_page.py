@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from det_core.cli._main import det
-from det_core.cli._settings import Settings
-from det_core.plugins import Plugins
+from det_core.plugins import OURS, Plugins, discover
+from det_driver.cli._main import det
+from det_driver.cli._settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 HEAD = """\
@@ -39,7 +39,7 @@ class Builtin(Plugins):
     @classmethod
     def here(cls) -> Plugins:
         plugins = cls()
-        plugins.register_builtins()
+        plugins.load(found for found in discover() if found.distribution in (*OURS, "det-horovod", "det-testing"))
         return plugins
 
 

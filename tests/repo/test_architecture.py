@@ -157,7 +157,7 @@ def test_modules_keep_no_state(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=named)
 def test_the_environment_is_read_at_the_edges_only(path: Path) -> None:
-    """`det_core.testing` aside, which stands for edges."""
+    """`det_testing` aside, which stands for edges."""
     name = named(path).removeprefix("det_core/")
     edge = any(name == place or name.startswith(f"{place}/") for place in (*READS_ENVIRONMENT, "testing"))
     reads = [

@@ -97,7 +97,7 @@ def test_the_readme_says_of_no_package_that_it_exists_when_it_does_not() -> None
 
 def test_core_and_its_command_import_no_framework() -> None:
     code = f"""
-import sys, det_core, det_core.cli
+import sys, det_core, det_driver.cli
 from det_core.plugins import Plugins
 Plugins.installed(strict=True)
 print(sorted(m for m in {HEAVY} if m in sys.modules))
@@ -114,7 +114,7 @@ def test_the_help_of_the_command_imports_none_of_what_it_does_not_show() -> None
     code = f"""
 import sys
 sys.argv = ["det", "--help"]
-from det_core.cli import main
+from det_driver.cli import main
 try:
     main()
 except SystemExit:

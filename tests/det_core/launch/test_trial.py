@@ -8,7 +8,7 @@ import pytest
 
 MODEL = """
 import os, time
-from det_core.testing.fakes import OwnedOneVar, Weight
+from det_testing.fakes import OwnedOneVar, Weight
 
 class Trial(OwnedOneVar):
     def build_data(self):
@@ -35,7 +35,7 @@ def plugin_path(tmp_path: Path) -> Path:
     info = tmp_path / "site" / "fakes-1.0.dist-info"
     info.mkdir(parents=True)
     info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: fakes\nVersion: 1.0\n")
-    info.joinpath("entry_points.txt").write_text("[det]\nfakes = det_core.testing.fake_hooks\n")
+    info.joinpath("entry_points.txt").write_text("[det]\nfakes = det_testing.fake_hooks\n")
     return info.parent
 
 
@@ -56,12 +56,12 @@ def history(det, experiment: int) -> list[tuple]:
     return [(m["group"], m["batches"], m.get("loss"), m.get("val_loss")) for m in det.metrics(experiment)]
 
 
-@pytest.mark.parametrize("module", ["torch_distributed", "horovod"])
+@pytest.mark.parametrize("module", ["det_core.launch.torch_distributed", "det_horovod.launch"])
 def test_it_is_trained_on_every_slot_as_the_class_alone_would_be(det, train, module):
-    if module == "horovod":
+    if module == "det_horovod.launch":
         pytest.importorskip("horovod")
     train("model_def:Trial")
-    train(f"python3 -m det_core.launch.{module} --trial model_def:Trial")
+    train(f"python3 -m {module} --trial model_def:Trial")
     assert history(det, 2) == history(det, 1) != []
     lines = det("logs", "2").stdout
     assert "[rank=0] rank 0 of 2" in lines

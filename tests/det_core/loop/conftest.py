@@ -26,7 +26,7 @@ from det_core import (
     TrialHost,
 )
 from det_core.schedule import to_batches
-from det_core.testing import fake_hooks, fakes
+from det_testing import fake_hooks, fakes
 
 STYLES = {
     "owned": (fakes.OwnedAdapter, fakes.OwnedOneVar),

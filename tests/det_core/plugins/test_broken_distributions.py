@@ -17,7 +17,7 @@ def det_frameworks():
     yield Framework(name="NAME", trial="det_NAME:Trial", load=load)
 
 def load():
-    from det_core.testing.fakes import OwnedAdapter
+    from det_testing.fakes import OwnedAdapter
     return OwnedAdapter
 """
 HOOK = """
@@ -51,7 +51,7 @@ BROKEN = {
     "duplicate name": (
         hook("det_searchers()", "yield __import__('det_core').SearcherRecord(name='random', make=print)"),
         (),
-        r"plugins 'bad' and 'searchers' both register the searcher 'random'; uninstall one of them",
+        r"plugins 'bad' and 'driver' both register the searcher 'random'; uninstall one of them",
     ),
     "unknown argument": (
         hook("det_run_started(experiment, worker)", "pass"),
@@ -69,14 +69,12 @@ BROKEN = {
         r"it requires det-core<100,>=99, but det-core \S+ is installed; try: pip install --upgrade det-core det-bad",
     ),
     "load that raises": (
-        framework("bad").replace(
-            "from det_core.testing.fakes", "raise ImportError('libbad.so.3 is missing')\n    from x"
-        ),
+        framework("bad").replace("from det_testing.fakes", "raise ImportError('libbad.so.3 is missing')\n    from x"),
         (),
         r"the framework 'bad' does not load: ImportError: libbad\.so\.3 is missing",
     ),
     "load that ends the process": (
-        framework("bad").replace("from det_core.testing.fakes", "import os; os.abort()\n    from x"),
+        framework("bad").replace("from det_testing.fakes", "import os; os.abort()\n    from x"),
         (),
         r"loading what it registers ends the process with SIGABRT",
     ),
@@ -127,7 +125,7 @@ def test_it_is_named_with_what_is_wrong_and_all_else_works(
     )
     found = problems(det, env)
     assert re.fullmatch(problem, found["bad"]), found["bad"]
-    assert found["good"] == found["searchers"] == ""
+    assert found["good"] == found["driver"] == ""
 
 
 def test_an_observer_that_is_mended_is_forgiven(det, project, tmp_path: Path) -> None:

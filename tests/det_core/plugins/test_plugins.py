@@ -24,7 +24,7 @@ from det_core import (
     Serial,
     hookimpl,
 )
-from det_core.plugins import ENTRY_POINT_GROUP, Found, discover
+from det_core.plugins import ENTRY_POINT_GROUP, OURS, Found, discover
 
 
 def framework(name: str, trial: str = "pkg:Trial") -> Any:
@@ -110,10 +110,33 @@ def test_every_kind_of_record_has_its_lookup() -> None:
 
 def test_builtins_come_through_the_hooks_of_strangers() -> None:
     made = Plugins()
-    made.register_builtins()
+    made.load(found for found in discover() if found.distribution in OURS)
     assert {"single", "random", "grid"} <= set(made.searchers())
     assert "shared_fs" in made.storages()
-    assert {info.distribution for info in made.infos} == {"det-core"}
+    assert {info.distribution for info in made.infos} == set(OURS)
+
+
+def test_a_class_is_made_once_for_each_plugins_so_that_its_state_is_their_own() -> None:
+    class Observer:
+        def __init__(self) -> None:
+            self.heard: list[Any] = []
+
+        @hookimpl
+        def det_metrics_reported(self, batches: int) -> None:
+            self.heard.append(batches)
+
+    class Entry:
+        name = "observer"
+
+        def load(self) -> type:
+            return Observer
+
+    made = [Plugins(strict=True) for _ in range(2)]
+    for each in made:
+        each.load([Found(entry=Entry(), distribution="stranger", version="1")])  # type: ignore[arg-type]
+    made[0].observe("det_metrics_reported", experiment=None, trial=None, group="training", batches=5, metrics={})
+    heard = [next(p for p in each._pm.get_plugins() if isinstance(p, Observer)).heard for each in made]
+    assert heard == [[5], []]
 
 
 # The trial's framework

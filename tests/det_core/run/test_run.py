@@ -31,7 +31,7 @@ from det_core import (
 from det_core.checkpoint import read_checkpoint
 from det_core.config import parse
 from det_core.run import LOAD_FILE, PROGRESS_FILE, schedule_of
-from det_core.testing import Runs, fake_hooks, fakes
+from det_testing import Runs, fake_hooks, fakes
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_checkpoint_holds_the_framework_the_loop_and_the_way_to_load_it(runs: 
         state = json.loads((path / PROGRESS_FILE).read_text())
         load = json.loads((path / LOAD_FILE).read_text())
     assert (state["batches"], state["validated_at"], state["trial_id"]) == (3, 3, 1)
-    assert load["trial_cls_spec"] == "det_core.testing.fakes:OwnedOneVar"
+    assert load["trial_cls_spec"] == "det_testing.fakes:OwnedOneVar"
     assert load["hparams"]["lr"] == 0.03
     assert load["experiment_config"]["searcher"]["metric"] == "val_loss"
 
@@ -144,7 +144,7 @@ class Closing:
 
     @hookimpl
     def det_frameworks(self) -> Iterator[Framework]:
-        yield Framework(name="closing", trial="det_core:OwnedTrial", load=lambda: self._adapter)
+        yield Framework(name="closing", trial="det_testing:OwnedTrial", load=lambda: self._adapter)
 
 
 def adapter_that(fails_in: str, closed: list[str]) -> type[fakes.OwnedAdapter]:

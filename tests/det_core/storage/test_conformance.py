@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from det_core.storage import FsspecStorage, LocalStorage, Storage
-from det_core.testing import StorageSuite
+from det_testing import StorageSuite
 
 
 class TestLocal(StorageSuite):

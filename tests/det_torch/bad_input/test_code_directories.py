@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from det_core.context_dir import MAX_BYTES
+from det_core.code import MAX_BYTES
 
 SOUND_MODEL = "Trial = Sound"
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 import det_torch  # noqa: F401
-from det_core.cli import main as det_main
-from det_core.experiment import Driver  # noqa: F401
+from det_driver.cli import main as det_main
+from det_driver.driver import Driver  # noqa: F401
 
 LIMIT_SECONDS = 120.0
 

@@ -16,7 +16,7 @@ from torch import nn
 from det_core import DistributedContext, Plugins, Ranks, RunInfo
 from det_core.backends import choose_backend
 from det_core.config import parse
-from det_core.testing._rank import _meet  # the same meeting as that of the kit's own runs
+from det_testing._rank import _meet  # the same meeting as that of the kit's own runs
 from det_torch.backends import TorchBackend
 from det_torch.context import PyTorchTrialContext
 from det_torch.ranks import Replicas

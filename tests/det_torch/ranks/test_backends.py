@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from det_core.testing._play import together
+from det_testing._play import together
 
 CHECKS = Path(__file__).with_name("checks.py")
 NAMES = [line[4:].partition("(")[0] for line in CHECKS.read_text().split("@check\n")[1:]]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from det_core.testing import OneVar
+from det_testing import OneVar
 
 SCRIPT = Path(__file__).with_name("script.py")
 
@@ -43,7 +43,7 @@ def test_a_script_trains_on_the_ranks_that_its_launcher_started(name: str, tmp_p
     if name == "horovod" and find_spec("horovod") is None:
         pytest.skip("Horovod is not installed")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    launch = [sys.executable, "-m", "det_core.cli", "launch", "horovod", "-np", "2", "--", sys.executable]
+    launch = [sys.executable, "-m", "det_driver.cli", "launch", "horovod", "-np", "2", "--", sys.executable]
     output = run([*(launch if name == "horovod" else torchrun), str(SCRIPT), name], tmp_path)
     weight = OneVar(spread=0.5, global_batch_size=4).weight(8)
     kind = "HorovodBackend" if name == "horovod" else "Native"

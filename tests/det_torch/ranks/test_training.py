@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from det_core import Plugins
-from det_core.testing import Run, Runs
-from det_core.testing._play import Cast, Request, play
+from det_testing import Run, Runs
+from det_testing._play import Cast, Request, play
 
 HERE = Path(__file__).parent
 DIGITS = {"global_batch_size": 64}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from det_jax.testing import OneVarTrial
 
-from det_core.testing import AdapterSuite
+from det_testing import AdapterSuite
 
 
 class TestJax(AdapterSuite):

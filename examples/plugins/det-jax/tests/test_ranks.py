@@ -29,7 +29,7 @@ def trained(home: Path, ranks: int, model: str = MODEL, status: int = 0) -> Any:
     (home / "model_def.py").write_text(model)
     (home / "const.yaml").write_text(CONFIG.replace("RANKS", str(ranks)))
     env = {**os.environ, "DET_HOME": str(home / "det")}
-    det = [sys.executable, "-m", "det_core.cli"]
+    det = [sys.executable, "-m", "det_driver.cli"]
     ran = subprocess.run(
         [*det, "run", "const.yaml"], cwd=home, env=env, capture_output=True, text=True, timeout=100, check=False
     )

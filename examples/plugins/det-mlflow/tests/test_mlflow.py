@@ -52,7 +52,7 @@ class Project:
     def det(self, *arguments: str, status: int = 0) -> str:
         env = {**os.environ, "DET_HOME": str(self.path / "home"), "DET_STRICT_PLUGINS": "0"}
         done = subprocess.run(
-            [sys.executable, "-m", "det_core.cli", *arguments],
+            [sys.executable, "-m", "det_driver.cli", *arguments],
             cwd=self.path,
             env=env,
             capture_output=True,

@@ -1,3 +1,3 @@
 """Loads the conformance kit's count."""
 
-pytest_plugins = ["det_core.testing.plugin"]
+pytest_plugins = ["det_testing.plugin"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from det_numpy import NumpyTrial
 
-from det_core.testing import AdapterSuite, OneVar
+from det_testing import AdapterSuite, OneVar
 
 
 class OneVarTrial(NumpyTrial):

@@ -31,7 +31,7 @@ _borrowed, _listed = borrow(
     {
         "det_core": same("InvalidHP", "TrialContext", "import_from_path"),
         "det_core.core": same("ClusterInfo", "TrialInfo", "get_cluster_info"),
-        "det_core.experimental": same("Categorical", "Constant", "Double", "Integer", "Log"),
+        "det_driver.native": same("Categorical", "Constant", "Double", "Integer", "Log"),
         "determined._trial": same("Trial"),
     },
 )

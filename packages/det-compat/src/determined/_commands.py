@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from det_core.cli import main
-from det_core.client import Client, Experiment, Trial
+from det_driver.cli import main
+from det_driver.client import Client, Experiment, Trial
 
 _id = click.argument("experiment_id", type=int)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .host import Flag, HostLost, Outcome, Target, TrialHost
     from .imports import import_from_path
     from .interrupts import preempted_by
-    from .launchers import Launcher, Layout, Place
+    from .launch import Launcher, Layout, Place
     from .local import LocalHost
     from .loop import Loop, LoopError, Progress, Stop
     from .metrics import number
@@ -69,7 +69,7 @@ _HOMES = {
     "host": ("Flag", "HostLost", "Outcome", "Target", "TrialHost"),
     "imports": ("import_from_path",),
     "interrupts": ("preempted_by",),
-    "launchers": ("Launcher", "Layout", "Place"),
+    "launch": ("Launcher", "Layout", "Place"),
     "local": ("LocalHost",),
     "metrics": ("number",),
     "loop": ("Loop", "LoopError", "Progress", "Stop"),

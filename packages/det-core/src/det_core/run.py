@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from .checkpoint import Manifest, read_checkpoint, write_checkpoint
-from .context_dir import copy_code
+from .code import copy_code
 from .errors import CheckpointError
 from .host import HostLost, TrialHost
 from .loop import Loop, Progress, Stop

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
-from det_core.horovod import available
 
 from ._imports import need_tensorflow
 
@@ -29,7 +30,7 @@ def det_backends() -> Iterator[BackendRecord]:
         name="horovod",
         framework="estimator",
         priority=10,
-        available=lambda: available("tensorflow"),
+        available=_has_horovod,
         load=_load_horovod,
     )
 
@@ -37,6 +38,10 @@ def det_backends() -> Iterator[BackendRecord]:
 @hookimpl
 def det_build_optimizer(context: Any, build: Callable[[], Any]) -> Any:
     return context.place_optimizer(build())
+
+
+def _has_horovod() -> bool:
+    return find_spec("det_horovod") is not None and bool(import_module("det_horovod").available("tensorflow"))
 
 
 def _load() -> type[Adapter[Any]]:

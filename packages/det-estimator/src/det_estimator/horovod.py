@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from det_core.horovod import Begun
+from det_horovod import Begun
 
 if TYPE_CHECKING:
     from det_core.config import Optimizations

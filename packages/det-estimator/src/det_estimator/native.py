@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import TrialError
-from det_core.experimental import LocalResult, Mode, NativeContext, Place, begin, take_over, train_here
+from det_driver.native import LocalResult, Mode, NativeContext, Place, begin, take_over, train_here
 
 from .context import EstimatorTrialContext
 from .trial import EstimatorTrial, ServingInputReceiverFn

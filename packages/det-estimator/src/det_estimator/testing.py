@@ -6,14 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from det_core.testing import OneVar
 from det_estimator import EstimatorTrial
+from det_testing import OneVar
 
 v1: Any = tf.compat.v1
 
 
 class OneVarTrial(EstimatorTrial):
-    """Trains the one-weight model; `det_core.testing.OneVar` says what must come of it."""
+    """Trains the one-weight model; `det_testing.OneVar` says what must come of it."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)

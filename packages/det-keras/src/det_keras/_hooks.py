@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
-from det_core.horovod import available
 
 from ._imports import has_tensorflow, need_tensorflow
 
@@ -25,9 +26,7 @@ def det_frameworks() -> Iterator[Framework]:
 
 @hookimpl
 def det_backends() -> Iterator[BackendRecord]:
-    yield BackendRecord(
-        name="horovod", framework="keras", priority=10, available=lambda: available("tensorflow"), load=_load_horovod
-    )
+    yield BackendRecord(name="horovod", framework="keras", priority=10, available=_has_horovod, load=_load_horovod)
     yield BackendRecord(name="collectives", framework="keras", available=has_tensorflow, load=_load_native)
     # for scripts, by DistributedContext.from_tf_config(): it serves no framework's trials
     yield BackendRecord(name="tensorflow", load=_load_tf_config, available=has_tensorflow, priority=100)
@@ -41,6 +40,10 @@ def det_build_model(context: Any, build: Callable[[], Any]) -> Any:
 @hookimpl
 def det_build_optimizer(context: Any, build: Callable[[], Any]) -> Any:
     return context.place_optimizer(build())
+
+
+def _has_horovod() -> bool:
+    return find_spec("det_horovod") is not None and bool(import_module("det_horovod").available("tensorflow"))
 
 
 def _load() -> type[Adapter[Any]]:

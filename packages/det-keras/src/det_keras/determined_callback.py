@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from det_core import DetError, DistributedContext, Flag, TrialError, preempted_by
-from det_core.context_dir import copy_code
+from det_core.code import copy_code
 from det_core.core import Context
 
 from .neighbours import memory, neighbours_of, refuse_rivals, remind

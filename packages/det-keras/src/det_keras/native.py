@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import DistributedContext, TrialError, core
-from det_core.experimental import Mode, NativeContext, Place, begin
+from det_driver.native import Mode, NativeContext, Place, begin
 
 from .determined_callback import DeterminedCallback
 from .rng import seed_everything

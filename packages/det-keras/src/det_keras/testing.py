@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from det_core.testing import OneVar
 from det_keras import TFKerasTrial
 from det_keras.versions import KERAS_3, keras
+from det_testing import OneVar
 
 
 class NoisyLabels(keras.Model):  # type: ignore[misc]
@@ -43,7 +43,7 @@ class ReportWeight(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class OneVarTrial(TFKerasTrial):
-    """Trains the one-weight model; `det_core.testing.OneVar` says what must come of it."""
+    """Trains the one-weight model; `det_testing.OneVar` says what must come of it."""
 
     steps_per_execution = 1
 

@@ -21,7 +21,7 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 from torchmetrics import Metric
 
 from det_core import DetError
-from det_core.horovod import available
+from det_horovod import available
 from det_torch.backends import HorovodBackend, TorchBackend
 from det_torch.ranks import Gradients, Replicas
 

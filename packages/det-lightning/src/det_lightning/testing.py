@@ -8,8 +8,8 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader
 
-from det_core.testing import OneVar
 from det_lightning import LightningAdapter
+from det_testing import OneVar
 from det_torch.testing import Records
 
 
@@ -39,7 +39,7 @@ class OneVarModule(pl.LightningModule):
 
 
 class OneVarTrial(LightningAdapter):
-    """Trains the one-weight model; `det_core.testing.OneVar` says what must come of it."""
+    """Trains the one-weight model; `det_testing.OneVar` says what must come of it."""
 
     def __init__(self, context: Any) -> None:
         self.settings = OneVar.of(context.get_hparams())

@@ -8,7 +8,7 @@ from typing import Any
 
 from det_core.config import Hyperparameter
 from det_core.errors import ConfigError, MetricError
-from det_core.searchers import Births, Close, Exit, Method, Operation, Search, Train, read_number
+from det_driver.search import Births, Close, Exit, Method, Operation, Search, Train, read_number
 
 from .config import Optuna
 from .samplers import sampler_of

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from det_core import DetError, Limited, RunInfo, Stop, TrialHost, preempted_by, train_from
-from det_core.context_dir import copy_code
+from det_core.code import copy_code
 from det_core.schedule import NEVER
 from det_core.tensorboard import EventFile
 

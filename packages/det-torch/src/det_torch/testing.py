@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from det_core.testing import OneVar
+from det_testing import OneVar
 from det_torch import DataLoader, PyTorchTrial
 
 
@@ -25,7 +25,7 @@ class Records(Dataset[torch.Tensor]):
 
 
 class OneVarTrial(PyTorchTrial):
-    """Trains the one-weight model; `det_core.testing.OneVar` says what must come of it."""
+    """Trains the one-weight model; `det_testing.OneVar` says what must come of it."""
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)

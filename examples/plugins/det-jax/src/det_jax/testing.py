@@ -10,14 +10,14 @@ import numpy as np
 import optax
 
 from det_core import TrialContext
-from det_core.testing import OneVar
+from det_testing import OneVar
 
 from .data import ArrayData
 from .trial import JaxTrial
 
 
 class OneVarTrial(JaxTrial):
-    """Trains the one-weight model; `det_core.testing.OneVar` says what must come of it."""
+    """Trains the one-weight model; `det_testing.OneVar` says what must come of it."""
 
     def __init__(self, context: TrialContext) -> None:
         super().__init__(context)

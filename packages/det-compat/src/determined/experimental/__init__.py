@@ -20,8 +20,8 @@ _MODULES = ("client", "estimator", "keras")
 _borrowed, _listed = borrow(
     __name__,
     {
-        "det_core.client": {**same("Checkpoint", "Experiment", "Trial"), "Determined": "Client"},
-        "det_core.experimental": same("Mode", "create"),
+        "det_driver.client": {**same("Checkpoint", "Experiment", "Trial"), "Determined": "Client"},
+        "det_driver.native": same("Mode", "create"),
     },
 )
 

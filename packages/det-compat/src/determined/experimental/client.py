@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from det_core.client import Checkpoint, Client, Experiment, Trial
+from det_driver.client import Checkpoint, Client, Experiment, Trial
 
 Determined = Client
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from det_core.cli import main
+from det_driver.cli import main
 
 if __name__ == "__main__":
     main(["launch", "torch", *sys.argv[1:]])

@@ -1,5 +1,32 @@
-"""`python3 -m det_core.launch.torch_distributed`, `.horovod`, `.tensorflow`, `.socket`: `det launch` for entrypoints."""
+"""How the processes of several ranks are started, told where they meet, and supervised.
+
+`det launch` starts one process on each host, `det_core.launch.host`, which starts and supervises the host's ranks. It is
+told what to do over its standard input, and ends them when that closes: so they end with the launcher, however it ended.
+"""
 
 from __future__ import annotations
 
-__all__: tuple[str, ...] = ()
+from ._command import launch, parser, run_as_module
+from ._group import Command, Exit, Group
+from ._hosts import SSH, Host, address_of_this, addresses, hosts_of, parse_hosts
+from ._network import interface_towards
+from .base import Launcher, Layout, Place
+
+__all__ = [
+    "SSH",
+    "Command",
+    "Exit",
+    "Group",
+    "Host",
+    "Launcher",
+    "Layout",
+    "Place",
+    "address_of_this",
+    "addresses",
+    "hosts_of",
+    "interface_towards",
+    "launch",
+    "parse_hosts",
+    "parser",
+    "run_as_module",
+]

@@ -1,10 +1,32 @@
-"""`python3 -m det_core.launch.socket [OPTIONS] [--] COMMAND...`: start the command on every slot, for no framework."""
+"""What core's own `DistributedContext` needs to meet, for scripts whose framework has no collectives."""
 
 from __future__ import annotations
 
-import sys
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from ..cli import main
+from .base import Launcher, Layout
+
+
+class Socket(Launcher):
+    """Rank 0 listens at its port; all hold a key that is made for the launch."""
+
+    @contextmanager
+    def meeting(self, layout: Layout) -> Iterator[Sequence[Mapping[str, str]]]:
+        key = secrets.token_hex(32)
+        shared = {
+            "DET_CHIEF_PORT": str(layout.places[0].port),
+            "DET_RANKS_KEY": key,
+            "DET_START_TIMEOUT": f"{layout.start_timeout:g}",
+        }
+        yield [shared] * layout.size
+
+    def port(self, layout: Layout, rank: int) -> int | None:
+        return layout.places[0].port
+
 
 if __name__ == "__main__":
-    main(["launch", "socket", *sys.argv[1:]])
+    from det_core.launch import run_as_module
+
+    run_as_module("socket", "det_core.launch.socket")

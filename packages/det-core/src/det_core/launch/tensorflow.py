@@ -1,10 +1,37 @@
-"""`python3 -m det_core.launch.tensorflow [OPTIONS] [--] COMMAND...`: start the command on every slot, for TensorFlow."""
+"""`TF_CONFIG`, with which the workers of TensorFlow's strategies meet."""
 
 from __future__ import annotations
 
-import sys
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from ..cli import main
+from .base import Launcher, Layout
+
+
+class TensorFlow(Launcher):
+    """Every rank is a worker that listens at its own port; a single one needs no cluster."""
+
+    @contextmanager
+    def meeting(self, layout: Layout) -> Iterator[Sequence[Mapping[str, str]]]:
+        if layout.size == 1:
+            yield [{}]
+            return
+        workers = [f"{_host(place.host)}:{place.port}" for place in layout.places]
+        yield [
+            {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})}
+            for rank in range(layout.size)
+        ]
+
+    def port(self, layout: Layout, rank: int) -> int | None:
+        return layout.places[rank].port
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
 
 if __name__ == "__main__":
-    main(["launch", "tensorflow", *sys.argv[1:]])
+    from det_core.launch import run_as_module
+
+    run_as_module("tensorflow", "det_core.launch.tensorflow")

@@ -5,7 +5,7 @@ Make one `Plugins` and pass it on; there is none at module level.
 
 from __future__ import annotations
 
-from ._discovery import ENTRY_POINT_GROUP, Found, discover
-from ._face import BUILTIN, ObserverFailure, PluginInfo, Plugins
+from ._discovery import ENTRY_POINT_GROUP, OURS, Found, discover
+from ._face import ObserverFailure, PluginInfo, Plugins
 
-__all__ = ["BUILTIN", "ENTRY_POINT_GROUP", "Found", "ObserverFailure", "PluginInfo", "Plugins", "discover"]
+__all__ = ["ENTRY_POINT_GROUP", "OURS", "Found", "ObserverFailure", "PluginInfo", "Plugins", "discover"]

@@ -10,6 +10,8 @@ from importlib.metadata import EntryPoint, entry_points
 from ..errors import PluginError
 
 ENTRY_POINT_GROUP = "det"
+OURS = ("det-core", "det-driver")
+"""The distributions whose records come first, so that a stranger's cannot take their names."""
 _CORE = re.compile(r"det[-_.]core(?![\w.-])", re.IGNORECASE)
 
 
@@ -25,13 +27,17 @@ class Found:
 
 def discover() -> Iterator[Found]:
     """Find the entry points of every installed distribution, in an order that does not depend on the file system."""
-    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: (entry.name, entry.value)):
+    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=_order):
         distribution = entry.dist
         if distribution is None:
             yield Found(entry=entry, distribution="unknown", version="")
         else:
             requires = tuple(distribution.requires or ())
             yield Found(entry=entry, distribution=distribution.name, version=distribution.version, requires=requires)
+
+
+def _order(entry: EntryPoint) -> tuple[bool, str, str]:
+    return entry.dist is None or entry.dist.name not in OURS, entry.name, entry.value
 
 
 def check_core(found: Found, version: str) -> None:

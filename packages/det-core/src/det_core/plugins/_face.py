@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -17,8 +18,6 @@ from ._build import AsBuilt, BuildHooks
 from ._discovery import Found, check_core, discover
 from ._implementations import check_implementations
 from ._records import Lookup, R, check_records, imports_of, records_of
-
-BUILTIN = "det-core"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,19 +77,10 @@ class Plugins:
         warn: Callable[[str], None] | None = None,
         failed: Callable[[ObserverFailure], None] = lambda failure: None,
     ) -> Plugins:
-        """Return the built-in plugins and those of every installed distribution."""
+        """Return the plugins of every installed distribution, det's own first."""
         plugins = cls(strict=strict, trace=trace, warn=warn, failed=failed)
-        plugins.register_builtins()
         plugins.load(discover())
         return plugins
-
-    def register_builtins(self) -> None:
-        """Register core's own records, through the hooks that strangers use."""
-        from .. import __version__
-        from ..builtin import builtins
-
-        for name, plugin in builtins():
-            self.register(plugin, name, distribution=BUILTIN, version=__version__)
 
     def register(self, plugin: object, name: str, *, distribution: str = "", version: str = "") -> None:
         """Add a plugin: a module or an object with hook implementations.
@@ -122,7 +112,9 @@ class Plugins:
             name = plugin.entry.name
             try:
                 check_core(plugin, __version__)
-                self.register(plugin.entry.load(), name, distribution=plugin.distribution, version=plugin.version)
+                self.register(
+                    _made(plugin.entry.load()), name, distribution=plugin.distribution, version=plugin.version
+                )
             except Exception as error:
                 if self._strict:
                     raise
@@ -242,6 +234,11 @@ class Plugins:
             return False
         names = {record.name for record in register()}
         return bool(names) and framework not in names
+
+
+def _made(loaded: object) -> object:
+    """Return what an entry point names: a module as it is, a class made, so that its state is of one `Plugins`."""
+    return loaded() if inspect.isclass(loaded) else loaded
 
 
 def _write(text: str) -> None:

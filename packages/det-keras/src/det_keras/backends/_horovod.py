@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from det_core import DistributedContext
-from det_core.horovod import Begun
+from det_horovod import Begun
 
 from ._base import KerasBackend
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from det_core.horovod import Begun
+from det_horovod import Begun
 
 from ._base import TorchBackend, lost
 

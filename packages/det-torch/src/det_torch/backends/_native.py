@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # it lists them nowhere
 
 from det_core import DetError, DistributedContext, Ranks
-from det_core.launchers import interface_towards
+from det_core.launch import interface_towards
 
 from ._base import TorchBackend, lost
 

@@ -1,0 +1,129 @@
+"""The user's code: which files of a directory belong to an experiment, and copies of them.
+
+`.detignore` at the top holds patterns in gitignore's syntax, for which pathspec is needed, as det-driver has it; a worker
+without it has a copy that they were applied to. Links that lead out of the tree are refused. What runs leave in the tree,
+checkpoints and event files, is no code: a checkpoint that took it along would hold all those before it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from .errors import DetError
+
+IGNORE_FILE = ".detignore"
+MAX_BYTES = 96 * 2**20
+_ALWAYS = ("__pycache__", "*.py[co]", ".git", ".hg", ".svn", ".ipynb_checkpoints", ".venv", ".nox", ".tox", ".DS_Store")
+_OF_RUNS = ("events.out.tfevents.*", "*.pt.trace.json")
+
+
+def code_files(root: Path) -> list[Path]:
+    """Return the files of `root` that belong to an experiment, relative to it, sorted.
+
+    Raises DetError when `root` is no directory, cannot be read, or a link in it leads out of it.
+    """
+    if not root.is_dir():
+        raise DetError(f"the code directory {root} is not a directory; name the one that holds your model")
+    return sorted(_walk(root, (root.resolve(),), _Rules(root)))
+
+
+def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES, without: Iterable[Path] = ()) -> int:
+    """Copy the files of an experiment, but for those below `without`; return their bytes.
+
+    `target` may lie inside `source`: it is never copied into itself. Raises DetError past `max_bytes`, naming the largest.
+    """
+    left_out = [path.resolve() for path in (target, *without)]
+    files = [f for f in code_files(source) if not any((source / f).resolve().is_relative_to(p) for p in left_out)]
+    try:
+        sizes = {f: (source / f).stat().st_size for f in files}
+        total = sum(sizes.values())
+        if total > max_bytes:
+            largest = max(sizes, key=sizes.__getitem__)
+            raise DetError(
+                f"the code directory {source} holds {total / 2**20:.0f} MiB, more than {max_bytes / 2**20:.0f}; "
+                f"the largest file is {largest} ({sizes[largest] / 2**20:.0f} MiB); list what is not code in {IGNORE_FILE}"
+            )
+        target.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / file, target / file)
+    except PermissionError as error:
+        raise _unreadable(source, error) from error
+    return total
+
+
+def _walk(directory: Path, around: tuple[Path, ...], rules: _Rules) -> Iterator[Path]:
+    """Yield the files below `directory`; `around` are the real paths of it and of those that it was reached through."""
+    try:
+        entries = sorted(os.scandir(directory), key=lambda e: e.name)
+    except PermissionError as error:
+        raise _unreadable(rules.root, error) from error
+    for entry in entries:
+        path = Path(entry.path)
+        relative = path.relative_to(rules.root)
+        is_dir = entry.is_dir()
+        if rules.ignored(relative, is_dir):
+            continue
+        real = path.resolve() if entry.is_symlink() else around[-1] / entry.name
+        if not real.is_relative_to(around[0]):
+            raise DetError(
+                f"{path} is a link that leads out of the code directory; copy the file, or list it in {IGNORE_FILE}"
+            )
+        if real in around:
+            raise DetError(f"{path} is a link to a directory around it; remove it, or list it in {IGNORE_FILE}")
+        if is_dir:
+            if not _is_checkpoint(path):
+                yield from _walk(path, (*around, real), rules)
+        elif entry.is_file():  # not a pipe, a socket or a link to nothing, such as an editor's lock
+            yield relative
+
+
+def _is_checkpoint(directory: Path) -> bool:
+    """Tell whether a directory is a checkpoint: the manifest in it is of the directory's name."""
+    try:
+        manifest = json.loads((directory / "manifest.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("uuid") == directory.name
+
+
+def _unreadable(root: Path, error: PermissionError) -> DetError:
+    return DetError(
+        f"the code directory {root} cannot be read: {error.strerror}: {error.filename}; "
+        f"change its mode, or list it in {IGNORE_FILE}"
+    )
+
+
+class _Rules:
+    """The patterns of `.detignore`, and those that always hold."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._spec: Any = None
+        if find_spec("pathspec"):
+            self._spec = self._patterns(root / IGNORE_FILE)
+
+    def ignored(self, path: Path, is_dir: bool) -> bool:
+        if self._spec is None:
+            return any(fnmatchcase(path.name, pattern) for pattern in (*_ALWAYS, *_OF_RUNS))
+        return bool(self._spec.match_file(path.as_posix() + ("/" if is_dir else "")))
+
+    def _patterns(self, file: Path) -> Any:
+        from pathspec import GitIgnoreSpec
+
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+            return GitIgnoreSpec.from_lines([*_ALWAYS, *_OF_RUNS, *lines])
+        except PermissionError as error:
+            raise _unreadable(self.root, error) from error
+        except UnicodeDecodeError as error:
+            raise DetError(f"{file} is not UTF-8 text; write one pattern on each line") from error
+        except ValueError as error:
+            raise DetError(f"{file} holds a pattern that gitignore does not know: {error}; correct it") from error

@@ -1,0 +1,226 @@
+"""A process that has imported a framework and forks a worker for each run: `python -P -m det_core.forkserver`.
+
+Importing a framework costs seconds; a fork, milliseconds. The server has one thread, imports nothing of the user's, and
+ends when its driver is gone and its workers have ended. What a worker does to its memory, no other sees.
+
+It is told of runs on a socket, a line of JSON each, and answers with lines: `unfit` (why it cannot serve), `started`, `ended`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import random
+import selectors
+import socket
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .environ import WorkerEnv
+from .errors import DetError
+from .plugins import Plugins
+from .process import end_group, note_process
+from .worker import work
+
+
+def main(argv: list[str]) -> int:
+    """Serve the driver at the other end of the socket with this number; the frameworks to import follow."""
+    channel = socket.socket(fileno=int(argv[0]))
+    code_dir, frameworks = Path(argv[1]), argv[2:]
+    plugins = Plugins.installed(strict=os.environ.get("DET_STRICT_PLUGINS") == "1")
+    try:
+        for name in frameworks:
+            plugins.frameworks()[name].load()
+        _import_the_rest(code_dir)
+        reason = unfit(code_dir)
+    except BaseException as error:  # a worker of its own will fail of it, and say so in the log of its run
+        reason = f"{type(error).__name__}: {error}"
+    if reason:
+        channel.sendall(json.dumps({"unfit": reason}).encode() + b"\n")
+        return 0
+    gc.collect()
+    gc.freeze()  # what is here already is never garbage; left alone, its pages stay shared
+    with _finalizers_kept():
+        _Server(channel, plugins).serve()
+    return 0
+
+
+def unfit(code_dir: Path) -> str:
+    """Say why a fork of this process would not be what a new interpreter in `code_dir` is; empty where it would."""
+    names = {entry.name.partition(".")[0] for entry in os.scandir(code_dir)} if code_dir.is_dir() else set()
+    shadowed = names & {name.partition(".")[0] for name in sys.modules}
+    if shadowed:
+        return f"{sorted(shadowed)[0]!r} in the code directory has the name of a module that is imported already"
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        _fork_nothing()  # libraries that can be forked, such as OpenBLAS, end their threads first
+        threads = len(os.listdir("/proc/self/task"))
+    return f"{threads} threads are running after the import" if threads > 1 else ""
+
+
+@contextlib.contextmanager
+def _finalizers_kept() -> Iterator[None]:
+    """Keep what was imported from being finalized by each fork at its exit, as it is the server's, and costly to take down."""
+    kept = [each for each in list(getattr(weakref.finalize, "_registry")) if each.atexit]  # noqa: B009 - it has no other list
+    for each in kept:
+        each.atexit = False
+    try:
+        yield
+    finally:
+        for each in kept:
+            each.atexit = True
+
+
+def _import_the_rest(code_dir: Path) -> None:
+    """Import what every worker comes to need later, and compile what it would compile."""
+    import encodings.idna  # noqa: F401 - of the first connection
+
+    from .code import code_files
+
+    with contextlib.suppress(DetError):
+        code_files(code_dir)
+
+
+def _fork_nothing() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+class _Server:
+    def __init__(self, channel: socket.socket, plugins: Plugins) -> None:
+        self._channel, self._plugins = channel, plugins
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(channel, selectors.EVENT_READ)
+        self._children: dict[int, tuple[int, int]] = {}  # of each run, the process and its descriptor
+        self._rest = b""
+        self._alone = False  # the driver is gone
+        self._parsed: WorkerEnv | None = None
+
+    def serve(self) -> None:
+        """Fork and reap until the driver is gone and every worker has ended."""
+        while self._children or not self._alone:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._channel:
+                    self._hear()
+                else:
+                    self._reap(key.data)
+
+    def _hear(self) -> None:
+        try:
+            data = self._channel.recv(1 << 20)
+        except OSError:
+            data = b""
+        if not data:
+            self._alone = True
+            self._selector.unregister(self._channel)
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            self._signal(request) if "signal" in request else self._fork(request)
+
+    def _fork(self, request: dict[str, Any]) -> None:
+        if not self._parsed:
+            self._parsed = WorkerEnv.read(request["variables"])  # once here, for the tables that parsing makes
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            for _, descriptor in self._children.values():
+                os.close(descriptor)
+            self._selector.close()
+            self._channel.close()
+            _be_worker(request, self._plugins, server)
+        descriptor = os.pidfd_open(pid)
+        self._children[request["run"]] = pid, descriptor
+        self._selector.register(descriptor, selectors.EVENT_READ, request["run"])
+        self._tell({"started": request["run"], "pid": pid})
+
+    def _signal(self, request: dict[str, Any]) -> None:
+        if request["run"] in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._children[request["run"]][0], request["signal"])
+
+    def _reap(self, run: int) -> None:
+        pid, descriptor = self._children.pop(run)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        end_group(pid)  # before it is reaped, so that its number cannot be another's
+        _, status = os.waitpid(pid, 0)
+        self._tell({"ended": run, "status": os.waitstatus_to_exitcode(status)})
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            self._channel.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _be_worker(request: dict[str, Any], plugins: Plugins, server: int) -> None:
+    """Become what a new interpreter would be for this run, train, and end."""
+    status = 1
+    try:
+        os.setsid()
+        _redirect(Path(request["log_dir"]))
+        note_process(Path(request["log_dir"]), os.getpid())
+        if os.getppid() != server:
+            os._exit(1)  # nobody would hear of it
+        os.environ.update(request["variables"])
+        os.chdir(request["code_dir"])
+        sys.path.insert(0, request["code_dir"])
+        sys.argv[1:] = [request["entrypoint"]]
+        _new_random_numbers()
+        gc.enable()
+        status = _work(request, plugins)
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _end(status)
+
+
+def _work(request: dict[str, Any], plugins: Plugins) -> int:
+    env = WorkerEnv.read(os.environ)
+    assert env is not None
+    return work(env, request["entrypoint"], Path(request["code_dir"]), plugins=plugins)
+
+
+def _redirect(log_dir: Path) -> None:
+    log = os.open(log_dir / "rank-0.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(log)
+    os.close(nothing)
+
+
+def _new_random_numbers() -> None:
+    """Seed from the system what a new interpreter would, so that forks do not share what nobody seeds."""
+    random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _end(status: int) -> None:
+    """End as an interpreter does, without taking down every module one by one."""
+    with contextlib.suppress(BaseException):
+        getattr(threading, "_shutdown")()  # noqa: B009 - waits for threads that are no daemons; typeshed hides it
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

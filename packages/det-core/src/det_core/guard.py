@@ -1,0 +1,57 @@
+"""Keeps a script from outliving its driver: `python -m det_core.guard FD -- COMMAND...`.
+
+A trial class learns from its connection that the driver is gone. A script need not have one; this process holds the end
+of a pipe whose other end the driver holds, and when that closes the script gets SIGTERM, and SIGKILL after a grace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+
+GRACE_SECONDS = 30.0
+LAUNCHERS = ("launch", "torchrun", "torch.distributed.run", "horovodrun", "mpirun", "mpiexec", "srun", "deepspeed")
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; return its status, 128 + n for a signal n."""
+    fd, command = int(argv[0]), argv[2:]
+    sys.stderr.write(notice(command[-1], int(os.environ.get("DET_SLOTS", "1"))))
+    sys.stderr.flush()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it reaches the whole group; the command decides
+    process = subprocess.Popen(command, preexec_fn=_default_sigterm)  # noqa: PLW1509 - this process has one thread
+    pidfd = os.pidfd_open(process.pid)
+    ready, _, _ = select.select([pidfd, fd], [], [])
+    if pidfd not in ready:
+        _end_group(process)
+    status = process.wait()
+    return 128 - status if status < 0 else status
+
+
+def notice(script: str, slots: int) -> str:
+    """Return what a script is told in its log that has several slots, and no launcher that is known."""
+    if slots == 1 or any(word in script for word in LAUNCHERS):
+        return ""
+    return (
+        f"det: this run has {slots} slots and its entrypoint is one process; unless that starts its ranks itself, write: "
+        f"python3 -m det_core.launch.torch_distributed {script}\n"
+    )
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(0, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_SECONDS)
+    os.killpg(0, signal.SIGKILL)  # what the command started, and this process
+
+
+def _default_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,160 @@
+"""On which hosts ranks run: `--hosts h1:2,h2:2`."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import shlex
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..backend import Ranks
+from ..config import ExperimentConfig
+from ..errors import ConfigError, DetError
+from ._network import address_towards
+
+SSH = "ssh -o BatchMode=yes {host}"
+LOCAL = "127.0.0.1"
+_HOST = re.compile(r"(?P<name>\[[^\]]+\]|[^:\s,]+):(?P<slots>\d+)\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A host with how many ranks it is to run; `here` says that it is this machine."""
+
+    name: str
+    slots: int
+    here: bool
+
+
+def this_host(slots: int) -> list[Host]:
+    """Return this machine alone."""
+    return [Host(name=LOCAL, slots=slots, here=True)]
+
+
+def parse_hosts(text: str) -> list[Host]:
+    """Return the hosts of `--hosts`; DetError where it is not as it should be."""
+    hosts = []
+    for part in text.split(","):
+        match = _HOST.match(part.strip())
+        slots = int(match["slots"]) if match else 0
+        if not match or not 0 < slots <= 4096:
+            raise DetError(
+                f"--hosts has {part.strip()!r}; write name:slots, such as h1:2,h2:2, with 1 slot or more each"
+            )
+        name = match["name"].strip("[]")
+        hosts.append(Host(name=name, slots=slots, here=is_here(name)))
+    names = [host.name for host in hosts]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DetError(f"--hosts names {twice[0]!r} twice; give each host once, with all of its slots")
+    return hosts
+
+
+def is_here(name: str) -> bool:
+    """Tell whether a name or address is this machine's: whether it can be listened on here."""
+    if name in ("localhost", socket.gethostname()):
+        return True
+    try:
+        found = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_can_bind(family, address) for family, _, _, _, address in found)
+
+
+def ranks_on(hosts: Sequence[Host]) -> list[Ranks]:
+    """Return where each rank stands; ranks fill one host after another."""
+    size = sum(host.slots for host in hosts)
+    places = [(cross, local) for cross, host in enumerate(hosts) for local in range(host.slots)]
+    return [
+        Ranks(
+            rank=rank,
+            size=size,
+            local_rank=local,
+            local_size=hosts[cross].slots,
+            cross_rank=cross,
+            cross_size=len(hosts),
+        )
+        for rank, (cross, local) in enumerate(places)
+    ]
+
+
+def addresses(hosts: Sequence[Host], chief_ip: str | None) -> list[str]:
+    """Return the address of each host, as the others reach it; the first one's is `chief_ip` where that is given."""
+    named = [chief_ip or hosts[0].name, *(host.name for host in hosts[1:])]
+    for host, address in zip(hosts, named, strict=True):
+        if len(hosts) > 1 and _is_loopback(address):
+            way_out = "give --chief-ip" if host is hosts[0] else "give its name or address in --hosts"
+            raise DetError(f"the host {host.name!r} is {address} to the others, which is each one's own; {way_out}")
+    return named
+
+
+def address_of_this(hosts: Sequence[Host], named: Sequence[str]) -> str:
+    """Return the address of this machine as the hosts reach it."""
+    mine = [address for host, address in zip(hosts, named, strict=True) if host.here]
+    return mine[0] if mine else address_towards(hosts[0].name) or socket.gethostname()
+
+
+def hosts_of(config: ExperimentConfig) -> list[Host]:
+    """Return the machines of `distributed.hosts`, none for this one. Raises ConfigError for what is wrong with them.
+
+    A trial takes all of their slots, as nobody leases those of other machines.
+    """
+    named = config.distributed.hosts
+    if not named:
+        return []
+    try:
+        hosts = parse_hosts(",".join(name if _has_slots(name) else f"{name}:1" for name in named))
+        addresses(hosts, None)
+    except DetError as error:
+        raise ConfigError(str(error).replace("--hosts", "distributed.hosts")) from error
+    there, wanted = sum(host.slots for host in hosts), config.resources.slots_per_trial
+    if there != wanted:
+        raise ConfigError(
+            f"resources.slots_per_trial is {wanted}, but distributed.hosts has {there} slots; let them agree, as a trial takes all"
+        )
+    return hosts
+
+
+def agent_argv(host: Host, template: str) -> list[str]:
+    """Return the command that starts the process of a host: on this machine directly, else through the template."""
+    command = [sys.executable, "-P", "-m", "det_core.launch.host"]
+    if host.here:
+        return command
+    words = [word.replace("{host}", host.name) for word in shlex.split(template)]
+    if not words:
+        raise DetError(f"--agent is {template!r}; give a command that runs what follows it on {{host}}")
+    if os.path.basename(words[0]) == "ssh":  # it hands its words to a shell
+        command = [shlex.quote(word) for word in command]
+    return [*words, *command]
+
+
+def cannot_run(name: str, error: OSError) -> DetError:
+    """Return the mistake that a command is which does not start."""
+    hint = f"write: python3 {name}" if name.endswith(".py") else "see PATH"
+    return DetError(f"cannot run {name!r} on {os.uname().nodename}: {error.strerror}; {hint}")
+
+
+def _is_loopback(address: str) -> bool:
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _can_bind(family: int, address: tuple[object, ...]) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.bind(address)
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _has_slots(name: str) -> bool:
+    return name.rpartition(":")[2].isdigit() and (name.count(":") == 1 or "]:" in name)

@@ -1,0 +1,157 @@
+"""Starts and supervises the ranks of one host: `python -m det_core.launch.host`, started by the launcher.
+
+It reads JSON from its standard input, a line each: what to prepare, what to start, then signals to pass on. When that
+closes, whoever closed it, the ranks are killed. What it says on its standard output is framed (`_frames`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from ..errors import DetError
+from ._arrivals import arrived
+from ._commands import cannot_start, commands
+from ._frames import Kind
+from ._group import Exit, Group
+from ._ports import reserved
+from ._speech import CHUNK, Lines, Teller
+
+GRACE_SECONDS = 5.0
+
+
+def main() -> int:
+    """Serve one launch; return 0, whatever became of the ranks."""
+    lines = Lines(sys.stdin.fileno())
+    tell = Teller(sys.stdout.fileno())
+    try:
+        prepare = lines.next()
+        if prepare is not None:
+            with reserved(prepare["ports"], prepare["first_port"]) as ports:
+                tell(Kind.READY, body=json.dumps(ports).encode())
+                order = lines.next()
+                if order is not None:
+                    _Ranks(order, tell).supervise(lines)
+    except DetError as error:
+        tell(Kind.PROBLEM, body=str(error).encode())
+    tell(Kind.END)
+    tell.close()
+    return 0
+
+
+class _Ranks:
+    """The host's ranks, from start to end."""
+
+    def __init__(self, order: dict[str, Any], tell: Teller) -> None:
+        self._tell = tell
+        self._over = os.eventfd(0)
+        self._ready = threading.Event()  # a rank may end before the group that it is of is known here
+        self._told = False
+        self._numbers = [rank["rank"] for rank in order["ranks"]]
+        pipes = [os.pipe() for _ in self._numbers]
+        outputs = [write for _, write in pipes]
+        _adopt_orphans()
+        try:
+            self._group = Group(
+                commands(order, os.environ, outputs), self._ended, each=self._one_ended, grace=GRACE_SECONDS
+            )
+        except OSError as error:
+            raise cannot_start(error, order) from error
+        finally:
+            for _, write in pipes:
+                os.close(write)
+        for rank, pid in zip(self._numbers, self._group.pids, strict=True):
+            tell(Kind.STARTED, rank, str(pid).encode())
+        self._ready.set()
+        self._pumps = [self._pump(rank, read) for rank, (read, _) in zip(self._numbers, pipes, strict=True)]
+        ports = {pid: r["port"] for pid, r in zip(self._group.pids, order["ranks"], strict=True) if r["port"]}
+        threading.Thread(target=self._watch, args=(ports,), daemon=True).start()
+
+    def supervise(self, lines: Lines) -> None:
+        """Pass on what the launcher asks for, until the ranks have ended."""
+        while (line := lines.next(self._over)) is not None:
+            self._told = True
+            if "signal" in line:
+                self._group.signal(signal.Signals(line["signal"]))
+            else:
+                self._end()
+        if not self._group.join(0):
+            self._group.signal(signal.SIGKILL)  # the launcher is gone
+        self._group.join()
+        _end_orphans()
+        for pump in self._pumps:
+            pump.join()
+
+    def _end(self) -> None:
+        """End the ranks, as one on another host has failed."""
+        self._group.signal(signal.SIGTERM)
+        threading.Thread(target=self._kill_later, daemon=True).start()
+
+    def _kill_later(self) -> None:
+        if not self._group.join(GRACE_SECONDS):
+            self._group.signal(signal.SIGKILL)
+
+    # In the group's thread
+
+    def _one_ended(self, exit: Exit) -> None:
+        self._ready.wait()
+        rank = self._numbers[exit.rank]
+        self._tell(Kind.EXITED, rank, json.dumps({"status": exit.status, "killed": exit.killed}).encode())
+        if exit.status and not self._told:
+            self._told = True
+            self._group.signal(signal.SIGTERM)
+
+    def _ended(self, exits: list[Exit]) -> None:
+        os.eventfd_write(self._over, 1)
+
+    # In threads of their own
+
+    def _pump(self, rank: int, read: int) -> threading.Thread:
+        thread = threading.Thread(target=self._forward, args=(rank, read), daemon=True)
+        thread.start()
+        return thread
+
+    def _forward(self, rank: int, read: int) -> None:
+        """Tell what a rank writes, and what it started, until all of them have ended."""
+        while data := os.read(read, CHUNK):
+            self._tell.output(rank, data)
+        os.close(read)
+
+    def _watch(self, ports: dict[int, int]) -> None:
+        """Tell which ranks have come to the meeting."""
+        ranks = dict(zip(self._group.pids, self._numbers, strict=True))
+        waiting, pause = dict(ports), 0.1
+        while waiting and not self._group.join(pause):
+            pause = min(1.0, pause * 1.2)
+            for pid in arrived(waiting):
+                del waiting[pid]
+                self._tell(Kind.CAME, ranks[pid])
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of what ranks start and leave, also in sessions of its own."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def _end_orphans() -> None:
+    """Kill what is left; killing one may bring its children here."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    while pids := [int(pid) for pid in children.read_text().split()] if children.exists() else []:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""A trial tried out: one batch trained, one validated, saved and restored, in this process and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from det_core.adapter import RunInfo
+from det_core.config import ExperimentConfig, is_trial_entrypoint
+from det_core.distributed import DistributedContext
+from det_core.entrypoint import load_trial
+from det_core.host import Target
+from det_core.local import LocalHost
+from det_core.plugins import Plugins
+from det_core.run import Keep, run_trial
+from det_core.schedule import Every, Schedule
+from det_core.storage import LocalStorage
+
+from .search import Create
+
+
+def check_trial(config: ExperimentConfig, code_dir: Path, plugins: Plugins, scratch: Path) -> Iterator[str]:
+    """Yield a line for each thing that was tried and went well; what the trial raises passes through."""
+    if not is_trial_entrypoint(config.entrypoint or ""):
+        yield f"the entrypoint is a script, {config.entrypoint!r}: nothing more to check"
+        return
+    hparams, seed = first_choice(config, plugins)
+    trial = load_trial(str(config.entrypoint), code_dir)
+    framework = plugins.framework_of(trial)
+    yield f"{config.entrypoint} is a trial of the framework {framework.name}"
+    info = RunInfo(
+        config=config,
+        hparams=hparams,
+        seed=seed,
+        build=plugins.build(framework.name),
+        distributed=DistributedContext(),
+        tensorboard_dir=scratch / "tensorboard",
+        quick=True,
+    )
+    keep = Keep(storage=LocalStorage(scratch / "checkpoints"))
+    metric = config.searcher.metric if config.searcher else None
+    schedule = Schedule(report=Every(1), policy="none", metric=metric)
+    host = LocalHost(Target(n=1), metric=metric)
+    run_trial(framework, trial, info, host, keep, schedule=lambda adapter: schedule)
+    for group, batches, metrics in host.history:
+        yield f"{group} at batch {batches}: {_shown(metrics)}"
+    manifest, _ = host.checkpoints[-1]
+    yield f"saved a checkpoint of {sum(f.size for f in manifest.files.values()) / 2**20:.1f} MiB"
+    again = LocalHost(Target(n=2), metric=metric)
+    run_trial(framework, trial, replace(info, checkpoint=manifest.uuid), again, keep, schedule=lambda adapter: schedule)
+    yield "restored it and trained on"
+
+
+def first_choice(config: ExperimentConfig, plugins: Plugins) -> tuple[dict[str, Any], int]:
+    """Return the hyperparameters and the seed of the search's first trial."""
+    searcher = config.searcher
+    assert searcher is not None
+    record = plugins.searchers()[str(type(searcher).__struct_config__.tag)]
+    made = record.make(searcher, config.hyperparameters, config.reproducibility.experiment_seed or 0)
+    first = next(operation for operation in made.start() if isinstance(operation, Create))
+    return first.hparams, first.seed
+
+
+def _shown(metrics: dict[str, Any]) -> str:
+    return "  ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in metrics.items())

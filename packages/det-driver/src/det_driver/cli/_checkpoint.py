@@ -1,0 +1,126 @@
+"""`det checkpoint`: what was saved, and getting it out."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+from pathlib import Path
+
+import click
+import msgspec
+
+from det_core.config import from_json
+from det_core.errors import StorageError
+from det_core.storage import Storage
+
+from ..driver import storage_of
+from ..store import CheckpointState, Store
+from ._output import ago, as_json, print_json, print_table
+from ._settings import Settings
+
+
+@click.group()
+def checkpoint() -> None:
+    """List, show, export or delete checkpoints."""
+
+
+@checkpoint.command("list")
+@click.argument("experiment", type=int)
+@click.option("--trial", type=int, help="Of this trial only.")
+@click.option("--deleted", is_flag=True, help="Deleted ones too.")
+@as_json
+@click.pass_obj
+def list_(settings: Settings, experiment: int, trial: int | None, deleted: bool, as_json: bool) -> None:
+    """List the checkpoints of EXPERIMENT."""
+    with settings.reader() as store:
+        metric = store.experiments.get(experiment).metric
+        found = store.checkpoints.list(experiment_id=experiment)
+    rows = [
+        c
+        for c in found
+        if (trial is None or c.trial_id == trial) and (deleted or c.state is not CheckpointState.DELETED)
+    ]
+    if as_json:
+        print_json([msgspec.to_builtins(c) for c in rows])
+        return
+    now = time.time()
+    print_table(
+        ("uuid", "trial", "batches", metric or "metric", "size", "state", "created"),
+        [(c.uuid, c.trial_id, c.batches, c.metric, _size(c.size), str(c.state), ago(c.created, now)) for c in rows],
+    )
+
+
+@checkpoint.command()
+@click.argument("uuid")
+@as_json
+@click.pass_obj
+def show(settings: Settings, uuid: str, as_json: bool) -> None:
+    """Show the checkpoint UUID (or the beginning of it): its files and where they are."""
+    with settings.reader() as store:
+        found = store.checkpoints.get(uuid)
+        storage = _storage(settings, store, found.trial_id)
+    files = storage.files(found.uuid) if found.state is not CheckpointState.DELETED else {}
+    if as_json:
+        print_json(msgspec.to_builtins(found) | {"files": files, "url": storage.url(found.uuid)})
+        return
+    sys.stdout.write(
+        f"checkpoint {found.uuid} of trial {found.trial_id} at batch {found.batches}, {_size(found.size)}, "
+        f"{found.state.lower()}, framework {found.framework}\n{storage.url(found.uuid)}\n\n"
+    )
+    print_table(("file", "bytes"), sorted(files.items()))
+
+
+@checkpoint.command()
+@click.argument("uuid")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.pass_obj
+def export(settings: Settings, uuid: str, directory: Path) -> None:
+    """Copy the checkpoint UUID into DIRECTORY, verified."""
+    from det_core.checkpoint import read_checkpoint
+
+    with settings.reader() as store:
+        found = store.checkpoints.get(uuid)
+        storage = _storage(settings, store, found.trial_id)
+    if directory.exists() and any(directory.iterdir()):
+        raise StorageError(f"{directory} is not empty; name a directory that does not exist yet")
+    with read_checkpoint(storage, found.uuid):
+        pass
+    storage.download(found.uuid, directory)
+    sys.stdout.write(f"exported checkpoint {found.uuid} to {directory}\n")
+
+
+@checkpoint.command()
+@click.argument("uuid", nargs=-1, required=True)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.pass_obj
+def delete(settings: Settings, uuid: tuple[str, ...], yes: bool) -> None:
+    """Delete checkpoints for good."""
+    with settings.store() as store:
+        found = [store.checkpoints.get(each) for each in uuid]
+        if not yes:
+            click.confirm(f"delete {len(found)} checkpoint{'s' * (len(found) > 1)} for good?", abort=True)
+        for each in found:
+            _storage(settings, store, each.trial_id).delete(each.uuid)
+            store.checkpoints.mark_deleted(each.uuid)
+            sys.stdout.write(f"deleted checkpoint {each.uuid}\n")
+
+
+for _command, _word in ((show, "describe"), (export, "download")):  # as Determined's users type them
+    _same = copy.copy(_command)
+    _same.hidden = True
+    checkpoint.add_command(_same, _word)
+
+
+def _storage(settings: Settings, store: Store, trial_id: int) -> Storage:
+    experiment = store.experiments.get(store.trials.get(trial_id).experiment_id)
+    return storage_of(from_json(experiment.config), settings.plugins, settings.home / "checkpoints")
+
+
+def _size(size: int) -> str:
+    value = float(size)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"

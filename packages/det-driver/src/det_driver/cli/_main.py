@@ -1,0 +1,120 @@
+"""The group of commands: each is imported when it is called, so that `det --help` stays quick."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+
+from det_core.errors import DetError
+
+from ._settings import Settings
+
+_COMMANDS = {
+    "run": ("_run", "Train an experiment: a configuration and the code beside it."),
+    "resume": ("_resume", "Go on with an experiment that was paused, killed or blocked."),
+    "pause": ("_control", "Checkpoint an experiment's trials and pause it."),
+    "cancel": ("_control", "Checkpoint an experiment's trials and end it for good."),
+    "list": ("_list:list_", "List the experiments."),
+    "show": ("_show", "Show an experiment and its trials."),
+    "logs": ("_logs", "Print what a trial's processes wrote."),
+    "metrics": ("_metrics", "Print what trials reported."),
+    "checkpoint": ("_checkpoint", "List, show, export or delete checkpoints."),
+    "preview": ("_preview", "Simulate a search: how many trials reach which length, and how long it takes."),
+    "launch": ("_launch", "Start the ranks of a script on this or several hosts."),
+    "check": ("_check", "Validate a configuration and train one batch of its trial."),
+    "config": ("_config", "About configurations: the schema, the complete form."),
+    "plugins": ("_plugins", "List the plugins, with what they register and what is wrong with them."),
+    "tensorboard": ("_tensorboard", "Open TensorBoard on experiments."),
+    "version": ("_version", "Print the versions of det, Python and the installed frameworks."),
+}
+
+
+_ELSEWHERE = {"horovod": "det-horovod", "plugin": "det-testing"}
+"""Commands of packages that may not be installed."""
+
+
+class Commands(click.Group):
+    """det's own commands, and those that plugins register."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*_COMMANDS, *sorted(_settings(ctx).plugins.commands())]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _COMMANDS:
+            module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+            command: click.Command = getattr(importlib.import_module(f".{module}", __package__), attribute or cmd_name)
+            return command
+        records = _settings(ctx).plugins.commands()
+        return records[cmd_name].load() if cmd_name in records else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from their one-line help, importing none of them."""
+        rows = [(name, text) for name, (_, text) in _COMMANDS.items()]
+        rows += [(name, record.help) for name, record in sorted(_settings(ctx).plugins.commands().items())]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            if args[0] in _ELSEWHERE:
+                package = _ELSEWHERE[args[0]]
+                raise click.UsageError(f"det {args[0]} is of {package}; run: pip install {package}", ctx) from error
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if near:
+                raise click.UsageError(f"no such command {args[0]!r}; did you mean {near[0]!r}?", ctx) from error
+            raise
+
+
+def _settings(ctx: click.Context) -> Settings:
+    settings = ctx.find_object(Settings)
+    assert settings is not None
+    return settings
+
+
+@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="det-driver", prog_name="det")
+def det() -> None:
+    """Train machine-learning models from one configuration: run, search, pause, resume.
+
+    Experiments are kept in $DET_HOME (~/.det). Exit status: 0 completed, 1 the training failed, 2 a mistake in what was
+    asked, 130 paused.
+    """
+
+
+def main(argv: list[str] | None = None) -> Any:
+    """Run `det`; a mistake of the user's is one line on stderr and status 2."""
+    settings = Settings.read(os.environ)
+    try:
+        status = det.main(args=argv, prog_name="det", obj=settings, standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        status = stop.exit_code
+    except click.Abort:
+        status = 130
+    except click.ClickException as error:
+        sys.stderr.write(f"det: {_one_line(error)}\n")
+        status = 2
+    except DetError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"det: {line}\n")
+        status = 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left; nothing more to say
+        status = 0
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _one_line(error: click.ClickException) -> str:
+    """Say what is wrong with the command line, and which help says what would be right."""
+    text = " ".join(error.format_message().split()).rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{text[:1].lower()}{text[1:]}; see {context.command_path} --help" if context else text

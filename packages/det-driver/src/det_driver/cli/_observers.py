@@ -1,0 +1,49 @@
+"""Which observers raised when they were last told of something, kept for `det plugins`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from det_core.plugins import ObserverFailure, Plugins
+
+_FOLDER = "observer-failures"
+
+
+class ObserverNotes:
+    """A file for each observer that raised, in the home; it goes when an experiment ends in which the observer did not."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / _FOLDER
+        self._failed: set[str] = set()
+
+    def note(self, failure: ObserverFailure) -> None:
+        """Keep the first failure of each plugin in this process; a home that cannot be written stops nobody."""
+        if failure.plugin in self._failed:
+            return
+        self._failed.add(failure.plugin)
+        text = f"{failure.hook} failed at {time.strftime('%Y-%m-%d %H:%M')}: {failure.message}"
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file(failure.plugin).write_text(json.dumps({"text": text}), encoding="utf-8")
+
+    def settle(self, plugins: Plugins) -> None:
+        """Forget the failures of observers that were told of this whole experiment without one."""
+        for info in plugins.infos:
+            if info.name not in self._failed:
+                with contextlib.suppress(OSError):
+                    self._file(info.name).unlink(missing_ok=True)
+
+    def of(self, plugin: str) -> list[str]:
+        """Return what is noted of a plugin."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return [json.loads(self._file(plugin).read_text(encoding="utf-8"))["text"]]
+        return []
+
+    def _file(self, plugin: str) -> Path:
+        return self._folder / f"{quote(plugin, safe='')}.json"

@@ -1,0 +1,99 @@
+"""`det show`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from ..store import Experiment, Trial
+from ._output import as_json, print_json, print_table
+from ._settings import Settings
+
+
+@click.command()
+@click.argument("experiment", type=int)
+@click.option("--config", "with_config", is_flag=True, help="Print the complete configuration, secrets masked.")
+@click.option("--limit", type=click.IntRange(min=1), help="The best so many trials; all by default.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the trials into this file, such as search.png.")
+@as_json
+@click.pass_obj
+def show(
+    settings: Settings, experiment: int, with_config: bool, limit: int | None, plot: Path | None, as_json: bool
+) -> None:
+    """Show EXPERIMENT and its trials, the best first, with their hyperparameters.
+
+    --plot draws the searcher's metric against batches, a line for each trial, and the trials as lines across their
+    hyperparameters, coloured by the metric.
+    """
+    from det_core.config import from_json, masked, to_yaml
+
+    from ..driver import orphaned
+
+    with settings.reader() as store:
+        found = store.experiments.get(experiment)
+        trials = store.trials.list(experiment, best_first=True, limit=limit)
+        died = orphaned(store, found)
+        if plot is not None:
+            from ._show_plot import draw
+
+            draw(found, trials, [flat(trial.hparams) for trial in trials], store, plot)
+    if as_json:
+        described = msgspec.to_builtins(found) | {"config": masked(from_json(found.config)), "orphaned": died}
+        print_json({"experiment": described, "trials": [msgspec.to_builtins(t) for t in trials]})
+    elif with_config:
+        sys.stdout.write(to_yaml(from_json(found.config), masked=True))
+    else:
+        _print(found, trials, died)
+        if plot is not None:
+            sys.stdout.write(f"drawn in {plot}\n")
+
+
+def _print(found: Experiment, trials: Sequence[Trial], died: bool) -> None:
+    sys.stdout.write(f"experiment {found.id} ({found.name}) is {found.state.lower()}, {found.progress:.0%}\n")
+    if died:
+        sys.stdout.write(f"its driver is gone; go on with: det resume {found.id}\n")
+    sys.stdout.write(f"entrypoint: {found.entrypoint}   metric: {found.metric}\n")
+    hparams = [flat(trial.hparams) for trial in trials]
+    names = varied(hparams)
+    same = {name: value for name, value in (hparams[0] if hparams else {}).items() if name not in names}
+    if same:
+        sys.stdout.write("hyperparameters: " + "  ".join(f"{name}={value}" for name, value in same.items()) + "\n")
+    sys.stdout.write("\n")
+    print_table(
+        ("trial", "state", f"best {found.metric}".strip(), "at", *names, "batches", "runs", "restarts"),
+        [
+            (
+                *(t.id, str(t.state), t.best_metric, t.best_batches, *(values.get(name) for name in names)),
+                *(t.batches, t.runs, t.restarts),
+            )
+            for t, values in zip(trials, hparams, strict=True)
+        ],
+    )
+    for trial in trials:
+        if trial.exit_reason and trial.state in ("ERROR", "INVALID_HP", "PAUSED"):
+            sys.stdout.write(f"trial {trial.id}: {trial.exit_reason}\n")
+
+
+def flat(hparams: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested hyperparameters by dotted names."""
+    return dict(_flat(hparams, prefix))
+
+
+def _flat(hparams: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in hparams.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def varied(hparams: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of those that differ among trials, sorted."""
+    names = {name for each in hparams for name in each}
+    first = hparams[0] if hparams else {}
+    return sorted(n for n in names if any(n not in each or each[n] != first.get(n) for each in hparams))

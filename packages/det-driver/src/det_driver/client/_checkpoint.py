@@ -1,0 +1,91 @@
+"""One checkpoint."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from det_core.checkpoint import read_checkpoint
+from det_core.config import from_json
+from det_core.errors import CheckpointError
+from det_core.storage import Storage
+
+from ..driver import storage_of
+from ..store import Checkpoint as Row
+from ._home import Home
+
+
+class Checkpoint:
+    """What a trial saved at one position. `batches` counts from the trial's start; `metric` is the searcher's there, if known."""
+
+    def __init__(self, home: Home, row: Row) -> None:
+        self._home, self._row = home, row
+        self.uuid = row.uuid
+        self.trial_id = row.trial_id
+        self.batches = row.batches
+        self.metric = row.metric
+        self.framework = row.framework
+        self.size = row.size
+        self.created = row.created
+
+    @property
+    def state(self) -> str:
+        """What is left of its files: COMPLETED, PARTIALLY_DELETED or DELETED."""
+        with self._home.reader() as store:
+            return str(store.checkpoints.get(self.uuid).state)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What it was saved with."""
+        return dict(self._row.metadata)
+
+    def download(self, path: str | Path | None = None) -> str:
+        """Copy its files, verified, to the directory `path`, by default `checkpoints/UUID`; return where they are.
+
+        A directory that holds this checkpoint already is left as it is; one that holds anything else is refused with a
+        CheckpointError.
+        """
+        target = Path(path) if path is not None else Path("checkpoints") / self.uuid
+        storage = self._storage()
+        with read_checkpoint(storage, self.uuid):
+            pass
+        if target.is_dir() and any(target.iterdir()):
+            if not self._is_there(storage, target):
+                raise CheckpointError(f"{target} is not empty; name a directory that does not exist yet")
+            return str(target)
+        storage.download(self.uuid, target)
+        return str(target)
+
+    def load(self, path: str | Path | None = None, **kwargs: Any) -> Any:
+        """Download it and return what its framework makes of it: a trial, or a model.
+
+        `kwargs` go to the framework's own function, such as `det_torch.load_trial_from_checkpoint_path`. Raises
+        CheckpointError where no plugin can.
+        """
+        record = self._home.plugins.frameworks().get(self.framework)
+        if record is None or not record.loader:
+            raise CheckpointError(
+                f"checkpoint {self.uuid} is of the framework {self.framework!r}, and no installed plugin loads those; "
+                f"download() gives its files"
+            )
+        module, _, function = record.loader.rpartition(".")
+        return getattr(importlib.import_module(module), function)(self.download(path), **kwargs)
+
+    def delete(self) -> None:
+        """Delete its files for good."""
+        self._storage().delete(self.uuid)
+        with self._home.writer() as store:
+            store.checkpoints.mark_deleted(self.uuid)
+
+    def _storage(self) -> Storage:
+        with self._home.reader() as store:
+            experiment = store.experiments.get(store.trials.get(self.trial_id).experiment_id)
+        return storage_of(from_json(experiment.config), self._home.plugins, self._home.path / "checkpoints")
+
+    def _is_there(self, storage: Storage, target: Path) -> bool:
+        held = {str(f.relative_to(target)): f.stat().st_size for f in target.rglob("*") if f.is_file()}
+        return held == dict(storage.files(self.uuid))
+
+    def __repr__(self) -> str:
+        return f"Checkpoint(uuid={self.uuid!r}, trial_id={self.trial_id}, batches={self.batches})"

@@ -1,0 +1,69 @@
+"""The way into the local store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from det_core.config import load, parse
+from det_core.extensions import extensions_of
+
+from ..driver import DriverSettings, check_slots, create
+from ..store import ExperimentState
+from ._checkpoint import Checkpoint
+from ._experiment import Experiment
+from ._home import Home
+from ._trial import Trial
+
+
+class Client:
+    """The experiments of one store: that in the directory `home`, by default `$DET_HOME`, or `~/.det`."""
+
+    def __init__(self, home: str | Path | None = None) -> None:
+        chosen = Path(home) if home is not None else Path(os.environ.get("DET_HOME") or Path.home() / ".det")
+        self._home = Home(chosen.expanduser().absolute(), dict(os.environ))
+
+    def create_experiment(
+        self, config: str | Path | Mapping[str, Any], model_dir: str | Path | None = None, *, start: bool = True
+    ) -> Experiment:
+        """Make an experiment of a configuration (a mapping, or the path of a YAML file) and the code in `model_dir`.
+
+        It runs in the background, unless `start` is false: then it is paused. Raises ConfigError for what is wrong with the
+        configuration.
+        """
+        extensions = extensions_of(self._home.plugins)
+        if isinstance(config, Mapping):
+            loaded, name = parse(dict(config), extensions=extensions), "experiment"
+        else:
+            loaded, name = load(Path(config), extensions=extensions), Path(config).absolute().parent.name
+        check_slots(loaded.config, DriverSettings.detect(self._home.environ, home=self._home.path))
+        with self._home.writer() as store:
+            id = create(store, loaded.config, Path(model_dir) if model_dir is not None else None, default_name=name)
+            store.experiments.update(id, state=ExperimentState.PAUSED)
+            experiment = Experiment(self._home, store.experiments.get(id))
+        if start:
+            experiment.activate()
+        return experiment
+
+    def list_experiments(self, *, archived: bool | None = False, limit: int | None = None) -> list[Experiment]:
+        """Return the experiments, the newest first; `archived` None asks for all."""
+        with self._home.reader() as store:
+            rows = store.experiments.list(archived=archived, limit=limit)
+            return [Experiment(self._home, row) for row in rows]
+
+    def get_experiment(self, experiment_id: int) -> Experiment:
+        """Return an experiment; StoreError where there is none of that number."""
+        with self._home.reader() as store:
+            return Experiment(self._home, store.experiments.get(experiment_id))
+
+    def get_trial(self, trial_id: int) -> Trial:
+        """Return a trial; StoreError where there is none of that number."""
+        with self._home.reader() as store:
+            return Trial(self._home, store.trials.get(trial_id))
+
+    def get_checkpoint(self, uuid: str) -> Checkpoint:
+        """Return a checkpoint by its uuid, or the beginning of it; StoreError where there is none."""
+        with self._home.reader() as store:
+            return Checkpoint(self._home, store.checkpoints.get(uuid))

@@ -1,0 +1,163 @@
+"""One experiment."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from det_core.code import copy_code
+from det_core.config import from_json, masked
+from det_core.errors import CheckpointError, StoreError
+
+from ..driver import ask, orphaned, reopen, start_driver
+from ..store import CheckpointState, ExperimentState
+from ..store import Experiment as Row
+from ._checkpoint import Checkpoint
+from ._home import Home
+from ._trial import Trial
+
+_POLL_SECONDS = 0.2
+
+
+class Experiment:
+    """A configuration with the user's code, and all that came of it."""
+
+    def __init__(self, home: Home, row: Row) -> None:
+        self._home = home
+        self.id = row.id
+        self.name = row.name
+        self.metric = row.metric
+        self.smaller_is_better = row.smaller_is_better
+
+    @property
+    def state(self) -> str:
+        """ACTIVE, PAUSED, COMPLETED, ERROR or CANCELED."""
+        return str(self._row.state)
+
+    @property
+    def progress(self) -> float:
+        """How much is done, 0 to 1."""
+        return self._row.progress
+
+    @property
+    def archived(self) -> bool:
+        """Whether it is left out of listings."""
+        return self._row.archived
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its complete configuration, without what is secret."""
+        return dict(masked(from_json(self._row.config)))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return its complete configuration."""
+        return self.config
+
+    # What came of it
+
+    def list_trials(self) -> list[Trial]:
+        """Return its trials, in the order of their creation."""
+        with self._home.reader() as store:
+            return [Trial(self._home, row) for row in store.trials.list(self.id)]
+
+    def get_trials(self) -> list[Trial]:
+        """Return its trials; an older word for `list_trials`."""
+        return self.list_trials()
+
+    def list_checkpoints(self, max_results: int | None = None) -> list[Checkpoint]:
+        """Return the checkpoints that exist, the best by the searcher's metric first, those without it last."""
+        with self._home.reader() as store:
+            rows = [r for r in store.checkpoints.list(experiment_id=self.id) if r.state is CheckpointState.COMPLETED]
+        sign = 1 if self.smaller_is_better else -1
+        rows.sort(key=lambda r: (r.metric is None, sign * (r.metric or 0.0), -r.created))
+        return [Checkpoint(self._home, row) for row in rows[:max_results]]
+
+    def top_checkpoint(self) -> Checkpoint:
+        """Return the best checkpoint; CheckpointError where there is none."""
+        best = self.list_checkpoints(1)
+        if not best:
+            raise CheckpointError(f"experiment {self.id} has no checkpoint; wait for one, or see det logs {self.id}")
+        return best[0]
+
+    def top_n_checkpoints(self, limit: int) -> list[Checkpoint]:
+        """Return the best checkpoint of each of the best trials, at most `limit`."""
+        of_trials: dict[int, Checkpoint] = {}
+        for checkpoint in self.list_checkpoints():
+            of_trials.setdefault(checkpoint.trial_id, checkpoint)
+        return list(of_trials.values())[:limit]
+
+    def download_code(self, output_dir: str | Path | None = None) -> str:
+        """Copy the code that it runs to a directory, by default `experiment-ID`; return where it is."""
+        target = Path(output_dir) if output_dir is not None else Path(f"experiment-{self.id}")
+        if target.exists() and any(target.iterdir()):
+            raise StoreError(f"{target} is not empty; name a directory that does not exist yet")
+        with self._home.reader() as store:
+            copy_code(store.code_dir(self.id), target)
+        return str(target)
+
+    # What becomes of it
+
+    def wait(self, polling_interval: float = _POLL_SECONDS) -> ExperimentState:
+        """Wait until it has ended or is paused; return its state. StoreError where its driver is gone."""
+        while (state := self._row.state) is ExperimentState.ACTIVE:
+            with self._home.reader() as store:
+                if orphaned(store, store.experiments.get(self.id)):
+                    raise StoreError(f"the driver of experiment {self.id} is gone; go on with activate()")
+            time.sleep(polling_interval)
+        return state
+
+    def await_first_trial(self, interval: float = _POLL_SECONDS) -> Trial:
+        """Wait for its first trial; StoreError where it ends without one."""
+        while not (trials := self.list_trials()):
+            if self._row.state.ended:
+                raise StoreError(f"experiment {self.id} ended without a trial; see: det show {self.id}")
+            time.sleep(interval)
+        return trials[0]
+
+    def pause(self) -> None:
+        """Ask its driver to save and pause; return at once."""
+        self._ask("pause")
+
+    def cancel(self) -> None:
+        """Ask its driver to save and end it for good."""
+        self._ask("cancel")
+
+    def kill(self) -> None:
+        """Ask its driver to end it at once, without saving."""
+        self._ask("kill")
+
+    def activate(self) -> None:
+        """Go on with it, in a driver of its own in the background, which has it when this returns."""
+        with self._home.writer() as store:
+            reopen(store, self.id)
+        with self._home.reader() as store:
+            start_driver(store, self._home.path, self.id, self._home.environ)
+
+    def archive(self) -> None:
+        """Leave it out of listings."""
+        self._archive(True)
+
+    def unarchive(self) -> None:
+        """Show it in listings again."""
+        self._archive(False)
+
+    def _archive(self, archived: bool) -> None:
+        with self._home.writer() as store:
+            state = store.experiments.get(self.id).state
+            if archived and not state.ended:
+                raise StoreError(f"experiment {self.id} is {state.lower()}; only one that has ended can be archived")
+            store.experiments.update(self.id, archived=archived)
+
+    def _ask(self, kind: str) -> None:
+        with self._home.writer() as store:
+            ask(store, self.id, kind)
+
+    @property
+    def _row(self) -> Row:
+        with self._home.reader() as store:
+            return store.experiments.get(self.id)
+
+    def __repr__(self) -> str:
+        return f"Experiment(id={self.id}, name={json.dumps(self.name)})"

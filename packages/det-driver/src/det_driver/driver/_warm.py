@@ -1,0 +1,123 @@
+"""Which runs may be forks of a process that has imported their framework, and which framework that is.
+
+The user's code is read, not run: whatever it imports, itself or by another file of its own, is found in its syntax.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from det_core.config import ExperimentConfig, Single, is_trial_entrypoint
+from det_core.plugins import Plugins
+
+from ..engines.local import HOOK
+from ._settings import DriverSettings
+
+_ENVIRONMENT = re.compile(r"\b(environ|putenv|unsetenv|set_start_method)\b")
+
+
+def warm_frameworks(
+    config: ExperimentConfig, settings: DriverSettings, plugins: Plugins, code_dir: Path
+) -> tuple[str, ...] | None:
+    """Return the frameworks that runs have in common; None where each needs an interpreter of its own.
+
+    It does where a GPU is used, and where something has to come before imports: a startup hook, environment variables of
+    the configuration, or code that sets some itself. A single trial has nobody to share with.
+    """
+    entrypoint = config.entrypoint
+    if not is_trial_entrypoint(entrypoint) or not isinstance(entrypoint, str) or isinstance(config.searcher, Single):
+        return None
+    if settings.gpus or config.environment.environment_variables.cpu or (code_dir / HOOK).exists():
+        return None
+    code = read_code(entrypoint.partition(":")[0], code_dir)
+    return None if code.sets_environment else _frameworks(code.imports, plugins)
+
+
+@dataclass
+class Code:
+    """What a module and those of its directory that it imports, import from elsewhere."""
+
+    imports: set[str] = field(default_factory=set)
+    sets_environment: bool = False
+
+
+def read_code(module: str, code_dir: Path) -> Code:
+    """Read a module of a directory and, through it, the others there; files that are no Python are passed over."""
+    code, seen, left = Code(), set[Path](), [*_files(module, code_dir)]
+    while left:
+        file = left.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        try:
+            text = file.read_text()
+            tree = ast.parse(text)
+        except (OSError, ValueError, SyntaxError):
+            continue
+        code.sets_environment |= bool(_ENVIRONMENT.search(text)) and any(map(_sets_environment, ast.walk(tree)))
+        for name in _imported(tree, file, code_dir):
+            own = list(_files(name, code_dir))
+            left += own
+            if not own:
+                code.imports.add(name.partition(".")[0])
+    return code
+
+
+def _frameworks(imports: set[str], plugins: Plugins) -> tuple[str, ...]:
+    found = plugins.frameworks().values()
+    by_trial = [f.name for f in found if f.trial.partition(":")[0].partition(".")[0] in imports]
+    needs = {f.name: {re.split(r"[^\w]", need, maxsplit=1)[0] for need in f.requires} for f in found}
+    return tuple(by_trial or (name for name, needed in needs.items() if needed & imports))
+
+
+def _files(module: str, code_dir: Path) -> Iterator[Path]:
+    """Yield the files of the directory that importing a module runs."""
+    place = code_dir
+    for part in module.split("."):
+        if (place / f"{part}.py").is_file():
+            yield place / f"{part}.py"
+            return
+        place = place / part
+        if (place / "__init__.py").is_file():
+            yield place / "__init__.py"
+        elif not place.is_dir():
+            return
+
+
+def _imported(tree: ast.AST, file: Path, code_dir: Path) -> Iterator[str]:
+    package = file.parent.relative_to(code_dir).parts
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: max(0, len(package) - node.level + 1)] if node.level else ()
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            inside = [f"{base}.{alias.name}".strip(".") for alias in node.names]
+            yield from (name for name in (base, *inside) if name and any(_files(name, code_dir)))
+            if not node.level and not any(_files(base, code_dir)) and not (code_dir / base.replace(".", "/")).is_dir():
+                yield base
+
+
+def _sets_environment(node: ast.AST) -> bool:
+    """Tell whether a piece of code changes environment variables, or how processes are started."""
+    if isinstance(node, ast.Assign | ast.AugAssign | ast.Delete):
+        targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [node.target]
+        return any(isinstance(target, ast.Subscript) and _is_environ(target.value) for target in targets)
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    if name in ("putenv", "unsetenv", "set_start_method"):
+        return True
+    changes = ("setdefault", "update", "pop", "clear")
+    return isinstance(called, ast.Attribute) and name in changes and _is_environ(called.value)
+
+
+def _is_environ(node: ast.AST) -> bool:
+    return (isinstance(node, ast.Attribute) and node.attr == "environ") or (
+        isinstance(node, ast.Name) and node.id == "environ"
+    )

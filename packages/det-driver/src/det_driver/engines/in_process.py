@@ -1,0 +1,68 @@
+"""Runs in the driver's own process, one at a time: for a debugger, a profiler or a notebook."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from det_core.environ import WorkerEnv
+from det_core.errors import DetError
+from det_core.worker import work
+
+from .base import Ended, Engine, RunSpec
+
+
+class InProcessEngine(Engine):
+    """Hands each run to the thread that calls `serve`, which should be the main one; output is not captured."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended)
+        self._runs: queue.SimpleQueue[RunSpec | None] = queue.SimpleQueue()
+        self._started: set[int] = set()
+
+    def start(self, spec: RunSpec) -> None:
+        if not spec.trial_class:
+            raise DetError(
+                f"--in-process trains trial classes, and the entrypoint is {spec.entrypoint!r}; leave it out"
+            )
+        if len(spec.ranks) > 1:
+            raise DetError(
+                f"--in-process trains in one process, and resources.slots_per_trial is {len(spec.ranks)}; leave it out, or set "
+                "slots_per_trial to 1"
+            )
+        self._started.add(spec.run_id)
+        self._runs.put(spec)
+
+    def terminate(self, run_id: int) -> None:
+        if run_id in self._started and threading.current_thread() is not threading.main_thread():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def kill(self, run_id: int) -> None:
+        """A thread cannot be killed: ask once more."""
+        self.terminate(run_id)
+
+    def close(self) -> None:
+        self._runs.put(None)
+
+    def serve(self, enter: Callable[[], None] = lambda: None) -> None:
+        """Train the runs that are started, until the engine is closed."""
+        while (spec := self._runs.get()) is not None:
+            enter()
+            env = WorkerEnv.read(spec.variables)
+            assert env is not None
+            spec.log_dir.mkdir(parents=True, exist_ok=True)
+            here = os.getcwd()
+            os.chdir(spec.code_dir)
+            try:
+                status = work(env, str(spec.entrypoint), spec.code_dir, alone=False)
+            except BaseException as error:  # the driver must hear of the end, whatever it was
+                sys.stderr.write(f"det: {type(error).__name__}: {error}\n")
+                status = 1
+            finally:
+                os.chdir(here)
+                self._started.discard(spec.run_id)
+            self.ended(spec.run_id, status)

@@ -1,0 +1,160 @@
+"""Runs as forks of a process that has imported their framework."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from det_core.process import end_group, is_running, noted_processes
+
+from .base import Ended, RunSpec
+
+PATIENCE_SECONDS = 5.0
+
+
+class WarmWorkers:
+    """Starts runs through a fork server, which is started with the first.
+
+    Runs that it cannot serve, now or ever, are handed to `fresh`. It serves one directory of code in one environment: what
+    differs from the first run's, but for `DET_*`, has to come before imports.
+    """
+
+    def __init__(self, ended: Ended, fresh: Callable[[RunSpec], None]) -> None:
+        self._ended, self._fresh = ended, fresh
+        self._lock = threading.RLock()
+        self._runs: dict[int, RunSpec] = {}
+        self._started: set[int] = set()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._listener: threading.Thread | None = None
+        self._key: object = None
+        self._unfit = False
+
+    def start(self, spec: RunSpec, environ: Mapping[str, str]) -> None:
+        """Start a run, in a fork where that is as good as a new interpreter with `environ`."""
+        key = (spec.warm, spec.code_dir, _fixed(spec.variables))
+        with self._lock:
+            if self._unfit or (self._channel is not None and key != self._key):
+                fits = False
+            else:
+                fits = True
+                self._runs[spec.run_id] = spec
+                if self._channel is None:
+                    self._key = key
+                    self._open(spec, environ)
+                self._tell(_request(spec))
+        if not fits:
+            self._fresh(spec)
+
+    def signal(self, run_id: int, number: signal.Signals) -> None:
+        """Signal a run's processes; harmless when they have ended."""
+        with self._lock:
+            if run_id not in self._runs:
+                return
+            if number == signal.SIGKILL and run_id not in self._started and self._server is not None:
+                self._server.kill()  # it is importing, and would hear of it when it is done
+            else:
+                self._tell({"run": run_id, "signal": int(number)})
+
+    def close(self) -> None:
+        """End the server; every run has ended or is to be killed."""
+        with self._lock:
+            channel, self._channel = self._channel, None
+            if channel is not None:
+                channel.shutdown(socket.SHUT_WR)
+        if self._server is None or self._listener is None or channel is None:
+            return
+        self._listener.join(PATIENCE_SECONDS)
+        if self._listener.is_alive():
+            self._server.kill()
+            self._listener.join(PATIENCE_SECONDS)
+
+    def _open(self, spec: RunSpec, environ: Mapping[str, str]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._server = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "det_core.forkserver", str(theirs.fileno())),
+                    *(str(spec.code_dir), *(spec.warm or ())),
+                ],
+                env={**environ, **dict(_fixed(spec.variables))},
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+            )
+        self._channel = ours
+        self._listener = threading.Thread(
+            target=self._listen, args=(self._server, ours), daemon=True, name="det-forkserver"
+        )
+        self._listener.start()
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        if self._channel is None:
+            return
+        try:
+            self._channel.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            pass  # the listener finds out
+
+    def _listen(self, server: subprocess.Popen[bytes], channel: socket.socket) -> None:
+        with channel, channel.makefile("rb") as lines:
+            try:
+                for line in lines:
+                    self._hear(json.loads(line))
+            except OSError:
+                pass  # a server that is gone
+        server.wait()
+        self._lost(channel)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if "unfit" in message:
+            with self._lock:
+                self._unfit, specs = True, list(self._runs.values())
+                self._runs.clear()
+            for spec in specs:
+                self._fresh(spec)
+        elif "started" in message:
+            with self._lock:
+                self._started.add(message["started"])
+        elif "ended" in message:
+            with self._lock:
+                self._runs.pop(message["ended"], None)
+                self._started.discard(message["ended"])
+            self._ended(message["ended"], message["status"])
+
+    def _lost(self, channel: socket.socket) -> None:
+        """The server is gone: so are its workers, as nobody could tell how they end; the next run starts another."""
+        with self._lock:
+            if self._channel is channel:
+                self._channel = None
+            specs = list(self._runs.values())
+            self._runs.clear()
+            self._started.clear()
+        for spec in specs:
+            for pid, birth in noted_processes(spec.log_dir):
+                if is_running(pid, birth):
+                    end_group(pid)
+            self._ended(spec.run_id, -signal.SIGKILL)
+
+
+def _fixed(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, value) for name, value in variables.items() if not name.startswith("DET_")))
+
+
+def _request(spec: RunSpec) -> dict[str, Any]:
+    return {
+        "run": spec.run_id,
+        "entrypoint": str(spec.entrypoint),
+        "code_dir": str(spec.code_dir),
+        "log_dir": str(spec.log_dir),
+        "variables": dict(spec.variables),
+    }

@@ -1,0 +1,191 @@
+"""Population-based training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from det_core.config import Double, Hyperparameter, Int, Log, Pbt
+
+from ._lengths import length_of
+from ._method import Births, Method
+from ._objective import WORST, Objective
+from ._rng import RandomState
+from ._sampling import draw_of, own
+from ._search import Search
+from .base import Close, Exit, Operation, Train
+
+
+def make(config: Pbt, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Search:
+    """Return population-based training."""
+    method = PBT(
+        Objective(config.metric, config.smaller_is_better),
+        hyperparameters,
+        population_size=config.population_size,
+        num_rounds=config.num_rounds,
+        length_per_round=length_of(config.length_per_round, "searcher.length_per_round"),
+        truncate_fraction=config.replace_function.truncate_fraction,
+        resample_probability=config.explore_function.resample_probability,
+        perturb_factor=config.explore_function.perturb_factor,
+    )
+    return Search(method, hyperparameters, seed)
+
+
+class PBT(Method):
+    """Trains a population in rounds; after each, the worst trials give way to altered copies of the best.
+
+    A round ends when every member has trained `length_per_round` further. Then the worst `truncate_fraction` of
+    `population_size` are closed, and as many of the best copied: a new trial that starts from their checkpoint, with
+    hyperparameters from `explore`, and counts its own lengths from zero. A trial that fails or raises InvalidHP
+    stands as the worst until it is truncated.
+
+    Source: Jaderberg et al. 2017, "Population Based Training of Neural Networks", arXiv:1711.09846.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        hyperparameters: Mapping[str, Hyperparameter],
+        *,
+        population_size: int,
+        num_rounds: int,
+        length_per_round: int,
+        truncate_fraction: float,
+        resample_probability: float,
+        perturb_factor: float,
+    ) -> None:
+        self.metric = objective.metric
+        self._objective = objective
+        self._hyperparameters = hyperparameters
+        self._population_size = population_size
+        self._num_rounds = num_rounds
+        self._length = length_per_round
+        self._truncate = int(truncate_fraction * population_size)
+        self._resample_probability = resample_probability
+        self._perturb_factor = perturb_factor
+        self._round = 0
+        self._hparams: dict[int, dict[str, Any]] = {}  # of the members
+        self._rounds: dict[int, int] = {}  # that a member has trained or is training
+        self._losses: dict[int, float] = {}  # of the members that have reported in this round
+        self._gone: set[int] = set()  # members that ended early
+
+    def begin(self, births: Births) -> list[Operation]:
+        return [op for _ in range(self._population_size) for op in self._create(births)]
+
+    def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
+        loss = self._objective.loss(metrics)
+        if trial in self._losses or length < self._length * self._rounds[trial]:
+            return []
+        self._losses[trial] = loss
+        return self._end_round(births)
+
+    def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
+        if closed:
+            return []
+        reported = trial in self._losses
+        self._gone.add(trial)
+        self._losses[trial] = WORST
+        return [] if reported else self._end_round(births)
+
+    def progress(self, going: Mapping[int, float]) -> float:
+        reported = len(self._losses) / len(self._hparams) if self._hparams else 0.0
+        return (self._round + reported) / self._num_rounds
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "round": self._round,
+            "members": [[trial, hparams, self._rounds[trial]] for trial, hparams in self._hparams.items()],
+            "losses": [[trial, loss] for trial, loss in self._losses.items()],
+            "gone": sorted(self._gone),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._round = state["round"]
+        self._hparams = {trial: hparams for trial, hparams, _ in state["members"]}
+        self._rounds = {trial: rounds for trial, _, rounds in state["members"]}
+        self._losses = dict(state["losses"])
+        self._gone = set(state["gone"])
+
+    def _create(
+        self, births: Births, hparams: dict[str, Any] | None = None, source: int | None = None
+    ) -> list[Operation]:
+        create = births.create(hparams, source)
+        self._hparams[create.trial] = own(create.hparams)
+        self._rounds[create.trial] = 1
+        return [create, Train(create.trial, self._length)]
+
+    def _end_round(self, births: Births) -> list[Operation]:
+        if len(self._losses) < len(self._hparams):
+            return []
+        self._round += 1
+        best_first = sorted(self._losses, key=lambda trial: (self._losses[trial], trial))
+        self._losses.clear()
+        if self._round == self._num_rounds:
+            return self._close(best_first)
+        cut = max(len(best_first) - self._truncate, 0)
+        operations: list[Operation] = []
+        for parent in best_first[: self._truncate]:
+            if parent not in self._gone:
+                operations += self._create(births, self._explore(births, parent), source=parent)
+        return self._close(best_first[cut:]) + operations + self._go_on(best_first[:cut])
+
+    def _close(self, trials: list[int]) -> list[Operation]:
+        operations: list[Operation] = [Close(trial) for trial in trials if trial not in self._gone]
+        for trial in trials:
+            del self._hparams[trial], self._rounds[trial]
+            self._gone.discard(trial)
+        return operations
+
+    def _go_on(self, trials: list[int]) -> list[Operation]:
+        operations: list[Operation] = []
+        for trial in trials:
+            if trial in self._gone:
+                self._losses[trial] = WORST
+            else:
+                self._rounds[trial] += 1
+                operations.append(Train(trial, self._length * self._rounds[trial]))
+        return operations
+
+    def _explore(self, births: Births, trial: int) -> dict[str, Any]:
+        return explore(
+            self._hyperparameters, self._hparams[trial], births.rng, self._resample_probability, self._perturb_factor
+        )
+
+
+def explore(
+    hyperparameters: Mapping[str, Hyperparameter],
+    old: Mapping[str, Any],
+    rng: RandomState,
+    resample_probability: float,
+    perturb_factor: float,
+) -> dict[str, Any]:
+    """Return hyperparameters near `old`: each is drawn anew, or multiplied by 1 - or 1 + `perturb_factor`.
+
+    In sorted order at every depth. Ints are rounded away from where they were; all stay within their bounds;
+    categorical and constant ones stay as they are.
+    """
+    new = {}
+    for name in sorted(hyperparameters):
+        hyperparameter = hyperparameters[name]
+        if isinstance(hyperparameter, Mapping):
+            new[name] = explore(hyperparameter, old[name], rng, resample_probability, perturb_factor)
+        elif rng.random() < resample_probability:
+            new[name] = draw_of(hyperparameter)(rng)
+        else:
+            new[name] = _perturb(hyperparameter, own(old[name]), rng.random() < 0.5, perturb_factor)
+    return new
+
+
+def _perturb(hyperparameter: Hyperparameter, value: Any, decrease: bool, factor: float) -> Any:
+    multiplier = 1 - factor if decrease else 1 + factor
+    match hyperparameter:
+        case Int(minval=low, maxval=high):
+            rounded = math.floor(value * multiplier) if decrease else math.ceil(value * multiplier)
+            return min(max(rounded, low), high)
+        case Double(minval=low, maxval=high):
+            return min(max(value * multiplier, low), high)
+        case Log(minval=low, maxval=high, base=base):
+            return min(max(value * multiplier, base**low), base**high)
+        case _:
+            return value

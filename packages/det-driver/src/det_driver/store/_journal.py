@@ -1,0 +1,50 @@
+"""The journal: what happened to an experiment, in order, never changed."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+
+from det_core.errors import StoreError
+from det_driver.store._database import Database
+from det_driver.store._records import Event
+
+PAGE = 2000
+
+
+class Journal:
+    """The journals of a store's experiments; each is written by the driver that holds its experiment's lock."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def append(self, experiment_id: int, event: bytes | str) -> int:
+        """Append one event, JSON; returns its number, 1, 2, 3 ... without a gap."""
+        try:
+            row = self._database.row(
+                "INSERT INTO journal SELECT :id, coalesce(max(seq), 0) + 1, :time, :event FROM journal "
+                "WHERE experiment_id = :id RETURNING seq",
+                {
+                    "id": experiment_id,
+                    "time": time.time(),
+                    "event": event if isinstance(event, str) else event.decode(),
+                },
+            )
+        except sqlite3.IntegrityError as error:
+            raise StoreError(f"no experiment {experiment_id}; create it before its journal") from error
+        assert row is not None  # RETURNING gives the row or raises
+        return int(row[0])
+
+    def read(self, experiment_id: int, after: int = 0) -> Iterator[Event]:
+        """Stream the events whose number is above `after`, in order."""
+        while True:
+            rows = self._database.rows(
+                "SELECT seq, time, event FROM journal WHERE experiment_id = ? AND seq > ? ORDER BY seq LIMIT ?",
+                (experiment_id, after, PAGE),
+            )
+            for seq, at, event in rows:
+                yield Event(seq, at, event.encode())
+            if len(rows) < PAGE:
+                return
+            after = rows[-1][0]

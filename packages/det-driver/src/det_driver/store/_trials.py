@@ -1,0 +1,131 @@
+"""Trials, and the notes that their users attach to them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict, Unpack
+
+from det_core.errors import StoreError
+from det_driver.store._database import Database, Row
+from det_driver.store._json import dump, load
+from det_driver.store._records import Trial, TrialState
+from det_driver.store._update import assignments
+
+_COLUMNS = (
+    "t.id, t.experiment_id, t.request, t.hparams, t.seed, t.state, t.batches, t.restarts, t.runs, t.progress, "
+    "t.best_metric, t.best_batches, t.latest_metric, t.latest_checkpoint, t.source_checkpoint, t.started, t.ended, "
+    "t.exit_reason"
+)
+
+
+class TrialChanges(TypedDict, total=False):
+    """What `update` may change; metrics, runs and checkpoints change the rest as they are recorded."""
+
+    state: TrialState
+    batches: int
+    restarts: int
+    progress: float
+    latest_checkpoint: str | None
+    source_checkpoint: str | None
+    started: float | None
+    ended: float | None
+    exit_reason: str | None
+
+
+class Trials:
+    """The trials of a store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(
+        self,
+        experiment_id: int,
+        request: int,
+        hparams: Mapping[str, Any],
+        seed: int,
+        *,
+        state: TrialState = TrialState.QUEUED,
+        source_checkpoint: str | None = None,
+    ) -> Trial:
+        """Add a trial; `request` is the searcher's number for it, unique in the experiment."""
+        try:
+            row = self._database.row(
+                "INSERT INTO trials (experiment_id, request, hparams, seed, state, source_checkpoint) "
+                f"VALUES (?, ?, ?, ?, ?, ?) RETURNING {_COLUMNS.replace('t.', '')}",
+                (experiment_id, request, dump(hparams), seed, state, source_checkpoint),
+            )
+        except sqlite3.IntegrityError as error:
+            raise self._refused(experiment_id, request) from error
+        assert row is not None  # RETURNING gives the row or raises
+        return _trial(row)
+
+    def _refused(self, experiment_id: int, request: int) -> StoreError:
+        if self._database.row("SELECT 1 FROM experiments WHERE id = ?", (experiment_id,)) is None:
+            return StoreError(f"no experiment {experiment_id}; create it before its trials")
+        return StoreError(f"experiment {experiment_id} has a trial {request} of its searcher already")
+
+    def get(self, id: int) -> Trial:
+        """The trial, or a StoreError where there is none."""
+        row = self._database.row(f"SELECT {_COLUMNS} FROM trials t WHERE id = ?", (id,))
+        if row is None:
+            raise _missing(id)
+        return _trial(row)
+
+    def list(
+        self,
+        experiment_id: int,
+        *,
+        states: Iterable[TrialState] | None = None,
+        best_first: bool = False,
+        limit: int | None = None,
+    ) -> list[Trial]:
+        """In order of creation, or by the searcher's metric with those that have none last."""
+        order = "t.best_metric IS NULL, CASE WHEN e.smaller_is_better THEN t.best_metric ELSE -t.best_metric END, "
+        rows = self._database.rows(
+            f"SELECT {_COLUMNS} FROM trials t JOIN experiments e ON e.id = t.experiment_id "
+            "WHERE t.experiment_id = :id AND (:states IS NULL OR t.state IN (SELECT value FROM json_each(:states))) "
+            f"ORDER BY {order if best_first else ''} t.id LIMIT :limit",
+            {
+                "id": experiment_id,
+                "states": None if states is None else dump([str(state) for state in states]),
+                "limit": -1 if limit is None else limit,
+            },
+        )
+        return [_trial(row) for row in rows]
+
+    def update(self, id: int, **changes: Unpack[TrialChanges]) -> None:
+        """Change the columns named."""
+        text, parameters = assignments(changes, TrialChanges)
+        if self._database.run(f"UPDATE trials SET {text} WHERE id = ?", (*parameters, id)).rowcount == 0:
+            raise _missing(id)
+
+    def sources(self) -> set[str]:
+        """The uuids of the checkpoints that trials of any experiment start from."""
+        rows = self._database.rows("SELECT DISTINCT source_checkpoint FROM trials WHERE source_checkpoint IS NOT NULL")
+        return {uuid for (uuid,) in rows}
+
+    def set_metadata(self, id: int, values: Mapping[str, Any]) -> None:
+        """Attach JSON values by key; a value of None takes the key away."""
+        with self._database.transaction():
+            self.get(id)
+            for key, value in values.items():
+                if value is None:
+                    self._database.run("DELETE FROM metadata WHERE trial_id = ? AND key = ?", (id, key))
+                else:
+                    self._database.run("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", (id, key, dump(value)))
+
+    def get_metadata(self, id: int) -> dict[str, Any]:
+        """What was attached, keys sorted."""
+        rows = self._database.rows("SELECT key, value FROM metadata WHERE trial_id = ? ORDER BY key", (id,))
+        return {key: load(value) for key, value in rows}
+
+
+def _missing(id: int) -> StoreError:
+    return StoreError(f"no trial {id}; det show EXPERIMENT lists an experiment's trials")
+
+
+def _trial(row: Row) -> Trial:
+    id, experiment_id, request, hparams, seed, state, *rest = row
+    return Trial(id, experiment_id, request, load(hparams), seed, TrialState(state), *rest)

@@ -1,0 +1,137 @@
+"""Builds Horovod's wheel with pip, in a folder of its own: nothing of the environment is changed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from det_core.errors import DetError
+
+from . import _compiler
+from ._cache import Cache
+from ._recipe import TOOLS, VERSION, Recipe
+from ._requirements import compiler
+
+LAST_LINES = 20
+_PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+_DECIDED = ("HOROVOD_WITH", "HOROVOD_GPU", "HOROVOD_CPU_OPERATIONS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is run in `folder`, where `environ` is what the commands find beyond what they inherit."""
+
+    folder: Path
+    wrapper: str
+    environ: Mapping[str, str]
+    commands: tuple[list[str], ...]
+
+    @classmethod
+    def of(cls, recipe: Recipe, folder: Path, environ: Mapping[str, str]) -> Plan:
+        """Return how to build in a folder; the tools are put there, as Horovod needs older ones than others may."""
+        tools, wheels = folder / "tools", folder / "wheels"
+        before = [sys.executable, "-S", "-E", _compiler.__file__, *(["--without-xla"] if recipe.without_xla else [])]
+        return cls(
+            folder=folder,
+            wrapper=f'#!/bin/sh\nexec {shlex.join([*before, *compiler(environ)])} -- "$@"\n',
+            environ={
+                "CXX": str(folder / "cxx"),
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(tools), environ.get("PYTHONPATH", "")])),
+                "PATH": os.pathsep.join([str(tools / "bin"), environ.get("PATH", os.defpath)]),
+                "HOROVOD_CMAKE": str(tools / "bin" / "cmake"),
+                "MAKEFLAGS": environ.get("MAKEFLAGS") or f"-j{len(os.sched_getaffinity(0))}",
+                **recipe.variables(),
+            },
+            commands=(
+                [*_PIP, "install", "--target", str(tools), *TOOLS],
+                [
+                    *(*_PIP, "wheel", "--verbose", "--no-deps", "--no-build-isolation", "--no-cache-dir"),
+                    *("--no-binary", "horovod", "--wheel-dir", str(wheels), f"horovod=={VERSION}"),
+                ],
+            ),
+        )
+
+    @property
+    def wheel(self) -> Path:
+        """What the commands make."""
+        python, system = f"cp{sys.version_info.major}{sys.version_info.minor}", sysconfig.get_platform()
+        return self.folder / "wheels" / f"horovod-{VERSION}-{python}-{python}-{re.sub('[-.]', '_', system)}.whl"
+
+    def script(self) -> str:
+        """Return it as lines for a shell, which is left as it was."""
+        cxx = shlex.quote(self.environ["CXX"])
+        return "\n".join(
+            [
+                f"mkdir -p {shlex.quote(str(self.folder))}",
+                f"printf %s {shlex.quote(self.wrapper)} > {cxx}",
+                f"chmod +x {cxx}",
+                "(",
+                *(f"export {name}={shlex.quote(value)}" for name, value in self.environ.items()),
+                " &&\n".join(shlex.join(command) for command in self.commands),
+                ")",
+            ]
+        )
+
+
+def build(recipe: Recipe, cache: Cache, environ: Mapping[str, str], lock: int, line: Callable[[str], object]) -> Path:
+    """Build a wheel, whose lock is held, and return where it is kept; `line` is called with each line of output.
+
+    Raises DetError with the path of the log, and its last lines, where it fails.
+    """
+    with cache.workspace(recipe.key) as folder, cache.log(recipe.key).open("w", encoding="utf-8") as log:
+        plan = Plan.of(recipe, folder, environ)
+        cxx = Path(plan.environ["CXX"])
+        cxx.write_text(plan.wrapper, encoding="utf-8")
+        cxx.chmod(0o755)
+        inherited = {name: value for name, value in environ.items() if not name.startswith(_DECIDED)}
+        last: deque[str] = deque(maxlen=LAST_LINES)
+
+        def note(text: str) -> None:
+            log.write(text)
+            last.append(text.rstrip())
+            line(text)
+
+        for command in plan.commands:
+            note(f"$ {shlex.join(command)}\n")
+            status = _run(command, {**inherited, **plan.environ}, folder, lock, note)
+            if status:
+                log.flush()
+                ending = "\n".join(last)
+                raise DetError(f"{ending}\nbuilding Horovod failed (status {status}); its whole log: {log.name}")
+        return cache.keep(recipe.key, plan.wheel)
+
+
+def _run(command: list[str], environ: Mapping[str, str], folder: Path, lock: int, note: Callable[[str], object]) -> int:
+    """Run a command in a session of its own, of which nothing is left when this returns."""
+    process = subprocess.Popen(
+        command,
+        env=dict(environ),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        pass_fds=(lock,),  # held as long as it builds, even if this process is killed
+        text=True,
+        errors="replace",
+    )
+    assert process.stdout is not None
+    try:
+        with process.stdout as output:
+            for text in output:
+                note(text)
+        return process.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

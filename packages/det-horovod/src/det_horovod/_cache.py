@@ -1,0 +1,90 @@
+"""Wheels that were built, kept for the environments that need the same."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from det_core.errors import DetError
+
+
+class Cache:
+    """A folder below `root` for each kind of wheel; one that is there is whole.
+
+    `lock` keeps a second builder of the same wheel waiting. What a builder that was killed has left is removed by the next.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def usual(cls, environ: Mapping[str, str]) -> Cache:
+        """Return that of the user: $XDG_CACHE_HOME/det/horovod, ~/.cache without."""
+        home = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache"
+        return cls(Path(home) / "det" / "horovod")
+
+    def wheel(self, key: str) -> Path | None:
+        """Return the wheel of a key; None where there is none that can be read."""
+        found = sorted((self.root / key).glob("*.whl"))
+        return found[0] if found and _is_whole(found[0]) else None
+
+    def log(self, key: str) -> Path:
+        """Return where the output of its build goes."""
+        return self.root / f"{key}.log"
+
+    @contextlib.contextmanager
+    def lock(self, key: str, waiting: Callable[[], object]) -> Iterator[int]:
+        """Hold the right to build a key; give the lock's descriptor, for those to inherit who do. `waiting` is called first
+        where another process holds it."""
+        fd = self._open(key)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def workspace(self, key: str) -> Iterator[Path]:
+        """Give an empty folder for the build of a key, whose lock is held."""
+        folder = self.root / f"{key}.building"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def keep(self, key: str, wheel: Path) -> Path:
+        """Put a wheel that was built in a workspace here under its key, at once."""
+        folder, fresh = self.root / key, self.root / f"{key}.building" / "kept"
+        fresh.mkdir()
+        wheel.rename(fresh / wheel.name)
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
+        return folder / wheel.name
+
+    def _open(self, key: str) -> int:
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            return os.open(self.root / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DetError(
+                f"wheels cannot be kept in {self.root} ({error.strerror}); give another place with --wheel-dir"
+            ) from error
+
+
+def _is_whole(wheel: Path) -> bool:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            return archive.testzip() is None
+    except (OSError, zipfile.BadZipFile):
+        return False

@@ -1,0 +1,67 @@
+"""The frameworks of this environment that Horovod can serve."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+
+from det_core.errors import DetError
+
+NAMES = ("torch", "tensorflow")
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One that is installed; TensorFlow comes under several names of distributions."""
+
+    name: str
+    distribution: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.distribution} {self.version}"
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """The first two numbers of its version."""
+        major, minor = re.findall(r"\d+", self.version)[:2]
+        return int(major), int(minor)
+
+
+def installed() -> list[Framework]:
+    """Return the frameworks of this environment, none of which is imported."""
+    present = [name for name in NAMES if find_spec(name)]
+    distributions = metadata.packages_distributions() if present else {}
+    found = [(name, distributions.get(name, [name])[0]) for name in present]
+    return [Framework(name, each.lower().replace("_", "-"), metadata.version(each)) for name, each in found]
+
+
+def chosen(wanted: str | None, found: Sequence[Framework]) -> list[Framework]:
+    """Return those of `--with`, or all; DetError where one is unknown, absent, or there is none."""
+    if wanted is None:
+        if not found:
+            raise DetError(
+                "there is no framework for Horovod to serve; install torch, tensorflow or tensorflow-cpu first, in this "
+                "environment"
+            )
+        return list(found)
+    names = [name.strip() for name in wanted.split(",")]
+    for name in names:
+        if name not in NAMES:
+            raise DetError(f"--with has {name!r}; {_meant(name)}")
+        if name not in {each.name for each in found}:
+            raise DetError(f"{name} is not installed here; install it first, as Horovod is built against it")
+    return [each for each in found if each.name in names]
+
+
+def _meant(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name.lower(), (*NAMES, "pytorch"), n=1)
+    others: Iterable[str] = NAMES
+    if near:
+        return f"did you mean {near[0].removeprefix('py')}?"
+    return f"give {' or '.join(others)}, or both with a comma between"

@@ -1,0 +1,287 @@
+"""What any framework's plugin must do."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from det_core.adapter import Adapter
+from det_core.checkpoint import read_checkpoint
+from det_core.errors import CheckpointError, MetricError
+from det_core.loop import Stop
+from det_core.metrics import number
+from det_core.plugins import Plugins
+from det_core.records import Framework
+from det_core.schedule import At, Every, Schedule
+
+from ._leftovers import leftovers
+from ._onevar import OneVar
+from ._public_names import private_imports
+from ._ranks_suite import RanksSuite
+from ._runs import EACH_BATCH, Run, Runs
+from ._weight import heavy_modules, hooks_of, imported_by
+
+GRADIENT_AGGREGATION = "aggregation"
+"""The capability of a framework whose adapter honours `optimizations.aggregation_frequency`."""
+
+
+class AdapterSuite(RanksSuite):
+    """Inherit it, and give a trial class of your framework that trains the one-weight model.
+
+    `det_testing.OneVar` says which hyperparameters it reads, what its data is and what must come of it. A training
+    batch reports `loss`; a validation reports `val_loss`, and the weight as `weight`. Override `tolerance` where the
+    framework computes in fewer than 32 bits, and `plugins` where yours is not installed. A framework that names a
+    capability (`aggregation`, `ranks`) is tested for it: two ranks, in processes of their own, import the trial class by the
+    name of its module.
+    """
+
+    @pytest.fixture
+    def trial(self) -> type:
+        """The trial class."""
+        raise NotImplementedError("override `trial`: return a trial class that trains the one-weight model")
+
+    @pytest.fixture
+    def plugins(self) -> Plugins:
+        """The plugins, yours among them."""
+        return Plugins.installed(strict=True)
+
+    @pytest.fixture
+    def tolerance(self) -> float:
+        """How far, in parts of the value, numbers may be from their closed form."""
+        return 1e-4
+
+    @pytest.fixture
+    def framework(self, plugins: Plugins, trial: type) -> Framework:
+        """The record of your framework."""
+        return plugins.framework_of(trial)
+
+    @pytest.fixture
+    def hooks(self, framework: Framework) -> str:
+        """The name of the module that registers the framework."""
+        return hooks_of(framework)
+
+    @pytest.fixture
+    def run(self, plugins: Plugins, trial: type, tmp_path: Path) -> Runs:
+        """Runs the trial; not to be overridden."""
+        return Runs(plugins, trial, tmp_path)
+
+    # What is trained, and when
+
+    def test_trains_the_requested_batches(self, run: Runs) -> None:
+        """The run ends exactly at the length that it was given, across the end of an epoch."""
+        result = run(7)
+        assert result.stop is Stop.COMPLETED
+        assert list(result.reports) == [1, 2, 3, 4, 5, 6, 7]
+
+    def test_reports_validates_and_checkpoints_at_the_boundaries(self, run: Runs) -> None:
+        """Each at its own period, in this order, and once."""
+        schedule = Schedule(report=Every(4), validate=Every(5), checkpoint=Every(6), policy="none")
+        assert run(10, schedule=schedule).events == [
+            ("training", 4),
+            *(("training", 5), ("validation", 5)),
+            *(("training", 6), ("checkpoint", 6)),
+            ("training", 8),
+            *(("training", 10), ("checkpoint", 10), ("validation", 10)),
+        ]
+
+    def test_validates_before_it_trains_where_that_is_asked(self, run: Runs) -> None:
+        """Validation and checkpoint work before the first batch."""
+        result = run(2, schedule=Schedule(validate_first=True, policy="all"))
+        assert list(result.validations) == [0, 2]
+        assert result.validations[0]["weight"] == 0
+        assert list(result.checkpoints) == [0, 2]
+
+    def test_trains_on_when_the_target_is_raised(self, run: Runs, tolerance: float) -> None:
+        """The searcher may promote a trial that has reached its target, in the middle of an epoch or at its end."""
+        result = run(3, 5, 8)
+        assert result.stop is Stop.COMPLETED
+        assert list(result.validations) == [3, 5, 8]
+        assert result.weight == pytest.approx(OneVar().weight(8), rel=tolerance)
+
+    def test_stops_when_the_searcher_has_had_enough(self, run: Runs) -> None:
+        """The answer to a validation may be that it was the last."""
+        result = run(3, None, schedule=dataclasses.replace(EACH_BATCH, validate=Every(3)))
+        assert result.stop is Stop.COMPLETED
+        assert list(result.reports) == [1, 2, 3]
+
+    # Numbers
+
+    def test_weight_has_its_closed_form(self, run: Runs, tolerance: float) -> None:
+        """Every batch is trained once, in order, with the learning rate that was given."""
+        for lr in (0.01, 0.05):
+            assert run(8, lr=lr).weight == pytest.approx(OneVar(lr=lr).weight(8), rel=tolerance)
+
+    def test_losses_have_their_closed_form(self, run: Runs, tolerance: float) -> None:
+        """A batch's loss is that before its step; the validation's is over the whole validation set."""
+        result, model = run(8), OneVar()
+        assert result.losses == pytest.approx({n + 1: model.loss(n) for n in range(8)}, rel=tolerance)
+        assert result.validations[8]["val_loss"] == pytest.approx(model.validation_loss(8), rel=tolerance)
+
+    def test_a_report_is_the_mean_over_its_batches(self, run: Runs, tolerance: float) -> None:
+        """However many batches the framework runs in one go."""
+        result, model = run(7, schedule=Schedule(report=Every(4), policy="none")), OneVar()
+        means = {4: sum(model.loss(n) for n in range(4)) / 4, 7: sum(model.loss(n) for n in range(4, 7)) / 3}
+        assert result.losses == pytest.approx(means, rel=tolerance)
+
+    def test_lengths_are_counted_by_epoch_and_record(self, run: Runs) -> None:
+        """The adapter knows the length of an epoch and the size of a batch."""
+        with run.adapter(batches_per_epoch=3, global_batch_size=4) as adapter:
+            assert (adapter.batches_per_epoch, adapter.global_batch_size) == (3, 4)
+
+    def test_metrics_are_plain_numbers(self, run: Runs) -> None:
+        """Nothing that a framework owns leaks into a report."""
+        result = run(3, schedule=Schedule(report=Every(2), validate=Every(2), policy="none"))
+        for metrics in (*result.reports.values(), *result.validations.values()):
+            assert {name: type(value) for name, value in metrics.items() if type(value) not in {int, float}} == {}
+            assert json.loads(json.dumps(metrics)) == metrics
+
+    def test_validation_changes_no_weight_and_no_rng(self, run: Runs) -> None:
+        """A trial that validates behind each batch trains as one that does so at the end."""
+        often = run(6, schedule=dataclasses.replace(EACH_BATCH, validate=Every(1)), noise=0.5)
+        assert often.losses == run(6, noise=0.5).losses
+
+    def test_saving_changes_no_weight_and_no_rng(self, run: Runs) -> None:
+        """A trial that saves behind each batch trains as one that does so at the end."""
+        often = run(6, schedule=dataclasses.replace(EACH_BATCH, checkpoint=Every(1)), noise=0.5)
+        assert often.losses == run(6, noise=0.5).losses
+
+    def test_same_seed_same_losses(self, run: Runs) -> None:
+        """Whatever is random is seeded: noise, and the order of the data."""
+        assert run(6, noise=0.5, shuffle=True).losses == run(6, noise=0.5, shuffle=True).losses
+
+    def test_another_seed_gives_other_losses(self, run: Runs) -> None:
+        """The seed reaches what is random."""
+        assert run(6, noise=0.5).losses != run(6, noise=0.5, seed=2).losses
+        assert run(6, shuffle=True).losses != run(6, shuffle=True, seed=2).losses
+
+    # Checkpoints
+
+    def test_save_and_load_are_inverse(self, run: Runs, tmp_path: Path) -> None:
+        """What was saved and loaded has the same weight, and saved again it still has."""
+        trained = run(3)
+        again = tmp_path / "again"
+        again.mkdir()
+        with run.adapter() as first, read_checkpoint(run.storage, trained.checkpoints[3]) as (path, _):
+            assert _weight(first) == 0
+            first.load(path)
+            assert _weight(first) == trained.weight
+            first.save(again)
+        with run.adapter() as second:
+            second.load(again)
+            assert _weight(second) == trained.weight
+
+    def test_resumes_at_a_boundary(self, run: Runs) -> None:
+        """From the checkpoint that lies at the end of a reported period, with noise and in shuffled order."""
+        _resumes_exactly(run, 4, Schedule(report=Every(4), policy="none"))
+
+    def test_resumes_within_an_epoch(self, run: Runs) -> None:
+        """From the middle of an epoch."""
+        _resumes_exactly(run, 7, Schedule(report=Every(3), policy="none"))
+
+    def test_resumes_at_an_epochs_last_batch(self, run: Runs) -> None:
+        """From the very end of an epoch: it is neither repeated nor passed over."""
+        _resumes_exactly(run, 5, EACH_BATCH)
+
+    def test_resumes_before_an_epochs_last_batch(self, run: Runs) -> None:
+        """From one batch before the end of an epoch."""
+        _resumes_exactly(run, 9, EACH_BATCH)
+
+    def test_a_preempted_run_saves_and_stops(self, run: Runs) -> None:
+        """It stops at that batch, and what it saved goes on as if nothing had been."""
+        whole, first = run(12, noise=0.5, shuffle=True), run(12, noise=0.5, shuffle=True, preempt_at=7)
+        assert first.stop is Stop.PREEMPTED
+        assert list(first.reports) == [1, 2, 3, 4, 5, 6, 7]
+        assert list(first.checkpoints) == [7]
+        second = run(12, noise=0.5, shuffle=True, checkpoint=first.checkpoints[7])
+        assert {**first.losses, **second.losses} == whole.losses
+        assert second.weight == whole.weight
+
+    def test_a_complete_trial_has_nothing_left_to_train(self, run: Runs) -> None:
+        """Resumed at its target it ends at once, with the same weight."""
+        whole = run(4)
+        again = run(4, checkpoint=whole.checkpoints[4])
+        assert (again.stop, dict(again.reports)) == (Stop.COMPLETED, {})
+        assert again.weight == whole.weight
+
+    def test_a_foreign_checkpoint_is_refused_with_both_names(self, run: Runs) -> None:
+        """A checkpoint of another framework is not even opened."""
+        foreign = run(1, framework=dataclasses.replace(run.framework, name="another-framework"))
+        with pytest.raises(CheckpointError, match="another-framework") as refusal:
+            run(2, checkpoint=foreign.checkpoints[1])
+        assert repr(run.framework.name) in str(refusal.value)
+
+    # Manners
+
+    def test_a_missing_searcher_metric_is_an_error_that_names_those_present(self, run: Runs) -> None:
+        """The message names what was asked for and what there is."""
+        with pytest.raises(MetricError, match="'no_such_metric'") as error:
+            run(1, schedule=Schedule(metric="no_such_metric"))
+        assert "val_loss" in str(error.value)
+        assert "weight" in str(error.value)
+
+    def test_registered_under_its_name(self, plugins: Plugins, framework: Framework, trial: type) -> None:
+        """The record is found by its name, its adapter is one, and the trial class is the framework's."""
+        assert plugins.frameworks()[framework.name] is not None
+        assert issubclass(framework.load(), Adapter)
+        base = framework.trial.partition(":")[2]
+        assert base in {cls.__qualname__ for cls in trial.__mro__}
+        assert any("det_frameworks" in info.hooks and not info.problem for info in plugins.infos)
+
+    def test_hooks_import_no_framework(self, framework: Framework, hooks: str) -> None:
+        """Importing them, in a process of its own, imports neither the framework nor the adapter."""
+        assert imported_by(hooks) & heavy_modules(framework) == set()
+
+    def test_it_imports_public_names_of_core_only(self, framework: Framework) -> None:
+        """What begins with an underscore may be gone with the next version."""
+        assert private_imports(framework.load().__module__) == []
+
+    def test_close_leaves_no_thread_process_or_file_behind(
+        self, run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After a run; what the framework keeps for the whole process it may keep once."""
+        run(2)
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+        before = leftovers()
+        run(6, schedule=dataclasses.replace(EACH_BATCH, validate=Every(2), checkpoint=Every(2)))
+        assert leftovers() - before == set()
+        assert list(scratch.iterdir()) == []
+
+    # By capability
+
+    def test_gradients_are_aggregated(self, run: Runs, tolerance: float) -> None:
+        """`optimizations.aggregation_frequency: 2` steps behind every second batch, by the mean of both gradients."""
+        if GRADIENT_AGGREGATION not in run.framework.capabilities:
+            pytest.skip(f"{run.framework.name} does not name the capability {GRADIENT_AGGREGATION}")
+        result, model = run(8, aggregation=2), OneVar()
+        assert result.weight == pytest.approx(model.weight(8, aggregation=2), rel=tolerance)
+        assert result.losses == pytest.approx({n + 1: model.loss(n, aggregation=2) for n in range(8)}, rel=tolerance)
+
+    def test_resumes_between_aggregated_gradients(self, run: Runs) -> None:
+        """Gradients that wait for their step are part of the checkpoint."""
+        if GRADIENT_AGGREGATION not in run.framework.capabilities:
+            pytest.skip(f"{run.framework.name} does not name the capability {GRADIENT_AGGREGATION}")
+        _resumes_exactly(run, 7, EACH_BATCH, aggregation=2)
+
+
+def _resumes_exactly(run: Runs, at: int, schedule: Schedule, aggregation: int = 1) -> None:
+    """Compare a run that saves at a position and goes on with one that begins from what it saved."""
+    saving = dataclasses.replace(schedule, checkpoint=At({at}))
+    whole = run(12, schedule=saving, aggregation=aggregation, noise=0.5, shuffle=True)
+    checkpoint = whole.checkpoints[at]
+    second = run(12, schedule=saving, checkpoint=checkpoint, aggregation=aggregation, noise=0.5, shuffle=True)
+    assert second.losses == _behind(whole, at)
+    assert second.weight == whole.weight
+
+
+def _behind(run: Run, at: int) -> dict[int, float]:
+    return {batches: loss for batches, loss in run.losses.items() if batches > at}
+
+
+def _weight(adapter: Adapter[object]) -> float:
+    return number("weight", adapter.validate()["weight"])

@@ -1,0 +1,140 @@
+"""Runs on several ranks, each of them a process of its own, which ends in time whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from det_core.loop import Stop
+
+from ._runs import Run
+
+LIMIT_SECONDS = 120.0
+_GRACE_SECONDS = 10.0  # for the others to end when one rank has failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One run that all ranks do together: to a length in batches, saving behind those of `save_at`.
+
+    It begins from `checkpoint`, a uuid, or from what the request `behind[0]` of the same play saved behind batch `behind[1]`. A
+    `trial` takes the place of the play's.
+    """
+
+    name: str
+    length: int
+    save_at: Sequence[int] = ()
+    preempt_at: int | None = None
+    aggregation: int = 1
+    checkpoint: str | None = None
+    behind: tuple[str, int] | None = None
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+    trial: type | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast:
+    """Who plays: a trial class of a framework, which the module `hooks` registers, over a backend of it."""
+
+    trial: type
+    framework: str
+    hooks: str
+    backend: str
+    size: int = 2
+
+
+def play(cast: Cast, requests: Sequence[Request], folder: Path) -> list[dict[str, Run]]:
+    """Return for each rank, by the names of the requests, what became of them; checkpoints lie under `folder`.
+
+    Raises RuntimeError, with what the rank that failed first said, where one fails or all do not end in time. The trial class
+    must be one that can be imported by its module's name.
+    """
+    plan = folder / "plan.json"
+    facts = asdict(cast) | {"trial": _spec(cast.trial), "key": secrets.token_hex(32)}
+    asked = [asdict(request) | {"trial": _spec(request.trial or cast.trial)} for request in requests]
+    plan.write_text(json.dumps(facts | {"requests": asked}))
+    plan.chmod(0o600)
+    module = f"{__package__}._rank"
+    together([[sys.executable, "-m", module, str(plan), str(rank)] for rank in range(cast.size)], folder)
+    return [_read(folder / f"result-{rank}.json") for rank in range(cast.size)]
+
+
+def _spec(trial: type) -> str:
+    return f"{trial.__module__}:{trial.__qualname__}"
+
+
+def together(commands: Sequence[Sequence[str]], folder: Path) -> None:
+    """Run the commands of all ranks at once, which import what this process can; temporary files go to `folder/scratch`.
+
+    Raises RuntimeError, with what the rank that failed first said, where one fails or all do not end in time.
+    """
+    (folder / "scratch").mkdir()
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank, command in enumerate(commands):
+            processes.append(_start(command, rank, folder))
+        _await(processes, folder)
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _start(command: Sequence[str], rank: int, folder: Path) -> subprocess.Popen[bytes]:
+    paths = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
+    own = {"PYTHONPATH": paths, "TMPDIR": str(folder / "scratch"), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    with (folder / f"rank-{rank}.log").open("wb") as log:
+        return subprocess.Popen(
+            command, env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def _await(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+    """Wait until all have ended well; raise as soon as one has not, and the others had time to say why."""
+    deadline, failed = time.monotonic() + LIMIT_SECONDS, list[int]()
+    running = {os.pidfd_open(process.pid): rank for rank, process in enumerate(processes)}
+    try:
+        while running:
+            ready, _, _ = select.select(list(running), [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                break
+            for pidfd in ready:
+                rank = running.pop(pidfd)
+                os.close(pidfd)
+                if processes[rank].wait():
+                    failed.append(rank)
+                    deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+    finally:
+        for pidfd in running:
+            os.close(pidfd)
+    if failed or running:
+        late = [rank for rank in range(len(processes)) if rank in running.values()]
+        first = failed[0] if failed else late[0]
+        status = processes[first].returncode
+        what = f"ended with status {status}" if failed else f"did not end within {LIMIT_SECONDS:g} s"
+        said = (folder / f"rank-{first}.log").read_text(errors="replace")[-6000:]
+        raise RuntimeError(f"rank {first} {what}:\n{said}")
+
+
+def _read(file: Path) -> dict[str, Run]:
+    found = json.loads(file.read_text())
+    return {name: _run(facts) for name, facts in found.items()}
+
+
+def _run(facts: dict[str, Any]) -> Run:
+    by_position = ("reports", "validations", "checkpoints")
+    numbered = {name: {int(at): value for at, value in facts[name].items()} for name in by_position}
+    events = [(group, at) for group, at in facts["events"]]
+    return Run(stop=Stop[facts["stop"]], events=events, batches=facts["batches"], **numbered)

@@ -1,0 +1,167 @@
+"""What a framework whose trials may have several ranks must do, on two, over each of its backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from det_core.backends import choose_backend
+from det_core.errors import ConfigError
+from det_core.loop import Stop
+from det_core.plugins import Plugins
+from det_core.records import Framework
+
+from ._onevar import OneVar
+from ._play import Cast, Request, play
+from ._runs import Run, Runs
+from ._suite import Suite
+
+RANKS = "ranks"
+"""The capability of a framework whose trials may have several ranks."""
+
+_SPREAD: dict[str, Any] = {"spread": 0.5, "global_batch_size": 4}
+_NOISY: dict[str, Any] = {"noise": 0.5, "shuffle": True, **_SPREAD}
+_MODEL = OneVar(spread=0.5, global_batch_size=4)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What two ranks did; `alone` runs the same trial in this process, with the same checkpoints."""
+
+    ranks: list[dict[str, Run]]
+    alone: Runs
+    folder: Path
+
+    def __getitem__(self, name: str) -> Run:
+        """Return what became of a request on the chief."""
+        return self.ranks[0][name]
+
+
+class RanksSuite(Suite):
+    """The part of `AdapterSuite` that is about several ranks.
+
+    All runs of one backend share a pair of processes. The trial class must be one that can be imported by its module's name.
+    """
+
+    _played: ClassVar[dict[tuple[type, str], Played | Exception]] = {}
+
+    @pytest.fixture(params=["native", "horovod"])
+    def ranks(
+        self,
+        request: pytest.FixtureRequest,
+        plugins: Plugins,
+        trial: type,
+        framework: Framework,
+        hooks: str,
+        tmp_path_factory: pytest.TempPathFactory,
+    ) -> Played:
+        """What two ranks did over a backend; not to be overridden."""
+        if RANKS not in framework.capabilities:
+            pytest.skip(f"{framework.name} does not name the capability {RANKS}")
+        try:
+            backend = choose_backend(request.param, framework.name, plugins.backends())
+        except ConfigError as error:
+            pytest.skip(str(error))
+        key = (type(self), request.param)
+        if key not in self._played:
+            folder = tmp_path_factory.mktemp(f"ranks-{framework.name}-{request.param}")
+            cast = Cast(trial=trial, framework=framework.name, hooks=hooks, backend=backend.name)
+            alone = Runs(plugins, trial, folder)
+            try:
+                requests = list(_requests(alone, framework))
+                self._played[key] = Played(play(cast, requests, folder), alone, folder)
+            except Exception as error:
+                self._played[key] = error
+        found = self._played[key]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def test_two_ranks_give_the_weight_and_the_losses_of_one(self, ranks: Played, tolerance: float) -> None:
+        """Each trains its share of every batch; gradients and reports are the means over both."""
+        assert ranks["plain"].weight == pytest.approx(_MODEL.weight(8), rel=tolerance)
+        assert ranks["plain"].losses == pytest.approx({n + 1: _MODEL.loss(n) for n in range(8)}, rel=tolerance)
+
+    def test_two_ranks_validate_every_record_once(self, ranks: Played, tolerance: float) -> None:
+        """Though the validation set may have one batch only, and one of the ranks nothing to validate."""
+        validation = ranks["plain"].validations[8]
+        assert validation["val_loss"] == pytest.approx(_MODEL.validation_loss(8), rel=tolerance)
+
+    def test_two_ranks_train_every_record_once_in_an_epoch(self, ranks: Played, tolerance: float) -> None:
+        """In shuffled order; the learning rate is 0, so that the losses of an epoch add up to those of its records."""
+        losses, length = ranks["still"].losses, _MODEL.batches_per_epoch
+        whole = sum(_MODEL.square(batch) for batch in range(length))
+        for first in (1, 1 + length):
+            assert sum(losses[n] for n in range(first, first + length)) == pytest.approx(whole, rel=tolerance)
+
+    def test_two_ranks_end_at_the_same_batch(self, ranks: Played) -> None:
+        """With the same reason, whether they are complete or preempted."""
+        for name, stop, batches in (("plain", Stop.COMPLETED, 8), ("preempted", Stop.PREEMPTED, 5)):
+            assert [(rank[name].stop, rank[name].batches) for rank in ranks.ranks] == [(stop, batches)] * 2
+
+    def test_two_ranks_resume_exactly(self, ranks: Played) -> None:
+        """Within an epoch, with noise and in shuffled order: every rank has its own random numbers again."""
+        whole, second = ranks["noisy"], ranks["resumed"]
+        assert second.losses == {batches: loss for batches, loss in whole.losses.items() if batches > 7}
+        assert second.weight == whole.weight
+
+    def test_two_ranks_that_are_preempted_go_on_exactly(self, ranks: Played) -> None:
+        """What they saved goes on as if nothing had been."""
+        whole, first, second = ranks["noisy"], ranks["preempted"], ranks["gone on"]
+        assert list(first.checkpoints) == [5]
+        assert {**first.losses, **second.losses} == whole.losses
+        assert second.weight == whole.weight
+
+    def test_a_checkpoint_of_two_ranks_is_restored_on_one(self, ranks: Played, tolerance: float) -> None:
+        """Positions count the batches of all ranks, so that it goes on at the same place in the data."""
+        one = ranks.alone(12, checkpoint=ranks["saved"].checkpoints[7], **_SPREAD)
+        assert one.losses == pytest.approx({n + 1: _MODEL.loss(n) for n in range(7, 12)}, rel=tolerance)
+        assert one.weight == pytest.approx(_MODEL.weight(12), rel=tolerance)
+
+    def test_a_checkpoint_of_one_rank_is_restored_on_two(self, ranks: Played, tolerance: float) -> None:
+        """And the other way round."""
+        two = ranks["of one"]
+        assert two.losses == pytest.approx({n + 1: _MODEL.loss(n) for n in range(7, 12)}, rel=tolerance)
+        assert two.weight == pytest.approx(_MODEL.weight(12), rel=tolerance)
+
+    def test_the_chief_alone_reports_and_writes(self, ranks: Played) -> None:
+        """There are the checkpoints that it reported and no others, and no rank leaves a temporary file."""
+        chief, other = ranks.ranks
+        assert [run for run in other.values() if run.events] == []
+        saved = [uuid for run in chief.values() for uuid in run.checkpoints.values()]
+        theirs = {manifest.name for manifest in (ranks.folder / "checkpoints").iterdir()}
+        assert len(saved) == len(set(saved))
+        assert set(saved) <= theirs
+        assert list((ranks.folder / "scratch").iterdir()) == []
+
+    def test_two_ranks_aggregate_gradients(self, ranks: Played, framework: Framework, tolerance: float) -> None:
+        """`optimizations.aggregation_frequency: 2`, as on one rank; gradients that wait are part of the checkpoint."""
+        if "aggregation" not in framework.capabilities:
+            pytest.skip(f"{framework.name} does not name the capability aggregation")
+        losses = {n + 1: _MODEL.loss(n, aggregation=2) for n in range(8)}
+        assert ranks["aggregated"].losses == pytest.approx(losses, rel=tolerance)
+        assert ranks["aggregated"].weight == pytest.approx(_MODEL.weight(8, aggregation=2), rel=tolerance)
+        whole, second = ranks["noisy, aggregated"], ranks["resumed, aggregated"]
+        assert second.losses == {batches: loss for batches, loss in whole.losses.items() if batches > 7}
+        assert second.weight == whole.weight
+
+
+def _requests(alone: Runs, framework: Framework) -> Iterator[Request]:
+    """Yield all runs on two ranks; what they need of one rank is run here."""
+    yield Request(name="plain", length=8, hparams=_SPREAD)
+    yield Request(name="still", length=10, hparams={**_SPREAD, "shuffle": True, "lr": 0.0})
+    yield Request(name="noisy", length=12, save_at=[7], hparams=_NOISY)
+    yield Request(name="resumed", length=12, behind=("noisy", 7), hparams=_NOISY)
+    yield Request(name="preempted", length=12, preempt_at=5, hparams=_NOISY)
+    yield Request(name="gone on", length=12, behind=("preempted", 5), save_at=[7], hparams=_NOISY)
+    yield Request(name="saved", length=7, hparams=_SPREAD)
+    yield Request(name="of one", length=12, checkpoint=alone(7, **_SPREAD).checkpoints[7], hparams=_SPREAD)
+    if "aggregation" in framework.capabilities:
+        yield Request(name="aggregated", length=8, aggregation=2, hparams=_SPREAD)
+        yield Request(name="noisy, aggregated", length=12, save_at=[7], aggregation=2, hparams=_NOISY)
+        resumed = ("noisy, aggregated", 7)
+        yield Request(name="resumed, aggregated", length=12, behind=resumed, aggregation=2, hparams=_NOISY)

@@ -1,0 +1,174 @@
+"""Runs of the one-weight trial, through what det-core offers to everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from det_core.adapter import Adapter, RunInfo
+from det_core.config import parse
+from det_core.distributed import DistributedContext
+from det_core.host import Target
+from det_core.local import LocalHost
+from det_core.loop import Loop, Stop
+from det_core.plugins import Plugins
+from det_core.records import BackendRecord, Framework
+from det_core.run import Keep, run_trial
+from det_core.schedule import Every, Schedule
+from det_core.storage import LocalStorage
+
+EACH_BATCH = Schedule(report=Every(1), policy="none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What one run left behind: why and where it stopped, its reports by position, its checkpoints in order."""
+
+    stop: Stop
+    reports: Mapping[int, Mapping[str, Any]]
+    validations: Mapping[int, Mapping[str, Any]]
+    checkpoints: Mapping[int, str]
+    events: Sequence[tuple[str, int]]
+    batches: int = 0
+
+    @property
+    def losses(self) -> dict[int, float]:
+        return {batches: metrics["loss"] for batches, metrics in self.reports.items()}
+
+    @property
+    def weight(self) -> float:
+        """The weight at the last validation."""
+        weight: float = self.validations[max(self.validations)]["weight"]
+        return weight
+
+
+class KitHost(LocalHost):
+    """A driver in memory that preempts at a report, and raises its target when one is complete."""
+
+    def __init__(self, lengths: Sequence[int | None], preempt_at: int | None = None) -> None:
+        super().__init__(Target(n=lengths[0]), metric="val_loss")
+        self.events: list[tuple[str, int]] = []
+        self._lengths, self._preempt_at = list(lengths), preempt_at
+
+    def report(self, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
+        self.events.append((group, batches))
+        super().report(group, batches, metrics)
+        if batches == self._preempt_at:
+            self.preempted.raised = True
+
+    def validated(self, batches: int, metrics: Mapping[str, Any], length: int | None) -> Target:
+        answer = super().validated(batches, metrics, length)
+        if length is not None and len(self._lengths) > 1:
+            self._lengths.pop(0)
+        return Target(n=self._lengths[0], best=answer.best)
+
+    def checkpointed(self, manifest: Any, storage: str) -> None:
+        self.events.append(("checkpoint", manifest.batches))
+        super().checkpointed(manifest, storage)
+
+
+class Runs:
+    """Runs one trial class, in this process, with checkpoints under `root`.
+
+    Where this is one of several ranks, `distributed` is its way to the others, and `backend` what reduces their gradients.
+    """
+
+    def __init__(
+        self,
+        plugins: Plugins,
+        trial: type,
+        root: Path,
+        *,
+        distributed: DistributedContext | None = None,
+        backend: BackendRecord | None = None,
+    ) -> None:
+        self._distributed, self._backend = distributed or DistributedContext(), backend
+        self.framework = plugins.framework_of(trial)
+        self.storage = LocalStorage(root / "checkpoints")
+        self._plugins, self._trial, self._root = plugins, trial, root
+
+    def __call__(
+        self,
+        *lengths: int | None,
+        schedule: Schedule = EACH_BATCH,
+        checkpoint: str | None = None,
+        preempt_at: int | None = None,
+        seed: int = 1,
+        aggregation: int = 1,
+        framework: Framework | None = None,
+        **hparams: Any,
+    ) -> Run:
+        """Train until the first of `lengths`, on to the next one when that is complete, and so on."""
+        host = KitHost(lengths, preempt_at)
+        info = replace(self.info(seed=seed, aggregation=aggregation, **hparams), checkpoint=checkpoint)
+        stopped_at: list[int] = []
+        stop = run_trial(
+            _watched(framework or self.framework, stopped_at),
+            self._trial,
+            info,
+            host,
+            Keep(storage=self.storage),
+            schedule=lambda adapter: schedule,
+        )
+        return Run(
+            stop=stop,
+            reports={batches: metrics for group, batches, metrics in host.history if group == "training"},
+            validations={batches: metrics for group, batches, metrics in host.history if group == "validation"},
+            checkpoints={manifest.batches: manifest.uuid for manifest, _ in host.checkpoints},
+            events=host.events,
+            batches=stopped_at[-1] if stopped_at else 0,
+        )
+
+    def info(self, *, seed: int = 1, aggregation: int = 1, **hparams: Any) -> RunInfo:
+        """Return what an adapter is told of a run with these hyperparameters."""
+        hparams = {"lr": 0.03, "batches_per_epoch": 5, "global_batch_size": 2, "noise": 0.0, "shuffle": False} | hparams
+        config = {
+            "name": "one weight",
+            "entrypoint": f"{self._trial.__module__}:{self._trial.__qualname__}",
+            "hyperparameters": hparams,
+            "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 10}},
+            "optimizations": {"aggregation_frequency": aggregation},
+        }
+        return RunInfo(
+            config=parse(config, complete=False).config,
+            hparams=hparams,
+            seed=seed,
+            build=self._plugins.build(self.framework.name),
+            distributed=self._distributed,
+            slots=self._distributed.size,
+            backend=self._backend,
+            trial_id=1,
+            tensorboard_dir=self._root / "tensorboard",
+        )
+
+    @contextmanager
+    def adapter(self, **hparams: Any) -> Iterator[Adapter[Any]]:
+        """Give an adapter that has not trained, and close it."""
+        with closing(self.framework.load().create(self._trial, self.info(**hparams))) as adapter:
+            yield adapter
+
+
+def _watched(framework: Framework, stopped_at: list[int]) -> Framework:
+    """Return a framework whose adapter notes how many batches were trained when training ended."""
+
+    def load() -> type[Adapter[Any]]:
+        kind = framework.load()
+
+        class Watched(kind):  # type: ignore[valid-type, misc]
+            def run(self, start: Callable[[], Loop]) -> None:
+                loops: list[Loop] = []
+
+                def begin() -> Loop:
+                    loops.append(start())
+                    return loops[0]
+
+                super().run(begin)
+                stopped_at.append(loops[0].progress.batches)
+
+        Watched.__name__ = kind.__name__
+        return Watched
+
+    return replace(framework, load=load)

@@ -1,0 +1,110 @@
+"""Drives a searcher through a search, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+from det_driver.search import Close, Create, Exit, Ledger, Operation, Searcher, Shutdown, Train
+
+MOST_EVENTS = 20_000
+Event = tuple[Any, ...]
+
+
+class Play:
+    """One search, event by event, in an order drawn from `seed`; every operation is checked against the contract.
+
+    `faults` is how likely a trial ends instead of reporting, `nan` how likely it reports NaN, `early` how likely it
+    also reports before it has trained as long as it was asked.
+    """
+
+    def __init__(
+        self,
+        searcher: Searcher,
+        seed: int = 0,
+        *,
+        faults: float = 0.0,
+        nan: float = 0.0,
+        early: float = 0.0,
+        reasons: tuple[Exit, ...] = tuple(Exit),
+    ) -> None:
+        self.searcher = searcher
+        self.ledger = Ledger(type(searcher).__name__)
+        self.events: list[Event] = []
+        self.answers: list[list[Operation]] = []
+        self.created: list[Create] = []
+        self.trained: dict[int, int] = {}
+        self.over: Shutdown | None = None
+        self._random = Random(seed)
+        self._faults, self._nan, self._early, self._reasons = faults, nan, early, reasons
+        self._due: list[int] = []  # trials that have something to report, or to end
+
+    def finish(self) -> Play:
+        """Go on until the search has shut down; AssertionError where it does not."""
+        while self.step():
+            assert len(self.events) < MOST_EVENTS, f"the search goes on after {MOST_EVENTS} events"
+        assert self.over is not None, f"no trial has anything to do, yet no Shutdown came; open: {self.ledger.open}"
+        return self
+
+    def step(self) -> bool:
+        """Give the next event; False where there is none."""
+        if not self.events:
+            self._give(("start",))
+            return True
+        if not self._due:
+            return False
+        trial = self._due.pop(self._random.randrange(len(self._due)))
+        self._give(self._next_of(trial))
+        return True
+
+    def _next_of(self, trial: int) -> Event:
+        if trial not in self.ledger.open:
+            return ("exited", trial, Exit.COMPLETED)
+        until = self.ledger.open[trial]
+        if self._random.random() < self._faults:
+            return ("exited", trial, self._random.choice(self._reasons))
+        if until is None:
+            return ("exited", trial, Exit.COMPLETED)
+        before = self.trained[trial]
+        if until > before + 1 and self._random.random() < self._early:
+            self._due.append(trial)
+            return ("validated", trial, self._random.randrange(before + 1, until), self._metrics(before + 1))
+        return ("validated", trial, until, self._metrics(until))
+
+    def _metrics(self, length: int) -> Mapping[str, float]:
+        value = float("nan") if self._random.random() < self._nan else self._random.random()
+        metrics: dict[str, float] = {self.searcher.metric or "validation_loss": value}
+        if self.searcher.time_metric is not None:
+            metrics[self.searcher.time_metric] = length
+        return MappingProxyType(metrics)
+
+    def _give(self, event: Event) -> None:
+        self.events.append(event)
+        if event[0] == "validated":
+            self.trained[event[1]] = event[2]
+        if event[0] == "exited":
+            self.ledger.end(event[1])
+        operations = give(self.searcher, event)
+        self.answers.append(operations)
+        self.ledger.note(operations)
+        for operation in operations:
+            self._follow(operation)
+
+    def _follow(self, operation: Operation) -> None:
+        if isinstance(operation, Create):
+            self.created.append(operation)
+            self.trained[operation.trial] = 0
+        elif isinstance(operation, Train | Close):
+            if operation.trial not in self._due:
+                self._due.append(operation.trial)
+        else:
+            self.over = operation
+
+
+def give(searcher: Searcher, event: Event) -> list[Operation]:
+    """Tell a searcher of an event."""
+    name, *arguments = event
+    operations: list[Operation] = getattr(searcher, name)(*arguments)
+    return list(operations)

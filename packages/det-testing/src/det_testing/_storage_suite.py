@@ -1,0 +1,260 @@
+"""What any checkpoint storage must do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from det_core.errors import StorageError
+from det_core.storage import Storage
+
+from ._suite import Suite
+
+FILES = {
+    "manifest.json": b"{}",
+    "metadata.json": b'{"steps_completed": 1}',
+    "empty": b"",
+    "weights.pt": bytes(range(256)) * 8192,
+    "code/model def.py": b"x = 1\n",
+    "code/deep/er/naïve.txt": "é".encode(),
+}
+
+
+class StorageSuite(Suite):
+    """Inherit it, and give a function that opens your storage on an empty place."""
+
+    @pytest.fixture
+    def open_storage(self) -> Callable[[], Storage]:
+        """Return a function that opens the same place each time, as another process would."""
+        raise NotImplementedError("override `open_storage`: return a function that opens one place, empty at first")
+
+    @pytest.fixture
+    def storage(self, open_storage: Callable[[], Storage]) -> Storage:
+        return open_storage()
+
+    def test_a_new_place_is_empty_and_can_be_written(self, storage: Storage) -> None:
+        """`check` leaves no trace."""
+        assert list(storage.list()) == []
+        storage.check()
+        assert list(storage.list()) == []
+
+    def test_what_is_stored_is_restored(self, open_storage: Callable[[], Storage]) -> None:
+        """Every byte and every name, by another opening of the place."""
+        _store(open_storage(), "one")
+        with open_storage().restore("one") as directory:
+            assert _content(directory) == FILES
+
+    def test_files_have_names_and_sizes(self, storage: Storage) -> None:
+        """Names are relative and posix, and the manifest is one of them."""
+        _store(storage, "one")
+        assert storage.files("one") == {name: len(data) for name, data in FILES.items()}
+
+    def test_the_directory_to_fill_is_empty(self, storage: Storage) -> None:
+        """Nothing of another checkpoint, or of the storage's own."""
+        with storage.store("one") as directory:
+            assert list(directory.iterdir()) == []
+            _fill(directory)
+
+    def test_nothing_is_seen_before_the_body_ends(self, open_storage: Callable[[], Storage]) -> None:
+        """A reader never meets half a checkpoint."""
+        with open_storage().store("one") as directory:
+            _fill(directory)
+            _is_absent(open_storage(), "one")
+        assert open_storage().exists("one")
+
+    def test_a_body_that_raises_leaves_nothing(self, open_storage: Callable[[], Storage]) -> None:
+        """The error comes through as it is, and the uuid can be used again."""
+        with pytest.raises(ZeroDivisionError), open_storage().store("one") as directory:  # noqa: PT012
+            _fill(directory)
+            raise ZeroDivisionError
+        _is_absent(open_storage(), "one")
+        _store(open_storage(), "one")
+        assert open_storage().exists("one")
+
+    def test_a_checkpoint_needs_its_manifest(self, storage: Storage) -> None:
+        """It is what marks a checkpoint as whole."""
+        with pytest.raises(StorageError, match=r"one was given no manifest\.json"), storage.store("one") as directory:
+            (directory / "weights.pt").write_bytes(b"w")
+        _is_absent(storage, "one")
+
+    def test_a_uuid_is_written_once(self, storage: Storage) -> None:
+        """The second writer is refused before it writes, and the first one's files stay."""
+        _store(storage, "one")
+        with pytest.raises(StorageError, match="one is already"), storage.store("one"):
+            pytest.fail("the body ran")
+        assert storage.files("one").keys() == FILES.keys()
+
+    @pytest.mark.parametrize("read", ["restore", "download", "files"])
+    def test_an_absent_checkpoint_is_named(self, storage: Storage, tmp_path: Path, read: str) -> None:
+        """Whichever way it is asked for."""
+        assert not storage.exists("gone")
+        with pytest.raises(StorageError, match="no checkpoint gone"):
+            _READS[read](storage, "gone", tmp_path)
+
+    @pytest.mark.parametrize("uuid", ["", ".", "..", ".hidden", "a/b", "../a", "a b", "a\n", "/a", "a*"])
+    def test_a_uuid_that_is_no_name_is_refused(self, storage: Storage, uuid: str) -> None:
+        """Nothing is written, read or deleted outside the place."""
+        for use in (storage.exists, storage.files, storage.delete, storage.begin, storage.url):
+            with pytest.raises(StorageError, match="cannot name a checkpoint"):
+                use(uuid)
+
+    def test_a_selector_is_obeyed(self, storage: Storage, tmp_path: Path) -> None:
+        """`download` brings exactly the selected files, `restore` at least those."""
+        _store(storage, "one")
+        storage.download("one", tmp_path / "new" / "target", lambda name: name.startswith("code/"))
+        assert _content(tmp_path / "new" / "target").keys() == {"code/model def.py", "code/deep/er/naïve.txt"}
+        with storage.restore("one", lambda name: name == "empty") as directory:
+            assert (directory / "empty").read_bytes() == b""
+
+    def test_download_adds_to_a_directory(self, storage: Storage, tmp_path: Path) -> None:
+        """What was there stays."""
+        (tmp_path / "mine").write_text("mine")
+        _store(storage, "one")
+        storage.download("one", tmp_path)
+        assert _content(tmp_path) == FILES | {"mine": b"mine"}
+
+    def test_the_list_is_sorted(self, storage: Storage) -> None:
+        """In whichever order they were written."""
+        for uuid in ("b", "c", "a"):
+            _store(storage, uuid)
+        assert list(storage.list()) == ["a", "b", "c"]
+
+    def test_deleting_takes_the_whole_checkpoint(self, open_storage: Callable[[], Storage]) -> None:
+        """And no other one whose uuid begins alike."""
+        storage = open_storage()
+        _store(storage, "one")
+        _store(storage, "one-more")
+        assert storage.delete("one") == {}
+        _is_absent(open_storage(), "one")
+        assert storage.files("one-more").keys() == FILES.keys()
+
+    def test_deleting_twice_is_no_mistake(self, storage: Storage) -> None:
+        """A collector that was interrupted starts over."""
+        _store(storage, "one")
+        assert storage.delete("one") == {}
+        assert storage.delete("one") == {}
+
+    @pytest.mark.parametrize(
+        ("globs", "left"),
+        [
+            (["weights.pt"], FILES.keys() - {"weights.pt"}),
+            (["*.pt", "empty"], FILES.keys() - {"weights.pt", "empty"}),
+            (["*"], {"code/model def.py", "code/deep/er/naïve.txt"}),
+            (["code/*"], FILES.keys() - {"code/model def.py"}),
+            (["code/**"], FILES.keys() - {"code/model def.py", "code/deep/er/naïve.txt"}),
+            (["**/*.txt"], FILES.keys() - {"code/deep/er/naïve.txt"}),
+            (["code/**/naïve.*"], FILES.keys() - {"code/deep/er/naïve.txt"}),
+            (["code"], FILES.keys()),
+            (["../**"], FILES.keys()),
+            ([], FILES.keys()),
+        ],
+    )
+    def test_deleting_by_globs_returns_what_is_left(self, storage: Storage, globs: list[str], left: set[str]) -> None:
+        """What is left can still be read."""
+        _store(storage, "one")
+        expected = {name: len(FILES[name]) for name in left}
+        assert storage.delete("one", globs) == expected
+        assert storage.files("one") == expected
+        with storage.restore("one") as directory:
+            assert _content(directory) == {name: FILES[name] for name in left}
+
+    def test_several_writers_make_one_checkpoint(self, open_storage: Callable[[], Storage], tmp_path: Path) -> None:
+        """Nothing is seen before the commit, everything after it."""
+        _fill(tmp_path)
+        chief, other = open_storage(), open_storage()
+        chief.begin("one")
+        other.put("one", tmp_path, ["weights.pt", "code/model def.py"])
+        chief.put("one", tmp_path, ["empty", "metadata.json", "code/deep/er/naïve.txt"])
+        _is_absent(open_storage(), "one")
+        chief.put("one", tmp_path, ["manifest.json"])
+        chief.commit("one")
+        with open_storage().restore("one") as directory:
+            assert _content(directory) == FILES
+
+    def test_an_aborted_checkpoint_leaves_nothing(self, open_storage: Callable[[], Storage], tmp_path: Path) -> None:
+        """And can be begun again; what was put before does not come back."""
+        _fill(tmp_path)
+        chief = open_storage()
+        chief.begin("one")
+        open_storage().put("one", tmp_path, ["weights.pt"])
+        chief.abort("one")
+        _is_absent(open_storage(), "one")
+        chief.begin("one")
+        chief.put("one", tmp_path, ["manifest.json"])
+        chief.commit("one")
+        assert chief.files("one").keys() == {"manifest.json"}
+
+    def test_aborting_twice_or_after_the_commit_does_nothing(self, storage: Storage, tmp_path: Path) -> None:
+        """An error handler need not know how far it got."""
+        _fill(tmp_path)
+        storage.abort("one")
+        storage.begin("one")
+        storage.put("one", tmp_path, FILES)
+        storage.commit("one")
+        storage.abort("one")
+        assert storage.files("one").keys() == FILES.keys()
+
+    def test_a_commit_needs_the_manifest(self, storage: Storage, tmp_path: Path) -> None:
+        """As a body does."""
+        _fill(tmp_path)
+        storage.begin("one")
+        storage.put("one", tmp_path, ["weights.pt"])
+        with pytest.raises(StorageError, match=r"one was given no manifest\.json"):
+            storage.commit("one")
+        storage.abort("one")
+        _is_absent(storage, "one")
+
+    @pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "code/../../outside", "", "code//x"])
+    def test_a_name_that_leads_elsewhere_is_refused(self, storage: Storage, tmp_path: Path, name: str) -> None:
+        """Files come from the source and go into the checkpoint."""
+        storage.begin("one")
+        with pytest.raises(StorageError, match="is not a name of a file in a checkpoint"):
+            storage.put("one", tmp_path, [name])
+        storage.abort("one")
+
+    def test_checkpoints_are_written_side_by_side(self, open_storage: Callable[[], Storage]) -> None:
+        """By several trials, each with an opening of its own."""
+        uuids = [f"trial-{n}" for n in range(6)]
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(lambda uuid: _store(open_storage(), uuid), uuids))
+        assert list(open_storage().list()) == uuids
+        for uuid in uuids:
+            with open_storage().restore(uuid) as directory:
+                assert _content(directory) == FILES
+
+    def test_the_url_names_the_checkpoint(self, storage: Storage) -> None:
+        """A person finds it there."""
+        _store(storage, "one")
+        assert storage.url("one").endswith("/one")
+
+
+_READS: dict[str, Callable[[Storage, str, Path], object]] = {
+    "restore": lambda storage, uuid, target: storage.restore(uuid).__enter__(),
+    "download": lambda storage, uuid, target: storage.download(uuid, target),
+    "files": lambda storage, uuid, target: storage.files(uuid),
+}
+
+
+def _fill(directory: Path) -> None:
+    for name, data in FILES.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def _store(storage: Storage, uuid: str) -> None:
+    with storage.store(uuid) as directory:
+        _fill(directory)
+
+
+def _content(directory: Path) -> dict[str, bytes]:
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in found}
+
+
+def _is_absent(storage: Storage, uuid: str) -> None:
+    assert uuid not in storage.list()
+    assert not storage.exists(uuid)

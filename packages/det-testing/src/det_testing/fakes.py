@@ -1,0 +1,262 @@
+"""Three plugins without a framework, one for each style of loop: owned, the framework's with a callback, and in chunks.
+
+They are whole: a trial class for users to derive from, an adapter, hooks (`fake_hooks`). Their numbers are Python's.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from det_core.adapter import Adapter, Metrics, RunInfo
+from det_core.backend import Backend, Ranks
+from det_core.distributed import DistributedContext
+from det_core.loop import Loop, Stop
+
+from ._onevar import OneVar
+
+STATE_FILE = "state.json"
+
+
+@dataclass
+class Weight:
+    """A model of one number, with the gradients gathered for it and an optimizer's learning rate."""
+
+    value: float = 0.0
+    gradients: list[float] = field(default_factory=list)
+
+
+class Scalar:
+    """A number that is still on a device: it is fetched by `item`."""
+
+    def __init__(self, value: float) -> None:
+        self._value = value
+
+    def item(self) -> float:
+        return self._value
+
+
+class FakeTrial(ABC):
+    """What a user of a fake framework writes."""
+
+    def __init__(self, run: RunInfo) -> None:
+        self.run = run
+
+    @abstractmethod
+    def build_model(self) -> Weight: ...
+
+    @abstractmethod
+    def build_data(self) -> OneVar: ...
+
+
+class OwnedTrial(FakeTrial):
+    """A trial of the framework whose loop the plugin owns."""
+
+
+class CallbackTrial(FakeTrial):
+    """A trial of the framework that owns its loop."""
+
+
+class ChunkedTrial(FakeTrial):
+    """A trial of the framework that runs several batches at once."""
+
+
+F = TypeVar("F", bound=FakeTrial)
+
+
+class Together(Backend):
+    """The collectives of the fakes, which are those that core's own connections have."""
+
+    def __init__(self, control: DistributedContext | None = None) -> None:
+        self._control = control or DistributedContext()
+        self.ranks = Ranks(**{field.name: getattr(self._control, field.name) for field in fields(Ranks)})
+
+    @classmethod
+    def join(cls, control: DistributedContext) -> Together:
+        return cls(control)
+
+    def init(self) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        pass
+
+    def barrier(self) -> None:
+        self._control.barrier()
+
+    def allgather(self, value: Any) -> list[Any]:
+        return self._control.allgather(value)
+
+    def broadcast(self, value: Any) -> Any:
+        return self._control.broadcast(value)
+
+    def mean(self, value: float) -> float:
+        """Return the mean over the ranks."""
+        return value if self.ranks.size == 1 else sum(self.allgather(value)) / self.ranks.size
+
+
+class Training:
+    """One trial's training as a framework would do it: a batch at a time, from random numbers of its own on each rank."""
+
+    def __init__(self, trial: FakeTrial) -> None:
+        run, config = trial.run, trial.run.config
+        self.together: Together = run.backend.load().join(run.distributed) if run.backend else Together()  # type: ignore[assignment]
+        self.together.init()
+        rank = self.together.ranks.rank
+        self.random = random.Random(f"{run.seed}/{rank}" if rank else run.seed)
+        self.seed = run.seed
+        self.model: Weight = run.build.model(trial, trial.build_model)
+        self.data: OneVar = run.build.data_loader(trial, trial.build_data, "training")
+        self.aggregation = config.optimizations.aggregation_frequency if config else 1
+
+    def batch(self, number: int) -> dict[str, Scalar]:
+        """Train the batch with that number, counted from the trial's start."""
+        records = self._mine(self.data.records(self._record(number)))
+        noise = 1 + self.data.noise * self.random.uniform(-1, 1) if self.data.noise else 1.0
+        differences = [(noise - self.model.value) * x for x in records]
+        slopes = [-2 * x * difference for x, difference in zip(records, differences, strict=True)]
+        self.model.gradients.append(sum(slopes) / len(records))
+        if len(self.model.gradients) == self.aggregation:
+            gradient = self.together.mean(sum(self.model.gradients) / self.aggregation)
+            self.model.value -= self.data.lr * gradient
+            self.model.gradients.clear()
+        return {"loss": Scalar(sum(difference**2 for difference in differences) / len(records))}
+
+    def validate(self) -> Metrics:
+        error = 1 - self.model.value
+        return {"val_loss": Scalar((error**2 + (2 * error) ** 2) / 2), "weight": Scalar(self.model.value)}
+
+    def _mine(self, records: list[float]) -> list[float]:
+        """Return this rank's share of a batch."""
+        ranks = self.together.ranks
+        share = len(records) // ranks.size
+        return records[ranks.rank * share : (ranks.rank + 1) * share]
+
+    def _record(self, number: int) -> int:
+        if not self.data.shuffle:
+            return number
+        epoch, batch = divmod(number, self.data.batches_per_epoch)
+        order = list(range(self.data.batches_per_epoch))
+        random.Random(f"{self.seed}/{epoch}").shuffle(order)
+        return order[batch]
+
+
+class FakeAdapter(Adapter[F], ABC):
+    """All of a fake adapter but its loop."""
+
+    framework_version = "1.0"
+
+    def __init__(self, trial: F) -> None:
+        self.trial = trial
+        self.training = Training(trial)
+
+    @classmethod
+    def create(cls, trial: type[F], run: RunInfo) -> FakeAdapter[F]:
+        return cls(trial(run))
+
+    def validate(self) -> Metrics:
+        return self.training.validate()
+
+    def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
+        mine, together = super().numbers(rows), self.training.together
+        return [{name: together.mean(value) for name, value in row.items()} for row in mine]
+
+    def save(self, path: Path) -> None:
+        version, numbers, gauss = self.training.random.getstate()
+        model = self.training.model
+        of_ranks = self.training.together.allgather([[version, list(numbers), gauss], model.gradients])
+        (path / STATE_FILE).write_text(json.dumps({"weight": model.value, "ranks": of_ranks}))
+
+    def load(self, path: Path) -> None:
+        state = json.loads((path / STATE_FILE).read_text())
+        self.training.model.value = state["weight"]
+        of_ranks, rank = state["ranks"], self.training.together.ranks.rank
+        if rank < len(of_ranks):  # of fewer ranks: a new one begins its own numbers
+            (version, numbers, gauss), self.training.model.gradients = of_ranks[rank]
+            self.training.random.setstate((version, tuple(numbers), gauss))
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return self.training.data.batches_per_epoch
+
+    @property
+    def global_batch_size(self) -> int:
+        return self.training.data.global_batch_size
+
+
+class OwnedAdapter(FakeAdapter[OwnedTrial]):
+    """The plugin writes the `for`."""
+
+    def train(self, loop: Loop) -> None:
+        for number in loop.batches(self._numbers(loop.done)):
+            loop.step(self.training.batch(number))
+
+    def _numbers(self, done: int) -> Iterator[int]:
+        while True:
+            yield done
+            done += 1
+
+
+class CallbackAdapter(FakeAdapter[CallbackTrial]):
+    """The framework writes the `for`, by epochs, and calls back after each batch."""
+
+    def train(self, loop: Loop) -> None:
+        framework = _Framework(self.training)
+        framework.fit(loop.done, on_batch_end=lambda logs: framework.stop(bool(loop.step(logs))))
+
+
+class _Framework:
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._stop = False
+
+    def stop(self, stop: bool) -> None:
+        self._stop = stop
+
+    def fit(self, done: int, on_batch_end: Callable[[Metrics], None]) -> None:
+        length = self._training.data.batches_per_epoch
+        epoch, batch = divmod(done, length)
+        while not self._stop:
+            while batch < length and not self._stop:
+                on_batch_end(self._training.batch(epoch * length + batch))
+                batch += 1
+            epoch, batch = epoch + 1, 0
+
+
+class ChunkedAdapter(FakeAdapter[ChunkedTrial]):
+    """The framework runs as many batches at once as it may, and gives the mean of their metrics."""
+
+    def train(self, loop: Loop) -> None:
+        stop, done = Stop.NO, loop.done
+        while not stop:
+            chunk = loop.remaining
+            losses = [self.training.batch(number)["loss"].item() for number in range(done, done + chunk)]
+            done += chunk
+            stop = loop.step({"loss": Scalar(sum(losses) / chunk)}, batches=chunk)
+
+
+class OneVarTrial(FakeTrial):
+    """The kit's one-weight model, for any of the fakes."""
+
+    def build_model(self) -> Weight:
+        return Weight()
+
+    def build_data(self) -> OneVar:
+        return OneVar.of(self.run.hparams)
+
+
+class OwnedOneVar(OneVarTrial, OwnedTrial):
+    """The one-weight model for the loop that the plugin owns."""
+
+
+class CallbackOneVar(OneVarTrial, CallbackTrial):
+    """The one-weight model for the loop that the framework owns."""
+
+
+class ChunkedOneVar(OneVarTrial, ChunkedTrial):
+    """The one-weight model for the loop in chunks."""

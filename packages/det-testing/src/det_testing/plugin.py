@@ -1,0 +1,119 @@
+"""The pytest plugin of the kit: says what conformance was shown, and that nothing was left out.
+
+Name it in a `conftest.py`: `pytest_plugins = ["det_testing.plugin"]`. It is not loaded by itself, so that
+nothing of det is imported before coverage measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ._suite import Suite, kit_tests
+
+_INFO = "det_conformance"
+_NARROWING = ("keyword", "markexpr", "deselect", "lf", "stepwise", "collectonly")
+
+
+@dataclass
+class _Tally:
+    """What became of the tests of one subclass of a suite."""
+
+    label: str
+    defined: list[str]
+    outcomes: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[str]:
+        return [test for test in self.defined if test not in self.outcomes]
+
+    def line(self) -> str:
+        counts = dict.fromkeys(("passed", "xfailed", "skipped", "failed"), 0)
+        for outcomes in self.outcomes.values():
+            counts[_worst(outcomes)] += 1
+        parts = [
+            f"{len(self.outcomes)} tests",
+            f"{counts['passed']} passed",
+            f"{counts['xfailed']} expected failure{'' if counts['xfailed'] == 1 else 's'}",
+            f"{counts['skipped']} skipped",
+        ]
+        if counts["failed"]:
+            parts.append(f"{counts['failed']} failed")
+        if self.missing:
+            parts.append(f"not run: {', '.join(self.missing)}")
+        return f"det conformance {self.label}: {', '.join(parts)}"
+
+
+class _Conformance:
+    """Counts the kit's tests, each once whatever its parameters.
+
+    A report brings its suite with it, so that those from xdist's workers count too.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._narrowed = any(getattr(config.option, name, None) for name in _NARROWING) or any(
+            "::" in argument for argument in config.args
+        )
+        self._is_worker = hasattr(config, "workerinput")
+        self._tallies: dict[str, _Tally] = {}
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        if info := _info(item):
+            self._tally(info)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if info := _info(item):
+            setattr(report, _INFO, info)
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        info = getattr(report, _INFO, None)
+        if info is not None and (report.when == "call" or report.outcome != "passed"):
+            self._tally(info).outcomes.setdefault(info["test"], set()).add(_outcome(report))
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        complete = not (self._narrowed or self._is_worker or session.shouldstop or session.shouldfail)
+        if complete and session.exitstatus == pytest.ExitCode.OK and any(t.missing for t in self._tallies.values()):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for _, tally in sorted(self._tallies.items()):
+            if tally.outcomes or not self._narrowed:
+                bad = tally.missing and not self._narrowed
+                terminalreporter.write_line(tally.line(), red=bool(bad))
+
+    def _tally(self, info: dict[str, Any]) -> _Tally:
+        return self._tallies.setdefault(info["suite"], _Tally(info["label"], info["defined"]))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Conformance(config), "det-conformance")
+
+
+def _info(item: pytest.Item) -> dict[str, Any] | None:
+    """Return where a test of the kit belongs, in what survives a way between processes."""
+    suite = getattr(item, "cls", None)
+    if not (isinstance(item, pytest.Function) and isinstance(suite, type) and issubclass(suite, Suite)):
+        return None
+    defined = list(kit_tests(suite))
+    if item.originalname not in defined:
+        return None
+    return {
+        "suite": f"{suite.__module__}:{suite.__qualname__}",
+        "label": suite.label or suite.__name__.removeprefix("Test").lower(),
+        "test": item.originalname,
+        "defined": defined,
+    }
+
+
+def _outcome(report: pytest.TestReport) -> str:
+    return "xfailed" if hasattr(report, "wasxfail") and report.outcome == "skipped" else report.outcome
+
+
+def _worst(outcomes: set[str]) -> str:
+    return next(outcome for outcome in ("failed", "xfailed", "passed", "skipped") if outcome in outcomes)

@@ -1,0 +1,244 @@
+"""Several hosts: network namespaces of this machine, each with its own address, joined by a bridge of two ends."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from det_core import DetError
+from det_core.launch._hosts import address_of_this, addresses, agent_argv, is_here, parse_hosts, ranks_on
+from det_core.launch._network import interface_towards
+
+
+def test_ranks_fill_one_host_after_the_other_and_know_where_they_stand(launch, hosts):
+    script = """
+        import os
+        ns = os.stat("/proc/self/ns/net").st_ino
+        print(*(os.environ[f"DET_{n}"] for n in ("RANK", "LOCAL_RANK", "CROSS_RANK", "SIZE", "CHIEF_IP")), ns, flush=True)
+    """
+    said = [line.split()[1:] for line in sorted(launch(script, *hosts.options(2, 1)).stdout.splitlines())]
+    chief = hosts.names[0]
+    assert [line[:5] for line in said] == [
+        ["0", "0", "0", "3", chief],
+        ["1", "1", "0", "3", chief],
+        ["2", "0", "1", "3", chief],
+    ]
+    assert said[0][5] == said[1][5] != said[2][5]
+
+
+def test_torch_meets_across_hosts_without_being_told_of_interfaces(launch, hosts):
+    pytest.importorskip("torch")
+    script = """
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        value = torch.tensor([dist.get_rank() + 1.0])
+        dist.all_reduce(value)
+        print("sum", value.item())
+        dist.destroy_process_group()
+    """
+    done = launch(script, *hosts.options(2, 1), "--start-timeout", "90")
+    assert [f"[rank={n}] sum 6.0" in done.stdout for n in range(3)] == [True] * 3
+
+
+def test_horovod_meets_across_hosts_whose_names_lead_to_them(det, hosts):
+    """Horovod 0.28.1 takes the interface that it is given for all ranks together, but for process sets the host's own name."""
+    pytest.importorskip("horovod.torch")
+    hosts.agent += " unshare --uts sh -c 'hostname {host}; exec \"$@\"' agent"
+    script = (
+        "import horovod.torch as hvd, torch; hvd.init(); print('sum', hvd.allreduce(torch.ones(1), op=hvd.Sum).item())"
+    )
+    command = det.argv(["launch", "horovod", *hosts.options(2, 1), "--", sys.executable, "-c", script])
+    first = [word.replace("{host}", hosts.names[0]) for word in shlex.split(hosts.agent)]
+    process = subprocess.Popen(
+        [*first, *command], cwd=det.cwd, env=det.env(None), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    det.started.append(process)
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, output
+    assert [f"[rank={n}] sum 3.0" in output for n in range(3)] == [True] * 3
+
+
+def test_cores_own_context_meets_across_hosts(launch, hosts):
+    script = """
+        from det_core import DistributedContext
+        with DistributedContext.from_socket() as context:
+            everybody = context.allgather((context.rank, context.cross_rank))
+            print(everybody, context.allgather_local(context.rank), flush=True)
+    """
+    done = launch(script, *hosts.options(2, 1), name="socket")
+    everybody = [(0, 0), (1, 0), (2, 1)]
+    assert sorted(done.stdout.splitlines()) == [
+        f"[rank=0] {everybody} [0, 1]",
+        f"[rank=1] {everybody} [0, 1]",
+        f"[rank=2] {everybody} [2]",
+    ]
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_rank_that_dies_on_one_host_ends_those_of_the_other(launch, hosts, note, ranks, all_gone, victim):
+    process = launch.start(note + "time.sleep(100)", *hosts.options(2, 1))
+    pids = ranks(3)
+    began = time.monotonic()
+    os.kill(pids[victim], signal.SIGKILL)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert f"rank {victim} was ended by SIGKILL first" in output
+    all_gone(pids)
+    assert time.monotonic() - began < 10
+
+
+def test_ranks_of_every_host_end_with_the_launcher(launch, hosts, note, ranks, all_gone):
+    process = launch.start(note + "time.sleep(100)", *hosts.options(1, 1))
+    pids = ranks(2)
+    process.kill()
+    process.wait()
+    assert all_gone(pids) < 5
+
+
+def test_a_link_that_breaks_ends_all(launch, hosts, note, ranks, all_gone, wait_until):
+    """An agent such as ssh is killed: its host's process sees its input end, the launcher its output."""
+    hosts.agent = "sh -c 'ip netns exec {host} \"$@\"; exit 3' agent"
+    process = launch.start(note + "time.sleep(100)", *hosts.options(1, 1))
+    pids = ranks(2)
+    starter = int(Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(starter, signal.SIGKILL)
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 2
+    assert f"det: the process on the host {hosts.names[1]!r} ended with status 3, and its ranks with it" in output
+    all_gone(pids)
+
+
+def test_variables_arrive_on_other_hosts_and_on_no_command_line(launch, hosts, monkeypatch):
+    monkeypatch.setenv("MY_SECRET", "hunter-two")
+    monkeypatch.setenv("HOME", "/home/of/the/launcher")
+    script = """
+        import os, pathlib
+        lines = b"".join(p.read_bytes() for p in pathlib.Path("/proc").glob("[0-9]*/cmdline") if int(p.parent.name) != os.getpid())
+        secret = os.environ["MY_SECRET"]
+        print(secret, secret.encode() in lines, flush=True)
+    """
+    assert launch(script, *hosts.options(1, 1)).stdout.count("hunter-two False") == 2
+
+
+def test_code_that_is_not_on_a_host_is_a_sentence(launch, hosts):
+    """The agent here changes the root of what it runs to a place without the code."""
+    hosts.agent = (
+        f"ip netns exec {{host}} unshare --mount sh -c 'umount -l {launch.det.cwd} 2>/dev/null; exec \"$@\"' agent"
+    )
+    hidden = launch.det.cwd
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(hidden)], check=True, timeout=20)
+    try:
+        (hidden / "sub").mkdir()
+        launch.det.cwd = hidden / "sub"
+        done = launch("pass", *hosts.options(1, 1), status=2)
+    finally:
+        launch.det.cwd = hidden
+        subprocess.run(["umount", "-l", str(hidden)], check=True, timeout=20)
+    assert done.stderr == (
+        f"det: there is no directory {hidden / 'sub'} on {os.uname().nodename}; the code must be there on every host\n"
+    )
+
+
+def test_ports_are_those_that_were_asked_for(launch, hosts):
+    done = launch(
+        "import os; print(os.environ['TF_CONFIG'])", *hosts.options(1, 2), "--port", "29400", name="tensorflow"
+    )
+    a, b = hosts.names
+    assert f'"worker": ["{a}:29400", "{b}:29400", "{b}:29401"]' in done.stdout
+
+
+SCRIPT = """
+import os
+from det_core import DistributedContext, core
+
+with DistributedContext.from_socket() as ranks, core.init(distributed=ranks) as context:
+    print("rank", ranks.rank, "on", ranks.cross_rank, "in", os.stat("/proc/self/ns/net").st_ino, flush=True)
+    if ranks.rank == 0:
+        context.train.report_validation_metrics(1, {"error": 0.5})
+    ranks.barrier()
+"""
+
+
+def test_a_script_under_det_run_starts_its_ranks_on_the_hosts_of_its_configuration(det, hosts):
+    one, two = hosts.names
+    det.cwd.joinpath("train.py").write_text(SCRIPT)
+    det.cwd.joinpath("const.yaml").write_text(
+        "entrypoint: python3 -m det_core.launch.socket python3 train.py\n"
+        "resources: {slots_per_trial: 3}\n"
+        f"distributed: {{hosts: ['{one}:2', '{two}']}}\n"
+        "max_restarts: 0\n"
+        "searcher: {name: single, metric: error}\n"
+    )
+    process = subprocess.Popen(
+        ["ip", "netns", "exec", one, *det.argv(["run", "const.yaml"])],
+        cwd=det.cwd,
+        env=det.env({"DET_AGENT": hosts.agent}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    det.started.append(process)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    lines = [line.partition("] rank ")[2].split() for line in det("logs", "1").stdout.splitlines() if "] rank " in line]
+    assert sorted(words[:3] for words in lines) == [["0", "on", "0"], ["1", "on", "0"], ["2", "on", "1"]]
+    assert len({words[-1] for words in lines}) == 2
+
+
+# Without namespaces
+
+
+def test_the_hosts_of_a_command_line():
+    hosts = parse_hosts("localhost:2, node-7.example.invalid:3,[fe80::1]:1")
+    assert [(host.name, host.slots, host.here) for host in hosts] == [
+        ("localhost", 2, True),
+        ("node-7.example.invalid", 3, False),
+        ("fe80::1", 1, False),
+    ]
+    assert [(r.rank, r.local_rank, r.local_size, r.cross_rank) for r in ranks_on(hosts)][1:4] == [
+        (1, 1, 2, 0),
+        (2, 0, 3, 1),
+        (3, 1, 3, 1),
+    ]
+
+
+def test_this_machine_is_known_by_its_names_and_addresses():
+    assert is_here("127.0.0.1")
+    assert is_here(os.uname().nodename)
+    assert not is_here("192.0.2.1")
+
+
+def test_the_chief_can_be_given_an_address_that_the_others_reach():
+    hosts = parse_hosts("localhost:1,192.0.2.7:1")
+    with pytest.raises(DetError, match="give --chief-ip"):
+        addresses(hosts, None)
+    named = addresses(hosts, "192.0.2.6")
+    assert named == ["192.0.2.6", "192.0.2.7"]
+    assert address_of_this(hosts, named) == "192.0.2.6"
+    with pytest.raises(DetError, match="give its name or address in --hosts"):
+        addresses(parse_hosts("192.0.2.7:1,localhost:1"), None)
+
+
+def test_words_for_ssh_are_quoted_as_it_hands_them_to_a_shell(monkeypatch):
+    [host] = parse_hosts("node:1")
+    monkeypatch.setattr(sys, "executable", "/my env/bin/python")
+    assert agent_argv(host, "ssh -o BatchMode=yes {host}")[:5] == [
+        "ssh",
+        "-o",
+        "BatchMode=yes",
+        "node",
+        "'/my env/bin/python'",
+    ]
+    assert agent_argv(host, "srun -w {host}")[:4] == ["srun", "-w", "node", "/my env/bin/python"]
+
+
+def test_the_interface_towards_an_address_is_found():
+    assert interface_towards("127.0.0.1") == "lo"
+    assert interface_towards("no.such.host.invalid") is None

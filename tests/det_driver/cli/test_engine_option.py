@@ -1,0 +1,67 @@
+"""Runs are executed where the command line says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.distributions import lay_out, on_path
+
+HOOKS = """
+from det_core import EngineRecord, hookimpl
+from det_driver.engines.local import LocalEngine
+
+
+class Loud(LocalEngine):
+    def start(self, spec):
+        print("started by a stranger", flush=True)
+        super().start(spec)
+
+
+@hookimpl
+def det_engines():
+    yield EngineRecord(name="loud", load=lambda: Loud)
+"""
+CONFIG = """
+name: script
+entrypoint: python3 train.py
+searcher: {name: single, metric: error}
+"""
+SCRIPT = """
+from det_core import core
+with core.init() as context:
+    context.train.report_validation_metrics(1, {"error": 0.5})
+"""
+
+
+@pytest.fixture
+def stranger(det, tmp_path: Path) -> dict[str, str]:
+    (det.cwd / "const.yaml").write_text(CONFIG)
+    (det.cwd / "train.py").write_text(SCRIPT)
+    return on_path(
+        lay_out(tmp_path / "site", "det-loud", entry_points={"loud": "det_loud"}, modules={"det_loud": HOOKS})
+    )
+
+
+def test_a_strangers_engine_executes_the_runs(det, stranger) -> None:
+    said = det("run", "const.yaml", "--engine", "loud", env=stranger).stdout
+    assert "started by a stranger" in said
+    assert "experiment 1 is completed" in said
+
+
+def test_in_the_background_too(det, stranger, wait_until) -> None:
+    det("run", "const.yaml", "--engine", "loud", "--detach", env=stranger)
+    log = next(det.home.rglob("driver.log"))
+    wait_until(lambda: "experiment 1 is completed" in log.read_text(), "the end of the experiment", 60)
+    assert "started by a stranger" in log.read_text()
+
+
+def test_an_engine_that_does_not_exist_is_answered_with_those_that_do(det, stranger) -> None:
+    said = det("run", "const.yaml", "--engine", "moon", env=stranger, status=2).stderr
+    assert said == "det: no plugin registers the engine 'moon'; installed: in-process, local, loud\n"
+    assert det.json("list") == []
+
+
+def test_two_engines_at_once_are_refused(det, stranger) -> None:
+    said = det("resume", "1", "--engine", "loud", "--in-process", env=stranger, status=2).stderr
+    assert "--engine and --in-process contradict each other; choose one" in said

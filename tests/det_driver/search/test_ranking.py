@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from det_driver.search import _ranking
+from det_driver.search._ranking import Ranking
+
+LOSSES = st.lists(st.integers(0, 20).map(float), max_size=80)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_chunks() -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_ranking, "_CHUNK", 4)
+        patch.setattr(_ranking, "_GROUP", 3)
+        yield
+
+
+@pytest.mark.parametrize(("behind_ties", "bisect"), [(False, bisect_left), (True, bisect_right)])
+@given(losses=LOSSES, removed=st.sets(st.integers(0, 80)))
+def test_it_is_a_sorted_list(behind_ties: bool, bisect, losses: list[float], removed: set[int]) -> None:
+    ranking, plain = Ranking(), []
+    for trial, loss in enumerate(losses):
+        rank = bisect([entry[0] for entry in plain], loss)
+        plain.insert(rank, (loss, trial))
+        assert ranking.insert(loss, trial, behind_ties=behind_ties) == rank
+    for loss, trial in [entry for entry in plain if entry[1] in removed]:
+        plain.remove((loss, trial))
+        ranking.remove(loss, trial)
+    assert len(ranking) == len(plain)
+    assert [ranking.at(rank) for rank in range(len(plain))] == [trial for _, trial in plain]
+    restored = Ranking()
+    restored.insert(1.0, 1, behind_ties=True)
+    restored.restore(json.loads(json.dumps(ranking.state())))
+    assert restored.state() == ranking.state() == {"losses": [e[0] for e in plain], "trials": [e[1] for e in plain]}
+    assert restored.insert(10.0, 99, behind_ties=behind_ties) == bisect([e[0] for e in plain], 10.0)
+
+
+def test_what_is_not_there_is_an_error() -> None:
+    ranking = Ranking()
+    ranking.insert(1.0, 1, behind_ties=True)
+    with pytest.raises(KeyError):
+        ranking.remove(1.0, 2)
+    with pytest.raises(IndexError):
+        ranking.at(1)

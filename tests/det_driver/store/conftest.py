@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from det_driver.store import Experiment, Run, Store, Trial
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "home") as store:
+        yield store
+
+
+@pytest.fixture
+def experiment(store: Store) -> Experiment:
+    return store.experiments.create(name="digits", config="{}", metric="loss")
+
+
+@pytest.fixture
+def trial(store: Store, experiment: Experiment) -> Trial:
+    return store.trials.create(experiment.id, 0, {"lr": 0.1}, seed=7)
+
+
+@pytest.fixture
+def run(store: Store, trial: Trial) -> Run:
+    return store.runs.begin(trial.id)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a Python script in a process of its own, with arguments; it is ended with the test."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", script, *map(str, arguments)]
+        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,86 @@
+"""A driver may die at any instant; what it left must be whole."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from det_driver.store import Store
+
+WRITE = """
+import json, sys
+from pathlib import Path
+from det_driver.store import Store
+with Store(Path(sys.argv[1])) as store:
+    if not store.experiments.list():
+        store.experiments.create(name="x", config="{}", metric="loss")
+    with store.lock(1):
+        print("ready", flush=True)
+        n = len(store.trials.list(1))
+        while True:
+            with store.transaction():
+                assert store.journal.append(1, json.dumps({"create": n})) == n + 1
+                trial = store.trials.create(1, n, {"n": n}, seed=n)
+                run = store.runs.begin(trial.id)
+                for batches in (10, 20):
+                    store.metrics.report(trial.id, run.id, "validation", batches, {"loss": float(n)})
+                store.checkpoints.record(f"u{n}", trial.id, run.id, 20, storage="{}", size=1)
+            n += 1
+"""
+
+
+def check(home: Path) -> int:
+    """Assert that the store is sound and every transaction whole; returns how many there are."""
+    with closing(sqlite3.connect(home / "det.db")) as raw:
+        assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
+    with Store.reader(home) as store:
+        events = [event.seq for event in store.journal.read(1)]
+        trials = store.trials.list(1)
+        assert events == [*range(1, len(trials) + 1)]
+        assert [trial.request for trial in trials] == [*range(len(trials))]
+        assert all((trial.runs, trial.latest_metric, trial.batches) == (1, trial.request, 20) for trial in trials)
+        assert [found.batches for found in store.metrics.read(experiment_id=1)] == [10, 20] * len(trials)
+        assert len(store.checkpoints.list(experiment_id=1)) == len(trials)
+        return len(trials)
+
+
+def test_a_writer_killed_at_any_moment_leaves_whole_transactions(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    dice = random.Random(0)
+    before = 0
+    for _ in range(8):
+        writer = start(WRITE, tmp_path)
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n", "the lock of the killed writer must be free"
+        time.sleep(dice.random() * 0.15)
+        writer.kill()
+        writer.wait()
+        after = check(tmp_path)
+        assert after >= before
+        before = after
+    assert before > 0
+
+
+@pytest.mark.parametrize("round", range(3))
+def test_a_writer_killed_while_it_makes_the_store_leaves_one_that_opens(
+    round: int, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    writer = start(WRITE, tmp_path)
+    while not (tmp_path / "det.db").exists():
+        assert writer.poll() is None
+    time.sleep(round * 0.002)
+    writer.kill()
+    writer.wait()
+
+    with Store(tmp_path) as store:
+        store.experiments.create(name="next", config="{}")
+    check(tmp_path)

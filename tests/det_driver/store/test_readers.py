@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from det_core.errors import StoreError
+from det_driver.store import Experiment, Store, Trial
+
+WRITE = """
+import sys, time
+from pathlib import Path
+from det_driver.store import Store
+with Store(Path(sys.argv[1])) as store:
+    print("ready", flush=True)
+    n = 0
+    worst = 0.0
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        began = time.monotonic()
+        with store.transaction():
+            store.journal.append(1, "{}")
+            store.trials.update(1, batches=(n := n + 1))
+        worst = max(worst, time.monotonic() - began)
+    print(n, worst, flush=True)
+"""
+
+
+def test_readers_see_whole_transactions_and_hold_nobody_up(
+    store: Store, trial: Trial, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    writer = start(WRITE, store.home)
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "ready\n"
+    reads, last = 0, 0
+    with Store.reader(store.home) as reader:
+        while writer.poll() is None and reads < 100_000:
+            with reader.transaction():
+                batches = reader.trials.get(trial.id).batches
+                newest = [event.seq for event in reader.journal.read(trial.experiment_id, after=max(batches - 1, 0))]
+            assert newest == ([batches] if batches else [])
+            assert batches >= last
+            reads, last = reads + 1, batches
+    written, worst = writer.communicate()[0].split()
+
+    assert reads > 10
+    assert int(written) > 100
+    assert float(worst) < 5, "a writer that waits for a reader waits for the busy timeout of 30 s"
+
+
+def test_a_writer_goes_on_while_a_reader_keeps_its_snapshot(store: Store, trial: Trial) -> None:
+    with Store.reader(store.home) as reader, reader.transaction():
+        reader.trials.get(trial.id)
+        began = time.monotonic()
+        for batches in range(50):
+            store.trials.update(trial.id, batches=batches)
+
+        assert time.monotonic() - began < 5
+        assert reader.trials.get(trial.id) == trial
+
+
+def test_a_history_is_streamed_while_its_reader_writes(store: Store, experiment: Experiment, trial: Trial) -> None:
+    """A half-read cursor would keep a stale snapshot, in which SQLite refuses to write."""
+    run = store.runs.begin(trial.id)
+    for batches in range(3):
+        store.metrics.report(trial.id, run.id, "training", batches, {"loss": 1.0})
+        store.journal.append(experiment.id, "{}")
+
+    with Store(store.home) as other:
+        for stream in (store.metrics.read(trial_id=trial.id), store.journal.read(experiment.id)):
+            next(stream)  # type: ignore[call-overload]
+            other.trials.update(trial.id, restarts=1)
+            store.trials.update(trial.id, restarts=2)
+            assert len([*stream]) == 2
+
+
+def test_reading_where_there_is_no_store_makes_none(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=rf"^no store in {tmp_path}; det run makes one$"):
+        Store.reader(tmp_path)
+
+    assert [*tmp_path.iterdir()] == []

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from det_core.errors import StoreError
+from det_driver.store import Experiment, Store, Trial, _database
+
+
+def test_a_transaction_is_seen_by_others_when_it_ends_and_not_before(store: Store, experiment: Experiment) -> None:
+    with Store.reader(store.home) as reader:
+        with store.transaction() as tx:
+            tx.journal.append(experiment.id, "{}")
+            tx.trials.create(experiment.id, 0, {}, seed=0)
+            assert [*reader.journal.read(experiment.id)] == reader.trials.list(experiment.id) == []
+
+        assert len([*reader.journal.read(experiment.id)]) == len(reader.trials.list(experiment.id)) == 1
+
+
+def test_an_error_undoes_the_whole_transaction(store: Store, experiment: Experiment) -> None:
+    def create_and_be_interrupted() -> None:
+        with store.transaction():
+            store.trials.create(experiment.id, 0, {}, seed=0)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        create_and_be_interrupted()
+
+    assert store.trials.list(experiment.id) == []
+    store.trials.create(experiment.id, 0, {}, seed=0)
+
+
+def test_an_inner_transaction_that_fails_undoes_only_itself(store: Store, trial: Trial) -> None:
+    def update_and_fail() -> None:
+        with store.transaction():
+            store.trials.update(trial.id, restarts=2, progress=0.5)
+            raise ZeroDivisionError
+
+    with store.transaction():
+        store.trials.update(trial.id, restarts=1)
+        with pytest.raises(ZeroDivisionError):
+            update_and_fail()
+
+    found = store.trials.get(trial.id)
+    assert (found.restarts, found.progress) == (1, 0.0)
+
+
+def test_a_reader_sees_one_instant_inside_a_transaction(store: Store, trial: Trial) -> None:
+    with Store.reader(store.home) as reader:
+        with reader.transaction():
+            before = reader.trials.get(trial.id)
+            store.trials.update(trial.id, restarts=9)
+            assert reader.trials.get(trial.id) == before
+
+        assert reader.trials.get(trial.id).restarts == 9
+
+
+def test_a_reader_writes_nothing(store: Store, trial: Trial) -> None:
+    with (
+        Store.reader(store.home) as reader,
+        pytest.raises(StoreError, match=r"was opened for reading only; open a Store to change it$"),
+    ):
+        reader.trials.update(trial.id, restarts=9)
+
+
+def test_a_forked_child_is_told_to_open_its_own_store(store: Store) -> None:
+    """A connection in two processes corrupts the file."""
+    child = os.fork()
+    if child == 0:
+        try:
+            store.experiments.list()
+        except StoreError as error:
+            os._exit(0 if "was opened by process" in str(error) else 2)
+        os._exit(1)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_another_thread_is_told_that_the_store_is_not_its_own(store: Store) -> None:
+    said: list[str] = []
+
+    def use() -> None:
+        try:
+            store.experiments.list()
+        except StoreError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert "can only be used in that same thread" in said[0]
+
+
+def test_a_transaction_that_sqlite_has_undone_takes_nothing_more(store: Store, trial: Trial) -> None:
+    """A full disk can do that; what follows would otherwise be written alone."""
+
+    def go_on_regardless() -> None:
+        with store.transaction():
+            store._database.run("ROLLBACK")
+            store.trials.update(trial.id, restarts=1)
+
+    with pytest.raises(StoreError, match=r"an error has undone this transaction; nothing of it was written$"):
+        go_on_regardless()
+
+    assert store.trials.get(trial.id) == trial
+    store.trials.update(trial.id, restarts=2)
+
+
+def test_a_writer_that_waits_too_long_says_why(store: Store, trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_database, "BUSY_SECONDS", 0.05)
+
+    with (
+        Store(store.home) as other,
+        store.transaction(),
+        pytest.raises(StoreError, match=r"has been locked by another process for 30 s; try again later$"),
+    ):
+        other.trials.update(trial.id, restarts=1)
+
+
+def test_closing_twice_is_harmless(store: Store) -> None:
+    store.close()
+    store.close()

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from det_core.errors import StoreError
+from det_driver.store import Experiment, Store, Trial, TrialState
+
+
+def test_a_trial_comes_back_as_it_was_created(store: Store, experiment: Experiment) -> None:
+    hparams = {"lr": 1e-3, "layers": [64, 10], "nested": {"opt": "sgd"}, "big": 2**70, "none": None}
+
+    made = store.trials.create(experiment.id, 5, hparams, seed=2**31 - 1, source_checkpoint="u")
+
+    assert store.trials.get(made.id) == made
+    assert (made.request, made.hparams, made.seed, made.source_checkpoint) == (5, hparams, 2**31 - 1, "u")
+    assert (made.state, made.batches, made.restarts, made.runs) == (TrialState.QUEUED, 0, 0, 0)
+
+
+def test_a_missing_trial_or_experiment_is_named(store: Store) -> None:
+    with pytest.raises(StoreError, match=r"^no trial 3; det show EXPERIMENT lists an experiment's trials$"):
+        store.trials.get(3)
+    with pytest.raises(StoreError, match=r"^no trial 3;"):
+        store.trials.update(3, restarts=1)
+    with pytest.raises(StoreError, match=r"^no experiment 9; create it before its trials$"):
+        store.trials.create(9, 0, {}, seed=0)
+
+
+def test_a_request_has_one_trial_in_an_experiment(store: Store, trial: Trial) -> None:
+    with pytest.raises(StoreError, match=r"^experiment 1 has a trial 0 of its searcher already$"):
+        store.trials.create(trial.experiment_id, trial.request, {}, seed=0)
+
+    other = store.experiments.create(name="other", config="{}")
+    assert store.trials.create(other.id, trial.request, {}, seed=0).id != trial.id
+
+
+def test_an_update_changes_what_it_names(store: Store, trial: Trial) -> None:
+    store.trials.update(trial.id, state=TrialState.ERROR, restarts=2, exit_reason="out of memory", ended=5.0)
+
+    found = store.trials.get(trial.id)
+
+    assert (found.state, found.restarts, found.exit_reason, found.ended) == (TrialState.ERROR, 2, "out of memory", 5.0)
+    assert found.hparams == trial.hparams
+
+
+def test_a_reason_that_is_no_utf8_is_kept_legibly(store: Store, trial: Trial) -> None:
+    store.trials.update(trial.id, exit_reason="no file b\udcff.pt")
+
+    assert store.trials.get(trial.id).exit_reason == "no file b\\udcff.pt"
+
+
+def test_listing_is_in_order_of_creation_or_by_metric(store: Store, experiment: Experiment) -> None:
+    for request, value in enumerate([0.5, None, 0.25]):
+        trial = store.trials.create(experiment.id, request, {}, seed=0)
+        if value is not None:
+            store.metrics.report(trial.id, store.runs.begin(trial.id).id, "validation", 1, {"loss": value})
+    store.trials.update(2, state=TrialState.RUNNING)
+
+    assert [trial.id for trial in store.trials.list(experiment.id)] == [1, 2, 3]
+    assert [trial.id for trial in store.trials.list(experiment.id, best_first=True)] == [3, 1, 2]
+    assert [trial.id for trial in store.trials.list(experiment.id, best_first=True, limit=1)] == [3]
+    assert [trial.id for trial in store.trials.list(experiment.id, states=[TrialState.RUNNING])] == [2]
+
+
+def test_ended_states_are_those_that_never_run_again() -> None:
+    assert {str(state) for state in TrialState if state.ended} == {"COMPLETED", "ERROR", "CANCELED", "INVALID_HP"}
+
+
+def test_metadata_is_kept_by_key_and_none_takes_a_key_away(store: Store, trial: Trial) -> None:
+    store.trials.set_metadata(trial.id, {"note": "good", "tags": ["a", 1]})
+    store.trials.set_metadata(trial.id, {"note": None, "rank": {"of": 3}})
+
+    assert store.trials.get_metadata(trial.id) == {"rank": {"of": 3}, "tags": ["a", 1]}
+    with pytest.raises(StoreError, match=r"^no trial 9;"):
+        store.trials.set_metadata(9, {"a": 1})
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(hparams=st.dictionaries(st.text(), json_values, max_size=4))
+def test_any_json_comes_back_equal(store: Store, hparams: dict[str, object]) -> None:
+    experiment = store.experiments.create(name="x", config="{}")
+
+    assert store.trials.create(experiment.id, 0, hparams, seed=0).hparams == hparams
+
+
+def test_the_checkpoints_that_trials_start_from_are_known(store):
+    experiment = store.experiments.create(name="e", config="{}")
+    store.trials.create(experiment.id, 0, {}, 1)
+    store.trials.create(experiment.id, 1, {}, 1, source_checkpoint="abc")
+    assert store.trials.sources() == {"abc"}
