@@ -9,7 +9,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from det_horovod.launcher import Horovod
+from det_horovod.launch import Horovod
 
 from det_core import DetError, DistributedContext, Ranks
 from det_core.launch import Layout, Place
@@ -120,7 +120,7 @@ def test_an_address_of_ipv6_is_refused_for_horovod(horovod):
 
 
 def test_a_horovod_that_is_not_there_is_a_sentence(monkeypatch):
-    monkeypatch.setattr("det_horovod.launcher.find_spec", lambda name: None)
+    monkeypatch.setattr("det_horovod.launch.find_spec", lambda name: None)
     with (
         pytest.raises(DetError, match="Horovod is not installed; run: det horovod install"),
         Horovod().meeting(on_hosts(2)),

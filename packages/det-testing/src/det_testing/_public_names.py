@@ -1,4 +1,4 @@
-"""Whether a package keeps to what det-core promises to keep."""
+"""Whether a package keeps to what det-core and det-driver promise to keep."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-CORE = "det_core"
+HOUSES = ("det_core", "det_driver")
 
 
 def private_imports(module: str) -> list[str]:
-    """Return each import of a private name of det-core in the package that a module is of, as `file:line: name`.
+    """Return each import of a private name of det-core or det-driver in the package that a module is of, as `file:line: name`.
 
     A module that is of no package, but in a folder beside others, stands for itself.
     """
     package = module.partition(".")[0]
-    if package == CORE:
+    if package in HOUSES:
         return []
     found = importlib.util.find_spec(package)
     of_a_package = found is not None and found.origin is not None
@@ -24,7 +24,7 @@ def private_imports(module: str) -> list[str]:
         f"{file.name}:{line}: {name}"
         for file in _files(package if of_a_package else module)
         for line, name in _imported(ast.parse(file.read_text(encoding="utf-8")))
-        if name.split(".")[0] == CORE and any(_is_private(part) for part in name.split("."))
+        if name.split(".")[0] in HOUSES and any(_is_private(part) for part in name.split("."))
     ]
 
 
