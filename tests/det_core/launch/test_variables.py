@@ -9,13 +9,13 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
-from det_horovod.launch import Horovod
 
 from det_core import DetError, DistributedContext, Ranks
 from det_core.launch import Layout, Place
 from det_core.launch.socket import Socket
 from det_core.launch.tensorflow import TensorFlow
 from det_core.launch.torch_distributed import Torch
+from det_horovod.launch import Horovod
 
 ONE = Layout(places=[Place(ranks=Ranks(), host="127.0.0.1", port=2000)], here="127.0.0.1", start_timeout=7)
 

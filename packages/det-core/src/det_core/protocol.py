@@ -1,11 +1,14 @@
 """What a worker and its driver say to each other, over one authenticated connection.
 
-A worker asks (an answer follows) or tells (none does); the driver answers, and may ask for a preemption at any time.
-Messages are msgpack, which carries NaN and infinities, one to a frame.
+A worker says Hello, the driver Welcome, and both compare what they speak. Then a worker asks (an answer follows) or tells
+(none does); the driver answers, and may ask for a preemption at any time. Messages are msgpack, which carries NaN and
+infinities, one to a frame.
 """
 
 from __future__ import annotations
 
+import os
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -13,13 +16,24 @@ import msgspec
 from .checkpoint import Manifest
 from .host import Outcome, Target
 
+PROTOCOL = 1  # to be raised with any change of these messages; Hello and Welcome stay, as they carry it
+
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
-    """The first words: which run this is, and which of its ranks."""
+    """The first words: which run this is, which of its ranks, and what the worker speaks."""
 
     run_id: int
     rank: int
     pid: int
+    protocol: int
+    version: str
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """The driver's answer to Hello: what it speaks."""
+
+    protocol: int
+    version: str
 
 
 class AskTarget(msgspec.Struct, frozen=True, tag="target"):
@@ -125,3 +139,24 @@ _replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 encode = _encoder.encode
 decode_word = _words.decode
 decode_reply = _replies.decode
+decode_welcome = msgspec.msgpack.Decoder(Welcome).decode
+
+
+def hello(run_id: int, rank: int) -> Hello:
+    """Return the first words of this process as a worker."""
+    return Hello(run_id, rank, os.getpid(), PROTOCOL, version("det-core"))
+
+
+def welcome() -> Welcome:
+    """Return the answer of this process as a driver."""
+    return Welcome(PROTOCOL, version("det-core"))
+
+
+def refusal(worker: Hello, driver: Welcome) -> str | None:
+    """Say why a worker and a driver cannot talk, naming the versions of both; None where they can."""
+    if worker.protocol == driver.protocol:
+        return None
+    return (
+        f"the worker has det-core {worker.version} (protocol {worker.protocol}), but its driver det-core {driver.version} "
+        f"(protocol {driver.protocol}); install the same version of det-core for both"
+    )

@@ -83,10 +83,7 @@ class RemoteHost(TrialHost):
     def meet(self, address: tuple[str, int] | None = None, timeout: float | None = None) -> tuple[str, int]:
         """Tell where the ranks of the run meet, as their chief, or wait to be told; TimeoutError after `timeout` seconds."""
         meeting = self._ask(Meet(address), timeout).address
-        if meeting is None:
-            raise DetError(
-                "the driver gave no address to meet at; driver and worker are of different versions of det-core"
-            )
+        assert meeting is not None
         return meeting
 
     def chose(self, backend: str) -> None:
@@ -102,8 +99,7 @@ class RemoteHost(TrialHost):
         self._listener.join(timeout=5)
 
     def _aimed(self, answer: Answer) -> Target:
-        if answer.target is None:
-            raise DetError("the driver gave no target; driver and worker are of different versions of det-core")
+        assert answer.target is not None
         return answer.target
 
     def _ask(self, question: Question, timeout: float | None = None) -> Answer:

@@ -24,13 +24,14 @@ from .checkpoint import Manifest
 from .distributed import DistributedContext
 from .entrypoint import load_trial
 from .environ import WorkerEnv
+from .errors import DetError
 from .extensions import extensions_of
 from .failure import explained
 from .host import HostLost, Outcome
 from .interrupts import preempted_by
 from .loop import Stop
 from .plugins import Plugins
-from .protocol import Hello, encode
+from .protocol import decode_welcome, encode, hello, refusal
 from .remote import RemoteHost
 from .run import Keep, run_trial
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .storage import Storage
 
 GRACE_SECONDS = 30.0
+_CONNECT_SECONDS = 60.0
 EXIT = {Outcome.MISTAKE: 2, Outcome.BLOCKED: 2, Outcome.ERROR: 1, Outcome.PEER_LOST: 1}
 FAILURES = {*EXIT, Outcome.INVALID_HP}
 OUTCOMES = {
@@ -64,7 +66,12 @@ def work(env: WorkerEnv, entrypoint: str, code_dir: Path, *, alone: bool = True,
     `alone` says that standard error is the run's own and not the driver's, which has last words of its own. `plugins` are
     those that are installed, where they have been found already.
     """
-    host = connect(env)
+    try:
+        host = connect(env)
+    except DetError as error:  # the driver knows it as well
+        if alone:
+            sys.stderr.write(f"det: {error}\n")
+        return EXIT[Outcome.MISTAKE]
     try:
         with preempted_by(host.preempted, signal.SIGTERM):
             outcome, message, trace = _attempt(env, entrypoint, code_dir, host, plugins)
@@ -82,9 +89,16 @@ def work(env: WorkerEnv, entrypoint: str, code_dir: Path, *, alone: bool = True,
 
 
 def connect(env: WorkerEnv, on_lost_seconds: float = GRACE_SECONDS) -> RemoteHost:
-    """Connect to the driver; when it is lost, the process ends after a grace, come what may."""
-    connection = wire.connect(env.driver, env.key, timeout=60)
-    connection.send(encode(Hello(run_id=env.run_id, rank=env.ranks.rank, pid=os.getpid())))
+    """Connect to the driver; when it is lost, the process ends after a grace, come what may.
+
+    Raises DetError, which names the versions of both, where the driver speaks another protocol.
+    """
+    connection = wire.connect(env.driver, env.key, timeout=_CONNECT_SECONDS)
+    greeting = hello(env.run_id, env.ranks.rank)
+    connection.send(encode(greeting))
+    if refused := refusal(greeting, decode_welcome(connection.recv(timeout=_CONNECT_SECONDS))):
+        connection.close()
+        raise DetError(refused)
     return RemoteHost(connection, on_lost=lambda: _end_after(on_lost_seconds))
 
 

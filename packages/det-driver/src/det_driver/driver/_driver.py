@@ -18,9 +18,22 @@ import msgspec
 
 from det_core import wire
 from det_core.errors import DetError
+from det_core.host import Outcome
 from det_core.launch import hosts_of
 from det_core.plugins import Plugins
-from det_core.protocol import Answer, Hello, Meet, Preempt, Word, decode_word, encode
+from det_core.protocol import (
+    Answer,
+    Finished,
+    Hello,
+    Meet,
+    Preempt,
+    Welcome,
+    Word,
+    decode_word,
+    encode,
+    refusal,
+    welcome,
+)
 
 from ..engines import Engine
 from ..search import Exit
@@ -242,6 +255,13 @@ class Driver:
             hello = decode_word(connection.recv(timeout=30))
             if not isinstance(hello, Hello):
                 return
+            ours = welcome()
+            if refused := refusal(hello, ours):
+                self._inbox.put(lambda: self._refused(hello, refused))
+                _send(connection, ours)
+                connection.close()
+                return
+            _send(connection, ours)
             self._inbox.put(lambda: self._connected(hello, connection))
             while True:
                 word = decode_word(connection.recv())
@@ -257,6 +277,12 @@ class Driver:
         live.active.connections.append(connection)
         if live.active.preempting:
             _send(connection, Preempt("the run is to end"))
+
+    def _refused(self, hello: Hello, reason: str) -> None:
+        """Take it as the last word of a worker that it speaks another protocol; it ends of itself."""
+        live = self._by_run.get(hello.run_id)
+        if live is not None and live.active is not None:
+            live.active.finished(hello.rank, Finished(Outcome.MISTAKE, reason))
 
     def _hear(self, hello: Hello, connection: wire.Connection, word: Word) -> None:
         live = self._by_run.get(hello.run_id)
@@ -335,7 +361,7 @@ def _meet(active: Active, connection: wire.Connection, address: tuple[str, int] 
         active.waiting.clear()
 
 
-def _send(connection: wire.Connection, reply: Answer | Preempt) -> None:
+def _send(connection: wire.Connection, reply: Answer | Preempt | Welcome) -> None:
     try:
         connection.send(encode(reply))
     except (wire.ConnectionLost, TimeoutError, OSError):
