@@ -14,7 +14,7 @@ from det_core import Plugins
 from det_core.config import from_json
 from det_driver.driver import _events as events
 from det_driver.driver._search import Search
-from det_driver.store import Store, Trial
+from det_driver.store import Store, TrialRow
 
 # What becomes of a trial is a hyperparameter, so that searchers meet every end.
 MODEL = """
@@ -61,13 +61,13 @@ hyperparameters:
 class Outcome:
     """One experiment as the store has it."""
 
-    trials: list[Trial]
+    trials: list[TrialRow]
     events: list[events.Event]
     search: Search
     metrics: dict[int, list[tuple[str, int, float | None]]]
 
     @property
-    def by_request(self) -> dict[int, Trial]:
+    def by_request(self) -> dict[int, TrialRow]:
         return {trial.request: trial for trial in self.trials}
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from det_driver.store import Experiment, Run, Store, Trial
+from det_driver.store import ExperimentRow, Run, Store, TrialRow
 
 
 @pytest.fixture
@@ -17,17 +17,17 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def experiment(store: Store) -> Experiment:
+def experiment(store: Store) -> ExperimentRow:
     return store.experiments.create(name="digits", config="{}", metric="loss")
 
 
 @pytest.fixture
-def trial(store: Store, experiment: Experiment) -> Trial:
+def trial(store: Store, experiment: ExperimentRow) -> TrialRow:
     return store.trials.create(experiment.id, 0, {"lr": 0.1}, seed=7)
 
 
 @pytest.fixture
-def run(store: Store, trial: Trial) -> Run:
+def run(store: Store, trial: TrialRow) -> Run:
     return store.runs.begin(trial.id)
 
 

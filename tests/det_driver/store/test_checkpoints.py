@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from det_core.errors import StoreError
-from det_driver.store import Checkpoint, CheckpointState, Run, Store, Trial
+from det_driver.store import CheckpointRow, CheckpointState, Run, Store, TrialRow
 
 
-def record(store: Store, run: Run, uuid: str, batches: int) -> Checkpoint:
+def record(store: Store, run: Run, uuid: str, batches: int) -> CheckpointRow:
     return store.checkpoints.record(uuid, run.trial_id, run.id, batches, storage='{"type":"directory"}', size=10)
 
 
@@ -31,7 +31,7 @@ def test_a_checkpoint_shows_the_live_validation_of_its_position(store: Store, ru
     assert (found.validation, found.metric) == ({"loss": 0.25, "accuracy": 0.95}, 0.25)
 
 
-def test_the_newest_whole_checkpoint_is_the_trials_latest(store: Store, trial: Trial, run: Run) -> None:
+def test_the_newest_whole_checkpoint_is_the_trials_latest(store: Store, trial: TrialRow, run: Run) -> None:
     for uuid, batches in [("u1", 30), ("u2", 60), ("u3", 90)]:
         record(store, run, uuid, batches)
     assert store.trials.get(trial.id).latest_checkpoint == "u3"
@@ -51,7 +51,7 @@ def test_the_newest_whole_checkpoint_is_the_trials_latest(store: Store, trial: T
     ]
 
 
-def test_listing_is_by_trial_or_experiment_and_state(store: Store, trial: Trial, run: Run) -> None:
+def test_listing_is_by_trial_or_experiment_and_state(store: Store, trial: TrialRow, run: Run) -> None:
     record(store, run, "u1", 30)
     other = store.trials.create(trial.experiment_id, 1, {}, seed=0)
     record(store, store.runs.begin(other.id), "u0", 10)

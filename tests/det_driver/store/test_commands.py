@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from det_core.errors import StoreError
-from det_driver.store import Experiment, Store
+from det_driver.store import ExperimentRow, Store
 
 
-def test_commands_are_taken_once_and_in_order(store: Store, experiment: Experiment) -> None:
+def test_commands_are_taken_once_and_in_order(store: Store, experiment: ExperimentRow) -> None:
     with Store(store.home) as other:
         for number in range(12):
             other.commands.send(experiment.id, "pause", {"number": number})
@@ -17,7 +17,7 @@ def test_commands_are_taken_once_and_in_order(store: Store, experiment: Experime
     assert store.commands.take(experiment.id) == []
 
 
-def test_a_command_whose_effect_is_undone_is_still_there(store: Store, experiment: Experiment) -> None:
+def test_a_command_whose_effect_is_undone_is_still_there(store: Store, experiment: ExperimentRow) -> None:
     store.commands.send(experiment.id, "cancel")
 
     def take_and_fail() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from det_core.errors import ExperimentBusy, StoreError
-from det_driver.store import Experiment, ExperimentState, Store, TrialState
+from det_driver.store import ExperimentRow, ExperimentState, Store, TrialState
 
 
 def test_an_experiment_comes_back_as_it_was_created(store: Store) -> None:
@@ -25,7 +25,7 @@ def test_an_experiment_comes_back_as_it_was_created(store: Store) -> None:
     assert made.started is None
 
 
-def test_creating_makes_an_empty_directory(store: Store, experiment: Experiment) -> None:
+def test_creating_makes_an_empty_directory(store: Store, experiment: ExperimentRow) -> None:
     directory = store.experiment_dir(experiment.id)
 
     assert directory == store.home / "experiments" / "1"
@@ -44,7 +44,7 @@ def test_a_missing_experiment_is_named_with_the_home(store: Store) -> None:
         pass
 
 
-def test_an_update_changes_what_it_names_and_nothing_else(store: Store, experiment: Experiment) -> None:
+def test_an_update_changes_what_it_names_and_nothing_else(store: Store, experiment: ExperimentRow) -> None:
     store.experiments.update(experiment.id, state=ExperimentState.PAUSED, progress=0.5, pid=7, boot="b", labels=["z"])
 
     found = store.experiments.get(experiment.id)
@@ -54,7 +54,7 @@ def test_an_update_changes_what_it_names_and_nothing_else(store: Store, experime
     assert (found.name, found.created) == (experiment.name, experiment.created)
 
 
-def test_an_update_of_a_made_up_column_is_refused(store: Store, experiment: Experiment) -> None:
+def test_an_update_of_a_made_up_column_is_refused(store: Store, experiment: ExperimentRow) -> None:
     with pytest.raises(TypeError, match=r"cannot change .'colour'.; give some of"):
         store.experiments.update(experiment.id, colour="red")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"cannot change nothing"):
@@ -97,7 +97,7 @@ def test_summaries_count_trials_by_state_and_name_the_best(store: Store) -> None
     assert (found[3].trials, found[3].best_metric, found[3].best_trial) == ({}, None, None)
 
 
-def test_deleting_leaves_no_trace_and_its_id_is_not_used_again(store: Store, experiment: Experiment) -> None:
+def test_deleting_leaves_no_trace_and_its_id_is_not_used_again(store: Store, experiment: ExperimentRow) -> None:
     trial = store.trials.create(experiment.id, 0, {}, seed=0)
     run = store.runs.begin(trial.id)
     store.metrics.report(trial.id, run.id, "training", 1, {"loss": 1.0})
@@ -113,7 +113,7 @@ def test_deleting_leaves_no_trace_and_its_id_is_not_used_again(store: Store, exp
     assert store.experiments.create(name="next", config="{}").id == experiment.id + 1
 
 
-def test_an_experiment_that_a_driver_holds_is_not_deleted(store: Store, experiment: Experiment) -> None:
+def test_an_experiment_that_a_driver_holds_is_not_deleted(store: Store, experiment: ExperimentRow) -> None:
     with store.lock(experiment.id), pytest.raises(ExperimentBusy):
         store.experiments.delete(experiment.id)
 

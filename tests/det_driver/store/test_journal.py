@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from det_core.errors import StoreError
-from det_driver.store import Experiment, Store
+from det_driver.store import ExperimentRow, Store
 from det_driver.store._journal import PAGE
 
 
-def test_events_are_numbered_from_one_in_each_experiment(store: Store, experiment: Experiment) -> None:
+def test_events_are_numbered_from_one_in_each_experiment(store: Store, experiment: ExperimentRow) -> None:
     other = store.experiments.create(name="other", config="{}")
 
     assert [store.journal.append(experiment.id, event) for event in ('{"a": 1}', b'{"b":"\xc3\xbc"}')] == [1, 2]
@@ -19,7 +19,7 @@ def test_events_are_numbered_from_one_in_each_experiment(store: Store, experimen
     assert [event.seq for event in store.journal.read(experiment.id, after=1)] == [2]
 
 
-def test_a_journal_of_several_pages_is_read_whole(store: Store, experiment: Experiment) -> None:
+def test_a_journal_of_several_pages_is_read_whole(store: Store, experiment: ExperimentRow) -> None:
     with store.transaction():
         for _ in range(2 * PAGE):
             store.journal.append(experiment.id, "{}")
@@ -27,7 +27,7 @@ def test_a_journal_of_several_pages_is_read_whole(store: Store, experiment: Expe
     assert [event.seq for event in store.journal.read(experiment.id)] == [*range(1, 2 * PAGE + 1)]
 
 
-def test_an_undone_event_leaves_no_gap(store: Store, experiment: Experiment) -> None:
+def test_an_undone_event_leaves_no_gap(store: Store, experiment: ExperimentRow) -> None:
     def append_and_fail() -> None:
         with store.transaction():
             assert store.journal.append(experiment.id, "2") == 2

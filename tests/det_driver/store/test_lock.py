@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from det_core.errors import ExperimentBusy, StoreError
-from det_driver.store import Experiment, Store
+from det_driver.store import ExperimentRow, Store
 
 HOLD = """
 import subprocess, sys
@@ -22,7 +22,7 @@ with Store(Path(sys.argv[1])) as store, store.lock(int(sys.argv[2])):
 
 
 def test_the_lock_names_the_process_that_holds_it(
-    store: Store, experiment: Experiment, start: Callable[..., subprocess.Popen[str]]
+    store: Store, experiment: ExperimentRow, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     holder = start(HOLD, store.home, experiment.id)
     assert holder.stdout is not None
@@ -46,7 +46,7 @@ def test_the_lock_names_the_process_that_holds_it(
         os.kill(child, signal.SIGKILL)
 
 
-def test_a_forked_child_does_not_keep_the_lock_alive(store: Store, experiment: Experiment) -> None:
+def test_a_forked_child_does_not_keep_the_lock_alive(store: Store, experiment: ExperimentRow) -> None:
     """A fork server is such a child."""
     reading, writing = os.pipe()
     with store.lock(experiment.id):
@@ -64,13 +64,13 @@ def test_a_forked_child_does_not_keep_the_lock_alive(store: Store, experiment: E
         os.waitpid(child, 0)
 
 
-def test_the_lock_can_be_taken_again_after_it_is_left(store: Store, experiment: Experiment) -> None:
+def test_the_lock_can_be_taken_again_after_it_is_left(store: Store, experiment: ExperimentRow) -> None:
     for _ in range(2):
         with store.lock(experiment.id):
             assert (store.experiment_dir(experiment.id) / "lock").read_text() == str(os.getpid())
 
 
-def test_a_lock_that_cannot_be_made_is_named(store: Store, experiment: Experiment) -> None:
+def test_a_lock_that_cannot_be_made_is_named(store: Store, experiment: ExperimentRow) -> None:
     store.experiment_dir(experiment.id).rmdir()
 
     with (

@@ -7,15 +7,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from det_core.errors import StoreError
-from det_driver.store import Experiment, Run, Store, Trial
+from det_driver.store import ExperimentRow, Run, Store, TrialRow
 from det_driver.store._metrics import PAGE
 
 
-def positions(store: Store, trial: Trial, *, archived: bool = False) -> list[int]:
+def positions(store: Store, trial: TrialRow, *, archived: bool = False) -> list[int]:
     return [metric.batches for metric in store.metrics.read(trial_id=trial.id, archived=archived)]
 
 
-def test_metrics_come_back_by_position_whatever_order_they_came_in(store: Store, trial: Trial, run: Run) -> None:
+def test_metrics_come_back_by_position_whatever_order_they_came_in(store: Store, trial: TrialRow, run: Run) -> None:
     store.metrics.report(trial.id, run.id, "validation", 20, {"loss": 0.5}, at=3.0)
     store.metrics.report(trial.id, run.id, "training", 20, {"loss": 0.6}, at=2.0)
     store.metrics.report(trial.id, run.id, "training", 10, {"loss": 0.7, "lr": [1, 2]}, at=1.0)
@@ -28,7 +28,7 @@ def test_metrics_come_back_by_position_whatever_order_they_came_in(store: Store,
     assert [each.batches for each in store.metrics.read(trial_id=trial.id, group="validation")] == [20]
 
 
-def test_metrics_that_are_not_finite_come_back_as_they_are(store: Store, trial: Trial, run: Run) -> None:
+def test_metrics_that_are_not_finite_come_back_as_they_are(store: Store, trial: TrialRow, run: Run) -> None:
     store.metrics.report(trial.id, run.id, "validation", 1, {"loss": math.nan, "up": math.inf, "down": -math.inf})
 
     (found,) = store.metrics.read(trial_id=trial.id)
@@ -38,7 +38,7 @@ def test_metrics_that_are_not_finite_come_back_as_they_are(store: Store, trial: 
     assert store.trials.get(trial.id).best_metric is None
 
 
-def test_an_experiments_metrics_come_trial_by_trial(store: Store, experiment: Experiment) -> None:
+def test_an_experiments_metrics_come_trial_by_trial(store: Store, experiment: ExperimentRow) -> None:
     for request in range(3):
         trial = store.trials.create(experiment.id, request, {}, seed=0)
         store.metrics.report(trial.id, store.runs.begin(trial.id).id, "training", 9 - request, {"loss": 0.0})
@@ -48,7 +48,7 @@ def test_an_experiments_metrics_come_trial_by_trial(store: Store, experiment: Ex
     assert [(each.trial_id, each.batches) for each in found] == [(1, 9), (2, 8), (3, 7)]
 
 
-def test_a_history_of_several_pages_has_no_gap_and_no_repeat(store: Store, trial: Trial, run: Run) -> None:
+def test_a_history_of_several_pages_has_no_gap_and_no_repeat(store: Store, trial: TrialRow, run: Run) -> None:
     count = PAGE + PAGE // 2
     with store.transaction():
         for batches in range(count):
@@ -59,7 +59,7 @@ def test_a_history_of_several_pages_has_no_gap_and_no_repeat(store: Store, trial
     assert positions(store, trial) == sorted([*range(count), *range(1, count, 2)])
 
 
-def test_the_trial_knows_its_best_and_its_latest_validation(store: Store, trial: Trial, run: Run) -> None:
+def test_the_trial_knows_its_best_and_its_latest_validation(store: Store, trial: TrialRow, run: Run) -> None:
     for batches, loss in [(10, 0.5), (20, 0.25), (30, 0.75)]:
         store.metrics.report(trial.id, run.id, "training", batches, {"loss": 0.0})
         store.metrics.report(trial.id, run.id, "validation", batches, {"loss": loss})
@@ -69,7 +69,7 @@ def test_the_trial_knows_its_best_and_its_latest_validation(store: Store, trial:
     assert (found.best_metric, found.best_batches, found.latest_metric, found.batches) == (0.25, 20, 0.75, 30)
 
 
-def test_a_run_that_begins_earlier_archives_what_it_will_do_again(store: Store, trial: Trial, run: Run) -> None:
+def test_a_run_that_begins_earlier_archives_what_it_will_do_again(store: Store, trial: TrialRow, run: Run) -> None:
     for batches, loss in [(10, 0.5), (20, 0.25)]:
         store.metrics.report(trial.id, run.id, "validation", batches, {"loss": loss})
 
@@ -81,7 +81,7 @@ def test_a_run_that_begins_earlier_archives_what_it_will_do_again(store: Store, 
     assert (found.best_metric, found.best_batches, found.latest_metric, found.batches) == (0.5, 10, 0.5, 10)
 
 
-def test_a_second_report_of_one_position_replaces_the_first(store: Store, trial: Trial, run: Run) -> None:
+def test_a_second_report_of_one_position_replaces_the_first(store: Store, trial: TrialRow, run: Run) -> None:
     store.metrics.report(trial.id, run.id, "validation", 10, {"loss": 0.25})
     store.metrics.report(trial.id, run.id, "validation", 10, {"loss": 0.5})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from det_core.errors import StoreError
-from det_driver.store import Experiment, Store, Trial
+from det_driver.store import ExperimentRow, Store, TrialRow
 
 WRITE = """
 import sys, time
@@ -30,7 +30,7 @@ with Store(Path(sys.argv[1])) as store:
 
 
 def test_readers_see_whole_transactions_and_hold_nobody_up(
-    store: Store, trial: Trial, start: Callable[..., subprocess.Popen[str]]
+    store: Store, trial: TrialRow, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     writer = start(WRITE, store.home)
     assert writer.stdout is not None
@@ -51,7 +51,7 @@ def test_readers_see_whole_transactions_and_hold_nobody_up(
     assert float(worst) < 5, "a writer that waits for a reader waits for the busy timeout of 30 s"
 
 
-def test_a_writer_goes_on_while_a_reader_keeps_its_snapshot(store: Store, trial: Trial) -> None:
+def test_a_writer_goes_on_while_a_reader_keeps_its_snapshot(store: Store, trial: TrialRow) -> None:
     with Store.reader(store.home) as reader, reader.transaction():
         reader.trials.get(trial.id)
         began = time.monotonic()
@@ -62,7 +62,9 @@ def test_a_writer_goes_on_while_a_reader_keeps_its_snapshot(store: Store, trial:
         assert reader.trials.get(trial.id) == trial
 
 
-def test_a_history_is_streamed_while_its_reader_writes(store: Store, experiment: Experiment, trial: Trial) -> None:
+def test_a_history_is_streamed_while_its_reader_writes(
+    store: Store, experiment: ExperimentRow, trial: TrialRow
+) -> None:
     """A half-read cursor would keep a stale snapshot, in which SQLite refuses to write."""
     run = store.runs.begin(trial.id)
     for batches in range(3):

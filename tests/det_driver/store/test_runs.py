@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from det_core.errors import StoreError
-from det_driver.store import Run, Store, Trial
+from det_driver.store import Run, Store, TrialRow
 
 
-def test_runs_are_numbered_from_one_and_counted(store: Store, trial: Trial) -> None:
+def test_runs_are_numbered_from_one_and_counted(store: Store, trial: TrialRow) -> None:
     first = store.runs.begin(trial.id)
     store.runs.end(first.id, "ERROR")
     second = store.runs.begin(trial.id, from_batches=40)
@@ -19,7 +19,7 @@ def test_runs_are_numbered_from_one_and_counted(store: Store, trial: Trial) -> N
     assert (found.runs, found.batches, found.started) == (2, 40, first.started)
 
 
-def test_a_run_has_a_place_for_its_logs_that_moves_with_the_home(store: Store, trial: Trial, run: Run) -> None:
+def test_a_run_has_a_place_for_its_logs_that_moves_with_the_home(store: Store, trial: TrialRow, run: Run) -> None:
     assert run.log_dir == store.experiment_dir(trial.experiment_id) / "trials" / str(trial.id) / "run-1"
     assert store.runs.begin(trial.id, log_dir=Path("/var/log/det")).log_dir == Path("/var/log/det")
 
@@ -33,7 +33,7 @@ def test_a_run_ends_with_a_word(store: Store, run: Run) -> None:
     assert ended.ended >= run.started
 
 
-def test_a_run_that_its_driver_left_open_is_lost_when_the_next_begins(store: Store, trial: Trial, run: Run) -> None:
+def test_a_run_that_its_driver_left_open_is_lost_when_the_next_begins(store: Store, trial: TrialRow, run: Run) -> None:
     store.runs.begin(trial.id)
 
     assert [each.outcome for each in store.runs.list(trial.id)] == ["LOST", None]

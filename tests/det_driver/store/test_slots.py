@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from det_core.errors import StoreError
-from det_driver.store import Lease, Store, _slots
-from det_driver.store._process import born
+from det_driver.store import Lease, Store, _locks
+from det_driver.store._locks import born
 
 SHARE = """
 import os, random, sys, time
@@ -112,7 +112,7 @@ def test_a_place_that_is_not_renewed_expires(store: Store, drivers: list[int], m
     assert store.slots.lease(drivers[0], 1, 2) is not None
     assert store.slots.lease(drivers[1], 2, 2) is None
 
-    monkeypatch.setattr(_slots, "WAITING_SECONDS", -1.0)
+    monkeypatch.setattr(_locks, "WAITING_SECONDS", -1.0)
 
     assert store.slots.lease(drivers[2], 1, 2) is not None
 

@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from det_core.errors import StoreError
-from det_driver.store import Experiment, Store, Trial, _database
+from det_driver.store import ExperimentRow, Store, TrialRow, _database
 
 
-def test_a_transaction_is_seen_by_others_when_it_ends_and_not_before(store: Store, experiment: Experiment) -> None:
+def test_a_transaction_is_seen_by_others_when_it_ends_and_not_before(store: Store, experiment: ExperimentRow) -> None:
     with Store.reader(store.home) as reader:
         with store.transaction() as tx:
             tx.journal.append(experiment.id, "{}")
@@ -19,7 +19,7 @@ def test_a_transaction_is_seen_by_others_when_it_ends_and_not_before(store: Stor
         assert len([*reader.journal.read(experiment.id)]) == len(reader.trials.list(experiment.id)) == 1
 
 
-def test_an_error_undoes_the_whole_transaction(store: Store, experiment: Experiment) -> None:
+def test_an_error_undoes_the_whole_transaction(store: Store, experiment: ExperimentRow) -> None:
     def create_and_be_interrupted() -> None:
         with store.transaction():
             store.trials.create(experiment.id, 0, {}, seed=0)
@@ -32,7 +32,7 @@ def test_an_error_undoes_the_whole_transaction(store: Store, experiment: Experim
     store.trials.create(experiment.id, 0, {}, seed=0)
 
 
-def test_an_inner_transaction_that_fails_undoes_only_itself(store: Store, trial: Trial) -> None:
+def test_an_inner_transaction_that_fails_undoes_only_itself(store: Store, trial: TrialRow) -> None:
     def update_and_fail() -> None:
         with store.transaction():
             store.trials.update(trial.id, restarts=2, progress=0.5)
@@ -47,7 +47,7 @@ def test_an_inner_transaction_that_fails_undoes_only_itself(store: Store, trial:
     assert (found.restarts, found.progress) == (1, 0.0)
 
 
-def test_a_reader_sees_one_instant_inside_a_transaction(store: Store, trial: Trial) -> None:
+def test_a_reader_sees_one_instant_inside_a_transaction(store: Store, trial: TrialRow) -> None:
     with Store.reader(store.home) as reader:
         with reader.transaction():
             before = reader.trials.get(trial.id)
@@ -57,7 +57,7 @@ def test_a_reader_sees_one_instant_inside_a_transaction(store: Store, trial: Tri
         assert reader.trials.get(trial.id).restarts == 9
 
 
-def test_a_reader_writes_nothing(store: Store, trial: Trial) -> None:
+def test_a_reader_writes_nothing(store: Store, trial: TrialRow) -> None:
     with (
         Store.reader(store.home) as reader,
         pytest.raises(StoreError, match=r"was opened for reading only; open a Store to change it$"),
@@ -93,7 +93,7 @@ def test_another_thread_is_told_that_the_store_is_not_its_own(store: Store) -> N
     assert "can only be used in that same thread" in said[0]
 
 
-def test_a_transaction_that_sqlite_has_undone_takes_nothing_more(store: Store, trial: Trial) -> None:
+def test_a_transaction_that_sqlite_has_undone_takes_nothing_more(store: Store, trial: TrialRow) -> None:
     """A full disk can do that; what follows would otherwise be written alone."""
 
     def go_on_regardless() -> None:
@@ -108,7 +108,7 @@ def test_a_transaction_that_sqlite_has_undone_takes_nothing_more(store: Store, t
     store.trials.update(trial.id, restarts=2)
 
 
-def test_a_writer_that_waits_too_long_says_why(store: Store, trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_waits_too_long_says_why(store: Store, trial: TrialRow, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_database, "BUSY_SECONDS", 0.05)
 
     with (

@@ -5,10 +5,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from det_core.errors import StoreError
-from det_driver.store import Experiment, Store, Trial, TrialState
+from det_driver.store import ExperimentRow, Store, TrialRow, TrialState
 
 
-def test_a_trial_comes_back_as_it_was_created(store: Store, experiment: Experiment) -> None:
+def test_a_trial_comes_back_as_it_was_created(store: Store, experiment: ExperimentRow) -> None:
     hparams = {"lr": 1e-3, "layers": [64, 10], "nested": {"opt": "sgd"}, "big": 2**70, "none": None}
 
     made = store.trials.create(experiment.id, 5, hparams, seed=2**31 - 1, source_checkpoint="u")
@@ -27,7 +27,7 @@ def test_a_missing_trial_or_experiment_is_named(store: Store) -> None:
         store.trials.create(9, 0, {}, seed=0)
 
 
-def test_a_request_has_one_trial_in_an_experiment(store: Store, trial: Trial) -> None:
+def test_a_request_has_one_trial_in_an_experiment(store: Store, trial: TrialRow) -> None:
     with pytest.raises(StoreError, match=r"^experiment 1 has a trial 0 of its searcher already$"):
         store.trials.create(trial.experiment_id, trial.request, {}, seed=0)
 
@@ -35,7 +35,7 @@ def test_a_request_has_one_trial_in_an_experiment(store: Store, trial: Trial) ->
     assert store.trials.create(other.id, trial.request, {}, seed=0).id != trial.id
 
 
-def test_an_update_changes_what_it_names(store: Store, trial: Trial) -> None:
+def test_an_update_changes_what_it_names(store: Store, trial: TrialRow) -> None:
     store.trials.update(trial.id, state=TrialState.ERROR, restarts=2, exit_reason="out of memory", ended=5.0)
 
     found = store.trials.get(trial.id)
@@ -44,13 +44,13 @@ def test_an_update_changes_what_it_names(store: Store, trial: Trial) -> None:
     assert found.hparams == trial.hparams
 
 
-def test_a_reason_that_is_no_utf8_is_kept_legibly(store: Store, trial: Trial) -> None:
+def test_a_reason_that_is_no_utf8_is_kept_legibly(store: Store, trial: TrialRow) -> None:
     store.trials.update(trial.id, exit_reason="no file b\udcff.pt")
 
     assert store.trials.get(trial.id).exit_reason == "no file b\\udcff.pt"
 
 
-def test_listing_is_in_order_of_creation_or_by_metric(store: Store, experiment: Experiment) -> None:
+def test_listing_is_in_order_of_creation_or_by_metric(store: Store, experiment: ExperimentRow) -> None:
     for request, value in enumerate([0.5, None, 0.25]):
         trial = store.trials.create(experiment.id, request, {}, seed=0)
         if value is not None:
@@ -67,7 +67,7 @@ def test_ended_states_are_those_that_never_run_again() -> None:
     assert {str(state) for state in TrialState if state.ended} == {"COMPLETED", "ERROR", "CANCELED", "INVALID_HP"}
 
 
-def test_metadata_is_kept_by_key_and_none_takes_a_key_away(store: Store, trial: Trial) -> None:
+def test_metadata_is_kept_by_key_and_none_takes_a_key_away(store: Store, trial: TrialRow) -> None:
     store.trials.set_metadata(trial.id, {"note": "good", "tags": ["a", 1]})
     store.trials.set_metadata(trial.id, {"note": None, "rank": {"of": 3}})
 

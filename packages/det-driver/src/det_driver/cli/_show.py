@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from ..store import Experiment, Trial
+from ..store import ExperimentRow, TrialRow
 from ._output import as_json, print_json, print_table
 from ._settings import Settings
 
@@ -53,7 +53,7 @@ def show(
             sys.stdout.write(f"drawn in {plot}\n")
 
 
-def _print(found: Experiment, trials: Sequence[Trial], died: bool) -> None:
+def _print(found: ExperimentRow, trials: Sequence[TrialRow], died: bool) -> None:
     sys.stdout.write(f"experiment {found.id} ({found.name}) is {found.state.lower()}, {found.progress:.0%}\n")
     if died:
         sys.stdout.write(f"its driver is gone; go on with: det resume {found.id}\n")

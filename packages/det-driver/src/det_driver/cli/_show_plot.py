@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..store import Experiment, Store, Trial
+from ..store import ExperimentRow, Store, TrialRow
 from ._plot import new_figure, save_figure
 from ._show import varied
 
 
 def draw(
-    experiment: Experiment, trials: Sequence[Trial], hparams: Sequence[Mapping[str, Any]], store: Store, path: Path
+    experiment: ExperimentRow,
+    trials: Sequence[TrialRow],
+    hparams: Sequence[Mapping[str, Any]],
+    store: Store,
+    path: Path,
 ) -> None:
     """Draw the searcher's metric against batches, and below it the trials as lines across their hyperparameters."""
     figure = new_figure(11, 8)
@@ -24,7 +28,9 @@ def draw(
     save_figure(figure, path)
 
 
-def _curves(axes: Any, experiment: Experiment, trials: Sequence[Trial], store: Store, colours: Sequence[Any]) -> None:
+def _curves(
+    axes: Any, experiment: ExperimentRow, trials: Sequence[TrialRow], store: Store, colours: Sequence[Any]
+) -> None:
     for trial, colour in zip(trials, colours, strict=True):
         points = [
             (report.batches, report.values[experiment.metric])
@@ -42,8 +48,8 @@ def _curves(axes: Any, experiment: Experiment, trials: Sequence[Trial], store: S
 
 def _parallel(
     axes: Any,
-    experiment: Experiment,
-    trials: Sequence[Trial],
+    experiment: ExperimentRow,
+    trials: Sequence[TrialRow],
     hparams: Sequence[Mapping[str, Any]],
     colours: Sequence[Any],
 ) -> None:

@@ -12,7 +12,7 @@ from det_core.errors import CheckpointError
 from det_core.storage import Storage
 
 from ..driver import storage_of
-from ..store import Checkpoint as Row
+from ..store import CheckpointRow as Row
 from ._home import Home
 
 

@@ -13,7 +13,7 @@ from det_core.errors import CheckpointError, StoreError
 
 from ..driver import ask, orphaned, reopen, start_driver
 from ..store import CheckpointState, ExperimentState
-from ..store import Experiment as Row
+from ..store import ExperimentRow as Row
 from ._checkpoint import Checkpoint
 from ._home import Home
 from ._trial import Trial

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from det_core.errors import CheckpointError
 
 from ..store import CheckpointState, Metric
-from ..store import Trial as Row
+from ..store import TrialRow as Row
 from ._checkpoint import Checkpoint
 from ._home import Home
 

@@ -6,10 +6,10 @@ import fcntl
 import os
 from pathlib import Path
 
-from ..store import Experiment, ExperimentState, Store, boot_id
+from ..store import ExperimentRow, ExperimentState, Store, boot_id
 
 
-def orphaned(store: Store, experiment: Experiment) -> bool:
+def orphaned(store: Store, experiment: ExperimentRow) -> bool:
     """Tell whether an experiment is ACTIVE, was started, and no driver holds it now."""
     if experiment.state is not ExperimentState.ACTIVE or experiment.started is None:
         return False

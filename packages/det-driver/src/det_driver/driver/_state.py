@@ -19,7 +19,7 @@ from det_core.plugins import Plugins
 from det_core.schedule import NEVER
 
 from ..search import Close, Create, Exit, Operation, Train
-from ..store import Lease, Run, Store, Trial, TrialState
+from ..store import Lease, Run, Store, TrialRow, TrialState
 from . import _events as events
 from ._best import Best
 from ._queue import Queue
@@ -72,7 +72,7 @@ class State:
             self._take_over(Live(id=rows[request].id, plan=plan), rows[request])
         return search
 
-    def _take_over(self, live: Live, row: Trial) -> None:
+    def _take_over(self, live: Live, row: TrialRow) -> None:
         """Go on with a trial of an earlier driver."""
         live.restarts, live.progress = row.restarts, row.progress
         self.trials[live.plan.request] = live
@@ -114,7 +114,7 @@ class State:
         """The best value of the searcher's metric so far."""
         return self._best.value
 
-    def row(self, live: Live) -> Trial:
+    def row(self, live: Live) -> TrialRow:
         """The trial as the store has it."""
         return self.store.trials.get(live.id)
 

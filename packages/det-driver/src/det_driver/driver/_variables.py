@@ -11,7 +11,7 @@ from det_core.environ import WorkerEnv
 from det_core.launch import hosts_of
 
 from ..engines import RunSpec
-from ..store import Trial
+from ..store import TrialRow
 from ._recover import scratch_of
 from ._settings import DriverSettings
 from ._state import State
@@ -19,7 +19,7 @@ from ._trials import Active, Live
 
 
 def run_variables(
-    state: State, settings: DriverSettings, live: Live, row: Trial, address: tuple[str, int], key: bytes
+    state: State, settings: DriverSettings, live: Live, row: TrialRow, address: tuple[str, int], key: bytes
 ) -> dict[str, str]:
     """Return the variables of the configuration, of the devices and of the run, the later ones winning."""
     assert live.active is not None

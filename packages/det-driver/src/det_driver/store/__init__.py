@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 from det_driver.store._experiments import ExperimentChanges
-from det_driver.store._process import boot_id
+from det_driver.store._locks import boot_id
 from det_driver.store._records import (
-    Checkpoint,
+    CheckpointRow,
     CheckpointState,
-    Command,
+    CommandRow,
     Event,
-    Experiment,
+    ExperimentRow,
     ExperimentState,
     ExperimentSummary,
     Lease,
     Metric,
     Run,
-    Trial,
+    TrialRow,
     TrialState,
 )
 from det_driver.store._store import Store
 from det_driver.store._trials import TrialChanges
 
 __all__ = [
-    "Checkpoint",
+    "CheckpointRow",
     "CheckpointState",
-    "Command",
+    "CommandRow",
     "Event",
-    "Experiment",
     "ExperimentChanges",
+    "ExperimentRow",
     "ExperimentState",
     "ExperimentSummary",
     "Lease",
     "Metric",
     "Run",
     "Store",
-    "Trial",
     "TrialChanges",
+    "TrialRow",
     "TrialState",
     "boot_id",
 ]

@@ -9,8 +9,8 @@ from typing import Any
 
 from det_core.errors import StoreError
 from det_driver.store._database import Database, Row
-from det_driver.store._json import dump, load
-from det_driver.store._records import Checkpoint, CheckpointState
+from det_driver.store._records import CheckpointRow, CheckpointState
+from det_driver.store._schema import dump, load
 
 _SELECT = """
 SELECT c.uuid, c.trial_id, c.run_id, c.batches, c.state, c.storage, c.size, c.metadata, c.created, c.framework,
@@ -37,7 +37,7 @@ class Checkpoints:
         size: int,
         metadata: Mapping[str, Any] | None = None,
         framework: str = "",
-    ) -> Checkpoint:
+    ) -> CheckpointRow:
         """Record a checkpoint whose files are complete; `size` is in bytes, `storage` JSON text or a URL."""
         with self._database.transaction():
             try:
@@ -56,7 +56,7 @@ class Checkpoints:
             return StoreError(f"no trial {trial_id}; create it before its checkpoints")
         return StoreError(f"checkpoint {uuid} is recorded already; give each checkpoint a uuid of its own")
 
-    def get(self, uuid: str) -> Checkpoint:
+    def get(self, uuid: str) -> CheckpointRow:
         """The checkpoint of that uuid, or the only one whose uuid begins so."""
         rows = self._database.rows(f"{_SELECT} WHERE c.uuid = ?", (uuid,))
         if not rows and uuid:
@@ -78,7 +78,7 @@ class Checkpoints:
         trial_id: int | None = None,
         experiment_id: int | None = None,
         states: Iterable[CheckpointState] | None = None,
-    ) -> list[Checkpoint]:
+    ) -> list[CheckpointRow]:
         """Those of a trial or of an experiment, in the order in which they were recorded."""
         if (trial_id is None) == (experiment_id is None):
             raise TypeError("give trial_id or experiment_id")
@@ -115,9 +115,9 @@ class Checkpoints:
 _IN_EXPERIMENT = "c.trial_id IN (SELECT id FROM trials WHERE experiment_id = :id)"
 
 
-def _checkpoint(row: Row) -> Checkpoint:
+def _checkpoint(row: Row) -> CheckpointRow:
     uuid, trial_id, run_id, batches, state, storage, size, metadata, created, framework, data, metric = row
-    return Checkpoint(
+    return CheckpointRow(
         *(uuid, trial_id, run_id, batches, CheckpointState(state), storage, size, load(metadata), created, framework),
         *(None if data is None else load(data), metric),
     )

@@ -9,10 +9,9 @@ from typing import Any, TypedDict, Unpack
 
 from det_core.errors import StoreError
 from det_driver.store._database import Database, Row
-from det_driver.store._json import dump, load
-from det_driver.store._lock import ExperimentLock
-from det_driver.store._records import Experiment, ExperimentState, ExperimentSummary, TrialState
-from det_driver.store._update import assignments
+from det_driver.store._locks import ExperimentLock
+from det_driver.store._records import ExperimentRow, ExperimentState, ExperimentSummary, TrialState
+from det_driver.store._schema import assignments, dump, load
 
 _COLUMNS = (
     "id, name, description, labels, config, entrypoint, metric, smaller_is_better, state, archived, progress, "
@@ -54,7 +53,7 @@ class Experiments:
         description: str = "",
         labels: Sequence[str] = (),
         state: ExperimentState = ExperimentState.ACTIVE,
-    ) -> Experiment:
+    ) -> ExperimentRow:
         """Add an experiment and make its directory, empty."""
         with self._database.transaction():
             id = self._free_id()
@@ -87,14 +86,14 @@ class Experiments:
         """`<home>/experiments/<id>`, whether it exists or not."""
         return self._home / "experiments" / str(id)
 
-    def get(self, id: int) -> Experiment:
+    def get(self, id: int) -> ExperimentRow:
         """The experiment, or a StoreError where there is none."""
         row = self._database.row(f"SELECT {_COLUMNS} FROM experiments WHERE id = ?", (id,))
         if row is None:
             raise self._missing(id)
         return _experiment(row)
 
-    def summaries(self, experiments: Iterable[Experiment]) -> list[ExperimentSummary]:
+    def summaries(self, experiments: Iterable[ExperimentRow]) -> list[ExperimentSummary]:
         """Each with the number of its trials by state, and its best trial by the searcher's metric."""
         listed = [*experiments]
         ids = (dump([experiment.id for experiment in listed]),)
@@ -116,7 +115,7 @@ class Experiments:
         name: str | None = None,
         label: str | None = None,
         limit: int | None = None,
-    ) -> list[Experiment]:
+    ) -> list[ExperimentRow]:
         """Newest first; `archived=None` means both kinds, `name` is a part of the name."""
         rows = self._database.rows(
             f"SELECT {_COLUMNS} FROM experiments "
@@ -176,9 +175,9 @@ WHERE place = 1
 """
 
 
-def _experiment(row: Row) -> Experiment:
+def _experiment(row: Row) -> ExperimentRow:
     id, name, description, labels, config, entrypoint, metric, smaller, state, archived, *rest = row
-    return Experiment(
+    return ExperimentRow(
         *(id, name, description, tuple(load(labels)), config, entrypoint, metric, bool(smaller)),
         *(ExperimentState(state), bool(archived), *rest),
     )

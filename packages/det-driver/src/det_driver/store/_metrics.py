@@ -11,8 +11,8 @@ from typing import Any
 
 from det_core.errors import StoreError
 from det_driver.store._database import Database
-from det_driver.store._json import dump, load
 from det_driver.store._records import Metric
+from det_driver.store._schema import dump, load
 
 PAGE = 2000
 VALIDATION = "validation"

@@ -50,7 +50,7 @@ class CheckpointState(StrEnum):
     DELETED = "DELETED"
 
 
-class Experiment(msgspec.Struct, frozen=True):
+class ExperimentRow(msgspec.Struct, frozen=True):
     """One experiment; times are unix seconds, `config` is JSON text, `pid` and `boot` name its newest driver."""
 
     id: int
@@ -71,7 +71,7 @@ class Experiment(msgspec.Struct, frozen=True):
     boot: str | None
 
 
-class Trial(msgspec.Struct, frozen=True):
+class TrialRow(msgspec.Struct, frozen=True):
     """One trial; positions are batches from its start, the metrics are values of the searcher's metric."""
 
     id: int
@@ -123,7 +123,7 @@ class Metric(msgspec.Struct, frozen=True):
     archived: bool
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class CheckpointRow(msgspec.Struct, frozen=True):
     """One checkpoint; `validation` holds the values validated at its position, `metric` the searcher's among them."""
 
     uuid: str
@@ -148,7 +148,7 @@ class Event(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Command(msgspec.Struct, frozen=True):
+class CommandRow(msgspec.Struct, frozen=True):
     """What somebody asked an experiment's driver to do."""
 
     id: int
@@ -169,7 +169,7 @@ class Lease(msgspec.Struct, frozen=True):
 class ExperimentSummary(msgspec.Struct, frozen=True):
     """An experiment with its trials counted by state, and the best of them by the searcher's metric."""
 
-    experiment: Experiment
+    experiment: ExperimentRow
     trials: dict[TrialState, int]
     best_metric: float | None
     best_trial: int | None

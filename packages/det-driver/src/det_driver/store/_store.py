@@ -10,15 +10,12 @@ from typing import Self
 
 from det_core.errors import StoreError
 from det_driver.store._checkpoints import Checkpoints
-from det_driver.store._commands import Commands
 from det_driver.store._database import Database
 from det_driver.store._experiments import Experiments
-from det_driver.store._journal import Journal
-from det_driver.store._lock import ExperimentLock
+from det_driver.store._journal import CommandQueue, Journal
+from det_driver.store._locks import ExperimentLock, Slots
 from det_driver.store._metrics import Metrics
-from det_driver.store._runs import Runs
-from det_driver.store._slots import Slots
-from det_driver.store._trials import Trials
+from det_driver.store._trials import Runs, Trials
 
 
 class Store:
@@ -42,7 +39,7 @@ class Store:
         self.checkpoints = Checkpoints(self._database)
         self.journal = Journal(self._database)
         self.slots = Slots(self._database)
-        self.commands = Commands(self._database)
+        self.commands = CommandQueue(self._database)
 
     @classmethod
     def reader(cls, home: Path) -> Self:
