@@ -60,20 +60,10 @@ def test_listing_is_in_order_of_creation_or_by_metric(store: Store, experiment: 
     assert [trial.id for trial in store.trials.list(experiment.id)] == [1, 2, 3]
     assert [trial.id for trial in store.trials.list(experiment.id, best_first=True)] == [3, 1, 2]
     assert [trial.id for trial in store.trials.list(experiment.id, best_first=True, limit=1)] == [3]
-    assert [trial.id for trial in store.trials.list(experiment.id, states=[TrialState.RUNNING])] == [2]
 
 
 def test_ended_states_are_those_that_never_run_again() -> None:
     assert {str(state) for state in TrialState if state.ended} == {"COMPLETED", "ERROR", "CANCELED", "INVALID_HP"}
-
-
-def test_metadata_is_kept_by_key_and_none_takes_a_key_away(store: Store, trial: TrialRow) -> None:
-    store.trials.set_metadata(trial.id, {"note": "good", "tags": ["a", 1]})
-    store.trials.set_metadata(trial.id, {"note": None, "rank": {"of": 3}})
-
-    assert store.trials.get_metadata(trial.id) == {"rank": {"of": 3}, "tags": ["a", 1]}
-    with pytest.raises(StoreError, match=r"^no trial 9;"):
-        store.trials.set_metadata(9, {"a": 1})
 
 
 json_values = st.recursive(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from det_core.errors import StoreError
@@ -72,25 +72,12 @@ class Checkpoints:
             )
         return _checkpoint(rows[0])
 
-    def list(
-        self,
-        *,
-        trial_id: int | None = None,
-        experiment_id: int | None = None,
-        states: Iterable[CheckpointState] | None = None,
-    ) -> list[CheckpointRow]:
+    def list(self, *, trial_id: int | None = None, experiment_id: int | None = None) -> list[CheckpointRow]:
         """Those of a trial or of an experiment, in the order in which they were recorded."""
         if (trial_id is None) == (experiment_id is None):
             raise TypeError("give trial_id or experiment_id")
-        where = "c.trial_id = :id" if experiment_id is None else _IN_EXPERIMENT
-        rows = self._database.rows(
-            f"{_SELECT} WHERE {where} AND (:states IS NULL OR c.state IN (SELECT value FROM json_each(:states))) "
-            "ORDER BY c.seq",
-            {
-                "id": trial_id if experiment_id is None else experiment_id,
-                "states": None if states is None else dump([str(state) for state in states]),
-            },
-        )
+        where, id = ("c.trial_id = :id", trial_id) if experiment_id is None else (_IN_EXPERIMENT, experiment_id)
+        rows = self._database.rows(f"{_SELECT} WHERE {where} ORDER BY c.seq", {"id": id})
         return [_checkpoint(row) for row in rows]
 
     def mark_deleted(self, uuid: str, *, left: int = 0) -> None:

@@ -107,30 +107,12 @@ class Experiments:
         best = {row[0]: row[1:] for row in self._database.rows(_BEST, ids)}
         return [ExperimentSummary(each, counts[each.id], *best.get(each.id, (None, None))) for each in listed]
 
-    def list(
-        self,
-        *,
-        states: Iterable[ExperimentState] | None = None,
-        archived: bool | None = False,
-        name: str | None = None,
-        label: str | None = None,
-        limit: int | None = None,
-    ) -> list[ExperimentRow]:
-        """Newest first; `archived=None` means both kinds, `name` is a part of the name."""
+    def list(self, *, archived: bool | None = False, limit: int | None = None) -> list[ExperimentRow]:
+        """Newest first; `archived=None` means both kinds."""
         rows = self._database.rows(
-            f"SELECT {_COLUMNS} FROM experiments "
-            "WHERE (:states IS NULL OR state IN (SELECT value FROM json_each(:states))) "
-            "AND (:archived IS NULL OR archived = :archived) "
-            "AND (:name IS NULL OR instr(lower(name), lower(:name)) > 0) "
-            "AND (:label IS NULL OR EXISTS (SELECT 1 FROM json_each(labels) WHERE value = :label)) "
+            f"SELECT {_COLUMNS} FROM experiments WHERE :archived IS NULL OR archived = :archived "
             "ORDER BY id DESC LIMIT :limit",
-            {
-                "states": None if states is None else dump([str(state) for state in states]),
-                "archived": archived,
-                "name": name,
-                "label": label,
-                "limit": -1 if limit is None else limit,
-            },
+            {"archived": archived, "limit": -1 if limit is None else limit},
         )
         return [_experiment(row) for row in rows]
 

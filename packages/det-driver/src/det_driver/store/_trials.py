@@ -1,10 +1,10 @@
-"""Trials, the notes that their users attach to them, and their runs."""
+"""Trials, and their runs: the attempts of a trial."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -78,25 +78,13 @@ class Trials:
             raise _missing(id)
         return _trial(row)
 
-    def list(
-        self,
-        experiment_id: int,
-        *,
-        states: Iterable[TrialState] | None = None,
-        best_first: bool = False,
-        limit: int | None = None,
-    ) -> list[TrialRow]:
+    def list(self, experiment_id: int, *, best_first: bool = False, limit: int | None = None) -> list[TrialRow]:
         """In order of creation, or by the searcher's metric with those that have none last."""
         order = "t.best_metric IS NULL, CASE WHEN e.smaller_is_better THEN t.best_metric ELSE -t.best_metric END, "
         rows = self._database.rows(
-            f"SELECT {_COLUMNS} FROM trials t JOIN experiments e ON e.id = t.experiment_id "
-            "WHERE t.experiment_id = :id AND (:states IS NULL OR t.state IN (SELECT value FROM json_each(:states))) "
+            f"SELECT {_COLUMNS} FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.experiment_id = :id "
             f"ORDER BY {order if best_first else ''} t.id LIMIT :limit",
-            {
-                "id": experiment_id,
-                "states": None if states is None else dump([str(state) for state in states]),
-                "limit": -1 if limit is None else limit,
-            },
+            {"id": experiment_id, "limit": -1 if limit is None else limit},
         )
         return [_trial(row) for row in rows]
 
@@ -110,21 +98,6 @@ class Trials:
         """The uuids of the checkpoints that trials of any experiment start from."""
         rows = self._database.rows("SELECT DISTINCT source_checkpoint FROM trials WHERE source_checkpoint IS NOT NULL")
         return {uuid for (uuid,) in rows}
-
-    def set_metadata(self, id: int, values: Mapping[str, Any]) -> None:
-        """Attach JSON values by key; a value of None takes the key away."""
-        with self._database.transaction():
-            self.get(id)
-            for key, value in values.items():
-                if value is None:
-                    self._database.run("DELETE FROM metadata WHERE trial_id = ? AND key = ?", (id, key))
-                else:
-                    self._database.run("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", (id, key, dump(value)))
-
-    def get_metadata(self, id: int) -> dict[str, Any]:
-        """What was attached, keys sorted."""
-        rows = self._database.rows("SELECT key, value FROM metadata WHERE trial_id = ? ORDER BY key", (id,))
-        return {key: load(value) for key, value in rows}
 
 
 def _missing(id: int) -> StoreError:
