@@ -25,6 +25,7 @@ from det_core import (
     Target,
     TrialHost,
 )
+from det_core.config import Length
 from det_core.schedule import to_batches
 from det_testing import fake_hooks, fakes
 
@@ -162,6 +163,7 @@ class Trial:
         self.driver, self.schedule, self.style = driver, schedule, style
         self.hparams = {"noise": 0.5, "batches_per_epoch": 4} | hparams
         self.events: list[tuple[str, int]] = []
+        self.length: Length | None = None
         self.weight = 0.0
         plugins = Plugins()
         plugins.register(fake_hooks, "fakes")
@@ -181,7 +183,9 @@ class Trial:
         adapter = self._adapter()
         if directory is not None:
             adapter.load(directory)
-        loop = Loop(adapter, self.schedule, host, DistributedContext(), self._saver(adapter, host), progress)
+        loop = Loop(
+            adapter, self.schedule, host, DistributedContext(), self._saver(adapter, host), progress, self.length
+        )
         self._watch(adapter, host, loop, interruption, validate, each_batch)
         try:
             if not loop.begin():

@@ -25,6 +25,7 @@ from det_core import (
     RunInfo,
     Schedule,
     Stop,
+    TrialError,
 )
 
 
@@ -69,6 +70,7 @@ class Counter(Adapter[Any]):
 
     def __init__(self, context: DistributedContext, each_batch: Callable[[Loop, int, int], None]) -> None:
         self._context, self._each_batch, self.batches = context, each_batch, 0
+        self.weight, self.statistics = 0.0, 0.0  # the first is reduced over the ranks, the second is not
 
     @classmethod
     def create(cls, trial: Any, run: RunInfo) -> Any:
@@ -78,6 +80,7 @@ class Counter(Adapter[Any]):
         for _ in loop.batches(iter(int, 1)):
             self._each_batch(loop, self._context.rank, self.batches)
             self.batches += 1
+            self.statistics += self._context.rank
             loop.step({"loss": self._context.rank})
 
     def numbers(self, rows: Any) -> list[dict[str, float]]:
@@ -85,10 +88,17 @@ class Counter(Adapter[Any]):
         return [{"loss": sum(losses) / len(losses)} for losses in zip(*gathered, strict=True)]
 
     def validate(self) -> Metrics:
+        self.validated_with = self.statistics
         return {"val_loss": sum(self._context.allgather(1.0))}
 
+    def synchronize(self) -> None:
+        self.statistics = self._context.broadcast(self.statistics + 1.0)
+
+    def fingerprint(self) -> str:
+        return str(self.weight)
+
     def save(self, path: Path) -> None:
-        pass
+        self.saved_with = self.statistics
 
     def load(self, path: Path) -> None:
         pass
@@ -105,6 +115,7 @@ class Together:
         self.kit, self.driver, self.schedule = kit, driver, schedule
         self.saved: list[Progress] = []
         self.loops: list[Loop] = []
+        self.adapters: dict[int, Counter] = {}
 
     def __call__(
         self,
@@ -123,10 +134,11 @@ class Together:
 
     def _rank(self, rank: int, each_batch: Callable[[Loop, int, int], None], progress: Progress | None) -> Loop:
         context = DistributedContext.from_backend(Threads(self.room, rank))
-        adapter = Counter(context, each_batch)
+        adapter = self.adapters[rank] = Counter(context, each_batch)
 
         def save(state: Progress) -> bool:
             context.barrier()
+            adapter.save(Path())
             if rank == 0:
                 self.saved.append(state)
             return True
@@ -195,6 +207,30 @@ def test_all_ranks_stop_when_the_chief_loses_its_driver(kit: Any, together: Any,
     assert len({loop.progress.batches for loop in run.loops}) == 1
     assert run(progress=run.saved[-1]) == {Stop.COMPLETED}
     assert run.driver.history() == whole.driver.history()
+
+
+def test_what_no_reduction_keeps_equal_is_made_equal_before_each_validation_and_each_save(together: Any) -> None:
+    run = together([5], Schedule(validate=Every(2), policy="none"))
+    run()
+    adapters = run.adapters.values()
+    assert (
+        len({adapter.validated_with for adapter in adapters}) == len({adapter.saved_with for adapter in adapters}) == 1
+    )
+
+
+def test_weights_that_differ_between_ranks_are_not_saved_and_the_first_rank_that_differs_is_named(
+    together: Any,
+) -> None:
+    run = together([6], Schedule(checkpoint=Every(4), policy="none"))
+
+    def unreduced(loop: Loop, rank: int, batch: int) -> None:
+        run.adapters[rank].weight += 0.5 if rank else 0.25
+
+    with pytest.raises(
+        TrialError, match="at batch 4 the weights of rank 1 differ from those of rank 0; step the optimizer"
+    ):
+        run(each_batch=unreduced)
+    assert run.saved == []
 
 
 def test_ranks_meet_about_once_a_second(together: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from .metrics import number
 
 if TYPE_CHECKING:
-    from .config import ExperimentConfig
+    from .config import ExperimentConfig, Length
     from .distributed import DistributedContext
     from .loop import Loop
     from .records import BackendRecord
@@ -38,7 +38,9 @@ class RunInfo:
 
     `hparams` are plain values. `experiment_id` is None outside an experiment. `tensorboard_dir` is where event files of the
     trial belong. `code_dir` holds the user's code. `checkpoint` is the uuid restored from, if any, `first_batch` its
-    position. `slots` counts the processes of the run. `quick` asks for one batch of everything (a check).
+    position. `length` is what the trial is trained for if nothing ends it earlier, from its start: what a framework may make a
+    schedule from; None where only the trial knows. `slots` counts the processes of the run. `quick` asks for one batch of
+    everything (a check).
     What is left in `scratch` is deleted when the run has ended, also where it was killed. None outside
     of an experiment.
 
@@ -54,6 +56,7 @@ class RunInfo:
     trial_id: int = 0
     experiment_id: int | None = None
     run_number: int = 1
+    length: Length | None = None
     slots: int = 1
     code_dir: Path | None = None
     tensorboard_dir: Path | None = None
@@ -126,6 +129,24 @@ class Adapter(ABC, Generic[T]):
     def reported(self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any]:
         """Take notice of a training report, on every rank, and return it, completed by metrics of the adapter's own."""
         return metrics
+
+    def finish(self) -> None:
+        """Do what the framework does at the end of training, on every rank: averaged weights, best weights, callbacks.
+
+        Called once, behind the last batch of a trial that is over for good, and before its last validation and its last
+        checkpoint; never for a run that is preempted, which saves the state as training left it.
+        """
+
+    def synchronize(self) -> None:
+        """Make equal, on every rank, what no reduction of gradients keeps equal, such as running statistics.
+
+        Called by every rank before each validation and each save, so that what is reported is what is saved. Not called in a
+        run of one process.
+        """
+
+    def fingerprint(self) -> str:
+        """Return a checksum of the weights, which must be the same on every rank; empty where there is none to compare."""
+        return ""
 
     def saved(self, uuid: str) -> None:
         """Take notice, on every rank, that the checkpoint `uuid` is published."""

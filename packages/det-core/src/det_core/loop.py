@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from .errors import TrialError
 from .host import Flag, HostLost, Target, TrialHost
 from .metrics import mapping, mean, plain, searcher_metric
 from .schedule import NEVER, Schedule, to_batches
 
 if TYPE_CHECKING:
     from .adapter import Adapter, Metrics
+    from .config import Length
     from .distributed import DistributedContext
 
 B = TypeVar("B")
@@ -53,7 +55,7 @@ class Progress:
     `pending` are the numbers of batches trained since the last report, so that a report does not depend on where a run
     was interrupted; `counts` how many batches each stands for. `validation` holds the metrics of the validation at
     `validated_at`. `untold` are reports, as `[group, batches, metrics]`, that the driver may not have stored; it is told of
-    them again. `asked` says that the trial asked for its end.
+    them again. `asked` says that the trial asked for its end, `finished` that the framework has done what it does at the end.
     """
 
     batches: int = 0
@@ -63,6 +65,7 @@ class Progress:
     validation: dict[str, Any] = field(default_factory=dict)
     untold: list[list[Any]] = field(default_factory=list)
     asked: bool = False
+    finished: bool = False
 
 
 class Saver(Protocol):
@@ -88,8 +91,11 @@ class Loop:
         distributed: DistributedContext,
         save: Saver,
         progress: Progress | None = None,
+        length: Length | None = None,
     ) -> None:
+        """`length` is what the trial is trained for if nothing ends it earlier: there the framework finishes."""
         self._adapter = adapter
+        self._ends = length
         self._schedule = schedule
         self._host = host
         self._distributed = distributed
@@ -149,6 +155,11 @@ class Loop:
         """End the trial, as complete, after the batch that is being trained; on any rank, for all."""
         self._asked = True
         self._break = self._alone
+
+    @property
+    def length(self) -> int | None:
+        """The batches that the trial is trained for if nothing ends it earlier, from its start; None where nobody knows."""
+        return to_batches(self._ends.n, self._ends.unit, self._adapter) if self._ends else None
 
     # What core sees
 
@@ -254,6 +265,8 @@ class Loop:
         complete: int | None = None
         while self._batches >= self._length and not self._lost and self._target.n not in (None, complete):
             complete = self._target.n
+            if self.length is not None and self._batches >= self.length:
+                self._finish_training()
             self._validate()
         if self._lost:
             self._finish(Stop.PREEMPTED)
@@ -263,9 +276,17 @@ class Loop:
     def _finish(self, why: Stop) -> None:
         if why is Stop.USER_STOPPED:
             self._report()
+            self._finish_training()
             self._validate()
         self._save()
         self._stop = why
+
+    def _finish_training(self) -> None:
+        """Let the framework do what it does at the end, once; what is measured and saved here is what it leaves."""
+        if not self._progress.finished:
+            self._adapter.finish()
+            self._progress.finished = True
+            self._progress.validated_at = self._saved_at = -1
 
     def _report(self) -> None:
         self._take_numbers()
@@ -300,6 +321,7 @@ class Loop:
             self._save()
 
     def _measure(self) -> None:
+        self._make_equal()
         raw = self._with_time(mapping(self._adapter.validate()))
         metrics = plain(raw)
         name = self._schedule.metric
@@ -313,8 +335,28 @@ class Loop:
             return
         self._saved_at = self._batches
         self._asked = self._distributed.agree(self._asked)  # the chief writes what any rank has asked for
+        self._make_equal()
+        self._compare()
         if self._save_to(self.progress) and not self._lost:
             self._progress.untold.clear()
+
+    # The ranks: what one of them reports and saves is what all have
+
+    def _make_equal(self) -> None:
+        if not self._alone:
+            self._adapter.synchronize()
+
+    def _compare(self) -> None:
+        """Refuse to save weights that are not those of every rank, which would be a model that nobody trained."""
+        if self._alone:
+            return
+        found = self._distributed.allgather(self._adapter.fingerprint())
+        other = next((rank for rank, checksum in enumerate(found) if checksum != found[0]), None)
+        if other is not None:
+            raise TrialError(
+                f"at batch {self._batches} the weights of rank {other} differ from those of rank 0; step the optimizer by the "
+                "context's own method, which reduces gradients over the ranks, and change weights alike on each rank"
+            )
 
     # The host: the chief speaks, every rank hears the answer
 

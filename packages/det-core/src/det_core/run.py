@@ -96,7 +96,7 @@ def train_from(
 
     def start() -> Loop:
         plan = schedule(adapter) if schedule else schedule_of(info.config, adapter)
-        loop = Loop(adapter, plan, host, info.distributed, save, progress)
+        loop = Loop(adapter, plan, host, info.distributed, save, progress, info.length)
         loops.append(loop)
         loop.begin()
         return loop
@@ -147,6 +147,15 @@ def schedule_of(config: ExperimentConfig, adapter: Adapter[Any]) -> Schedule:
         metric=config.searcher.metric if config.searcher else None,
         validate_first=config.perform_initial_validation,
     )
+
+
+def length_of(config: ExperimentConfig) -> Length | None:
+    """Return the length that a configuration trains its longest trials for, from their start; None where it does not say.
+
+    A population's trials are copies that go on, each with a length of its own, and `max_time` counts what a metric says.
+    """
+    length: Length | None = getattr(config.searcher, "max_length", None)
+    return length
 
 
 def _period(length: Length | None, adapter: Adapter[Any]) -> Period:

@@ -33,7 +33,7 @@ from .loop import Stop
 from .plugins import Plugins
 from .protocol import decode_welcome, encode, hello, refusal
 from .remote import RemoteHost
-from .run import Keep, run_trial
+from .run import Keep, length_of, run_trial
 
 if TYPE_CHECKING:
     from .records import BackendRecord
@@ -184,6 +184,7 @@ def run_info(
         experiment_id=env.experiment_id,
         run_number=env.run_number,
         slots=env.slots,
+        length=length_of(env.config),
         code_dir=code_dir,
         tensorboard_dir=env.tensorboard_dir,
         scratch=made(env.scratch),
