@@ -8,7 +8,7 @@ import pytest
 from det_core.config import AdaptiveAsha, AsyncHalving, Double, Length
 from det_core.errors import MetricError
 from det_driver.search import Close, Create, Exit, Searcher, Shutdown, Train, make
-from det_driver.search._objective import WORST
+from det_driver.search.base import WORST
 
 SPACE = {"lr": Double(minval=0, maxval=1)}
 

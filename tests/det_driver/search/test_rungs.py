@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from det_core.config import AdaptiveAsha, Length
-from det_driver.search._adaptive_asha import adaptive_brackets
+from det_driver.search._make import adaptive_brackets
 from det_driver.search._rungs import (
     bracket_max_concurrent_trials,
     bracket_max_trials,

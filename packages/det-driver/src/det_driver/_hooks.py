@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from importlib import import_module
 from typing import Any
 
 from det_core import EngineRecord, SearcherRecord, hookimpl
 
 _ENGINES = {"local": "local:LocalEngine", "in-process": "in_process:InProcessEngine"}
-_SEARCHERS = {
-    "single": "_single",
-    "random": "_random",
-    "grid": "_grid",
-    "async_halving": "_async_halving",
-    "adaptive_asha": "_adaptive_asha",
-    "hyperband": "_hyperband",
-    "pbt": "_pbt",
-    "custom": "_custom",
-}
+_SEARCHERS = ("single", "random", "grid", "async_halving", "adaptive_asha", "hyperband", "pbt", "custom")
 
 
 @hookimpl
@@ -30,8 +20,8 @@ def det_engines() -> Iterator[EngineRecord]:
 
 @hookimpl
 def det_searchers() -> Iterator[SearcherRecord]:
-    for name, module in _SEARCHERS.items():
-        yield SearcherRecord(name=name, make=partial(_make, module))
+    for name in _SEARCHERS:
+        yield SearcherRecord(name=name, make=_make)
 
 
 def _engine(place: str) -> Callable[[], Any]:
@@ -39,5 +29,7 @@ def _engine(place: str) -> Callable[[], Any]:
     return lambda: getattr(import_module(f"det_driver.engines.{module}"), name)
 
 
-def _make(module: str, *arguments: Any) -> Any:
-    return import_module(f"det_driver.search.{module}").make(*arguments)
+def _make(*arguments: Any) -> Any:
+    from .search import make
+
+    return make(*arguments)

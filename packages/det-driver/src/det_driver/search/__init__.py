@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from ._ledger import Ledger
+from ._custom import Ledger
 from ._make import make
-from ._method import Births, Method
-from ._objective import Objective, read_number
-from ._rng import RandomState
-from ._search import Search
-from .base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
+from ._sampling import RandomState
+from ._search import Births, Method, Search
+from .base import Close, Create, Exit, Objective, Operation, Searcher, Shutdown, Train, read_number
 from .simulate import Segment, Simulation, simulate
 
 __all__ = [

@@ -1,36 +1,13 @@
-"""A searcher of the user's own."""
+"""A searcher of the user's own, and the ledger that holds it to the contract."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from det_core.config import Custom, Hyperparameter
-from det_core.errors import EntrypointError, PluginError
+from det_core.errors import PluginError
 
-from ._ledger import Ledger
-from .base import Exit, Operation, Searcher, Shutdown
-
-
-def make(config: Custom, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> CustomSearch:
-    """Return the searcher that `searcher.entrypoint` names: a class, called with these three arguments.
-
-    The user's code has to be importable already. EntrypointError where there is no such class.
-    """
-    module, _, path = config.entrypoint.partition(":")
-    try:
-        found: Any = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        raise EntrypointError(f"searcher.entrypoint is {config.entrypoint!r}; there is no module {module}") from None
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    if not (isinstance(found, type) and issubclass(found, Searcher)):
-        raise EntrypointError(f"searcher.entrypoint is {config.entrypoint!r}; name a class derived from Searcher")
-    construct: Callable[..., Searcher] = found
-    return CustomSearch(construct(config, hyperparameters, seed))
+from .base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
 
 
 class CustomSearch(Searcher):
@@ -95,3 +72,93 @@ class CustomSearch(Searcher):
             failed=self._exits[Exit.ERRORED] == self._ledger.ended,
             cancelled=self._exits[Exit.CANCELED] == self._ledger.ended,
         )
+
+
+class Ledger:
+    """Follows the operations of a searcher and refuses those that break the contract, with PluginError.
+
+    Trials are numbered in order of creation, trained further and never less, closed once, and left alone after that.
+    `name` is the searcher's, for the messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.created = 0
+        self.over = False
+        self.open: dict[int, int | None] = {}
+        """The trials that are neither closed nor ended, and the length to which each may train."""
+        self.ended = 0
+        self._going: set[int] = set()  # trials that have not ended
+
+    def note(self, operations: Iterable[Operation]) -> None:
+        """Take operations in the order in which they were given."""
+        for operation in operations:
+            if self.over:
+                raise self._error(f"gives {operation} after Shutdown; make Shutdown the last operation")
+            match operation:
+                case Create():
+                    self._create(operation)
+                case Train(trial=trial, until=until):
+                    self._train(trial, until)
+                case Close(trial=trial):
+                    self._require_open(trial, "closes")
+                    del self.open[trial]
+                case Shutdown():
+                    self.over = True
+                case _:
+                    raise self._error(f"gives {operation!r}; give Create, Train, Close or Shutdown")
+
+    def end(self, trial: int) -> bool:
+        """Take note that a trial has ended; False where that was known."""
+        self.open.pop(trial, None)
+        if trial not in self._going:
+            return False
+        self._going.remove(trial)
+        self.ended += 1
+        return True
+
+    def state(self) -> dict[str, Any]:
+        """Return what was asked for so far, as JSON can hold it."""
+        return {
+            "open": [[trial, until] for trial, until in self.open.items()],
+            "going": sorted(self._going),
+            "created": self.created,
+            "over": self.over,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from where `state` was taken."""
+        self.open = dict(state["open"])
+        self._going = set(state["going"])
+        self.created = state["created"]
+        self.ended = self.created - len(self._going)
+        self.over = state["over"]
+
+    def _create(self, create: Create) -> None:
+        if create.trial != self.created:
+            raise self._error(f"creates trial {create.trial}; number it {self.created}, in order of creation")
+        if not 0 <= create.seed < 2**31:
+            raise self._error(f"gives trial {create.trial} the seed {create.seed}; draw it from 0 to 2**31 - 1")
+        if create.source is not None and not 0 <= create.source < create.trial:
+            raise self._error(
+                f"starts trial {create.trial} from trial {create.source}; name one that was created before"
+            )
+        self.created += 1
+        self.open[create.trial] = 0
+        self._going.add(create.trial)
+
+    def _train(self, trial: int, until: int | None) -> None:
+        self._require_open(trial, "trains")
+        before = self.open[trial]
+        if before is None or (until is not None and until <= before):
+            raise self._error(f"trains trial {trial} until {until} after until {before}; lengths are absolute and grow")
+        self.open[trial] = until
+
+    def _require_open(self, trial: int, verb: str) -> None:
+        if not 0 <= trial < self.created:
+            raise self._error(f"{verb} trial {trial}, which it never created; give Create first")
+        if trial not in self.open:
+            raise self._error(f"{verb} trial {trial}, which is closed or has ended; leave it alone")
+
+    def _error(self, what: str) -> PluginError:
+        return PluginError(f"searcher {self._name} {what}")

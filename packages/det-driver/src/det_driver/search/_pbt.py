@@ -6,30 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from det_core.config import Double, Hyperparameter, Int, Log, Pbt
+from det_core.config import Double, Hyperparameter, Int, Log
 
-from ._lengths import length_of
-from ._method import Births, Method
-from ._objective import WORST, Objective
-from ._rng import RandomState
-from ._sampling import draw_of, own
-from ._search import Search
-from .base import Close, Exit, Operation, Train
-
-
-def make(config: Pbt, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Search:
-    """Return population-based training."""
-    method = PBT(
-        Objective(config.metric, config.smaller_is_better),
-        hyperparameters,
-        population_size=config.population_size,
-        num_rounds=config.num_rounds,
-        length_per_round=length_of(config.length_per_round, "searcher.length_per_round"),
-        truncate_fraction=config.replace_function.truncate_fraction,
-        resample_probability=config.explore_function.resample_probability,
-        perturb_factor=config.explore_function.perturb_factor,
-    )
-    return Search(method, hyperparameters, seed)
+from ._sampling import RandomState, draw_of, own
+from ._search import Births, Method
+from .base import WORST, Close, Exit, Objective, Operation, Train
 
 
 class PBT(Method):

@@ -1,9 +1,68 @@
-"""The arithmetic of successive halving: rungs, brackets, and how trials are shared among them."""
+"""Successive halving: the arithmetic of rungs and brackets, and the standings of the trials in a bracket."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ._ranking import Ranking
+
+
+class Standings:
+    """Ranks the trials of a bracket in each of its rungs, and counts them against `max_trials`.
+
+    A trial that raises InvalidHP does not count.
+    """
+
+    def __init__(self, num_rungs: int, max_trials: int) -> None:
+        self.rungs = [Ranking() for _ in range(num_rungs)]
+        self.created = 0
+        self.finished = 0
+        self._invalid = 0
+        self._max_trials = max_trials
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether there are trials left to create."""
+        return self.created - self._invalid < self._max_trials
+
+    @property
+    def all_seen(self) -> bool:
+        """Whether every trial has passed the lowest rung."""
+        return len(self.rungs[0]) == self._max_trials
+
+    @property
+    def progress(self) -> float:
+        """How much of the bracket is done, 0 to 1."""
+        seen = len(self.rungs[0])
+        done = seen / (1.2 * self._max_trials)
+        if seen < self._max_trials:
+            return done
+        return max(done, (self.finished - self._invalid) / self._max_trials)
+
+    def forget(self, trial: int, losses: Sequence[float]) -> None:
+        """Take an invalid trial out of the rungs that it entered with `losses`, the lowest first."""
+        self._invalid += 1
+        for rung, loss in zip(self.rungs, losses, strict=False):
+            rung.remove(loss, trial)
+
+    def state(self) -> dict[str, Any]:
+        """Return the rungs and the counts."""
+        return {
+            "rungs": [rung.state() for rung in self.rungs],
+            "created": self.created,
+            "invalid": self._invalid,
+            "finished": self.finished,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Hold what `state` says and nothing else."""
+        for rung, saved in zip(self.rungs, state["rungs"], strict=True):
+            rung.restore(saved)
+        self.created = state["created"]
+        self._invalid = state["invalid"]
+        self.finished = state["finished"]
 
 
 def power(base: float, exponent: int) -> float:

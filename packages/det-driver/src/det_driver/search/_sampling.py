@@ -1,14 +1,67 @@
-"""Choosing hyperparameters at random, as Determined does."""
+"""The random numbers of a search, numpy's without numpy, and hyperparameters drawn with them, as Determined does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from random import Random
 from typing import Any
 
 from det_core.config import Categorical, Const, Double, Hyperparameter, Int, Log
+from det_core.errors import ConfigError
 
-from ._rng import RandomState
+_WORDS = 624
+
+
+class RandomState:
+    """Mersenne Twister draws, value for value those of `numpy.random.RandomState(seed)`.
+
+    The standard library runs the same generator (Matsumoto and Nishimura 1998, MT19937); only the seeding
+    (`init_genrand`) and the way from words to numbers are numpy's.
+    """
+
+    def __init__(self, seed: int) -> None:
+        if not 0 <= seed < 2**32:
+            raise ConfigError(f"reproducibility.experiment_seed is {seed}; give a whole number from 0 to {2**32 - 1}")
+        self._random = Random()
+        self._random.setstate((3, (*_init_genrand(seed), _WORDS), None))
+        self.random = self._random.random
+        """Draw a double in [0, 1), as `random_sample()`."""
+
+    def below(self, n: int) -> int:
+        """Draw an int in [0, n), as `randint(0, n)`: masked rejection, nothing drawn for n == 1."""
+        top = n - 1
+        mask = (1 << top.bit_length()) - 1
+        word = self._random.getrandbits
+        value = top + 1 if top else 0
+        while value > top:
+            value = (word(32) if top < 2**32 else word(32) << 32 | word(32)) & mask
+        return value
+
+    def uniform(self, low: float, high: float) -> float:
+        """Draw a double in [low, high), as `uniform(low, high)`."""
+        return low + (high - low) * self.random()
+
+    def skip_words(self, words: int) -> None:
+        """Draw 32-bit words and forget them."""
+        self._random.getrandbits(32 * words)
+
+    def state(self) -> dict[str, Any]:
+        """Return the generator's words and its position in them."""
+        *words, position = self._random.getstate()[1]
+        return {"words": words, "position": position}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from where `state` was taken."""
+        self._random.setstate((3, (*state["words"], state["position"]), None))
+
+
+def _init_genrand(seed: int) -> list[int]:
+    words = [seed]
+    for i in range(1, _WORDS):
+        words.append((1812433253 * (words[-1] ^ words[-1] >> 30) + i) & 0xFFFFFFFF)
+    return words
+
 
 Draw = Callable[[RandomState], Any]
 

@@ -4,14 +4,14 @@ import pytest
 
 from det_core.config import Categorical, Const, Double, Int, Log
 from det_core.errors import ConfigError
-from det_driver.search._axes import Grid
+from det_driver.search._uniform import Points
 
 
 def points(hyperparameter: object) -> list[object]:
-    return [point["x"] for point in _all(Grid({"x": hyperparameter}))]
+    return [point["x"] for point in _all(Points({"x": hyperparameter}))]
 
 
-def _all(grid: Grid) -> list[dict[str, object]]:
+def _all(grid: Points) -> list[dict[str, object]]:
     return [grid[i] for i in range(len(grid))]
 
 
@@ -38,22 +38,22 @@ def test_an_axis_has_these_points(hyperparameter: object, expected: list[object]
 
 
 def test_the_first_key_is_the_slowest() -> None:
-    grid = Grid({"2": Int(minval=0, maxval=10, count=3), "1": Int(minval=0, maxval=20, count=3)})
+    grid = Points({"2": Int(minval=0, maxval=10, count=3), "1": Int(minval=0, maxval=20, count=3)})
     assert _all(grid) == [{"1": a, "2": b} for a in (0, 10, 20) for b in (0, 5, 10)]
 
 
 def test_nested_axes_multiply() -> None:
-    grid = Grid({"b": {"y": Categorical(vals=(1, 2)), "x": Categorical(vals=(3, 4)), "none": {}}, "a": Const(val=0)})
+    grid = Points({"b": {"y": Categorical(vals=(1, 2)), "x": Categorical(vals=(3, 4)), "none": {}}, "a": Const(val=0)})
     assert _all(grid) == [{"a": 0, "b": {"none": {}, "x": x, "y": y}} for x in (3, 4) for y in (1, 2)]
 
 
 @pytest.mark.parametrize("kind", [Int, Double, Log])
 def test_a_range_without_a_count_is_named(kind: type) -> None:
     with pytest.raises(ConfigError, match=r"hyperparameters\.net\.x: grid search is in use but count was not provided"):
-        Grid({"net": {"x": kind(minval=0, maxval=1)}})
+        Points({"net": {"x": kind(minval=0, maxval=1)}})
 
 
 def test_a_large_grid_takes_no_memory() -> None:
-    grid = Grid({name: Int(minval=1, maxval=1000, count=1000) for name in "abcd"})
+    grid = Points({name: Int(minval=1, maxval=1000, count=1000) for name in "abcd"})
     assert len(grid) == 10**12
     assert grid[10**12 - 1] == dict.fromkeys("abcd", 1000)

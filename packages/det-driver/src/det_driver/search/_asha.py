@@ -1,14 +1,16 @@
-"""ASHA that promotes the better trials."""
+"""Asynchronous successive halving, in two kinds: one promotes the better trials, the other stops the worse."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ._method import Births, Method
-from ._objective import WORST, Objective
-from ._ranking import Ranking
-from .base import Close, Exit, Operation, Train
+from det_core.errors import MetricError
+
+from ._rungs import Standings
+from ._search import Births, Method
+from .base import WORST, Close, Exit, Objective, Operation, Train, read_number
 
 
 class PromotionASHA(Method):
@@ -32,17 +34,13 @@ class PromotionASHA(Method):
         self._lengths = sorted(set(lengths))
         self._top = len(self._lengths) - 1
         self._divisor = divisor
-        self._max_trials = max_trials
         self._initial = initial_trials
-        self._rungs = [Ranking() for _ in self._lengths]
+        self._standings = Standings(len(self._lengths), max_trials)
         self._under_way = [0 for _ in self._lengths]
         self._training: dict[int, int] = {}  # trials under way, and the rung to which
         self._waiting: list[dict[int, float]] = [{} for _ in self._lengths]  # by rung, with the loss in it
         self._passed: dict[int, list[float]] = {}  # of promoted trials, the losses in the rungs below
         self._gone: list[set[int]] = [set() for _ in self._lengths]  # ended, yet may be promoted
-        self._created = 0
-        self._invalid = 0
-        self._finished = 0
 
     def begin(self, births: Births) -> list[Operation]:
         return [op for _ in range(self._initial) for op in self._create(births)]
@@ -60,7 +58,7 @@ class PromotionASHA(Method):
         return self._next(births, self._promotion(rung, rank))
 
     def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
-        self._finished += 1
+        self._standings.finished += 1
         if closed:
             return []
         if trial not in self._training:
@@ -74,27 +72,19 @@ class PromotionASHA(Method):
         return self._next(births, self._promotion(rung, rank))
 
     def progress(self, going: Mapping[int, float]) -> float:
-        seen = len(self._rungs[0])
-        done = seen / (1.2 * self._max_trials)
-        if seen < self._max_trials:
-            return done
-        return max(done, (self._finished - self._invalid) / self._max_trials)
+        return self._standings.progress
 
     def state(self) -> dict[str, Any]:
         return {
-            "rungs": [rung.state() for rung in self._rungs],
+            **self._standings.state(),
             "training": [[trial, rung] for trial, rung in self._training.items()],
             "waiting": [[[trial, loss] for trial, loss in rung.items()] for rung in self._waiting],
             "passed": [[trial, list(losses)] for trial, losses in self._passed.items()],
             "gone": [sorted(rung) for rung in self._gone],
-            "created": self._created,
-            "invalid": self._invalid,
-            "finished": self._finished,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        for ranking, saved in zip(self._rungs, state["rungs"], strict=True):
-            ranking.restore(saved)
+        self._standings.restore(state)
         self._training = dict(state["training"])
         self._waiting = [dict(rung) for rung in state["waiting"]]
         self._passed = {trial: list(losses) for trial, losses in state["passed"]}
@@ -102,13 +92,10 @@ class PromotionASHA(Method):
         self._under_way = [0 for _ in self._lengths]
         for rung in self._training.values():
             self._under_way[rung] += 1
-        self._created = state["created"]
-        self._invalid = state["invalid"]
-        self._finished = state["finished"]
 
     def _rank(self, trial: int, rung: int, loss: float) -> int:
         self._under_way[rung] -= 1
-        return self._rungs[rung].insert(loss, trial, behind_ties=True)
+        return self._standings.rungs[rung].insert(loss, trial, behind_ties=True)
 
     def _promotion(self, rung: int, newest: int) -> Train | None:
         """Return the promotion that a new entry in `rung`, of rank `newest`, brings about.
@@ -132,7 +119,7 @@ class PromotionASHA(Method):
 
     def _promotable(self, rung: int, newest: int) -> int | None:
         """Return the trial to promote: the newest, or one that the growth of the rung has brought into its best."""
-        ranking = self._rungs[rung]
+        ranking = self._standings.rungs[rung]
         before = int((len(ranking) - 1) / self._divisor)
         now = int(len(ranking) / self._divisor)
         if newest < now:
@@ -146,9 +133,9 @@ class PromotionASHA(Method):
         operations: list[Operation] = []
         if promotion is not None:
             operations.append(promotion)
-        elif self._created - self._invalid < self._max_trials:
+        elif self._standings.wants_more:
             operations += self._create(births)
-        if len(self._rungs[0]) == self._max_trials:
+        if self._standings.all_seen:
             operations += self._close_hopeless()
         return operations
 
@@ -163,7 +150,7 @@ class PromotionASHA(Method):
         return operations
 
     def _create(self, births: Births) -> list[Operation]:
-        self._created += 1
+        self._standings.created += 1
         self._under_way[0] += 1
         create = births.create()
         self._training[create.trial] = 0
@@ -174,10 +161,8 @@ class PromotionASHA(Method):
         return Close(trial)
 
     def _replace(self, births: Births, trial: int, rung: int, passed: list[float]) -> list[Operation]:
-        self._invalid += 1
         self._under_way[rung] -= 1
-        for ranking, loss in zip(self._rungs, passed, strict=False):
-            ranking.remove(loss, trial)
+        self._standings.forget(trial, passed)
         return self._create(births)
 
     def _leave(self, trial: int) -> list[Operation]:
@@ -187,3 +172,101 @@ class PromotionASHA(Method):
                 gone.add(trial)
         self._passed.pop(trial, None)
         return []
+
+
+class StoppingASHA(Method):
+    """Asynchronous successive halving, stopping kind: a trial goes on while it is among the best of its rung.
+
+    A report past the length of a rung enters it; the trial goes on if it is then among the best 1/`divisor` of those
+    that entered (the first always is), else it is closed and a new one created. One report may pass several rungs.
+    `lengths` are those of the rungs. Time is the metric `time_metric`, or the length of the validation where there is
+    none. A trial that fails stands as the worst in the rung that it had not yet passed; one that raises InvalidHP is
+    replaced and forgotten.
+
+    Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning", MLSys, in the variant that
+    Determined calls stop-once: no trial is resumed once it was left behind.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        *,
+        lengths: Sequence[int],
+        divisor: float,
+        max_trials: int,
+        initial_trials: int,
+        time_metric: str | None = None,
+    ) -> None:
+        self.metric = objective.metric
+        self.time_metric = time_metric
+        self._objective = objective
+        self._lengths = lengths
+        self._divisor = divisor
+        self._initial = initial_trials
+        self._standings = Standings(len(lengths), max_trials)
+        self._open: dict[int, list[float]] = {}  # the losses with which a trial entered its rungs so far
+
+    def begin(self, births: Births) -> list[Operation]:
+        return [op for _ in range(self._initial) for op in self._create(births)]
+
+    def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
+        loss = self._objective.loss(metrics)
+        time = self._time(length, metrics)
+        losses = self._open[trial]
+        entered = len(losses)
+        while time >= self._lengths[len(losses)]:
+            rung = len(losses)
+            rank = self._standings.rungs[rung].insert(loss, trial, behind_ties=False)
+            losses.append(loss)
+            going_on = max(int(len(self._standings.rungs[rung]) / self._divisor), 1)
+            if rung == len(self._lengths) - 1 or rank >= going_on:
+                del self._open[trial]
+                return [Close(trial), *self._create_if_any_left(births)]
+        if len(losses) == entered:
+            return []
+        return [Train(trial, self._lengths[len(losses)])]
+
+    def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
+        self._standings.finished += 1
+        if closed:
+            return []
+        losses = self._open.pop(trial)
+        if reason is Exit.INVALID_HP:
+            return self._replace(births, trial, losses)
+        if reason is not Exit.COMPLETED:  # one that ended by itself keeps the standing that it earned
+            self._standings.rungs[len(losses)].insert(WORST, trial, behind_ties=False)
+        return self._create_if_any_left(births)
+
+    def progress(self, going: Mapping[int, float]) -> float:
+        return self._standings.progress
+
+    def state(self) -> dict[str, Any]:
+        return {
+            **self._standings.state(),
+            "open": [[trial, list(losses)] for trial, losses in self._open.items()],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._standings.restore(state)
+        self._open = {trial: list(losses) for trial, losses in state["open"]}
+
+    def _time(self, length: int, metrics: Mapping[str, float]) -> float:
+        if self.time_metric is None:
+            return length
+        time = read_number("searcher.time_metric", self.time_metric, metrics)
+        if math.isnan(time):
+            raise MetricError(f"searcher.time_metric is {self.time_metric!r}, which the trial reports as NaN")
+        return time
+
+    def _create(self, births: Births) -> list[Operation]:
+        self._standings.created += 1
+        create = births.create()
+        self._open[create.trial] = []
+        return [create, Train(create.trial, self._lengths[0])]
+
+    def _create_if_any_left(self, births: Births) -> list[Operation]:
+        return self._create(births) if self._standings.wants_more else []
+
+    def _replace(self, births: Births, trial: int, losses: list[float]) -> list[Operation]:
+        self._standings.forget(trial, losses)
+        return self._create(births)
