@@ -140,6 +140,8 @@ BROKEN = {
     "Eager": ("def progress(self, trial_progress): return 2 * super().progress({})", "progress_goes_from_zero_to_one"),
     "Modest": ("def progress(self, trial_progress): return 0.5", "progress_goes_from_zero_to_one"),
 }
+STATELESS = """def state(self): return None
+    def restore(self, state): raise AssertionError"""
 CLASS = """
 class Test{name}(Kit):
     @pytest.fixture
@@ -155,7 +157,7 @@ class Test{name}(Kit):
 def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Return, for each class, the tests of the kit that failed: one run of pytest for all of them."""
     source = GOOD + CLASS.format(name="Good", body="pass")
-    for name, (body, _) in BROKEN.items():
+    for name, (body, _) in {**BROKEN, "Stateless": (STATELESS, "")}.items():
         indented = body.replace("\n    ", "\n            ")
         source += CLASS.format(name=name, body=indented)
     path = tmp_path_factory.mktemp("kit") / "test_it.py"
@@ -177,6 +179,10 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 def test_a_good_searcher_passes(failures: dict[str, set[str]]) -> None:
     assert failures["Good"] == set()
+
+
+def test_a_searcher_need_not_keep_its_state(failures: dict[str, set[str]]) -> None:
+    assert failures["Stateless"] == set()
 
 
 @pytest.mark.parametrize(("name", "expected"), [(name, expected) for name, (_, expected) in BROKEN.items()])

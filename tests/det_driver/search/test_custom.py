@@ -9,7 +9,19 @@ import pytest
 
 from det_core.config import Custom, Double
 from det_core.errors import EntrypointError, PluginError
-from det_driver.search import Close, Create, Exit, Operation, Searcher, Shutdown, Train, make
+from det_driver.search import (
+    Births,
+    Close,
+    Create,
+    Exit,
+    Method,
+    Operation,
+    Search,
+    Searcher,
+    Shutdown,
+    Train,
+    make,
+)
 from det_driver.search._custom import CustomSearch
 
 FIRST = Create(trial=0, hparams={}, seed=0)
@@ -31,12 +43,6 @@ class Mine(Searcher):
 
     def progress(self, trial_progress):
         return 0.5
-
-    def state(self):
-        return self.births.state()
-
-    def restore(self, state):
-        self.births.restore(state)
 
 class Other:
     pass
@@ -63,11 +69,6 @@ class Says(Searcher):
 
     def progress(self, trial_progress: Mapping[int, float]) -> float:
         return 0.0
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: Mapping[str, Any]) -> None: ...
 
 
 @pytest.fixture
@@ -161,3 +162,32 @@ def test_it_may_shut_down_by_itself() -> None:
     searcher.start()
     assert searcher.validated(0, 5, {}) == [Shutdown()]
     assert searcher.exited(0, Exit.CANCELED) == []
+
+
+def test_a_searcher_need_not_keep_its_state() -> None:
+    search = CustomSearch(Says([FIRST]))
+    search.start()
+    assert search.state() is None
+    with pytest.raises(PluginError, match=r"^searcher Says keeps no state; give it its past events anew$"):
+        Says().restore({})
+
+
+def test_a_method_need_not_keep_its_state() -> None:
+    class Once(Method):
+        def begin(self, births: Births) -> list[Operation]:
+            return births.start(1, 10)
+
+        def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
+            return [Close(trial)]
+
+        def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
+            return []
+
+        def progress(self, going: Mapping[int, float]) -> float:
+            return 0.0
+
+    search = Search(Once(), {}, 0)
+    search.start()
+    assert search.state() is None
+    with pytest.raises(PluginError, match=r"^search method Once keeps no state; give it its past events anew$"):
+        Once().restore({})

@@ -51,11 +51,14 @@ class CustomSearch(Searcher):
     def progress(self, trial_progress: Mapping[int, float]) -> float:
         return self._searcher.progress(trial_progress)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any] | None:
+        searcher = self._searcher.state()
+        if searcher is None:
+            return None
         return {
             "ledger": self._ledger.state(),
             "exits": {reason.value: count for reason, count in self._exits.items()},
-            "searcher": self._searcher.state(),
+            "searcher": searcher,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from det_core.config import Hyperparameter
+from det_core.errors import PluginError
 
 from ._sampling import RandomState, sampler
 from .base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
@@ -79,13 +80,13 @@ class Method(ABC):
     def progress(self, going: Mapping[int, float]) -> float:
         """Return how much is done, 0 to 1, given the same of each trial that has not ended."""
 
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """Return what it remembers, as JSON can hold it."""
+    def state(self) -> dict[str, Any] | None:
+        """Return what it remembers, as JSON can hold it; None, for good, where it keeps no state."""
+        return None
 
-    @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
         """Become the method whose state this is."""
+        raise PluginError(f"search method {type(self).__name__} keeps no state; give it its past events anew")
 
 
 class Search(Searcher):
@@ -130,12 +131,15 @@ class Search(Searcher):
             return 1.0
         return _fraction(self._method.progress(going))
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any] | None:
+        method = self._method.state()
+        if method is None:
+            return None
         return {
             "births": self._births.state(),
             "lives": self._lives.decode("ascii"),
             "exits": {reason.value: count for reason, count in self._exits.items()},
-            "method": self._method.state(),
+            "method": method,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from det_core.errors import MetricError
+from det_core.errors import MetricError, PluginError
 
 WORST = sys.float_info.max
 """The loss of a trial that ended early or reported NaN: finite, because JSON knows no infinity."""
@@ -103,13 +103,16 @@ class Searcher(ABC):
         `trial_progress` says the same of the trials that have not ended; those left out count as not begun.
         """
 
-    @abstractmethod
-    def state(self) -> dict[str, Any]:
-        """Return everything it remembers, as JSON can hold it (no NaN, no infinity, string keys)."""
+    def state(self) -> dict[str, Any] | None:
+        """Return everything it remembers, as JSON can hold it (no NaN, no infinity, string keys).
 
-    @abstractmethod
+        None, for good, where it keeps no state: it goes on by hearing its past events anew.
+        """
+        return None
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Become the searcher whose state this is; from there on the two cannot be told apart."""
+        raise PluginError(f"searcher {type(self).__name__} keeps no state; give it its past events anew")
 
 
 class Objective(Struct, frozen=True):
