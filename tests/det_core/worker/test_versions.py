@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from det_core import DetError, wire
-from det_core.config import parse
+from det_core.config import from_json
 from det_core.environ import WorkerEnv
 from det_core.protocol import PROTOCOL, Answer, Hello, Welcome, decode_word, encode, refusal
 from det_core.worker import connect, work
@@ -40,7 +41,7 @@ def driver(tmp_path: Path):
 
         servers.append(wire.Server(bytes(32), on_connect=serve))
         env = WorkerEnv(
-            experiment_id=1, trial_id=2, run_id=3, run_number=1, seed=0, hparams={}, config=parse(CONFIG).config,
+            experiment_id=1, trial_id=2, run_id=3, run_number=1, seed=0, hparams={}, config=from_json(json.dumps(CONFIG)),
             slot_ids=(0,), driver=servers[-1].address, key=bytes(32),
             checkpoint_root=tmp_path, tensorboard_dir=tmp_path, spool=tmp_path,
         )  # fmt: skip
