@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from det_core.backend import Backend, Serial
+from det_core.backend import Backend, BackendRecord, Serial
 from det_core.backends import choose_backend
 from det_core.distributed import DistributedContext
 from det_core.errors import ConfigError
-from det_core.records import BackendRecord
 
 
 def record(name: str, framework: str | None = "ship", *, ready: bool = True, priority: int = 0) -> BackendRecord:

@@ -6,7 +6,7 @@ import pytest
 
 TRIAL = """
     from pathlib import Path
-    from det_core import Adapter, Loop, Schedule, Every, Target, LocalHost, Progress
+    from det_core import Adapter, Loop, RunLoop, Schedule, Every, Target, LocalHost, Progress
 
     class Counting(Adapter):
         batches_per_epoch = 10
@@ -43,7 +43,7 @@ TRIAL = """
         def save(progress):
             saves.append([progress.batches, progress.asked])
             return True
-        loop = Loop(adapter, Schedule(**schedule), host, c, save, progress)
+        loop = RunLoop(adapter, Schedule(**schedule), host, c, save, progress)
         holder.append((loop, host))
         if not loop.begin():
             adapter.train(loop)

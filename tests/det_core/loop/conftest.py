@@ -20,6 +20,7 @@ from det_core import (
     Plugins,
     Progress,
     RunInfo,
+    RunLoop,
     Schedule,
     Stop,
     Target,
@@ -183,7 +184,7 @@ class Trial:
         adapter = self._adapter()
         if directory is not None:
             adapter.load(directory)
-        loop = Loop(
+        loop = RunLoop(
             adapter, self.schedule, host, DistributedContext(), self._saver(adapter, host), progress, self.length
         )
         self._watch(adapter, host, loop, interruption, validate, each_batch)

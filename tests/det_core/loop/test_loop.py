@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from det_core import Every, Loop, LoopError, MetricError, Progress, Schedule, Stop
+from det_core import Every, Loop, LoopError, MetricError, Progress, RunLoop, Schedule, Stop
 from det_core.errors import DetError
 from det_core.metrics import mean, number_or_none, plain
 from det_core.schedule import to_batches
@@ -118,7 +118,7 @@ def test_a_run_that_is_preempted_before_it_begins_trains_nothing(kit: Any) -> No
     host = kit.Host(trial.driver, kit.Interruption("none", 0))
     host.preempted.raised = True
     adapter = trial._adapter()
-    loop = Loop(adapter, trial.schedule, host, adapter.trial.run.distributed, trial._saver(adapter, host))
+    loop = RunLoop(adapter, trial.schedule, host, adapter.trial.run.distributed, trial._saver(adapter, host))
     assert loop.begin() is Stop.PREEMPTED
     assert trial.driver.order == []
     assert trial.driver.checkpoints[-1][0]["batches"] == 0
@@ -325,7 +325,7 @@ def test_the_progress_given_is_not_changed(kit: Any) -> None:
     trial = kit.Trial(kit.Driver([4]), Schedule())
     adapter = trial._adapter()
     host = kit.Host(trial.driver, kit.Interruption("none", 0))
-    loop = Loop(adapter, Schedule(), host, adapter.trial.run.distributed, lambda progress: True, given)
+    loop = RunLoop(adapter, Schedule(), host, adapter.trial.run.distributed, lambda progress: True, given)
     loop.begin()
     adapter.train(loop)
     assert given == Progress(batches=2, pending=[{"loss": 1.0}], counts=[2])

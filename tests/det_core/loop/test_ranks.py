@@ -23,6 +23,7 @@ from det_core import (
     Progress,
     Ranks,
     RunInfo,
+    RunLoop,
     Schedule,
     Stop,
     TrialError,
@@ -114,7 +115,7 @@ class Together:
     def __init__(self, kit: Any, driver: Any, schedule: Schedule) -> None:
         self.kit, self.driver, self.schedule = kit, driver, schedule
         self.saved: list[Progress] = []
-        self.loops: list[Loop] = []
+        self.loops: list[RunLoop] = []
         self.adapters: dict[int, Counter] = {}
 
     def __call__(
@@ -132,7 +133,7 @@ class Together:
             self.loops = list(pool.map(lambda rank: self._rank(rank, each_batch, progress), range(3)))
         return {loop.stop for loop in self.loops}
 
-    def _rank(self, rank: int, each_batch: Callable[[Loop, int, int], None], progress: Progress | None) -> Loop:
+    def _rank(self, rank: int, each_batch: Callable[[Loop, int, int], None], progress: Progress | None) -> RunLoop:
         context = DistributedContext.from_backend(Threads(self.room, rank))
         adapter = self.adapters[rank] = Counter(context, each_batch)
 
@@ -143,7 +144,7 @@ class Together:
                 self.saved.append(state)
             return True
 
-        loop = Loop(adapter, self.schedule, self.hosts[rank], context, save, progress)
+        loop = RunLoop(adapter, self.schedule, self.hosts[rank], context, save, progress)
         if not loop.begin():
             adapter.train(loop)
         return loop

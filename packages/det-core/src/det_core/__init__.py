@@ -2,165 +2,70 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .lazy import lazy
 
 if TYPE_CHECKING:
-    from .adapter import Adapter, Build, Metrics, RunInfo
-    from .backend import Backend, Ranks, Serial
-    from .distributed import DistributedContext
-    from .entrypoint import load_trial
-    from .errors import (
-        CheckpointError,
-        ConfigError,
-        DetError,
-        EntrypointError,
-        ExperimentBusy,
-        InvalidHP,
-        MetricError,
-        PluginError,
-        StorageError,
-        StoreError,
-        TrialError,
-    )
-    from .hookspecs import hookimpl
-    from .host import Flag, HostLost, Outcome, Target, TrialHost
-    from .imports import import_from_path
-    from .interrupts import preempted_by
-    from .launch import Launcher, Layout, Place
-    from .local import LocalHost
-    from .loop import Loop, LoopError, Progress, Stop
-    from .metrics import number
-    from .plugins import Plugins
-    from .records import (
-        BackendRecord,
-        CommandRecord,
-        EngineRecord,
-        Framework,
-        LauncherRecord,
-        PluginConfig,
-        SearcherRecord,
-        StorageRecord,
-    )
-    from .run import Keep, restore, run_trial, train, train_from
-    from .schedule import At, Every, Schedule
-    from .session import Limited, Session
-    from .trial_context import TrialContext
-
-_HOMES = {
-    "adapter": ("Adapter", "Build", "Metrics", "RunInfo"),
-    "backend": ("Backend", "Ranks", "Serial"),
-    "distributed": ("DistributedContext",),
-    "entrypoint": ("load_trial",),
-    "errors": (
-        "CheckpointError",
-        "ConfigError",
-        "DetError",
-        "EntrypointError",
-        "ExperimentBusy",
-        "InvalidHP",
-        "MetricError",
-        "PluginError",
-        "StorageError",
-        "StoreError",
-        "TrialError",
-    ),
-    "hookspecs": ("hookimpl",),
-    "host": ("Flag", "HostLost", "Outcome", "Target", "TrialHost"),
-    "imports": ("import_from_path",),
-    "interrupts": ("preempted_by",),
-    "launch": ("Launcher", "Layout", "Place"),
-    "local": ("LocalHost",),
-    "metrics": ("number",),
-    "loop": ("Loop", "LoopError", "Progress", "Stop"),
-    "plugins": ("Plugins",),
-    "records": (
-        "BackendRecord",
-        "CommandRecord",
-        "EngineRecord",
-        "Framework",
-        "LauncherRecord",
-        "PluginConfig",
-        "SearcherRecord",
-        "StorageRecord",
-    ),
-    "run": ("Keep", "restore", "run_trial", "train", "train_from"),
-    "schedule": ("At", "Every", "Schedule"),
-    "session": ("Limited", "Session"),
-    "trial_context": ("TrialContext",),
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+    from .adapter import Adapter as Adapter
+    from .adapter import Build as Build
+    from .adapter import Loop as Loop
+    from .adapter import Metrics as Metrics
+    from .adapter import RunInfo as RunInfo
+    from .adapter import Stop as Stop
+    from .backend import Backend as Backend
+    from .backend import BackendRecord as BackendRecord
+    from .backend import Ranks as Ranks
+    from .backend import Serial as Serial
+    from .distributed import DistributedContext as DistributedContext
+    from .entrypoint import load_trial as load_trial
+    from .errors import CheckpointError as CheckpointError
+    from .errors import ConfigError as ConfigError
+    from .errors import DetError as DetError
+    from .errors import EntrypointError as EntrypointError
+    from .errors import ExperimentBusy as ExperimentBusy
+    from .errors import InvalidHP as InvalidHP
+    from .errors import MetricError as MetricError
+    from .errors import PluginError as PluginError
+    from .errors import StorageError as StorageError
+    from .errors import StoreError as StoreError
+    from .errors import TrialError as TrialError
+    from .hookspecs import hookimpl as hookimpl
+    from .host import Flag as Flag
+    from .host import HostLost as HostLost
+    from .host import Outcome as Outcome
+    from .host import Target as Target
+    from .host import TrialHost as TrialHost
+    from .imports import import_from_path as import_from_path
+    from .interrupts import preempted_by as preempted_by
+    from .launch import Launcher as Launcher
+    from .launch import Layout as Layout
+    from .launch import Place as Place
+    from .local import LocalHost as LocalHost
+    from .loop import LoopError as LoopError
+    from .loop import Progress as Progress
+    from .loop import RunLoop as RunLoop
+    from .metrics import number as number
+    from .plugins import Plugins as Plugins
+    from .records import CommandRecord as CommandRecord
+    from .records import EngineRecord as EngineRecord
+    from .records import Framework as Framework
+    from .records import LauncherRecord as LauncherRecord
+    from .records import PluginConfig as PluginConfig
+    from .records import SearcherRecord as SearcherRecord
+    from .records import StorageRecord as StorageRecord
+    from .run import Keep as Keep
+    from .run import restore as restore
+    from .run import run_trial as run_trial
+    from .run import train as train
+    from .run import train_from as train_from
+    from .schedule import At as At
+    from .schedule import Every as Every
+    from .schedule import Schedule as Schedule
+    from .session import Limited as Limited
+    from .session import Session as Session
+    from .trial_context import TrialContext as TrialContext
 
 __version__ = "0.1.0"
-__all__ = [
-    "Adapter",
-    "At",
-    "Backend",
-    "BackendRecord",
-    "Build",
-    "CheckpointError",
-    "CommandRecord",
-    "ConfigError",
-    "DetError",
-    "DistributedContext",
-    "EngineRecord",
-    "EntrypointError",
-    "Every",
-    "ExperimentBusy",
-    "Flag",
-    "Framework",
-    "HostLost",
-    "InvalidHP",
-    "Keep",
-    "Launcher",
-    "LauncherRecord",
-    "Layout",
-    "Limited",
-    "LocalHost",
-    "Loop",
-    "LoopError",
-    "MetricError",
-    "Metrics",
-    "Outcome",
-    "Place",
-    "PluginConfig",
-    "PluginError",
-    "Plugins",
-    "Progress",
-    "Ranks",
-    "RunInfo",
-    "Schedule",
-    "SearcherRecord",
-    "Serial",
-    "Session",
-    "Stop",
-    "StorageError",
-    "StorageRecord",
-    "StoreError",
-    "Target",
-    "TrialContext",
-    "TrialError",
-    "TrialHost",
-    "hookimpl",
-    "import_from_path",
-    "load_trial",
-    "number",
-    "preempted_by",
-    "restore",
-    "run_trial",
-    "train",
-    "train_from",
-]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for, so that `import det_core` costs almost nothing."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'det_core' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+lazy(__name__)

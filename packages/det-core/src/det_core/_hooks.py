@@ -7,8 +7,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from .backend import BackendRecord
 from .hookspecs import hookimpl
-from .records import BackendRecord, LauncherRecord, StorageRecord
+from .records import LauncherRecord, StorageRecord
 
 _LAUNCHERS = {"socket": "socket:Socket", "tensorflow": "tensorflow:TensorFlow", "torch": "torch_distributed:Torch"}
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from .backend import BackendRecord
 from .metrics import number
 
 if TYPE_CHECKING:
     from .config import ExperimentConfig, Length
     from .distributed import DistributedContext
-    from .loop import Loop
-    from .records import BackendRecord
 
 Metrics = Mapping[str, Any]
+B = TypeVar("B")
 T = TypeVar("T")
 
 
@@ -66,6 +67,64 @@ class RunInfo:
     backend: BackendRecord | None = None
     scratch: Path | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Stop(enum.Enum):
+    """Why the loop asks the framework to stop; falsy while training goes on."""
+
+    NO = ""
+    COMPLETED = "completed"
+    PREEMPTED = "preempted"
+    USER_STOPPED = "stopped by the trial"
+
+    def __bool__(self) -> bool:
+        return self is not Stop.NO
+
+
+class Loop(ABC):
+    """The schedule of a run, as an adapter sees it: it counts batches and, between them, does whatever has fallen due."""
+
+    @property
+    @abstractmethod
+    def done(self) -> int:
+        """Batches trained before this run began: how far the data must be skipped."""
+
+    @property
+    @abstractmethod
+    def remaining(self) -> int:
+        """Batches until something falls due: how many may be trained in one go; 0 when training must stop."""
+
+    @property
+    @abstractmethod
+    def length(self) -> int | None:
+        """The batches that the trial is trained for if nothing ends it earlier, from its start; None where nobody knows."""
+
+    @property
+    @abstractmethod
+    def stop(self) -> Stop:
+        """Why the loop stopped, or `Stop.NO`."""
+
+    @abstractmethod
+    def step(self, metrics: Metrics, batches: int = 1) -> Stop:
+        """Record trained batches; truthy when the framework must stop.
+
+        Call it after every batch, or after every chunk of at most `remaining` batches, whose means are `metrics`. Values
+        may stay on the device; they become numbers at the next boundary. Raises LoopError after a stop, and for a chunk
+        that passes a boundary.
+        """
+
+    @abstractmethod
+    def request_stop(self) -> None:
+        """End the trial, as complete, after the batch that is being trained; on any rank, for all."""
+
+    def batches(self, source: Iterable[B]) -> Iterator[B]:
+        """Yield batches of `source` until told to stop, for adapters that own their loop."""
+        if self.stop:
+            return
+        for batch in source:
+            yield batch
+            if self.stop:
+                return
 
 
 class Adapter(ABC, Generic[T]):

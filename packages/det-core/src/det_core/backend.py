@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -120,6 +120,21 @@ class Backend(ABC):
     def broadcast_local(self, value: Any) -> Any:
         """Return the value of the host's chief on every rank of the host."""
         return self.allgather_local(value if self.ranks.local_rank == 0 else None)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendRecord:
+    """One way for the ranks of a framework to talk; `available` is asked before `load`.
+
+    `framework` is the framework that it serves, or None where it serves any. `backend: auto` takes the available one
+    with the highest `priority`.
+    """
+
+    name: str
+    load: Callable[[], type[Backend]]
+    framework: str | None = None
+    available: Callable[[], bool] = lambda: True
+    priority: int = 0
 
 
 class Serial(Backend):

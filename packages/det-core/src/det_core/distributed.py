@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from .backend import Backend, Ranks, Serial
+from .backend import Backend, BackendRecord, Ranks, Serial
 from .errors import PluginError
-from .records import BackendRecord
 
 LOOPBACK = "127.0.0.1"
 PORT = 12360

@@ -6,12 +6,12 @@ Every argument is passed by name; an implementation takes those that it wants.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pluggy
 
-if TYPE_CHECKING:
-    from . import records
+from . import records
+from .backend import BackendRecord
 
 PROJECT = "det"
 
@@ -27,7 +27,7 @@ class Register:
         """Frameworks whose trials det can train."""
 
     @hookspec
-    def det_backends(self) -> Iterable[records.BackendRecord]:
+    def det_backends(self) -> Iterable[BackendRecord]:
         """Ways for ranks to communicate."""
 
     @hookspec

@@ -6,23 +6,21 @@ There is one loop, here, whoever owns the `for`: a plugin (torch), the framework
 
 from __future__ import annotations
 
-import enum
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
+from .adapter import Adapter, Loop, Metrics, Stop
 from .errors import TrialError
 from .host import Flag, HostLost, Target, TrialHost
 from .metrics import mapping, mean, plain, searcher_metric
 from .schedule import NEVER, Schedule, to_batches
 
 if TYPE_CHECKING:
-    from .adapter import Adapter, Metrics
     from .config import Length
     from .distributed import DistributedContext
 
-B = TypeVar("B")
 _SYNC_SECONDS = 1.0  # how late a preemption may be noticed where several ranks must agree
 _SPACING = 10_000  # the most batches between two such agreements
 _ROWS = 4096  # batches whose metrics may stay on the device, however rarely they are reported
@@ -31,18 +29,6 @@ _SILENT = Flag()
 
 class LoopError(RuntimeError):
     """An adapter broke the rules of the loop."""
-
-
-class Stop(enum.Enum):
-    """Why the loop asks the framework to stop; falsy while training goes on."""
-
-    NO = ""
-    COMPLETED = "completed"
-    PREEMPTED = "preempted"
-    USER_STOPPED = "stopped by the trial"
-
-    def __bool__(self) -> bool:
-        return self is not Stop.NO
 
 
 _NO = Stop.NO
@@ -77,11 +63,8 @@ class Saver(Protocol):
     def __call__(self, progress: Progress) -> bool: ...
 
 
-class Loop:
-    """Counts batches and, between them, runs whatever has fallen due.
-
-    To an adapter it is `step`, `remaining`, `batches`, `done`, and `request_stop` where user code may ask for an end.
-    """
+class RunLoop(Loop):
+    """The loop of a run: asks the host until when to train, and runs whatever has fallen due."""
 
     def __init__(
         self,
@@ -119,21 +102,17 @@ class Loop:
 
     @property
     def done(self) -> int:
-        """Batches trained before this run began: how far the data must be skipped."""
         return self._first
 
     @property
     def remaining(self) -> int:
-        """Batches until something falls due: how many may be trained in one go; 0 when training must stop."""
         return 0 if self._stop else max(0, self._next - self._batches)
 
-    def step(self, metrics: Metrics, batches: int = 1) -> Stop:
-        """Record trained batches; truthy when the framework must stop.
+    @property
+    def stop(self) -> Stop:
+        return self._stop
 
-        Call it after every batch, or after every chunk of at most `remaining` batches, whose means are `metrics`. Values
-        may stay on the device; they become numbers at the next boundary. Raises LoopError after a stop, and for a chunk
-        that passes a boundary.
-        """
+    def step(self, metrics: Metrics, batches: int = 1) -> Stop:
         done = self._batches + batches
         if done < self._next and batches > 0 and not (self._flag.raised or self._break):
             self._batches = done
@@ -142,31 +121,15 @@ class Loop:
             return _NO
         return self._boundary(metrics, batches)
 
-    def batches(self, source: Iterable[B]) -> Iterator[B]:
-        """Yield batches of `source` until told to stop, for adapters that own their loop."""
-        if self._stop:
-            return
-        for batch in source:
-            yield batch
-            if self._stop:
-                return
-
     def request_stop(self) -> None:
-        """End the trial, as complete, after the batch that is being trained; on any rank, for all."""
         self._asked = True
         self._break = self._alone
 
     @property
     def length(self) -> int | None:
-        """The batches that the trial is trained for if nothing ends it earlier, from its start; None where nobody knows."""
         return to_batches(self._ends.n, self._ends.unit, self._adapter) if self._ends else None
 
     # What core sees
-
-    @property
-    def stop(self) -> Stop:
-        """Why the loop stopped, or `Stop.NO`."""
-        return self._stop
 
     @property
     def progress(self) -> Progress:

@@ -1,4 +1,4 @@
-"""What plugins register: frozen records, each with a name.
+"""What plugins register: frozen records, each with a name; that of a backend is beside `Backend`.
 
 A record's callables import what they need when they are called, so that registering costs nothing.
 """
@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import click
+from .adapter import Adapter
 
-    from .adapter import Adapter
-    from .backend import Backend
+if TYPE_CHECKING:
     from .launch import Launcher
 
 
@@ -33,21 +31,6 @@ class Framework:
     requires: tuple[str, ...] = ()
     capabilities: frozenset[str] = frozenset()
     loader: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackendRecord:
-    """One way for the ranks of a framework to talk; `available` is asked before `load`.
-
-    `framework` is the framework that it serves, or None where it serves any. `backend: auto` takes the available one
-    with the highest `priority`.
-    """
-
-    name: str
-    load: Callable[[], type[Backend]]
-    framework: str | None = None
-    available: Callable[[], bool] = lambda: True
-    priority: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +72,7 @@ class CommandRecord:
     """One subcommand of `det`; `load()` returns a click command, `help` is its line in `det --help`."""
 
     name: str
-    load: Callable[[], click.Command]
+    load: Callable[[], Any]
     help: str = ""
 
 

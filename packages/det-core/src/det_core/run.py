@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from .adapter import Adapter, Loop, RunInfo, Stop
 from .checkpoint import Manifest, read_checkpoint, write_checkpoint
 from .code import copy_code
 from .errors import CheckpointError
 from .host import HostLost, TrialHost
-from .loop import Loop, Progress, Stop
+from .loop import Progress, RunLoop
 from .schedule import Every, Period, Schedule, to_batches
 
 if TYPE_CHECKING:
-    from .adapter import Adapter, RunInfo
     from .config import ExperimentConfig, Length
     from .records import Framework
     from .storage import Storage
@@ -92,11 +92,11 @@ def train_from(
 ) -> Stop:
     """Train with an adapter that is restored already, from `progress` on, or from the beginning."""
     save = _Save(adapter, framework, info, host, keep)
-    loops: list[Loop] = []
+    loops: list[RunLoop] = []
 
     def start() -> Loop:
         plan = schedule(adapter) if schedule else schedule_of(info.config, adapter)
-        loop = Loop(adapter, plan, host, info.distributed, save, progress, info.length)
+        loop = RunLoop(adapter, plan, host, info.distributed, save, progress, info.length)
         loops.append(loop)
         loop.begin()
         return loop

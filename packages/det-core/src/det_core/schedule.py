@@ -5,12 +5,10 @@ from __future__ import annotations
 import bisect
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .adapter import Adapter
 from .errors import DetError
-
-if TYPE_CHECKING:
-    from .adapter import Adapter
 
 NEVER = 2**62
 

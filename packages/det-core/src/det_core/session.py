@@ -10,18 +10,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from .adapter import RunInfo
+from .adapter import Adapter, RunInfo, Stop
 from .environ import WorkerEnv
 from .errors import DetError, InvalidHP
 from .failure import explained
 from .host import HostLost, Target, TrialHost
-from .loop import Stop
 from .plugins import Plugins
 from .schedule import to_batches
 from .worker import EXIT, OUTCOMES, connect, keep_of, run_info
 
 if TYPE_CHECKING:
-    from .adapter import Adapter
     from .checkpoint import Manifest
     from .config import ExperimentConfig
     from .distributed import DistributedContext

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import wire
-from .adapter import RunInfo
+from .adapter import RunInfo, Stop
 from .backend import RankLost
 from .backends import Socket, choose_backend
 from .checkpoint import Manifest
@@ -29,14 +29,13 @@ from .extensions import extensions_of
 from .failure import explained
 from .host import HostLost, Outcome
 from .interrupts import preempted_by
-from .loop import Stop
 from .plugins import Plugins
 from .protocol import decode_welcome, encode, hello, refusal
 from .remote import RemoteHost
 from .run import Keep, length_of, run_trial
 
 if TYPE_CHECKING:
-    from .records import BackendRecord
+    from .backend import BackendRecord
     from .storage import Storage
 
 GRACE_SECONDS = 30.0

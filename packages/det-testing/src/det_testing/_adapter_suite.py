@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from det_core.adapter import Adapter
+from det_core.adapter import Adapter, Stop
 from det_core.checkpoint import read_checkpoint
 from det_core.errors import CheckpointError, MetricError
-from det_core.loop import Stop
 from det_core.metrics import number
 from det_core.plugins import Plugins
 from det_core.records import Framework

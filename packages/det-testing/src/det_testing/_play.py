@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from det_core.loop import Stop
+from det_core.adapter import Stop
 
 from ._runs import Run
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from det_core.adapter import Stop
 from det_core.backends import choose_backend
 from det_core.errors import ConfigError
-from det_core.loop import Stop
 from det_core.plugins import Plugins
 from det_core.records import Framework
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from det_core.adapter import Adapter, RunInfo
+from det_core.adapter import Adapter, Loop, RunInfo, Stop
+from det_core.backend import BackendRecord
 from det_core.config import parse
 from det_core.distributed import DistributedContext
 from det_core.host import Target
 from det_core.local import LocalHost
-from det_core.loop import Loop, Stop
+from det_core.loop import RunLoop
 from det_core.plugins import Plugins
-from det_core.records import BackendRecord, Framework
+from det_core.records import Framework
 from det_core.run import Keep, run_trial
 from det_core.schedule import Every, Schedule
 from det_core.storage import LocalStorage
@@ -159,11 +160,13 @@ def _watched(framework: Framework, stopped_at: list[int]) -> Framework:
 
         class Watched(kind):  # type: ignore[valid-type, misc]
             def run(self, start: Callable[[], Loop]) -> None:
-                loops: list[Loop] = []
+                loops: list[RunLoop] = []
 
                 def begin() -> Loop:
-                    loops.append(start())
-                    return loops[0]
+                    loop = start()
+                    assert isinstance(loop, RunLoop)
+                    loops.append(loop)
+                    return loop
 
                 super().run(begin)
                 stopped_at.append(loops[0].progress.batches)

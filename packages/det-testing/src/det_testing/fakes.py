@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from det_core.adapter import Adapter, Metrics, RunInfo
+from det_core.adapter import Adapter, Loop, Metrics, RunInfo, Stop
 from det_core.backend import Backend, Ranks
 from det_core.distributed import DistributedContext
-from det_core.loop import Loop, Stop
 
 from ._onevar import OneVar
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..backend import BackendRecord
 from ..errors import ConfigError
-from ..records import BackendRecord
 
 HOROVOD = "horovod"
 _INSTALL = "run: det horovod install"

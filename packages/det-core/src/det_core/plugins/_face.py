@@ -13,11 +13,10 @@ import pluggy
 
 from .. import hookspecs, records
 from ..adapter import Build
+from ..backend import BackendRecord
 from ..errors import PluginError
-from ._build import AsBuilt, BuildHooks
-from ._discovery import Found, check_core, discover
-from ._implementations import check_implementations
-from ._records import Lookup, R, check_records, imports_of, records_of
+from ..hookspecs import hookimpl
+from ._found import Found, Lookup, R, check_core, check_implementations, check_records, discover, imports_of, records_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +62,7 @@ class Plugins:
         self._pm = pluggy.PluginManager(hookspecs.PROJECT)
         for group in hookspecs.GROUPS:
             self._pm.add_hookspecs(group)
-        self._pm.register(AsBuilt(), name="as built")
+        self._pm.register(_AsBuilt(), name="as built")
         if trace:
             self._pm.trace.root.setwriter(_write)
             self._pm.enable_tracing()
@@ -106,12 +105,10 @@ class Plugins:
 
     def load(self, found: Iterable[Found]) -> None:
         """Import and register plugins, each on its own; a broken one is skipped and named."""
-        from .. import __version__
-
         for plugin in found:
             name = plugin.entry.name
             try:
-                check_core(plugin, __version__)
+                check_core(plugin)
                 self.register(
                     _made(plugin.entry.load()), name, distribution=plugin.distribution, version=plugin.version
                 )
@@ -146,7 +143,7 @@ class Plugins:
         """Return the frameworks that one plugin registers."""
         return records_of(self._pm, plugin, "det_frameworks")
 
-    def backends(self) -> list[records.BackendRecord]:
+    def backends(self) -> list[BackendRecord]:
         """All backends; a name may serve several frameworks, once each."""
         return [r for rs in self._pm.hook.det_backends() for r in rs]
 
@@ -188,7 +185,7 @@ class Plugins:
         """Return the build hooks in which, of all frameworks' plugins, only that of `framework` takes part."""
         if framework not in self._builds:
             others = [p for p in self._pm.get_plugins() if self._is_other_framework(p, framework)]
-            self._builds[framework] = BuildHooks(self._pm, others)
+            self._builds[framework] = _BuildHooks(self._pm, others)
         return self._builds[framework]
 
     # Observe
@@ -247,3 +244,48 @@ def _write(text: str) -> None:
 
 def _to_stderr(message: str) -> None:
     sys.stderr.write(f"det: {message}\n")
+
+
+class _Once:
+    """The function that builds the user's object; remembers what it gave, so that it is not built twice unasked."""
+
+    def __init__(self, build: Callable[[], Any]) -> None:
+        self._build = build
+        self.called, self.value = False, None
+
+    def __call__(self) -> Any:
+        self.value = self._build()
+        self.called = True
+        return self.value
+
+
+class _AsBuilt:
+    """Answers the build hooks that a framework leaves alone: what the user built is used as it is."""
+
+    @hookimpl(trylast=True)
+    def det_build_model(self, build: _Once) -> Any:
+        return build.value if build.called else build()
+
+    det_build_optimizer = det_build_lr_scheduler = det_build_data_loader = det_build_model
+
+
+class _BuildHooks:
+    """The build hooks, in which some plugins take no part."""
+
+    def __init__(self, pm: pluggy.PluginManager, without: list[object]) -> None:
+        self._hooks = {
+            name: pm.subset_hook_caller(f"det_build_{name}", without)
+            for name in ("model", "optimizer", "lr_scheduler", "data_loader")
+        }
+
+    def model(self, context: Any, build: Callable[[], Any]) -> Any:
+        return self._hooks["model"](context=context, build=_Once(build))
+
+    def optimizer(self, context: Any, build: Callable[[], Any]) -> Any:
+        return self._hooks["optimizer"](context=context, build=_Once(build))
+
+    def lr_scheduler(self, context: Any, build: Callable[[], Any]) -> Any:
+        return self._hooks["lr_scheduler"](context=context, build=_Once(build))
+
+    def data_loader(self, context: Any, build: Callable[[], Any], split: str) -> Any:
+        return self._hooks["data_loader"](context=context, build=_Once(build), split=split)

@@ -1,0 +1,31 @@
+"""Packages whose public names are imported when they are first asked for, so that importing the package costs almost nothing.
+
+Such a package lists its names once, under `if TYPE_CHECKING:`, each on a line of its own: `from .module import Name as Name`.
+That is what type checkers read, and the same lines are read here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from typing import Any
+
+_LISTED = re.compile(r"^    from \.(\w+) import (\w+) as \2$", re.MULTILINE)
+
+
+def lazy(package: str) -> None:
+    """Give a package its `__getattr__`, `__dir__` and `__all__`; to be called at the end of its `__init__`."""
+    module = sys.modules[package]
+    loader: Any = module.__spec__ and module.__spec__.loader
+    homes = {name: home for home, name in _LISTED.findall(loader.get_source(package))}
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f".{homes[name]}", package), name)
+        setattr(module, name, value)
+        return value
+
+    names = sorted(homes, key=lambda name: (0 if name.isupper() else 1 if name[0].isupper() else 2, name))
+    vars(module).update(__getattr__=get, __dir__=lambda: sorted({*vars(module), *homes}), __all__=names)
