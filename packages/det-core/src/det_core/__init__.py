@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .adapter import Stop as Stop
     from .backend import Backend as Backend
     from .backend import BackendRecord as BackendRecord
+    from .backend import Communicator as Communicator
     from .backend import Ranks as Ranks
     from .backend import Serial as Serial
     from .distributed import DistributedContext as DistributedContext
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
     from .host import TrialHost as TrialHost
     from .imports import import_from_path as import_from_path
     from .interrupts import preempted_by as preempted_by
-    from .launch import Launcher as Launcher
-    from .launch import Layout as Layout
-    from .launch import Place as Place
+    from .launcher import Launcher as Launcher
+    from .launcher import Layout as Layout
+    from .launcher import Place as Place
     from .local import LocalHost as LocalHost
     from .loop import LoopError as LoopError
     from .loop import Progress as Progress

@@ -11,7 +11,11 @@ from .backend import BackendRecord
 from .hookspecs import hookimpl
 from .records import LauncherRecord, StorageRecord
 
-_LAUNCHERS = {"socket": "socket:Socket", "tensorflow": "tensorflow:TensorFlow", "torch": "torch_distributed:Torch"}
+_LAUNCHERS = {
+    "socket": "socket:SocketLauncher",
+    "tensorflow": "tensorflow:TensorFlow",
+    "torch": "torch_distributed:Torch",
+}
 
 
 @hookimpl

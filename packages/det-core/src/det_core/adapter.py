@@ -13,8 +13,8 @@ from .backend import BackendRecord
 from .metrics import number
 
 if TYPE_CHECKING:
+    from .backend import Communicator
     from .config import ExperimentConfig, Length
-    from .distributed import DistributedContext
 
 Metrics = Mapping[str, Any]
 B = TypeVar("B")
@@ -53,7 +53,7 @@ class RunInfo:
     hparams: Mapping[str, Any]
     seed: int
     build: Build
-    distributed: DistributedContext
+    distributed: Communicator
     trial_id: int = 0
     experiment_id: int | None = None
     run_number: int = 1

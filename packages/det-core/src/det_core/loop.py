@@ -18,8 +18,8 @@ from .metrics import mapping, mean, plain, searcher_metric
 from .schedule import NEVER, Schedule, to_batches
 
 if TYPE_CHECKING:
+    from .backend import Communicator
     from .config import Length
-    from .distributed import DistributedContext
 
 _SYNC_SECONDS = 1.0  # how late a preemption may be noticed where several ranks must agree
 _SPACING = 10_000  # the most batches between two such agreements
@@ -71,7 +71,7 @@ class RunLoop(Loop):
         adapter: Adapter[Any],
         schedule: Schedule,
         host: TrialHost,
-        distributed: DistributedContext,
+        distributed: Communicator,
         save: Saver,
         progress: Progress | None = None,
         length: Length | None = None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .adapter import Adapter
 
 if TYPE_CHECKING:
-    from .launch import Launcher
+    from .launcher import Launcher
 
 
 @dataclass(frozen=True, kw_only=True)
