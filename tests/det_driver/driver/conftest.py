@@ -12,8 +12,7 @@ import pytest
 
 from det_core import Plugins
 from det_core.config import from_json
-from det_driver.driver import _events as events
-from det_driver.driver._search import Search
+from det_driver.driver._search import JournaledSearch, SearchEvent, TrialExited, decode_event
 from det_driver.store import Store, TrialRow
 
 # What becomes of a trial is a hyperparameter, so that searchers meet every end.
@@ -62,8 +61,8 @@ class Outcome:
     """One experiment as the store has it."""
 
     trials: list[TrialRow]
-    events: list[events.Event]
-    search: Search
+    events: list[SearchEvent]
+    search: JournaledSearch
     metrics: dict[int, list[tuple[str, int, float | None]]]
 
     @property
@@ -86,7 +85,7 @@ class Outcome:
         ]
         assert all(plan.exited is not None for plan in self.search.plans.values())
         assert all(trial.state.ended for trial in self.trials)
-        exits = [event.trial for event in self.events if isinstance(event, events.Exited)]
+        exits = [event.trial for event in self.events if isinstance(event, TrialExited)]
         assert sorted(exits) == sorted(self.search.plans)
         for trial in self.trials:
             plan = self.search.plans[trial.request]
@@ -116,7 +115,7 @@ class Project:
     def outcome(self, experiment: int = 1) -> Outcome:
         with Store.reader(self.det.home) as store:
             config = from_json(store.experiments.get(experiment).config)
-            journal = [events.decode(event.data) for event in store.journal.read(experiment)]
+            journal = [decode_event(event.data) for event in store.journal.read(experiment)]
             record = Plugins.installed().searchers()[config.searcher.name]
             trials = store.trials.list(experiment)
             metrics = {
@@ -124,7 +123,7 @@ class Project:
                 for t in trials
             }
             seed = config.reproducibility.experiment_seed
-            search = Search.replayed(record.make(config.searcher, config.hyperparameters, seed), journal)
+            search = JournaledSearch.replayed(record.make(config.searcher, config.hyperparameters, seed), journal)
         return Outcome(trials, journal, search, metrics)
 
     def runs(self, experiment: int = 1) -> dict[int, list[Any]]:

@@ -9,12 +9,9 @@ import pytest
 
 from det_core import Plugins
 from det_core.config import parse, to_json
-from det_driver.driver import _events as events
-from det_driver.driver._best import Best
-from det_driver.driver._queue import Queue
-from det_driver.driver._search import Plan
+from det_driver.driver._search import SearchStarted, TrialPlan
 from det_driver.driver._state import State
-from det_driver.driver._trials import Live
+from det_driver.driver._trials import Best, LiveTrial, Queue
 from det_driver.search import Exit
 from det_driver.store import Store, TrialState
 
@@ -37,8 +34,8 @@ def test_the_best_value_is_that_of_all_trials_also_when_one_takes_its_own_back(s
         assert best.beaten_by(0.5) == (expected is None or better(0.5, expected) != expected)
 
 
-def live(request: int) -> Live:
-    return Live(id=request, plan=Plan(request, {}, 0, None, until=5, wanted=True))
+def live(request: int) -> LiveTrial:
+    return LiveTrial(id=request, plan=TrialPlan(request, {}, 0, None, until=5, wanted=True))
 
 
 def test_the_queue_is_in_order_of_creation_and_forgets_what_wants_no_slot_any_more():
@@ -64,7 +61,7 @@ def search_of(store: Store, trials: int) -> State:
     config = parse({"entrypoint": "model_def:Trial", "hyperparameters": space, "searcher": searcher}).config
     made = store.experiments.create(name="x", config=to_json(config), metric="loss")
     state = State(store, made.id, Plugins.installed())
-    state.happened(events.Started())
+    state.happened(SearchStarted())
     return state
 
 

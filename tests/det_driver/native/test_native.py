@@ -12,7 +12,7 @@ import pytest
 
 from det_core import DetError
 from det_driver.native import Categorical, Constant, Double, Integer, Log, Mode, create
-from det_driver.native._notebook import script_of
+from det_driver.native._submit import script_of
 
 HEAD = """
 import os, sys

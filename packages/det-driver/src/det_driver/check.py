@@ -57,8 +57,8 @@ def first_choice(config: ExperimentConfig, plugins: Plugins) -> tuple[dict[str, 
     """Return the hyperparameters and the seed of the search's first trial."""
     searcher = config.searcher
     assert searcher is not None
-    record = plugins.searchers()[str(type(searcher).__struct_config__.tag)]
-    made = record.make(searcher, config.hyperparameters, config.reproducibility.experiment_seed or 0)
+    seed = config.reproducibility.experiment_seed or 0
+    made = plugins.searchers()[searcher.name].make(searcher, config.hyperparameters, seed)
     first = next(operation for operation in made.start() if isinstance(operation, Create))
     return first.hparams, first.seed
 

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import TrialError
-from det_driver.native import LocalResult, Mode, NativeContext, Place, begin, take_over, train_here
+from det_driver.native import LocalResult, Mode, NativeContext, ScriptPlace, begin, take_over, train_here
 
 from .context import EstimatorTrialContext
 from .trial import EstimatorTrial, ServingInputReceiverFn
@@ -47,7 +47,7 @@ class EstimatorNativeContext(NativeContext):
     `serving_input_receiver_fns` may be filled, by name, before training: each checkpoint then holds such saved models.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ScriptPlace) -> None:
         super().__init__(place)
         self.serving_input_receiver_fns: dict[str, ServingInputReceiverFn] = {}
         self.trial_context: EstimatorTrialContext | None = None

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import DistributedContext, TrialError, core
-from det_driver.native import Mode, NativeContext, Place, begin
+from det_driver.native import Mode, NativeContext, ScriptPlace, begin
 
 from .determined_callback import DeterminedCallback
 from .rng import seed_everything
@@ -53,7 +53,7 @@ def init(
 class TFKerasNativeContext(NativeContext):
     """What a script asks of its run, and what it passes its model and its datasets through."""
 
-    def __init__(self, place: Place, worker: _Worker | None = None) -> None:
+    def __init__(self, place: ScriptPlace, worker: _Worker | None = None) -> None:
         super().__init__(place)
         self._worker = worker
         self._models: list[Any] = []

@@ -11,7 +11,7 @@ from typing import Any
 
 from det_core.config import from_json, is_trial_entrypoint
 
-from ..driver import Driver, Failures, start_driver
+from ..driver import Driver, ExperimentFailures, start_driver
 from ..store import CheckpointState, ExperimentState, Store
 from ._output import print_json
 from ._settings import Settings
@@ -157,7 +157,7 @@ def _complain(driver: Driver, experiment: int) -> None:
         sys.stderr.write(f"det: {line}\n")
 
 
-def _say(result: dict[str, Any], failures: Failures) -> None:
+def _say(result: dict[str, Any], failures: ExperimentFailures) -> None:
     id, state = result["experiment"], result["state"]
     out = [f"experiment {id} is {state.lower()}"]
     if result["best_metric"] is not None:

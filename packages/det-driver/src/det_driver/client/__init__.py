@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ._checkpoint import Checkpoint
 from ._client import Client
-from ._experiment import Experiment
-from ._trial import Trial
+from ._experiment import Experiment, Trial
 
 __all__ = ["Checkpoint", "Client", "Experiment", "Trial"]

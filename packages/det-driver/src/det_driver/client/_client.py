@@ -13,9 +13,8 @@ from det_core.extensions import extensions_of
 from ..driver import DriverSettings, check_slots, create
 from ..store import ExperimentState
 from ._checkpoint import Checkpoint
-from ._experiment import Experiment
+from ._experiment import Experiment, Trial
 from ._home import Home
-from ._trial import Trial
 
 
 class Client:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from ._collect import storage_of
-from ._commands import ask, is_driven, start_driver
-from ._create import create
 from ._driver import Driver
-from ._orphan import orphaned
-from ._reopen import reopen
-from ._settings import DriverSettings
-from ._settle import Failures
-from ._slots import check_slots
-from ._unit import unit_of
-from ._views import ExperimentView
+from ._endings import ExperimentFailures
+from ._lifecycle import ask, create, is_driven, orphaned, reopen, start_driver
+from ._recover import storage_of
+from ._search import unit_of
+from ._starting import DriverSettings, check_slots
+from ._state import ExperimentView
 
 __all__ = [
     "Driver",
     "DriverSettings",
+    "ExperimentFailures",
     "ExperimentView",
-    "Failures",
     "ask",
     "check_slots",
     "create",

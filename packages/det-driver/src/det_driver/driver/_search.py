@@ -1,18 +1,62 @@
-"""A search: its searcher, and what each trial is to do next. Pure: events in, operations out."""
+"""A search as it is journaled: what its searcher was told, in order, and what each trial is to do next.
+
+Pure: events in, operations out. Replaying the journal gives the same search.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from det_core.config import ExperimentConfig
+
 from ..search import Close, Create, Exit, Operation, Searcher, Shutdown, Train
-from ._events import Event, Exited, Reopened, Started, Validated
-from ._rungs import Rungs
+
+
+class SearchStarted(msgspec.Struct, frozen=True, tag="started"):
+    """The search begins."""
+
+
+class TrialValidated(msgspec.Struct, frozen=True, tag="validated"):
+    """A trial (by the searcher's number) reported a validation at `length`, in the searcher's unit."""
+
+    trial: int
+    length: int
+    batches: int
+    metrics: dict[str, Any]
+
+
+class TrialExited(msgspec.Struct, frozen=True, tag="exited"):
+    """A trial ended for good."""
+
+    trial: int
+    reason: Exit
+
+
+class TrialReopened(msgspec.Struct, frozen=True, tag="reopened"):
+    """A trial that had ended in an error is to go on: the replay passes over its exit before this."""
+
+    trial: int
+
+
+SearchEvent = SearchStarted | TrialValidated | TrialExited | TrialReopened
+
+
+def encode_event(event: SearchEvent) -> str:
+    """Return the event as JSON text; Python's, whose NaN and Infinity survive."""
+    return json.dumps(msgspec.to_builtins(event))
+
+
+def decode_event(data: bytes) -> SearchEvent:
+    return msgspec.convert(json.loads(data), SearchEvent)  # type: ignore[no-any-return]
 
 
 @dataclass
-class Plan:
+class TrialPlan:
     """One trial as its searcher wants it.
 
     `until` is the length to train to, in the searcher's unit, None until the trial ends by itself. `wanted` says that
@@ -33,34 +77,26 @@ class Plan:
         return self.wanted and not self.closed and self.exited is None
 
 
-class Search:
+class JournaledSearch:
     """Tells the searcher of events and keeps what it answers."""
 
     def __init__(self, searcher: Searcher) -> None:
         self.searcher = searcher
-        self.plans: dict[int, Plan] = {}
-        self.rungs = Rungs()
+        self.plans: dict[int, TrialPlan] = {}
+        self.rungs = RungCounts()
         self.over: Shutdown | None = None
 
     @classmethod
-    def replayed(cls, searcher: Searcher, events: Iterable[Event]) -> Search:
+    def replayed(cls, searcher: Searcher, events: Iterable[SearchEvent]) -> JournaledSearch:
         """Return the search after these events."""
         search = cls(searcher)
         for event in _without_reopened(list(events)):
             search.apply(event)
         return search
 
-    def apply(self, event: Event) -> list[Operation]:
+    def apply(self, event: SearchEvent) -> list[Operation]:
         """Take an event; return what follows from it, already applied to the plans."""
-        if isinstance(event, Started):
-            operations = self.searcher.start()
-        elif isinstance(event, Validated):
-            operations = self._validated(event)
-        elif isinstance(event, Exited):
-            self._exited(self.plans[event.trial], event.reason)
-            operations = self.searcher.exited(event.trial, event.reason)
-        else:
-            operations = []
+        operations = self._told(event)
         for operation in operations:
             self._follow(operation)
         return operations
@@ -69,7 +105,21 @@ class Search:
         """Return how much of the search is done, 0 to 1."""
         return min(1.0, max(0.0, self.searcher.progress(of_trials)))
 
-    def _validated(self, event: Validated) -> list[Operation]:
+    def _told(self, event: SearchEvent) -> list[Operation]:
+        match event:
+            case SearchStarted():
+                return self.searcher.start()
+            case TrialValidated():
+                return self._validated(event)
+            case TrialExited():
+                plan = self.plans[event.trial]
+                self._give_up(plan)
+                plan.exited = event.reason
+                return self.searcher.exited(event.trial, event.reason)
+            case TrialReopened():
+                return []
+
+    def _validated(self, event: TrialValidated) -> list[Operation]:
         plan = self.plans[event.trial]
         if plan.exited is not None:
             return []
@@ -79,17 +129,13 @@ class Search:
             self.rungs.reach(plan.until)
         return operations
 
-    def _exited(self, plan: Plan, reason: Exit) -> None:
-        self._give_up(plan)
-        plan.exited = reason
-
-    def _give_up(self, plan: Plan) -> None:
+    def _give_up(self, plan: TrialPlan) -> None:
         if plan.runnable:
             self.rungs.aim(plan.until, -1)
 
     def _follow(self, operation: Operation) -> None:
         if isinstance(operation, Create):
-            self.plans[operation.trial] = Plan(
+            self.plans[operation.trial] = TrialPlan(
                 operation.trial, operation.hparams, operation.seed, operation.source, until=None
             )
         elif isinstance(operation, Train):
@@ -104,12 +150,75 @@ class Search:
             self.over = operation
 
 
-def _without_reopened(events: list[Event]) -> list[Event]:
+def _without_reopened(events: list[SearchEvent]) -> list[SearchEvent]:
     """Drop the exits that a later event took back."""
-    kept: list[Event] = []
+    kept: list[SearchEvent] = []
     for event in events:
-        if isinstance(event, Reopened):
-            kept = [e for e in kept if not (isinstance(e, Exited) and e.trial == event.trial)]
+        if isinstance(event, TrialReopened):
+            kept = [e for e in kept if not (isinstance(e, TrialExited) and e.trial == event.trial)]
         else:
             kept.append(event)
     return kept
+
+
+@dataclass
+class RungCount:
+    """One length that a searcher asks for: how many trials have reached it, and how many are on the way.
+
+    In searches without rungs it is the only length, or one of pbt's rounds.
+    """
+
+    length: int
+    reached: int = 0
+    under_way: int = 0
+
+
+class RungCounts:
+    """Counted as the search goes on, so that it costs the same for any number of trials."""
+
+    def __init__(self) -> None:
+        self._rungs: dict[int, RungCount] = {}
+
+    def aim(self, length: int | None, trials: int = 1) -> None:
+        """A trial sets out for a length, or with -1 gives it up."""
+        if length is not None:
+            self._of(length).under_way += trials
+
+    def reach(self, length: int | None) -> None:
+        """A trial has reached the length that it set out for."""
+        if length is not None:
+            self._of(length).under_way -= 1
+            self._of(length).reached += 1
+
+    def __iter__(self) -> Iterator[RungCount]:
+        return iter(sorted(self._rungs.values(), key=lambda rung: rung.length))
+
+    def _of(self, length: int) -> RungCount:
+        return self._rungs.setdefault(length, RungCount(length))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchView:
+    """Where a search stands: how much is done (0 to 1), its trials counted, its rungs from the lowest."""
+
+    progress: float
+    trials: int
+    running: int
+    queued: int
+    ended: int
+    rungs: tuple[RungCount, ...]
+
+    @property
+    def waiting(self) -> int:
+        """How many trials wait for their searcher."""
+        return self.trials - self.running - self.queued - self.ended
+
+
+def unit_of(config: ExperimentConfig) -> str:
+    """Return the unit of the searcher's lengths: that of `max_length`, or of the time metric; batches otherwise."""
+    searcher: msgspec.Struct | None = config.searcher
+    length = getattr(searcher, "max_length", None) or getattr(searcher, "length_per_round", None)
+    if length is not None:
+        return str(length.unit)
+    time_metric = getattr(searcher, "time_metric", None)
+    return time_metric if time_metric in ("batches", "epochs", "records") else "batches"

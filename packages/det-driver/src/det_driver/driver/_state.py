@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,30 @@ from det_core.plugins import Plugins
 from det_core.schedule import NEVER
 
 from ..search import Close, Create, Exit, Operation, Train
-from ..store import Lease, Run, Store, TrialRow, TrialState
-from . import _events as events
-from ._best import Best
-from ._queue import Queue
-from ._search import Search
-from ._trials import Active, Live
-from ._unit import unit_of
-from ._views import ExperimentView, SearchView
+from ..store import ExperimentState, Lease, Run, Store, TrialRow, TrialState
+from ._search import (
+    JournaledSearch,
+    SearchEvent,
+    SearchView,
+    TrialExited,
+    TrialValidated,
+    decode_event,
+    encode_event,
+    unit_of,
+)
+from ._trials import ActiveRun, Best, LiveTrial, Queue
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentView:
+    """An experiment as observers see it; `search()` counts its trials, and is to be called in a hook only."""
+
+    id: int
+    name: str
+    config: ExperimentConfig
+    directory: Path
+    tensorboard_dir: Path
+    search: Callable[[], SearchView]
 
 
 class State:
@@ -48,31 +65,33 @@ class State:
             search=self._view,
         )
         self.unit = unit_of(self.config)
-        self.trials: dict[int, Live] = {}  # by the searcher's number
+        self.trials: dict[int, LiveTrial] = {}  # by the searcher's number
         self.queue = Queue()
-        self.closed: deque[Live] = deque()  # trials that the searcher closed, and the driver has not looked at since
+        self.closed: deque[LiveTrial] = (
+            deque()
+        )  # trials that the searcher closed, and the driver has not looked at since
+        self.wish: ExperimentState | None = None  # what to become when the runs have ended: PAUSED, CANCELED or ERROR
         self.running = 0
         self.ended = 0
         self._best = Best(experiment.smaller_is_better)
         self.search = self._replayed()
 
-    def _replayed(self) -> Search:
+    def _replayed(self) -> JournaledSearch:
         searcher = self.config.searcher
         if searcher is None:
             raise DetError(f"experiment {self.id} has no searcher; add one to its configuration")
         if isinstance(searcher, Custom):
             make_importable(self.store.code_dir(self.id))
         seed = self.config.reproducibility.experiment_seed or 0
-        record = self.plugins.searchers()[str(type(searcher).__struct_config__.tag)]
-        made = record.make(searcher, self.config.hyperparameters, seed)
-        journal = [events.decode(event.data) for event in self.store.journal.read(self.id)]
-        search = Search.replayed(made, journal)
+        made = self.plugins.searchers()[searcher.name].make(searcher, self.config.hyperparameters, seed)
+        journal = self.store.journal.read(self.id)
+        search = JournaledSearch.replayed(made, (decode_event(event.data) for event in journal))
         rows = {trial.request: trial for trial in self.store.trials.list(self.id)}
         for request, plan in search.plans.items():
-            self._take_over(Live(id=rows[request].id, plan=plan), rows[request])
+            self._take_over(LiveTrial(id=rows[request].id, plan=plan), rows[request])
         return search
 
-    def _take_over(self, live: Live, row: TrialRow) -> None:
+    def _take_over(self, live: LiveTrial, row: TrialRow) -> None:
         """Go on with a trial of an earlier driver."""
         live.restarts, live.progress = row.restarts, row.progress
         self.trials[live.plan.request] = live
@@ -114,11 +133,11 @@ class State:
         """The best value of the searcher's metric so far."""
         return self._best.value
 
-    def row(self, live: Live) -> TrialRow:
+    def row(self, live: LiveTrial) -> TrialRow:
         """The trial as the store has it."""
         return self.store.trials.get(live.id)
 
-    def target(self, live: Live, best: bool = False) -> Target:
+    def target(self, live: LiveTrial, best: bool = False) -> Target:
         """Until when a trial is to train now."""
         plan = live.plan
         if not plan.runnable:
@@ -129,34 +148,50 @@ class State:
 
     # Events of the search
 
-    def happened(self, event: events.Event) -> None:
+    def happened(self, event: SearchEvent) -> None:
         """Journal an event and apply it, in one transaction."""
         with self.store.transaction():
-            self.store.journal.append(self.id, events.encode(event))
+            self.store.journal.append(self.id, encode_event(event))
             for operation in self.search.apply(event):
                 self._follow(operation)
 
     def _follow(self, operation: Operation) -> None:
-        if isinstance(operation, Create):
-            self._create(operation)
-        elif isinstance(operation, Train):
-            self._wanted(self.trials[operation.trial])
-        elif isinstance(operation, Close):
-            self.closed.append(self.trials[operation.trial])
+        match operation:
+            case Create():
+                self._create(operation)
+            case Train():
+                live = self.trials[operation.trial]
+                if live.queued and live.waiting:
+                    live.waiting = False
+                    self.store.trials.update(live.id, state=TrialState.QUEUED)
+                self.queue.add(live)
+            case Close():
+                self.closed.append(self.trials[operation.trial])
 
-    def _wanted(self, live: Live) -> None:
-        if live.queued and live.waiting:
-            live.waiting = False
-            self.store.trials.update(live.id, state=TrialState.QUEUED)
-        self.queue.add(live)
+    def _create(self, new: Create) -> None:
+        source = self._source(new.source)
+        row = self.store.trials.create(self.id, new.trial, new.hparams, new.seed, source_checkpoint=source)
+        self.trials[new.trial] = LiveTrial(id=row.id, plan=self.search.plans[new.trial])
+
+    def _source(self, source: int | None) -> str | None:
+        """Return the checkpoint that a new trial starts from, if any."""
+        searcher = self.config.searcher
+        if source is not None:
+            return self.row(self.trials[source]).latest_checkpoint
+        if searcher is not None and searcher.source_trial_id is not None:
+            found = self.store.trials.get(searcher.source_trial_id).latest_checkpoint
+            if found is None:
+                raise DetError(f"searcher.source_trial_id is {searcher.source_trial_id}, a trial without a checkpoint")
+            return found
+        return searcher.source_checkpoint_uuid if searcher is not None else None
 
     # Runs
 
-    def begin(self, live: Live, lease: Lease, batches: int) -> Run:
+    def begin(self, live: LiveTrial, lease: Lease, batches: int) -> Run:
         """Record that a run of a trial begins at a position."""
         run = self.store.runs.begin(live.id, batches)
         self.store.trials.update(live.id, state=TrialState.RUNNING)
-        live.active = Active(run=run, lease=lease, progressed_to=batches)
+        live.active = ActiveRun(run=run, lease=lease, progressed_to=batches)
         live.waiting = False
         self.running += 1
         self.queue.discard(live)
@@ -164,30 +199,30 @@ class State:
             self._best.put(live.plan.request, self.row(live).best_metric)  # what was reported past `batches` is undone
         return run
 
-    def end(self, live: Live) -> Active:
+    def end(self, live: LiveTrial) -> ActiveRun:
         """Take a trial's run away, which has ended."""
         active, live.active = live.active, None
         assert active is not None
         self.running -= 1
         return active
 
-    def rest(self, live: Live, state: TrialState) -> None:
+    def rest(self, live: LiveTrial, state: TrialState) -> None:
         """A trial whose run has ended goes on later."""
         live.waiting = state is TrialState.WAITING
         self.store.trials.update(live.id, state=state)
 
-    def exit(self, live: Live, reason: Exit, state: TrialState, message: str = "") -> None:
+    def exit(self, live: LiveTrial, reason: Exit, state: TrialState, message: str = "") -> None:
         """End a trial for good."""
         with self.store.transaction():
             self.store.trials.update(live.id, state=state, ended=time.time(), exit_reason=message or str(reason))
-            self.happened(events.Exited(live.plan.request, reason))
+            self.happened(TrialExited(live.plan.request, reason))
         self.ended += 1
         self.queue.discard(live)
 
     def validated(
         self,
-        live: Live,
-        active: Active,
+        live: LiveTrial,
+        active: ActiveRun,
         batches: int,
         metrics: dict[str, Any],
         length: int | None,
@@ -201,17 +236,33 @@ class State:
         with self.store.transaction():
             if report:
                 self.reported(live, active, "validation", batches, metrics)
-            self.happened(events.Validated(live.plan.request, at, batches, metrics))
+            self.happened(TrialValidated(live.plan.request, at, batches, metrics))
         return self.target(live, best)
+
+    def _length(self, live: LiveTrial, batches: int, metrics: dict[str, Any]) -> int:
+        """Return the position, in the searcher's unit, of a validation that does not complete the target."""
+        if self.unit == "epochs":
+            length = int(metrics.get("epochs", 0))
+        elif self.unit == "records":
+            length = batches * int(getattr(self.config.hyperparameters.get("global_batch_size"), "val", 1))
+        else:
+            length = batches
+        return length if live.plan.until is None else min(length, live.plan.until - 1)
+
+    def _is_best(self, metrics: dict[str, Any]) -> bool:
+        if self.config.searcher is None or not self.config.searcher.metric:
+            return True
+        value = self._value(metrics)
+        return value is not None and self._best.beaten_by(value)
 
     def _value(self, metrics: dict[str, Any]) -> float | None:
         """Return the searcher's metric among others, where it is there and a number."""
-        metric = self.config.searcher.metric if self.config.searcher else None
-        return number_or_none(metrics.get(metric)) if metric else None
+        searcher = self.config.searcher
+        return number_or_none(metrics.get(searcher.metric)) if searcher and searcher.metric else None
 
     # Reports
 
-    def reported(self, live: Live, active: Active, group: str, batches: int, metrics: dict[str, Any]) -> None:
+    def reported(self, live: LiveTrial, active: ActiveRun, group: str, batches: int, metrics: dict[str, Any]) -> None:
         """Store metrics and tell the observers."""
         active.progressed_to = max(active.progressed_to, batches)
         self.store.metrics.report(live.id, active.run.id, group, batches, metrics)
@@ -219,7 +270,7 @@ class State:
             self._best.offer(live.plan.request, value)
         self.observe("det_metrics_reported", trial=self.row(live), group=group, batches=batches, metrics=metrics)
 
-    def checkpointed(self, live: Live, active: Active, manifest: Manifest, storage: str) -> None:
+    def checkpointed(self, live: LiveTrial, active: ActiveRun, manifest: Manifest, storage: str) -> None:
         """Record a checkpoint and tell the observers."""
         checkpoint = self.store.checkpoints.record(
             manifest.uuid,
@@ -236,47 +287,6 @@ class State:
     def observe(self, hook: str, **arguments: Any) -> None:
         """Tell the observers of this experiment."""
         self.plugins.observe(hook, experiment=self.view, **arguments)
-
-    # Inside
-
-    def _create(self, operation: Create) -> None:
-        row = self.store.trials.create(
-            self.id,
-            operation.trial,
-            operation.hparams,
-            operation.seed,
-            source_checkpoint=self._source(operation.source),
-        )
-        self.trials[operation.trial] = Live(id=row.id, plan=self.search.plans[operation.trial])
-
-    def _source(self, source: int | None) -> str | None:
-        """Return the checkpoint that a new trial starts from, if any."""
-        searcher = self.config.searcher
-        if source is not None:
-            return self.row(self.trials[source]).latest_checkpoint
-        if searcher is not None and searcher.source_trial_id is not None:
-            found = self.store.trials.get(searcher.source_trial_id).latest_checkpoint
-            if found is None:
-                raise DetError(f"searcher.source_trial_id is {searcher.source_trial_id}, a trial without a checkpoint")
-            return found
-        return searcher.source_checkpoint_uuid if searcher is not None else None
-
-    def _length(self, live: Live, batches: int, metrics: dict[str, Any]) -> int:
-        """Return the position, in the searcher's unit, of a validation that does not complete the target."""
-        if self.unit == "epochs":
-            length = int(metrics.get("epochs", 0))
-        elif self.unit == "records":
-            size = self.config.hyperparameters.get("global_batch_size")
-            length = batches * int(getattr(size, "val", 1))
-        else:
-            length = batches
-        return length if live.plan.until is None else min(length, live.plan.until - 1)
-
-    def _is_best(self, metrics: dict[str, Any]) -> bool:
-        if self.config.searcher is None or not self.config.searcher.metric:
-            return True
-        value = self._value(metrics)
-        return value is not None and self._best.beaten_by(value)
 
     def _view(self) -> SearchView:
         return SearchView(

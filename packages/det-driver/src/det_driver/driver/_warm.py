@@ -15,7 +15,7 @@ from det_core.config import ExperimentConfig, Single, is_trial_entrypoint
 from det_core.plugins import Plugins
 
 from ..engines.local import HOOK
-from ._settings import DriverSettings
+from ._starting import DriverSettings
 
 _ENVIRONMENT = re.compile(r"\b(environ|putenv|unsetenv|set_start_method)\b")
 

@@ -5,25 +5,21 @@
 
 from __future__ import annotations
 
-from ._begin import Place, begin
-from ._context import NativeContext
-from ._create import create
+from ._begin import Mode, NativeContext, ScriptPlace, begin
+from ._create import LocalResult, create, train_here
 from ._hyperparameters import Categorical, Constant, Double, Integer, Log
-from ._loading import Found, take_over
-from ._local import LocalResult, train_here
-from ._mode import Mode
+from .script import take_over
 
 __all__ = [
     "Categorical",
     "Constant",
     "Double",
-    "Found",
     "Integer",
     "LocalResult",
     "Log",
     "Mode",
     "NativeContext",
-    "Place",
+    "ScriptPlace",
     "begin",
     "create",
     "take_over",

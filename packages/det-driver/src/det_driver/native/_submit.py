@@ -1,24 +1,31 @@
-"""Submitting the running script as an experiment, and following it to its end."""
+"""Submitting the running script, or a notebook, as an experiment, and following it to its end."""
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from det_core.code import copy_code
 from det_core.config import parse
+from det_core.errors import DetError
 from det_core.extensions import extensions_of
 from det_core.plugins import Plugins
 
 from ..client import Client
-from ._command import Command
+
+_FILE = "det-native.json"  # of the code of an experiment: its command
+_SUFFIX = "__det__.py"
+_MAGIC = ("!", "%")
 
 
 def submit(
@@ -35,7 +42,7 @@ def submit(
     `entrypoint` is what the workers load; by default they run the script itself, with `start` before it. What `config` says of
     the entrypoint is not used.
     """
-    script = Command.of(context_dir, command)
+    script = ScriptCommand.of(context_dir, command)
     plugins = Plugins.installed()
     data = {"name": Path(script.path).stem, **config, "entrypoint": entrypoint or start + script.shell()}
     notices = parse(data, extensions=extensions_of(plugins)).notices
@@ -79,3 +86,102 @@ class _interrupts_ignored:
     def __exit__(self, *ignored: object) -> None:
         if self._main:
             signal.signal(signal.SIGINT, self._before)
+
+
+@dataclass(frozen=True)
+class ScriptCommand:
+    """A script, or a notebook, by its path below `context_dir`, with its arguments."""
+
+    context_dir: Path
+    path: str
+    arguments: tuple[str, ...]
+
+    @classmethod
+    def of(cls, context_dir: str | Path, command: str | Sequence[str] | None) -> ScriptCommand:
+        """Return what `command` means, by default the running script with its arguments.
+
+        Raises DetError where there is no such file in the context directory, or what runs is no script.
+        """
+        if str(context_dir) == "":
+            raise DetError("context_dir is empty; name the directory of your code, such as '.'")
+        root = Path(context_dir).resolve()
+        if not root.is_dir():
+            raise DetError(f"context_dir is {str(context_dir)!r}, which is no directory; name that of your code")
+        words = _running(root) if command is None else _words(command)
+        path = words[0]
+        if not path.endswith((".py", ".ipynb")):
+            raise DetError(
+                f"command is {' '.join(words)!r}; begin it with the path of a .py or .ipynb file in context_dir"
+            )
+        file = (root / path).resolve()
+        if not file.is_file() or not file.is_relative_to(root):
+            raise DetError(f"command begins with {path!r}, which is no file in {root}; give a path below context_dir")
+        return cls(root, path, tuple(words[1:]))
+
+    @property
+    def script(self) -> str:
+        """The path of what the workers run: the script, or that which is made of the notebook."""
+        return self.path.removesuffix(".ipynb") + _SUFFIX if self.path.endswith(".ipynb") else self.path
+
+    def write(self, code: Path) -> None:
+        """Add to a copy of the context directory what the workers need."""
+        if self.script != self.path:
+            (code / self.script).write_text(script_of(self.context_dir / self.path), encoding="utf-8")
+        (code / _FILE).write_text(json.dumps([self.script, *self.arguments]))
+
+    def shell(self) -> str:
+        """Return the command as a shell line."""
+        return shlex.join(["python3", self.script, *self.arguments])
+
+
+def read_command(code: Path) -> list[str]:
+    """Return the script and its arguments; DetError where the code has none."""
+    try:
+        words: list[str] = json.loads((code / _FILE).read_text())
+    except (OSError, ValueError) as error:
+        raise DetError(f"{code} holds no {_FILE}; submit the script itself, by running it") from error
+    return words
+
+
+def _running(root: Path) -> list[str]:
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    if file is None or hasattr(sys, "ps1"):
+        raise DetError(
+            "this is no script that a worker could run again; give command=['notebook.ipynb'], or the path of a script"
+        )
+    script = Path(file).resolve()
+    if not script.is_relative_to(root):
+        raise DetError(f"the script {script} is not in context_dir {str(root)!r}; name a directory that holds it")
+    return [script.relative_to(root).as_posix(), *sys.argv[1:]]
+
+
+def _words(command: str | Sequence[str]) -> list[str]:
+    words = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+    if not words:
+        raise DetError("command is empty; begin it with the path of a script in context_dir")
+    return words
+
+
+def script_of(notebook: Path) -> str:
+    """Return the code cells of a notebook as a script, without the lines for the shell and for IPython.
+
+    Raises DetError for a file that is no notebook.
+    """
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        codes = [_text(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DetError(
+            f"{notebook} cannot be read as a notebook: {type(error).__name__}; give an .ipynb file"
+        ) from error
+    return "\n\n".join(_plain(code) for code in codes) + "\n"
+
+
+def _text(source: Any) -> str:
+    return source if isinstance(source, str) else "".join(source)
+
+
+def _plain(code: str) -> str:
+    if code.lstrip().startswith("%%"):
+        return ""  # a cell in another language, or for another program
+    return "\n".join(line for line in code.splitlines() if not line.lstrip().startswith(_MAGIC))

@@ -8,14 +8,44 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from det_core.environ import WorkerEnv
 from det_core.errors import EntrypointError
 
-from ._command import read_command
-from ._loading import LOADING, Found, Loading
+from ._submit import read_command
+
+ENTRYPOINT = "det_driver.native.script:Trial"
+
+
+class TrialFound(BaseException):
+    """Ends a script in a worker where its trial is known; no Exception, so that no `except Exception` keeps it going."""
+
+    def __init__(self, trial: type) -> None:
+        self.trial = trial
+        super().__init__(trial.__qualname__)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """A script that a worker executes; `module` is the name under which it could be imported."""
+
+    env: WorkerEnv
+    module: str
+
+
+LOADING: ContextVar[Loading | None] = ContextVar("det_loading", default=None)
+
+
+def take_over(trial: type) -> NoReturn:
+    """Hand a trial class to the worker that executes this script; the script ends here."""
+    loading = LOADING.get()
+    if loading is not None and trial.__module__ == "__main__":
+        trial.__module__ = loading.module  # where a checkpoint's reader will find it
+    raise TrialFound(trial)
 
 
 def __getattr__(name: str) -> Any:
@@ -38,7 +68,7 @@ def execute(code_dir: Path, env: WorkerEnv) -> type:
     sys.argv = [script, *arguments]
     try:
         runpy.run_path(str(code_dir / script), run_name="__main__")
-    except Found as found:
+    except TrialFound as found:
         if env.ranks.rank == 0:
             sys.stdout.write(f"{script} has handed over {found.trial.__qualname__}; what follows in it does not run\n")
             sys.stdout.flush()

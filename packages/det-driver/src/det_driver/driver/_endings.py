@@ -1,0 +1,163 @@
+"""What becomes of a trial when its run has ended, and of an experiment when its trials have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from det_core.config import ExperimentConfig
+from det_core.host import Outcome
+
+from ..search import Exit
+from ..store import ExperimentState, TrialState
+from ._state import State
+from ._trials import ActiveRun, LiveTrial
+
+
+@dataclass
+class ExperimentFailures:
+    """What went wrong in an experiment, for the last words.
+
+    `mistake` says that it was in what was asked, not in the training; `resumable` that the experiment can go on when what
+    blocks it is mended. `declined` are the messages of trials that could not work with their hyperparameters.
+    """
+
+    messages: list[str] = field(default_factory=list)
+    declined: list[str] = field(default_factory=list)
+    traceback: str = ""
+    mistake: bool = False
+    resumable: bool = False
+
+
+class Endings:
+    """Decides what ends, and as what, and notes what went wrong."""
+
+    def __init__(self, state: State, failures: ExperimentFailures) -> None:
+        self._state, self._failures = state, failures
+
+    def settle(self, live: LiveTrial, active: ActiveRun, status: int) -> None:
+        """Decide by a run's last word and its process's exit status what becomes of its trial."""
+        if active.outcome is None and status == 0 and not self._state.trial_class:
+            active.outcome = Outcome.COMPLETED
+        match active.outcome:
+            case Outcome.COMPLETED:
+                self._completed(live)
+            case Outcome.USER_STOPPED:
+                self._state.exit(live, Exit.USER_STOPPED, TrialState.COMPLETED)
+            case Outcome.INVALID_HP:
+                self._failures.declined.append(f"trial {live.id}: {active.message}")
+                self._state.exit(live, Exit.INVALID_HP, TrialState.INVALID_HP, active.message)
+            case Outcome.PREEMPTED if self._asked(live, active) or self._saved(live, active):
+                self._preempted(live)
+            case Outcome.BLOCKED:
+                self._blocked(live, active.message)
+            case Outcome.MISTAKE:
+                self._failures.mistake = True
+                self._failed_for_good(live, active.message, "")
+            case _:
+                self._failed(live, active, status)
+
+    def _asked(self, live: LiveTrial, active: ActiveRun) -> bool:
+        return active.preempting or live.plan.closed or self._state.wish is not None
+
+    def _saved(self, live: LiveTrial, active: ActiveRun) -> bool:
+        """Whether a run that ended of itself, say by a signal, got any further: else it would be started for ever."""
+        latest = self._state.row(live).latest_checkpoint
+        if latest is None:
+            return False
+        saved = self._state.store.checkpoints.get(latest)
+        return saved.run_id == active.run.id and saved.batches > active.run.first_batch
+
+    def _completed(self, live: LiveTrial) -> None:
+        if not live.plan.closed and not live.plan.wanted:
+            self._state.rest(live, TrialState.WAITING)
+        elif not live.plan.closed and self._state.trial_class:
+            self._state.rest(live, TrialState.QUEUED)  # its target was raised while the run was ending
+        else:
+            self._state.exit(live, Exit.COMPLETED, TrialState.COMPLETED)
+
+    def _preempted(self, live: LiveTrial) -> None:
+        if live.plan.closed:
+            self._state.exit(live, Exit.COMPLETED, TrialState.COMPLETED)
+        elif self._state.wish is ExperimentState.CANCELED:
+            self._state.exit(live, Exit.CANCELED, TrialState.CANCELED)
+        else:
+            self._state.rest(live, TrialState.PAUSED if self._state.wish else TrialState.QUEUED)
+
+    def _blocked(self, live: LiveTrial, message: str) -> None:
+        live.blocked = self._failures.mistake = self._failures.resumable = True
+        self._failures.messages.append(f"trial {live.id}: {message}")
+        self._state.store.trials.update(live.id, state=TrialState.PAUSED, exit_reason=message)
+
+    def _failed(self, live: LiveTrial, active: ActiveRun, status: int) -> None:
+        if live.plan.closed or (self._state.wish is not None and active.outcome is None):
+            self._preempted(live)  # killed because it was asked for
+            return
+        message = active.message or exit_status(status)
+        failure = (message, active.progressed_to)
+        repeated = active.outcome is Outcome.ERROR and live.failure == failure
+        live.failure = failure
+        config = self._state.config
+        if repeated or live.restarts >= config.max_restarts or _cancels_retries(config, active.run.log_dir):
+            self._failed_for_good(live, message, active.traceback)
+            return
+        live.restarts += 1
+        self._state.store.trials.update(live.id, state=TrialState.QUEUED, restarts=live.restarts)
+
+    def _failed_for_good(self, live: LiveTrial, message: str, trace: str) -> None:
+        self._failures.messages.append(f"trial {live.id}: {message}")
+        self._failures.traceback = trace or self._failures.traceback
+        self._state.exit(live, Exit.ERRORED, TrialState.ERROR, message)
+
+    def final_state(self) -> ExperimentState:
+        """Return what an experiment is whose trials have all ended: it has failed where none of them found anything."""
+        ended = [live.plan.exited for live in self._state.trials.values()]
+        good = any(exit in (Exit.COMPLETED, Exit.USER_STOPPED) for exit in ended)
+        if not good:
+            self._failures.messages = self._failures.messages or self._failures.declined
+        elif unusable := _no_usable_metric(self._state):
+            self._failures.messages.append(unusable)
+            good = False
+        return ExperimentState.COMPLETED if good else ExperimentState.ERROR
+
+
+def exit_status(status: int) -> str:
+    """Say how a process ended; a negative status is a signal's number."""
+    if status == 0:
+        return "the process ended before the trial was complete; return from its methods, and let det end it"
+    return f"the process was killed by signal {-status}" if status < 0 else f"the process exited with status {status}"
+
+
+def _cancels_retries(config: ExperimentConfig, log_dir: Path) -> bool:
+    """Tell whether a `log_policies` entry with the action `cancel_retries` matches a line of the run's logs."""
+    patterns = [
+        re.compile(policy.pattern)
+        for policy in config.log_policies
+        if policy.pattern and policy.action == "cancel_retries"
+    ]
+    if not patterns:
+        return False
+    for file in sorted(log_dir.glob("*.log")):
+        with file.open(errors="replace") as lines:
+            if any(pattern.search(line) for line in lines for pattern in patterns):
+                return True
+    return False
+
+
+def _no_usable_metric(state: State) -> str:
+    """Say what is wrong where validations were reported, and none of them holds a number by which trials are ranked.
+
+    NaN counts as the worst value: its trial goes on, and completes. Returns nothing where all is well, and for scripts that
+    reported no validation at all.
+    """
+    metric = state.config.searcher.metric if state.config.searcher else None
+    if not metric or state.best is not None:
+        return ""
+    report = next(state.store.metrics.read(experiment_id=state.id, group="validation"), None)
+    if report is None:
+        return ""
+    if metric in report.values:
+        return f"no trial has a usable {metric!r} (searcher.metric): it was never a number; look at the losses, and train slower"
+    known = ", ".join(sorted(set(report.values) - {"batches", "epochs"})) or "nothing"
+    return f"no trial has a usable {metric!r} (searcher.metric): validations reported {known}; report it, or name one of those"

@@ -1,0 +1,170 @@
+"""An experiment between its drivers: made, asked of, taken up again; none of it is done by the driver itself."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from det_core.code import copy_code
+from det_core.config import ExperimentConfig, Single, from_json, to_json
+from det_core.errors import ExperimentBusy, StoreError
+
+from ..store import ExperimentRow, ExperimentState, Store, TrialState, boot_id
+from ._search import TrialReopened, encode_event
+
+_POLL_SECONDS = 0.05
+_BECOMES = {"pause": ExperimentState.PAUSED, "cancel": ExperimentState.CANCELED, "kill": ExperimentState.CANCELED}
+
+
+def create(store: Store, config: ExperimentConfig, code_dir: Path | None, *, default_name: str = "experiment") -> int:
+    """Record an experiment and copy the user's code into the store; return its id.
+
+    What must be fixed from here on is fixed: the seed (the time, where none is given) and the name. When the code cannot
+    be copied, nothing is left behind.
+    """
+    config = _complete(config, default_name)
+    searcher = config.searcher
+    experiment = store.experiments.create(
+        name=config.name or default_name,
+        config=to_json(config),
+        entrypoint=_shown(config),
+        metric=(searcher.metric or "") if searcher else "",
+        smaller_is_better=searcher.smaller_is_better if searcher else True,
+        description=config.description or "",
+        labels=tuple(config.labels),
+    )
+    try:
+        if code_dir is not None:
+            copy_code(code_dir, store.code_dir(experiment.id))
+        else:
+            store.code_dir(experiment.id).mkdir(parents=True, exist_ok=True)
+    except BaseException:
+        store.experiments.delete(experiment.id)
+        raise
+    return experiment.id
+
+
+def _complete(config: ExperimentConfig, default_name: str) -> ExperimentConfig:
+    seed = config.reproducibility.experiment_seed
+    if seed is None:
+        reproducibility = msgspec.structs.replace(config.reproducibility, experiment_seed=int(time.time()) % 2**32)
+        config = msgspec.structs.replace(config, reproducibility=reproducibility)
+    return config if config.name else msgspec.structs.replace(config, name=default_name)
+
+
+def _shown(config: ExperimentConfig) -> str:
+    entrypoint = config.entrypoint
+    return entrypoint if isinstance(entrypoint, str) else " ".join(entrypoint or ())
+
+
+def reopen(store: Store, experiment_id: int) -> None:
+    """Check that an experiment can go on; the failed trial of a single search is taken up again.
+
+    Raises StoreError for one that is completed or canceled, and for a failed search, whose other trials went on
+    without those that failed.
+    """
+    experiment = store.experiments.get(experiment_id)
+    if experiment.state in (ExperimentState.ACTIVE, ExperimentState.PAUSED):
+        return
+    if experiment.state is not ExperimentState.ERROR:
+        raise StoreError(
+            f"experiment {experiment_id} is {experiment.state.lower()}; start another from its checkpoints with "
+            "searcher.source_trial_id"
+        )
+    with store.lock(experiment_id), store.transaction():
+        failed = [t for t in store.trials.list(experiment_id) if t.state is TrialState.ERROR]
+        searcher = from_json(experiment.config).searcher
+        if failed and not isinstance(searcher, Single):
+            raise StoreError(
+                f"experiment {experiment_id} is a search whose trials failed; mend them and start it again with det run"
+            )
+        for trial in failed:
+            store.journal.append(experiment_id, encode_event(TrialReopened(trial.request)))
+            store.trials.update(trial.id, state=TrialState.PAUSED, restarts=0, ended=None, exit_reason=None)
+
+
+def ask(store: Store, experiment_id: int, kind: str) -> None:
+    """Ask an experiment's driver to `pause`, `cancel` or `kill`; where it has none, note what it is to become.
+
+    Raises StoreError for an experiment that has ended.
+    """
+    experiment = store.experiments.get(experiment_id)
+    if experiment.state.ended:
+        raise StoreError(f"experiment {experiment_id} is {experiment.state.lower()} already; nothing is left to {kind}")
+    if is_driven(store, experiment_id):
+        store.commands.send(experiment_id, kind)
+        return
+    state = _BECOMES[kind]
+    store.experiments.update(experiment_id, state=state, pid=None, ended=time.time() if state.ended else None)
+
+
+def is_driven(store: Store, experiment_id: int) -> bool:
+    """Tell whether a driver holds the experiment."""
+    try:
+        with store.lock(experiment_id):
+            return False
+    except ExperimentBusy:
+        return True
+
+
+def start_driver(
+    store: Store, home: Path, experiment_id: int, environ: Mapping[str, str], engine: str = "local"
+) -> tuple[int, Path]:
+    """Start a driver of its own for an experiment, which outlives this process; return its process and its log.
+
+    Returns when the driver has the experiment, so that who waits for it from then on finds it ACTIVE or ended. Raises
+    ExperimentBusy where another driver has it, and StoreError with the driver's last words where it could not take it.
+    """
+    before = store.experiments.get(experiment_id)
+    if before.state is ExperimentState.ACTIVE:  # the driver of one that was just paused may not have let go of it yet
+        with store.lock(experiment_id):
+            pass
+    log = store.experiment_dir(experiment_id) / "driver.log"
+    with log.open("ab") as output:
+        began = output.tell()
+        driver = subprocess.Popen(
+            [sys.executable, "-P", "-m", "det_driver.cli", "resume", str(experiment_id), "--engine", engine],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**environ, "DET_HOME": str(home)},
+        )
+    while driver.poll() is None and store.experiments.get(experiment_id).pid != driver.pid:
+        time.sleep(_POLL_SECONDS)
+    if driver.returncode and store.experiments.get(experiment_id) == before:
+        said = log.read_bytes()[began:].decode(errors="replace").strip()
+        raise StoreError(
+            f"the driver of experiment {experiment_id} ended at once, with status {driver.returncode}:\n{said}"
+        )
+    return driver.pid, log
+
+
+def orphaned(store: Store, experiment: ExperimentRow) -> bool:
+    """Tell whether an experiment is ACTIVE, was started, and no driver holds it now."""
+    if experiment.state is not ExperimentState.ACTIVE or experiment.started is None:
+        return False
+    if experiment.boot != boot_id() or not Path(f"/proc/{experiment.pid}").exists():
+        return True
+    return _is_free(store.experiment_dir(experiment.id) / "lock")  # the number may be another process's by now
+
+
+def _is_free(lock: Path) -> bool:
+    try:
+        file = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return True
