@@ -80,7 +80,7 @@ class Runs:
         self._plugins, self._storage = Plugins.installed(), LocalStorage(root)
 
     def __call__(self, length: int, checkpoint: str | None = None, **optimizations: Any) -> LocalHost:
-        config = parse({"entrypoint": "m:Trial", "optimizations": optimizations}, complete=False).config
+        config = parse({"entrypoint": "m:Trial", "optimizations": optimizations}).config
         build, alone = self._plugins.build("torch"), DistributedContext()
         info = RunInfo(
             config=config, hparams={}, seed=1, build=build, distributed=alone, trial_id=1, checkpoint=checkpoint

@@ -110,7 +110,7 @@ def with_det(steps: int, first: int, last: int) -> float:
 
     plugins = Plugins.installed()
     info = RunInfo(
-        config=parse({"entrypoint": "benchmark:Trial"}, complete=False).config,
+        config=parse({"entrypoint": "benchmark:Trial"}).config,
         hparams={"global_batch_size": BATCH},
         seed=1,
         build=plugins.build("keras"),

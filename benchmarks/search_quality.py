@@ -24,7 +24,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from det_core.config import AdaptiveAsha, Length, Random, load
+from det_core.config import AdaptiveAsha, Length, Random
+from det_driver.config import load
 from det_driver.search import Close, Create, Exit, Operation, Searcher, Train, make
 
 SPACE = load(Path(__file__).parents[1] / "examples/digits_torch/search.yaml").config.hyperparameters

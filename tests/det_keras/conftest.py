@@ -34,7 +34,7 @@ def info(plugins: Plugins, tmp_path: Path) -> Callable[..., RunInfo]:
     def make(*, config: dict[str, Any] | None = None, hparams: dict[str, Any] | None = None, **more: Any) -> RunInfo:
         facts = {"seed": 1, "trial_id": 1, "tensorboard_dir": tmp_path / "tensorboard"}
         return RunInfo(
-            config=parse({"entrypoint": "model_def:Trial", **(config or {})}, complete=False).config,
+            config=parse({"entrypoint": "model_def:Trial", **(config or {})}).config,
             hparams={"global_batch_size": 2} if hparams is None else hparams,
             build=plugins.build("keras"),
             distributed=DistributedContext(),

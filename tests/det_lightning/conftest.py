@@ -94,7 +94,7 @@ class Lab:
     ) -> RunInfo:
         """Return a run with these hyperparameters and settings."""
         return RunInfo(
-            config=parse({"entrypoint": "model_def:Trial", **(config or {})}, complete=False).config,
+            config=parse({"entrypoint": "model_def:Trial", **(config or {})}).config,
             hparams=hparams or {},
             build=self.plugins.build("lightning"),
             distributed=DistributedContext(),

@@ -91,7 +91,7 @@ class Lab:
         """Return a run with these hyperparameters and settings."""
         defaults = {"seed": 1, "trial_id": 1, "tensorboard_dir": self.root / "tensorboard"}
         return RunInfo(
-            config=parse({"entrypoint": "model_def:Trial", **(config or {})}, complete=False).config,
+            config=parse({"entrypoint": "model_def:Trial", **(config or {})}).config,
             hparams={"global_batch_size": 2} if hparams is None else hparams,
             build=self.plugins.build("torch"),
             distributed=DistributedContext(),

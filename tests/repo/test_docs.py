@@ -197,12 +197,12 @@ class Reader:
 
 def check_yaml(text: str) -> None:
     """A configuration, or some of its keys, that det accepts; of several documents each."""
-    from det_core.config import parse
+    from det_driver.config import load
     from det_core.extensions import extensions_of
 
     extensions = extensions_of(Plugins.installed(strict=True))
     for document in yaml.safe_load_all(text):
-        parse(document, complete=False, extensions=extensions)
+        load(document, complete=False, extensions=extensions)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from det_core.config import load, schema
+from det_driver.config import load, schema
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.is_dir() and path.name != "plugins")

@@ -212,7 +212,6 @@ def test_the_schedule_is_the_configurations(runs: Runs) -> None:
             "checkpoint_policy": "all",
             "perform_initial_validation": True,
         },
-        complete=False,
     ).config
     with runs.adapter() as adapter:
         assert schedule_of(config, adapter) == Schedule(
@@ -226,6 +225,6 @@ def test_the_schedule_is_the_configurations(runs: Runs) -> None:
 
 
 def test_the_schedule_of_a_configuration_that_asks_for_nothing(runs: Runs) -> None:
-    config = parse({"entrypoint": "model_def:Trial"}, complete=False).config
+    config = parse({"entrypoint": "model_def:Trial"}).config
     with runs.adapter() as adapter:
         assert schedule_of(config, adapter) == Schedule(report=Every(100), policy="best")

@@ -33,7 +33,7 @@ class Lab:
         self.rank = backend.ranks.rank
 
     def context(self, **optimizations: Any) -> PyTorchTrialContext:
-        config = parse({"entrypoint": "m:T", "optimizations": optimizations}, complete=False).config
+        config = parse({"entrypoint": "m:T", "optimizations": optimizations}).config
         build = self._plugins.build("torch")
         info = RunInfo(config=config, hparams={}, seed=1, build=build, distributed=self.control, slots=SIZE)
         context = PyTorchTrialContext(info, torch.device("cpu"), backend=self.backend)

@@ -79,7 +79,7 @@ def _described(file: Path) -> Any:
 def _context(facts: Mapping[str, Any]) -> TFKerasTrialContext:
     config = facts.get("experiment_config")
     try:
-        parsed = parse(dict(config), complete=False).config if config else ExperimentConfig()
+        parsed = parse(dict(config)).config if config else ExperimentConfig()
     except ConfigError:  # of another version; the model is made from its hyperparameters
         parsed = ExperimentConfig()
     run = RunInfo(

@@ -134,7 +134,7 @@ class Runs:
             "optimizations": {"aggregation_frequency": aggregation},
         }
         return RunInfo(
-            config=parse(config, complete=False).config,
+            config=parse(config).config,
             hparams=hparams,
             seed=seed,
             build=self._plugins.build(self.framework.name),

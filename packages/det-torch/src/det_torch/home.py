@@ -126,7 +126,7 @@ def _joined(session: Session, hparams: Mapping[str, Any] | None, distributed: Di
 def _config(plugins: Plugins, exp_conf: Mapping[str, Any] | None) -> ExperimentConfig:
     if exp_conf is None:
         return ExperimentConfig()
-    loaded = parse(dict(exp_conf), extensions=extensions_of(plugins), name="exp_conf", complete=False)
+    loaded = parse(dict(exp_conf), extensions=extensions_of(plugins), name="exp_conf")
     for notice in loaded.notices:
         sys.stderr.write(f"det: {notice}\n")
     return loaded.config

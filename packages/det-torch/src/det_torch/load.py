@@ -119,7 +119,7 @@ def _config(exp_conf: Mapping[str, Any] | None) -> ExperimentConfig:
     if not exp_conf:
         return ExperimentConfig()
     try:
-        return parse(dict(exp_conf), complete=False).config
+        return parse(dict(exp_conf)).config
     except ConfigError as error:
         warnings.warn(f"the checkpoint's configuration is read in part: {error.problems[0]}", stacklevel=2)
         data = exp_conf.get("data")

@@ -1,14 +1,15 @@
-"""From a configuration back to plain data, JSON and YAML."""
+"""From a configuration back to plain data and JSON."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from ._length import Length
-from ._types import Field, fields_of
+from ._searchers import Length
+from .fields import Field, fields_of
 
 MASK = "********"
 
@@ -25,8 +26,6 @@ def to_builtins(value: Any, *, masked: bool = False) -> Any:
         return [to_builtins(item, masked=masked) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    import msgspec
-
     return msgspec.to_builtins(value)
 
 
@@ -55,19 +54,3 @@ def masked(config: Any) -> dict[str, Any]:
 def to_json(config: Any) -> str:
     """Return the complete configuration as JSON, secrets and all; `from_json` reads it back."""
     return json.dumps(to_builtins(config), allow_nan=False)
-
-
-def to_yaml(config: Any, *, masked: bool = False) -> str:
-    """Return the complete configuration as YAML; with `masked`, without its secrets."""
-    import yaml
-
-    from ._yaml import RESOLVERS
-
-    base = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    both = {
-        start: [*base.yaml_implicit_resolvers.get(start, []), *RESOLVERS.get(start, [])]
-        for start in {*base.yaml_implicit_resolvers, *RESOLVERS}
-    }
-    dumper = type("Dumper", (base,), {"yaml_implicit_resolvers": both, "ignore_aliases": lambda *_: True})
-    text: str = yaml.dump(to_builtins(config, masked=masked), Dumper=dumper, sort_keys=False, allow_unicode=True)
-    return text

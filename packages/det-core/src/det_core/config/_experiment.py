@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from ._hyperparameters import Hyperparameter
-from ._length import Length
-from ._marks import CLUSTER, RETIRED, expects, joined, kind, needed, partly
 from ._resources import BindMount, Environment, Pbs, Resources, Slurm
-from ._searchers import SearcherConfig
+from ._searchers import Length, SearcherConfig
 from ._storage import StorageConfig
+from .fields import CLUSTER, RETIRED, expects, joined, kind, needed, partly
 
 Period = Annotated[Length, kind("period")]
 NEVER = Length("batches", 0)
+_TRIAL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 class Reproducibility(Struct, frozen=True, kw_only=True):
@@ -231,3 +233,8 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     """How the ranks of a trial talk to one another."""
     plugins: Annotated[dict[str, Any], kind("plugins")] = {}
     """Settings of plugins, by the plugin's name; each plugin checks its own."""
+
+
+def is_trial_entrypoint(entrypoint: str | Sequence[str] | None) -> bool:
+    """Return whether this is `module:Class` (`package.module:Outer.Inner` too) and not a command."""
+    return isinstance(entrypoint, str) and _TRIAL.fullmatch(entrypoint) is not None

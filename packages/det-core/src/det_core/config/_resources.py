@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from ._marks import CLUSTER, RETIRED, SECRET, expects, joined, kind, needed
+from .fields import CLUSTER, RETIRED, SECRET, expects, joined, kind, needed
 
 SIZE = r"^([0-9]*[.])?[0-9]+ ?(([kmgtpKMGTP]([iI]?[bB])?)|[bB])?$"
 Size = Annotated[str, Meta(pattern=SIZE), expects("a number of bytes, or a size such as 4GiB")]

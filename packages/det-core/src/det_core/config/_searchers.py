@@ -1,4 +1,4 @@
-"""The settings of each searcher; `searcher.name` says which."""
+"""How much training, and the settings of each searcher; `searcher.name` says which."""
 
 from __future__ import annotations
 
@@ -6,16 +6,29 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ._length import Length
-from ._marks import REST, kind, needed
+from .fields import REST, kind, needed
 
+Unit = Literal["batches", "records", "epochs"]
+UNITS: tuple[Unit, ...] = ("batches", "records", "epochs")
 Trials = Annotated[int, Meta(ge=1), needed("give the number of trials to make")]
 Concurrent = Annotated[int, Meta(ge=0)]
 Divisor = Annotated[float, Meta(gt=1)]
-Amount = Annotated[Length, kind("length")]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 MaxTime = Annotated[int, Meta(ge=1)]
 Mode = Literal["aggressive", "standard", "conservative"]
+
+
+class Length(Struct, frozen=True):
+    """An amount of training, absolute from the trial's start; in YAML `{epochs: 3}`, or a bare number of batches."""
+
+    unit: Unit
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.n} {self.unit}"
+
+
+Amount = Annotated[Length, kind("length")]
 
 
 class SearcherConfig(Struct, frozen=True, kw_only=True, tag_field="name"):
@@ -188,5 +201,3 @@ SEARCHERS: dict[str, type[Struct]] = {
     "random": Random,
     "single": Single,
 }
-REPLACED = {"adaptive": "adaptive_asha", "adaptive_simple": "adaptive_asha", "sync_halving": "async_halving"}
-"""Searchers of old that are gone, and what does their work."""

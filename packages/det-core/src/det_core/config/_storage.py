@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from ._marks import CLUSTER, REST, RETIRED, SECRET, expects, needed
+from .fields import CLUSTER, REST, RETIRED, SECRET, expects, needed
 
 Keep = Annotated[int, Meta(ge=0)]
 Prefix = Annotated[str, Meta(pattern=r"^(?!(.*/)?\.\.(/|$))"), expects("a path within the bucket, without '..' in it")]

@@ -13,7 +13,7 @@ import click
 from ._settings import Settings
 
 if TYPE_CHECKING:
-    from det_core.config import Loaded
+    from ..config import Loaded
 
 
 overrides = click.option(
@@ -31,7 +31,7 @@ template = click.option(
 
 def load_config(settings: Settings, path: Path, override: tuple[str, ...], template: Path | None) -> Loaded:
     """Read and validate a configuration; print its notices on stderr."""
-    from det_core.config import load
+    from ..config import load
     from det_core.extensions import extensions_of
 
     loaded = load(path, template=template, overrides=override, extensions=extensions_of(settings.plugins))
@@ -49,7 +49,7 @@ def config() -> None:
 @click.option("--indent", type=int, default=2, show_default=True, help="Spaces for each level.")
 def schema(indent: int) -> None:
     """Print the JSON Schema of configurations, for editors."""
-    from det_core.config import schema as make
+    from ..config import schema as make
 
     sys.stdout.write(json.dumps(make(), indent=indent) + "\n")
 
@@ -61,7 +61,7 @@ def schema(indent: int) -> None:
 @click.pass_obj
 def show_(settings: Settings, path: Path, override: tuple[str, ...], template: Path | None) -> None:
     """Print the configuration PATH in its complete form, defaults filled in, secrets masked."""
-    from det_core.config import to_yaml
+    from ..config import to_yaml
 
     sys.stdout.write(to_yaml(load_config(settings, path, override, template).config, masked=True))
 

@@ -78,8 +78,9 @@ def show(
     --plot draws the searcher's metric against batches, a line for each trial, and the trials as lines across their
     hyperparameters, coloured by the metric.
     """
-    from det_core.config import from_json, masked, to_yaml
+    from det_core.config import from_json, masked
 
+    from ..config import to_yaml
     from ..driver import orphaned
 
     with settings.reader() as store:

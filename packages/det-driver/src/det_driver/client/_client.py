@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from det_core.config import load, parse
 from det_core.extensions import extensions_of
 
+from ..config import load
 from ..driver import DriverSettings, check_slots, create
 from ..store import ExperimentState
 from ._checkpoint import Checkpoint
@@ -34,7 +34,7 @@ class Client:
         """
         extensions = extensions_of(self._home.plugins)
         if isinstance(config, Mapping):
-            loaded, name = parse(dict(config), extensions=extensions), "experiment"
+            loaded, name = load(dict(config), extensions=extensions), "experiment"
         else:
             loaded, name = load(Path(config), extensions=extensions), Path(config).absolute().parent.name
         check_slots(loaded.config, DriverSettings.detect(self._home.environ, home=self._home.path))

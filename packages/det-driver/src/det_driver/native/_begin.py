@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from det_core.adapter import RunInfo
 from det_core.backend import Backend, Ranks
-from det_core.config import ExperimentConfig, parse
+from det_core.config import ExperimentConfig
 from det_core.distributed import DistributedContext
 from det_core.environ import WorkerEnv
 from det_core.errors import DetError
@@ -22,6 +22,7 @@ from det_core.trial_context import TrialContext
 from det_core.worker import run_info
 
 from ..check import first_choice
+from ..config import load
 from ._submit import submit
 from .script import ENTRYPOINT, LOADING
 
@@ -112,7 +113,7 @@ def _local(data: Data, framework: str, plugins: Plugins, context_dir: str | Path
         sys.stderr.write(f"det: {', '.join(left_out)} of the configuration is for Mode.CLUSTER and not used here\n")
     kept = {name: value for name, value in data.items() if name not in left_out}
     entrypoint = ENTRYPOINT if as_trial else "python3 script.py"
-    config: ExperimentConfig = parse({**kept, "entrypoint": entrypoint}, extensions=extensions_of(plugins)).config
+    config: ExperimentConfig = load({**kept, "entrypoint": entrypoint}, extensions=extensions_of(plugins)).config
     hparams, seed = first_choice(config, plugins)
     return RunInfo(
         config=config,

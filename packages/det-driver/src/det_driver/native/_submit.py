@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from det_core.code import copy_code
-from det_core.config import parse
 from det_core.errors import DetError
 from det_core.extensions import extensions_of
 from det_core.plugins import Plugins
 
 from ..client import Client
+from ..config import load
 
 _FILE = "det-native.json"  # of the code of an experiment: its command
 _SUFFIX = "__det__.py"
@@ -45,7 +45,7 @@ def submit(
     script = ScriptCommand.of(context_dir, command)
     plugins = Plugins.installed()
     data = {"name": Path(script.path).stem, **config, "entrypoint": entrypoint or start + script.shell()}
-    notices = parse(data, extensions=extensions_of(plugins)).notices
+    notices = load(data, extensions=extensions_of(plugins)).notices
     with tempfile.TemporaryDirectory(prefix="det-code-") as scratch:
         code = Path(scratch) / "code"
         copy_code(script.context_dir, code)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from det_core.config import load
-from det_core.config._yaml import parse_yaml, scalar
 from det_core.errors import ConfigError
+from det_driver.config import load
+from det_driver.config._yaml import parse_yaml, scalar
 
 SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\n"
 
@@ -141,7 +141,7 @@ def test_without_the_c_loader_the_same_is_read() -> None:
     code = """
 import yaml
 del yaml.CSafeLoader, yaml.CSafeDumper
-from det_core.config import load, to_yaml
+from det_driver.config import load, to_yaml
 from det_core.errors import ConfigError
 loaded = load("entrypoint: m:T\\nsearcher: {name: single, metric: on, max_length: 1e3}\\n", name="c")
 assert load(to_yaml(loaded.config)).config == loaded.config

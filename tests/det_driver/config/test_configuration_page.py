@@ -7,12 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from det_core.config import ExperimentConfig, load
-from det_core.config._docs import docs_of
-from det_core.config._hyperparameters import RANGES
-from det_core.config._searchers import SEARCHERS
-from det_core.config._storage import STORAGES
-from det_core.config._types import base_of, fields_of, is_struct, item_of
+from det_core.config import RANGES, SEARCHERS, STORAGES, ExperimentConfig
+from det_core.config.fields import base_of, fields_of, is_struct, item_of
+from det_driver.config import docs_of, load
 
 writer = runpy.run_path(str(Path(__file__).with_name("configuration_page.py")))
 page = writer["PAGE"].read_text(encoding="utf-8")
@@ -43,7 +40,7 @@ def test_every_field_says_what_it_means() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    """Where this fails, run tests/det_core/config/configuration_page.py."""
+    """Where this fails, run tests/det_driver/config/configuration_page.py."""
     assert page == writer["render"]()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from det_core.config import Const, apply_overrides, load
+from det_core.config import Const
 from det_core.errors import ConfigError
+from det_driver.config import apply_overrides, load
 
 SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\n"
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from det_core.config import S3, Length, Random, load, merge
+from det_core.config import S3, Length, Random
 from det_core.errors import ConfigError
+from det_driver.config import load, merge
 
 SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\n"
 

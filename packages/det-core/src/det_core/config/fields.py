@@ -1,4 +1,4 @@
-"""What the annotations of a struct say, in a form that one can walk."""
+"""What a field's annotation says beside its type (each mark is a `msgspec.Meta`), and a form of it that one can walk."""
 
 from __future__ import annotations
 
@@ -11,17 +11,56 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
+CLUSTER = Meta(extra={"honoured": "no"})
+"""Accepted, but only the master of a cluster could act on it."""
+
+RETIRED = Meta(extra={"honoured": "no", "retired": True})
+"""Accepted for the sake of old files; nothing acts on it any more."""
+
+SECRET = Meta(extra={"secret": True})
+"""Never shown: neither in a printed configuration nor in an error."""
+
+REST = Meta(extra={"rest": True})
+"""A map that takes in the keys that no other field of its struct has."""
+
+
+def partly(how: str) -> Meta:
+    """Honoured in part; `how` is what the reference page says of it."""
+    return Meta(extra={"honoured": how})
+
+
+def needed(way_out: str) -> Meta:
+    """Required of a complete configuration; `way_out` ends the error when it is missing."""
+    return Meta(extra={"needed": way_out})
+
+
+def expects(phrase: str) -> Meta:
+    """Use `phrase` for what would be right, instead of what the type alone suggests."""
+    return Meta(extra={"expects": phrase})
+
+
+def kind(name: str) -> Meta:
+    """Read and merge by the rules of `name`: hyperparameters, searcher, checkpoint_storage, plugins, length, period."""
+    return Meta(extra={"kind": name})
+
+
+def joined(key: str | None = None) -> Meta:
+    """In a merge, put the template's items before the user's; an item of the same `key` (or an equal one) gives way."""
+    return Meta(extra={"joined": key})
+
+
 _BOUNDS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 
 
 @dataclass(frozen=True)
 class Type:
-    """A type without its annotations: its arms (more than one in a union), bounds, marks, and whether None is one."""
+    """A type without its annotations: its arms (more than one in a union), bounds, marks, whether None is one, and the whole."""
 
     arms: tuple[Any, ...]
     bounds: dict[str, Any]
     marks: dict[str, Any]
     optional: bool
+    hint: Any
 
     @property
     def arm(self) -> Any:
@@ -46,6 +85,7 @@ def type_of(hint: Any) -> Type:
     bounds: dict[str, Any] = {}
     marks: dict[str, Any] = {}
     optional = False
+    whole = hint
     while True:
         if get_origin(hint) is Annotated:
             hint, *metas = get_args(hint)
@@ -56,7 +96,7 @@ def type_of(hint: Any) -> Type:
             continue
         arms = arms_of(hint)
         if NoneType not in arms or len(arms) == 1:
-            return Type(arms, bounds, marks, optional or arms[0] in (Any, NoneType))
+            return Type(arms, bounds, marks, optional or arms[0] in (Any, NoneType), whole)
         optional = True
         hint = Union[tuple(arm for arm in arms if arm is not NoneType)]  # noqa: UP007 - built, not written
 

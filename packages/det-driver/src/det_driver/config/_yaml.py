@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ConfigError
-from ._plain import DEEPEST
-from ._words import Path, dotted, shown
+from det_core.config import to_builtins
+from det_core.config.faults import Path, dotted, shown
+from det_core.errors import ConfigError
 
 if TYPE_CHECKING:
     import yaml
 
 Mark = tuple[int, int]
+DEEPEST = 64
 _CORE = "tag:yaml.org,2002:"
 _STR, _MERGE, _MAP, _SEQ = (f"{_CORE}{name}" for name in ("str", "merge", "map", "seq"))
 _MOST_VALUES = 200_000
@@ -223,3 +224,17 @@ def _why(is_open: bool, too_deep: bool, path: Path) -> str:
     if too_deep:
         return f"{dotted(path[:3])} is nested more than {DEEPEST} deep; flatten it"
     return f"aliases unfold to more than {_MOST_VALUES} values; write less"
+
+
+def to_yaml(config: Any, *, masked: bool = False) -> str:
+    """Return the complete configuration as YAML; with `masked`, without its secrets."""
+    import yaml
+
+    base = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    both = {
+        start: [*base.yaml_implicit_resolvers.get(start, []), *RESOLVERS.get(start, [])]
+        for start in {*base.yaml_implicit_resolvers, *RESOLVERS}
+    }
+    dumper = type("Dumper", (base,), {"yaml_implicit_resolvers": both, "ignore_aliases": lambda *_: True})
+    text: str = yaml.dump(to_builtins(config, masked=masked), Dumper=dumper, sort_keys=False, allow_unicode=True)
+    return text

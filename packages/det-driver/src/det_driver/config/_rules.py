@@ -10,13 +10,25 @@ from typing import Any
 
 from msgspec import Struct
 
-from ._entrypoint import is_trial_entrypoint
-from ._experiment import ExperimentConfig, LogPolicy, Profiling
-from ._hyperparameters import Categorical, Const, Double, Int, Log
-from ._reader import Rule
-from ._searchers import AdaptiveAsha, AsyncHalving, Grid, Hyperband
-from ._storage import Azure, SharedFs
-from ._words import Path, dotted, shown
+from det_core.config import (
+    AdaptiveAsha,
+    AsyncHalving,
+    Azure,
+    Categorical,
+    Const,
+    Double,
+    ExperimentConfig,
+    Grid,
+    Hyperband,
+    Int,
+    Log,
+    LogPolicy,
+    Profiling,
+    SharedFs,
+    is_trial_entrypoint,
+)
+from det_core.config.decoding import Rule
+from det_core.config.faults import Path, dotted, shown
 
 Found = list[tuple[Path, str]]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from det_core.config.faults import Path, dotted
+
 from ._source import Source
-from ._words import Path, dotted
 
 BATCHES_PER_STEP = 100
 Renamed = Iterator[tuple[str, str]]

@@ -9,12 +9,10 @@ from typing import Annotated, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from det_core.config import from_json, load, masked, merge, parse, to_builtins, to_json, to_yaml
-from det_core.config._experiment import ExperimentConfig
-from det_core.config._searchers import SEARCHERS
-from det_core.config._storage import STORAGES
-from det_core.config._types import Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
+from det_core.config import SEARCHERS, STORAGES, ExperimentConfig, from_json, masked, to_builtins, to_json
+from det_core.config.fields import Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
 from det_core.errors import ConfigError
+from det_driver.config import load, merge, to_yaml
 
 SAMPLES = ("/a/b", "x/y", "4GiB", "A=1", "a:B")
 quick = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
@@ -132,17 +130,17 @@ config = of_struct(ExperimentConfig, entrypoint="m:T", **without("profiling", "s
 @quick
 @given(config)
 def test_what_loads_goes_round_through_json_and_yaml(raw: dict[str, Any]) -> None:
-    read = parse(raw).config
+    read = load(raw).config
     assert from_json(to_json(read)) == read
-    assert parse(to_builtins(read)).config == read
+    assert load(to_builtins(read)).config == read
     assert load(to_yaml(read)).config == read
-    assert to_yaml(parse(to_builtins(read)).config) == to_yaml(read)
+    assert to_yaml(load(to_builtins(read)).config) == to_yaml(read)
 
 
 @quick
 @given(config)
 def test_merging_with_itself_changes_nothing(raw: dict[str, Any]) -> None:
-    assert parse(merge(raw, raw)).config == parse(raw).config
+    assert load(merge(raw, raw)).config == load(raw).config
     assert merge(merge(raw, raw), raw) == merge(raw, raw)
 
 
@@ -162,7 +160,7 @@ def test_the_user_wins(template: dict[str, Any], user: dict[str, Any]) -> None:
 @quick
 @given(config)
 def test_merging_with_nothing_changes_nothing(raw: dict[str, Any]) -> None:
-    assert parse(merge(raw, {})).config == parse(merge({}, raw)).config == parse(raw).config
+    assert load(merge(raw, {})).config == load(merge({}, raw)).config == load(raw).config
 
 
 @quick
@@ -170,7 +168,7 @@ def test_merging_with_nothing_changes_nothing(raw: dict[str, Any]) -> None:
 def test_no_secret_is_printed(raw: dict[str, Any]) -> None:
     secret = "sesame-open-up"
     raw = raw | {"checkpoint_storage": {"type": "s3", "bucket": "b", "secret_key": secret, "access_key": secret}}
-    read = parse(raw).config
+    read = load(raw).config
     assert secret not in to_yaml(read, masked=True)
     assert secret not in repr(masked(read))
     assert secret in to_json(read)
@@ -217,7 +215,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 @settings(quick, max_examples=500)
 @given(st.dictionaries(known, messy, max_size=8), st.dictionaries(known, messy, max_size=3))
 def test_whatever_it_is_given_it_reads_it_or_says_what_is_wrong(raw: Any, template: Any) -> None:
-    for call in (lambda: parse(raw), lambda: parse(raw, template=template), lambda: merge(template, raw)):
+    for call in (lambda: load(raw), lambda: load(raw, template=template), lambda: merge(template, raw)):
         outcome(call)
 
 
@@ -225,7 +223,7 @@ def test_whatever_it_is_given_it_reads_it_or_says_what_is_wrong(raw: Any, templa
 @given(config, known, messy)
 def test_a_sound_configuration_with_one_part_spoilt_is_read_or_refused(raw: Any, key: str, value: Any) -> None:
     for spoilt in (raw | {key: value}, raw | {"searcher": raw["searcher"] | {key: value}}):
-        loaded = outcome(lambda spoilt=spoilt: parse(spoilt))
+        loaded = outcome(lambda spoilt=spoilt: load(spoilt))
         if loaded is not None:
             assert from_json(to_json(loaded.config)) == loaded.config
 
@@ -240,4 +238,4 @@ def test_any_text_is_read_or_refused(written: str) -> None:
 @given(st.lists(st.text("ab.=,{}[]'\"1", max_size=12), max_size=3))
 def test_any_option_is_taken_or_refused(options: list[str]) -> None:
     raw = {"entrypoint": "m:T", "searcher": {"name": "single", "metric": "a", "max_length": 1}}
-    outcome(lambda: parse(raw, overrides=options))
+    outcome(lambda: load(raw, overrides=options))

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from det_core.config import from_json, load, masked, parse, to_builtins, to_json, to_yaml
+from det_core.config import from_json, masked, to_builtins, to_json
 from det_core.errors import ConfigError
+from det_driver.config import load, to_yaml
 
 FULL = """
 name: full
@@ -32,7 +33,7 @@ def test_a_configuration_goes_through_json_and_yaml_unchanged() -> None:
     assert from_json(to_json(config)) == config
     assert from_json(to_json(config).encode()) == config
     assert load(to_yaml(config)).config == config
-    assert parse(to_builtins(config)).config == config
+    assert load(to_builtins(config)).config == config
 
 
 def test_json_is_plain() -> None:
@@ -70,7 +71,7 @@ def test_secrets_are_masked_when_printed() -> None:
 )
 def test_every_storage_masks_its_own_secrets(storage: dict) -> None:
     raw = {"entrypoint": "m:T", "searcher": {"name": "single", "metric": "a", "max_length": 1}}
-    assert "sesame" not in to_yaml(parse(raw | {"checkpoint_storage": storage}).config, masked=True)
+    assert "sesame" not in to_yaml(load(raw | {"checkpoint_storage": storage}).config, masked=True)
 
 
 def test_what_is_stored_and_broken_is_an_error_of_ours() -> None:

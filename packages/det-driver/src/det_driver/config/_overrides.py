@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..errors import ConfigError
-from ._experiment import ExperimentConfig
-from ._extensions import Extensions
-from ._plain import plain
-from ._source import Source, from_mapping
-from ._types import Type, base_of, fields_of, is_struct, item_of, type_of
-from ._words import Path, dotted, shown
+from det_core.config import ExperimentConfig, Extensions
+from det_core.config.faults import Path, dotted, shown
+from det_core.config.fields import Type, base_of, fields_of, is_struct, item_of, type_of
+from det_core.errors import ConfigError
+
+from ._source import Source, from_mapping, plain
 from ._yaml import parse_yaml, scalar
 
 

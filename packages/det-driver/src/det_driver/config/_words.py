@@ -1,4 +1,4 @@
-"""How errors put a value, a path and what would be right."""
+"""How errors put what would be right."""
 
 from __future__ import annotations
 
@@ -6,40 +6,9 @@ import difflib
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from ._types import Type, base_of, choices_of, item_of, type_of
+from det_core.config.fields import Type, base_of, choices_of, item_of, type_of
 
-Path = tuple[str | int, ...]
 _PLAIN = {bool: "true or false", dict: "a map", Any: "any value"}
-_LONGEST = 60
-
-
-def dotted(path: Path) -> str:
-    """Return a path as people write it: `bind_mounts[0].host_path`."""
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            name = part if part.isprintable() else repr(part)  # a key with a line break must not break the line
-            text += f".{name}" if text else name
-    return text
-
-
-def shown(value: Any) -> str:
-    """Return a value as YAML would show it; containers by their kind, long text cut short."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "a map"
-    if isinstance(value, list):
-        return "a list" if value else "an empty list"
-    if isinstance(value, str):
-        return repr(value if len(value) <= _LONGEST else value[:_LONGEST] + "…")
-    if isinstance(value, int) and value.bit_length() > 200:
-        return f"a number of {value.bit_length()} bits"
-    return str(value) if isinstance(value, int | float) else f"a Python {type(value).__name__}"
 
 
 def expected(type_: Type) -> str:

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from det_core.config import load
 from det_core.errors import ConfigError
+from det_driver.config import load
 
 SOUND = """\
 entrypoint: model_def:Trial

@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from det_core.config import ExperimentConfig, schema
-from det_core.config._searchers import SEARCHERS
-from det_core.config._storage import STORAGES
-from det_core.config._types import fields_of
+from det_core.config import SEARCHERS, STORAGES, ExperimentConfig
+from det_core.config.fields import fields_of
+from det_driver.config import schema
 
 whole = schema()
 

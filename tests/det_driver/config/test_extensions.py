@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 import pytest
 from msgspec import Meta, Struct, defstruct
 
-from det_core.config import Extensions, SearcherConfig, from_json, load, masked, merge, parse, schema, to_json
+from det_core.config import Extensions, SearcherConfig, from_json, masked, to_json
 from det_core.errors import ConfigError
+from det_driver.config import load, merge, schema
 
 SMALL = {"entrypoint": "m:T", "searcher": {"name": "single", "metric": "loss", "max_length": 100}}
 
@@ -71,7 +72,7 @@ EXTENSIONS = Extensions(
 
 def test_a_plugins_searcher_is_read_and_carries_its_name() -> None:
     raw = SMALL | {"searcher": {"name": "tpe", "metric": "loss", "max_trials": 3}}
-    config = parse(raw, extensions=EXTENSIONS).config
+    config = load(raw, extensions=EXTENSIONS).config
     assert isinstance(config.searcher, Tpe)
     assert (config.searcher.name, config.searcher.max_trials, config.searcher.metric) == ("tpe", 3, "loss")
     assert config.searcher.__struct_config__.tag == "tpe"
@@ -81,7 +82,7 @@ def test_a_plugins_searcher_is_read_and_carries_its_name() -> None:
 def test_one_struct_may_serve_several_names_and_may_name_itself() -> None:
     for name in ("cma", "gp"):
         section = {"name": name, "metric": "loss"} | ({"max_trials": 3} if name == "cma" else {})
-        config = parse(SMALL | {"searcher": section}, extensions=EXTENSIONS).config
+        config = load(SMALL | {"searcher": section}, extensions=EXTENSIONS).config
         assert config.searcher.name == name
 
 
@@ -90,7 +91,7 @@ def test_a_plugins_storage_and_settings_are_read() -> None:
         "checkpoint_storage": {"type": "ftp", "host": "h", "ports": [1]},
         "plugins": {"picky": {"low-end": -1}},
     }
-    config = parse(raw, extensions=EXTENSIONS).config
+    config = load(raw, extensions=EXTENSIONS).config
     assert isinstance(config.checkpoint_storage, Ftp)
     assert config.checkpoint_storage.type == "ftp"
     assert config.checkpoint_storage.ports == [1]
@@ -101,20 +102,20 @@ def test_a_plugins_storage_and_settings_are_read() -> None:
 
 def test_null_is_a_value_where_a_plugin_says_so() -> None:
     raw = SMALL | {"checkpoint_storage": {"type": "ftp", "host": "h", "note": None}}
-    config = parse(raw, extensions=EXTENSIONS).config
+    config = load(raw, extensions=EXTENSIONS).config
     assert config.checkpoint_storage.note is None
     assert from_json(to_json(config), extensions=EXTENSIONS) == config
 
 
 def test_types_that_only_msgspec_knows_are_read_and_written() -> None:
     section = {"colour": "red", "since": "2024-01-31", "size": "abc"}
-    config = parse(SMALL | {"plugins": {"painted": section}}, extensions=EXTENSIONS).config
+    config = load(SMALL | {"plugins": {"painted": section}}, extensions=EXTENSIONS).config
     assert config.plugins["painted"] == Painted(since=datetime.date(2024, 1, 31), size="abc")
     assert from_json(to_json(config), extensions=EXTENSIONS) == config
 
 
 def test_settings_of_a_plugin_may_be_left_empty() -> None:
-    assert parse(SMALL | {"plugins": {"picky": None}}, extensions=EXTENSIONS).config.plugins == {"picky": Picky()}
+    assert load(SMALL | {"plugins": {"picky": None}}, extensions=EXTENSIONS).config.plugins == {"picky": Picky()}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_settings_of_a_plugin_may_be_left_empty() -> None:
 )
 def test_mistakes_in_a_plugins_settings_are_named_like_any_other(section: dict, problem: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        parse(SMALL | section, extensions=EXTENSIONS)
+        load(SMALL | section, extensions=EXTENSIONS)
     assert len(refusal.value.problems) == 1
     assert refusal.value.problems[0].startswith(problem)
 
@@ -160,7 +161,7 @@ def test_a_struct_is_loaded_only_when_it_is_named() -> None:
     def explode() -> type[Struct]:
         raise AssertionError("loaded")
 
-    parse(SMALL, extensions=Extensions(searchers={"x": explode}, storages={"x": explode}, plugins={"x": explode}))
+    load(SMALL, extensions=Extensions(searchers={"x": explode}, storages={"x": explode}, plugins={"x": explode}))
 
 
 def test_a_stored_configuration_can_be_looked_at_without_its_plugins() -> None:
@@ -169,7 +170,7 @@ def test_a_stored_configuration_can_be_looked_at_without_its_plugins() -> None:
         "checkpoint_storage": {"type": "ftp", "host": "h"},
         "plugins": {"picky": {}},
     }
-    stored = to_json(parse(raw, extensions=EXTENSIONS).config)
+    stored = to_json(load(raw, extensions=EXTENSIONS).config)
     config = from_json(stored)
     assert (config.searcher.name, config.searcher.metric) == ("tpe", "loss")
     assert config.searcher.smaller_is_better

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from det_core.config import AdaptiveAsha, Length, Notice, Pbt, SharedFs, Single, load, parse
+from det_core.config import AdaptiveAsha, Length, Notice, Pbt, SharedFs, Single
 from det_core.errors import ConfigError
+from det_driver.config import load
 
 SMALL = {"entrypoint": "m:T", "searcher": {"name": "single", "metric": "loss", "max_length": 100}}
 
 
 def test_steps_are_read_as_batches() -> None:
-    loaded = parse({"entrypoint": "m:T", "searcher": {"name": "single", "metric": "loss", "max_steps": 3}})
+    loaded = load({"entrypoint": "m:T", "searcher": {"name": "single", "metric": "loss", "max_steps": 3}})
     assert loaded.config.searcher == Single(metric="loss", max_length=Length("batches", 300))
     message = "old spellings, read as today's: searcher.max_steps as searcher.max_length"
     assert loaded.notices == (Notice(message, ("searcher.max_steps",)),)
@@ -20,7 +21,7 @@ def test_steps_are_read_as_batches() -> None:
 
 def test_steps_are_as_long_as_the_file_says() -> None:
     section = {"name": "adaptive_asha", "metric": "loss", "max_trials": 4, "target_trial_steps": 8}
-    loaded = parse({"entrypoint": "m:T", "batches_per_step": 10, "searcher": section})
+    loaded = load({"entrypoint": "m:T", "batches_per_step": 10, "searcher": section})
     assert isinstance(loaded.config.searcher, AdaptiveAsha)
     assert loaded.config.searcher.max_length == Length("batches", 80)
     assert loaded.config.scheduling_unit == 10
@@ -29,28 +30,28 @@ def test_steps_are_as_long_as_the_file_says() -> None:
 
 def test_rounds_of_steps_are_read_as_batches() -> None:
     section = {"name": "pbt", "metric": "loss", "population_size": 2, "num_rounds": 2, "steps_per_round": 2}
-    searcher = parse(SMALL | {"searcher": section}).config.searcher
+    searcher = load(SMALL | {"searcher": section}).config.searcher
     assert isinstance(searcher, Pbt)
     assert searcher.length_per_round == Length("batches", 200)
 
 
 def test_gpu_is_read_as_cuda() -> None:
     environment = {"image": {"gpu": "i"}, "environment_variables": {"gpu": ["A=1"]}}
-    loaded = parse(SMALL | {"environment": environment})
+    loaded = load(SMALL | {"environment": environment})
     assert loaded.config.environment.image.cuda == "i"
     assert loaded.config.environment.environment_variables.cuda == ("A=1",)
     assert "environment.image.gpu as environment.image.cuda" in loaded.notices[0].message
 
 
 def test_an_action_with_a_type_is_read_as_text() -> None:
-    loaded = parse(SMALL | {"log_policies": [{"pattern": "x", "action": {"type": "cancel_retries"}}]})
+    loaded = load(SMALL | {"log_policies": [{"pattern": "x", "action": {"type": "cancel_retries"}}]})
     assert loaded.config.log_policies[-1].action == "cancel_retries"
     assert loaded.notices[0].keys == ("log_policies[0].action.type",)
 
 
 def test_a_checkpoint_path_is_read_as_the_storage_path() -> None:
     storage = {"type": "shared_fs", "host_path": "/a", "checkpoint_path": "b"}
-    loaded = parse(SMALL | {"checkpoint_storage": storage})
+    loaded = load(SMALL | {"checkpoint_storage": storage})
     assert loaded.config.checkpoint_storage == SharedFs(host_path="/a", storage_path="b")
     assert loaded.notices[0].keys == ("checkpoint_storage.checkpoint_path",)
 
@@ -64,7 +65,7 @@ def test_a_mistake_in_an_old_spelling_is_placed_where_it_was_written() -> None:
 
 
 def test_all_that_only_a_cluster_could_honour_is_named_in_one_notice() -> None:
-    loaded = parse(
+    loaded = load(
         SMALL
         | {
             "workspace": "w",
@@ -111,7 +112,7 @@ def test_all_that_only_a_cluster_could_honour_is_named_in_one_notice() -> None:
 
 
 def test_a_key_that_says_what_holds_anyway_is_not_named() -> None:
-    assert parse(SMALL | {"resources": {"resource_pool": ""}, "bind_mounts": [], "project": None}).notices == ()
+    assert load(SMALL | {"resources": {"resource_pool": ""}, "bind_mounts": [], "project": None}).notices == ()
 
 
 def test_a_mistake_in_an_old_spelling_on_the_command_line_is_placed_there() -> None:

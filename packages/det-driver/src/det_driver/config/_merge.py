@@ -7,15 +7,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..errors import ConfigError
-from ._experiment import ExperimentConfig
-from ._extensions import Extensions
+from det_core.config import ExperimentConfig, Extensions, SearcherConfig, StorageConfig
+from det_core.config.fields import Field, Type, base_of, fields_of, is_struct, item_of
+from det_core.errors import ConfigError
+
 from ._legacy import modernise
-from ._searchers import SearcherConfig
-from ._slots import spread
 from ._source import from_mapping
-from ._storage import StorageConfig
-from ._types import Field, Type, base_of, fields_of, is_struct, item_of
 
 _COMMON: dict[str, tuple[str, type[Struct]]] = {
     "searcher": ("name", SearcherConfig),
@@ -62,7 +59,7 @@ def _struct(
 def _value(low: Any, high: Any, type_: Type, extensions: Extensions) -> Any:
     kind = type_.marks.get("kind")
     if kind in ("image", "environment_variables"):
-        low, high = spread(low), spread(high)
+        low, high = _spread(low, type_), _spread(high, type_)
     if isinstance(low, list) and isinstance(high, list):
         return _list(low, high, type_)
     if not (isinstance(low, dict) and isinstance(high, dict)) or kind in ("length", "period"):
@@ -74,6 +71,11 @@ def _value(low: Any, high: Any, type_: Type, extensions: Extensions) -> Any:
     if kind == "plugins":
         return {name: _plugin(low, high, name, extensions) for name in {**low, **high}}
     return _map(low, high, type_, extensions)
+
+
+def _spread(value: Any, type_: Type) -> Any:
+    """Return the map of kinds of slot that one image, or one list of variables, stands for; a map stays what it is."""
+    return dict.fromkeys(fields_of(type_.arm), value) if isinstance(value, str | list) else value
 
 
 def _map(low: dict[str, Any], high: dict[str, Any], type_: Type, extensions: Extensions) -> dict[str, Any]:

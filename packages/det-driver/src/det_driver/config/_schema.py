@@ -1,23 +1,29 @@
-"""The JSON Schema of configurations, for editors."""
+"""What each key means, read from the source, and the JSON Schema of configurations, for editors."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+import textwrap
 from collections.abc import Callable, Iterable
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from ._docs import docs_of
-from ._dump import to_builtins
-from ._experiment import ExperimentConfig, LogPolicy
-from ._extensions import Extensions
-from ._hyperparameters import RANGES
-from ._length import UNITS
-from ._searchers import SEARCHERS
-from ._storage import STORAGES
-from ._types import Field, Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
+from det_core.config import (
+    RANGES,
+    SEARCHERS,
+    STORAGES,
+    UNITS,
+    ExperimentConfig,
+    Extensions,
+    LogPolicy,
+    to_builtins,
+)
+from det_core.config.fields import Field, Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
@@ -160,3 +166,30 @@ class _Writer:
     def _plugins(self) -> Schema:
         known = {name: self._reference(find()) for name, find in sorted(self._extensions.plugins.items())}
         return {"type": "object", "properties": known, "additionalProperties": False}
+
+
+@cache
+def docs_of(struct: type[Struct]) -> dict[str, str]:
+    """Return what stands under each field, by the field's name; nothing for a struct whose source is not there."""
+    found: dict[str, str] = {}
+    for cls in reversed(struct.__mro__):
+        if issubclass(cls, Struct) and cls is not Struct:
+            found |= _own(cls)
+    return found
+
+
+def _own(cls: type[Struct]) -> dict[str, str]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }

@@ -1,4 +1,4 @@
-"""Writes docs/reference/configuration.md from the structs: `python tests/det_core/config/configuration_page.py`."""
+"""Writes docs/reference/configuration.md from the structs: `python tests/det_driver/config/configuration_page.py`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from det_core.config import ExperimentConfig, to_builtins
-from det_core.config._docs import docs_of
-from det_core.config._hyperparameters import RANGES
-from det_core.config._searchers import SEARCHERS, SearcherConfig
-from det_core.config._storage import STORAGES, StorageConfig
-from det_core.config._types import Field, base_of, fields_of, is_struct, item_of
-from det_core.config._words import expected
+from det_core.config import RANGES, SEARCHERS, STORAGES, ExperimentConfig, SearcherConfig, StorageConfig, to_builtins
+from det_core.config.fields import Field, base_of, fields_of, is_struct, item_of
+from det_driver.config import docs_of, expected
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 KINDS = {

@@ -1,0 +1,234 @@
+"""From plain data to the structs: msgspec decodes each value, this walks the sections and notes everything that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from ._experiment import DEFAULT_LOG_POLICIES, LogPolicy
+from ._extensions import Extensions
+from ._hyperparameters import RANGES, Const
+from ._searchers import UNITS, Length, SearcherConfig
+from ._storage import StorageConfig
+from .faults import Fault, Path, dotted
+from .fields import Field, Type, base_of, fields_of, is_struct, item_of
+
+Rule = Callable[[Any, str], "list[tuple[Path, str]]"]
+INVALID: Any = type("Invalid", (), {"__repr__": lambda _: "INVALID", "__bool__": lambda _: False})()
+"""Stands for what could not be decoded; never leaves the configuration."""
+
+
+class Decoder:
+    """One reading of one configuration.
+
+    `rules` look at a struct once it is decoded, given its dotted path, and return problems, each with a path from the
+    struct. What cannot be decoded is left at its default, so that the rest can still be looked at.
+    """
+
+    def __init__(self, extensions: Extensions, rules: Mapping[type[Struct], Rule] | None = None) -> None:
+        self.faults: list[Fault] = []
+        self.unhonoured: list[str] = []
+        self._extensions = extensions
+        self._rules = rules or {}
+        self._kinds: dict[str, Callable[[Any, Type, Path], Any]] = {
+            "checkpoint_storage": self._storage,
+            "environment_variables": self._per_slot,
+            "hyperparameters": self._hyperparameters,
+            "image": self._per_slot,
+            "length": self._length,
+            "log_policies": self._log_policies,
+            "period": self._length,
+            "plugins": self._plugins,
+            "searcher": self._searcher,
+        }
+
+    def _fault(self, path: Path, kind: str, says: str, **facts: Any) -> Any:
+        self.faults.append(Fault(path, kind, says, **facts))
+        return INVALID
+
+    def struct(self, value: dict[str, Any], cls: type[Struct], path: Path, *, tag: str = "") -> Any:
+        """Return a map as the struct `cls`, or INVALID with the faults noted; `tag` is the key that told which struct."""
+        fields = fields_of(cls)
+        rest = next((f for f in fields.values() if "rest" in f.type.marks), None)
+        known = {key: f for key, f in fields.items() if f is not rest}
+        strangers = {key: item for key, item in value.items() if key not in known and key != tag}
+        found: dict[str, Any] = {rest.name: strangers} if rest else {}
+        for key in strangers if not rest else ():
+            self._fault((*path, key), "unknown", "unknown key", names=tuple(known), tag=tag)
+        for field in known.values():
+            if (decoded := self._field(value, field, path)) is not INVALID:
+                found[field.name] = decoded
+        return self._build(cls, found, path)
+
+    def _field(self, value: dict[str, Any], field: Field, path: Path) -> Any:
+        given = value.get(field.key)
+        where = (*path, field.key)
+        asked_for = field.required or "needed" in field.type.marks
+        null_is_a_value = field.type.optional and (field.required or not asked_for)
+        if field.key not in value or (given is None and not null_is_a_value):
+            return self._fault(where, "missing", "missing", type=field.type) if asked_for else INVALID
+        decoded = self._value(given, field.type, where)
+        if field.type.marks.get("honoured") == "no" and decoded is not INVALID and decoded != field.default:
+            self.unhonoured.append(dotted(where))
+        return decoded
+
+    def _build(self, cls: type[Struct], found: dict[str, Any], path: Path) -> Any:
+        if any(f.required and f.name not in found for f in fields_of(cls).values()):
+            return INVALID
+        try:
+            built = cls(**found)
+        except (TypeError, ValueError) as error:  # what a stranger's __post_init__ refuses
+            return self._fault(path, "refused", f"{dotted(path)}: {error}")
+        troubled = [fault.path for fault in self.faults]
+        for relative, text in self._rules[cls](built, dotted(path)) if cls in self._rules else ():
+            where = (*path, *relative)
+            if not any(other[: len(where)] == where for other in troubled):
+                self._fault(where, "rule", text)
+        return built
+
+    def _value(self, value: Any, type_: Type, path: Path) -> Any:
+        if value is None and type_.optional:
+            return None
+        if "kind" in type_.marks:
+            return self._kinds[type_.marks["kind"]](value, type_, path)
+        for arm in type_.arms:
+            if is_struct(arm) and isinstance(value, dict):
+                return self.struct(value, arm, path)
+            if base_of(arm) is list and isinstance(value, list) and len(value) >= type_.bounds.get("min_length", 0):
+                items = (self._value(item, item_of(arm), (*path, index)) for index, item in enumerate(value))
+                kept = [item for item in items if item is not INVALID]
+                return kept if (get_origin(arm) or arm) is list else tuple(kept)
+            if base_of(arm) is dict and isinstance(value, dict):
+                decoded = {key: self._value(item, item_of(arm), (*path, key)) for key, item in value.items()}
+                return {key: item for key, item in decoded.items() if item is not INVALID}
+        try:
+            return msgspec.convert(value, type_.hint)
+        except msgspec.ValidationError as error:
+            return self._fault(path, "value", str(error), value=value, type=type_)
+
+    def _map(self, value: Any, type_: Type | None, path: Path, what: str) -> bool:
+        """Return whether a value is a map; note the fault where it is none, with what would be one."""
+        if not isinstance(value, dict):
+            self._fault(path, "shape", f"give {what}", value=value, type=type_)
+        return isinstance(value, dict)
+
+    def _length(self, value: Any, type_: Type, path: Path) -> Any:
+        """Decode an amount of training, 1 or more; a `period` may be 0, which means never."""
+        least = 0 if type_.marks["kind"] == "period" else 1
+        unit, where = "batches", path
+        if isinstance(value, dict):
+            given = tuple(key for key, item in value.items() if item is not None)
+            strangers = [key for key in given if key not in UNITS]
+            for key in strangers:
+                self._fault((*path, key), "unit", "unknown key", names=UNITS)
+            if strangers:
+                return INVALID
+            if len(given) != 1:
+                return self._fault(path, "units", "give exactly one of batches, records or epochs", names=given)
+            unit = given[0]
+            value, where = value[unit], (*path, unit)
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+        if whole and value >= least:
+            return Length(unit, int(value))  # type: ignore[arg-type]
+        kind, names = "few" if whole else "length", (unit,) if where != path else ()
+        says = f"give a number of {unit}, {least} or more"
+        return self._fault(where, kind, says, value=value, type=type_, names=names, tag=unit)
+
+    def _hyperparameters(self, value: Any, type_: Type | None, path: Path) -> Any:
+        if not self._map(value, type_, path, "a map of names to values or ranges"):
+            return INVALID
+        decoded = {key: self._hyperparameter(item, (*path, key)) for key, item in value.items()}
+        return {key: item for key, item in decoded.items() if item is not INVALID}
+
+    def _hyperparameter(self, value: Any, path: Path) -> Any:
+        if not isinstance(value, dict):
+            return Const(value)
+        if "type" not in value:
+            return self._hyperparameters(value, None, path)
+        return self._named(value, path, "type", tuple(sorted(RANGES)), RANGES.get)
+
+    def _named(
+        self, value: dict[str, Any], path: Path, tag: str, known: tuple[str, ...], find: Callable[[str], Any]
+    ) -> Any:
+        """Decode a map by the struct that it names."""
+        name = value[tag]
+        if isinstance(name, str) and (struct := find(name)):
+            return self.struct(value, struct, path, tag=tag)
+        says = f"no such {tag}; known: {', '.join(known)}"
+        return self._fault((*path, tag), "name", says, value=name, names=known)
+
+    def _searcher(self, value: Any, type_: Type, path: Path) -> Any:
+        known = tuple(self._extensions.searcher_names())
+        return self._section(value, path, "name", SearcherConfig, known, self._extensions.searcher)
+
+    def _storage(self, value: Any, type_: Type, path: Path) -> Any:
+        known = tuple(self._extensions.storage_names())
+        return self._section(value, path, "type", StorageConfig, known, self._extensions.storage)
+
+    def _section(
+        self,
+        value: Any,
+        path: Path,
+        tag: str,
+        common: type[Struct],
+        known: tuple[str, ...],
+        find: Callable[[str], type[Struct] | None],
+    ) -> Any:
+        if not self._map(value, None, path, f"a map with a {tag}, one of {', '.join(known)}"):
+            return INVALID
+        if value.get(tag) is not None:
+            return self._named(value, path, tag, known, find)
+        self._fault((*path, tag), "missing", "missing", names=known)
+        self.struct({key: item for key, item in value.items() if key in fields_of(common)}, common, path, tag=tag)
+        return INVALID
+
+    def _plugins(self, value: Any, type_: Type, path: Path) -> Any:
+        if not self._map(value, None, path, "a map of plugins' names to their settings"):
+            return INVALID
+        decoded = {name: self._plugin(item, name, (*path, name)) for name, item in value.items()}
+        return {name: item for name, item in decoded.items() if item is not INVALID}
+
+    def _plugin(self, value: Any, name: str, path: Path) -> Any:
+        known = self._extensions.plugins
+        if name not in known and self._extensions.open:
+            return value
+        if name not in known:
+            says = f"no installed plugin takes settings as {name!r}"
+            return self._fault(path, "plugin", says, names=tuple(sorted(known)))
+        if value is not None and not self._map(value, None, path, "a map of settings"):
+            return INVALID
+        return self.struct(value or {}, known[name](), path)
+
+    def _log_policies(self, value: Any, type_: Type, path: Path) -> Any:
+        """Decode log policies; those that det has by itself come first, changed by what has their name."""
+        if not isinstance(value, list):
+            return self._fault(path, "shape", "give a list of policies, each with name and pattern", value=value)
+        ours = {policy.name: policy for policy in DEFAULT_LOG_POLICIES}
+        theirs: list[LogPolicy] = []
+        for index, item in enumerate(value):
+            policy = self._log_policy(item, ours, (*path, index))
+            if policy is not INVALID and policy.name in ours:
+                ours[policy.name] = policy
+            elif policy is not INVALID:
+                theirs.append(policy)
+        return (*ours.values(), *theirs)
+
+    def _log_policy(self, value: Any, ours: dict[str | None, LogPolicy], path: Path) -> Any:
+        if not self._map(value, None, path, "a map with name, pattern and action"):
+            return INVALID
+        default = ours.get(value["name"]) if isinstance(value.get("name"), str) else None
+        policy = self.struct(msgspec.structs.asdict(default) | value if default else value, LogPolicy, path)
+        if policy is not INVALID and policy.action == "exclude_node":
+            self.unhonoured.append(f"{dotted(path)}.action exclude_node")
+        return policy
+
+    def _per_slot(self, value: Any, type_: Type, path: Path) -> Any:
+        """Decode one value for all kinds of slot, or a map with one for each."""
+        cls = type_.arm
+        if isinstance(value, dict):
+            return self.struct(value, cls, path)
+        decoded = self._value(value, fields_of(cls)["cpu"].type, path)
+        return INVALID if decoded is INVALID else cls(**dict.fromkeys(fields_of(cls), decoded))

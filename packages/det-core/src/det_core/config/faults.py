@@ -1,0 +1,79 @@
+"""What can be wrong with a configuration, and how errors put a place and a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .fields import Type
+
+Path = tuple[str | int, ...]
+_LONGEST = 60
+
+
+def dotted(path: Path) -> str:
+    """Return a path as people write it: `bind_mounts[0].host_path`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            name = part if part.isprintable() else repr(part)  # a key with a line break must not break the line
+            text += f".{name}" if text else name
+    return text
+
+
+def shown(value: Any) -> str:
+    """Return a value as YAML would show it; containers by their kind, long text cut short."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a map"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if isinstance(value, str):
+        return repr(value if len(value) <= _LONGEST else value[:_LONGEST] + "…")
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of {value.bit_length()} bits"
+    return str(value) if isinstance(value, int | float) else f"a Python {type(value).__name__}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A mistake: where it is, what kind of mistake, and what a sentence about it needs; by itself it says little.
+
+    `names` are those that would have been known, but for `units`: there they are those given.
+    """
+
+    path: Path
+    kind: str
+    says: str
+    value: Any = None
+    type: Type | None = None
+    names: tuple[str, ...] = ()
+    tag: str = ""
+
+    @property
+    def late(self) -> bool:
+        """Whether it concerns completeness, not the shape."""
+        return self.kind in ("missing", "rule")
+
+    @property
+    def of_key(self) -> bool:
+        """Whether the key is wrong, not the value."""
+        return self.kind in ("unknown", "unit", "plugin")
+
+    def __str__(self) -> str:
+        at = dotted(self.path)
+        if self.kind in ("rule", "refused", "plugin"):
+            return self.says
+        if self.kind in ("unknown", "unit"):
+            return f"unknown key {at!r}"
+        if self.kind == "missing":
+            return f"{at} is missing"
+        if self.kind == "units":
+            return f"{at} has {' and '.join(self.names) or 'no unit'}; {self.says}"
+        hidden = self.type is not None and "secret" in self.type.marks
+        return f"{at} is {'not what it takes' if hidden else shown(self.value)}; {self.says}"

@@ -1,0 +1,114 @@
+"""Reading a configuration: from a file, a text or a mapping to an `ExperimentConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
+
+from det_core.config import ExperimentConfig, Extensions, Notice, without_effect
+from det_core.config.decoding import Decoder
+from det_core.config.faults import Fault, Path
+from det_core.errors import ConfigError
+
+from ._legacy import modernise
+from ._merge import merge_data
+from ._overrides import override
+from ._rules import RULES
+from ._sentences import put
+from ._source import Source, from_file, from_mapping, from_text
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A configuration that was read and checked, what its reader should know, and the merged data that it was read from."""
+
+    config: ExperimentConfig
+    notices: tuple[Notice, ...]
+    raw: dict[str, Any]
+    _sources: tuple[Source, ...] = field(default=(), repr=False, compare=False)
+
+    def where(self, key: str) -> str:
+        """Return the place of a dotted key, such as `const.yaml:7:15`; empty where it has none."""
+        return _place(self._sources, tuple(key.split("."))).removesuffix(": ")
+
+
+def load(
+    source: str | FilePath | Mapping[str, Any],
+    *,
+    template: str | FilePath | Mapping[str, Any] | None = None,
+    overrides: Iterable[str] = (),
+    extensions: Extensions | None = None,
+    name: str | None = None,
+    complete: bool = True,
+) -> Loaded:
+    """Read a YAML file, a YAML text (a string that holds a line break or a colon and a space) or a mapping.
+
+    `template` lies under it, `overrides` (`a.b=1`) over it. `name` stands for the file in errors. With `complete`
+    false, what only an experiment that is run must have may be missing. Raises ConfigError with every problem found.
+    """
+    return _finish(_open(source, name), template, overrides, extensions or Extensions(), complete)
+
+
+def _open(source: str | FilePath | Mapping[str, Any], name: str | None = None) -> tuple[Source, list[str]]:
+    if isinstance(source, str) and ("\n" in source or ": " in source):
+        return from_text(source, name or "<config>")
+    return from_file(FilePath(source)) if isinstance(source, str | FilePath) else from_mapping(source, name)
+
+
+def _finish(
+    opened: tuple[Source, list[str]],
+    template: str | FilePath | Mapping[str, Any] | None,
+    overrides: Iterable[str],
+    extensions: Extensions,
+    complete: bool,
+) -> Loaded:
+    user, problems = opened
+    problems += override(user, overrides, extensions)
+    sources = [user]
+    if template is not None:
+        lower, more = _open(template, "template")
+        sources.append(lower)
+        problems = more + problems
+    renamed = [pair for source in sources for pair in modernise(source, problems)]
+    for source in reversed(sources) if len(sources) > 1 else ():
+        decoder, _ = _decode(source.data, extensions)
+        problems += _lines([(f, text) for f, text in put(decoder.faults) if not f.late], (source,))
+    raw = merge_data(sources[-1].data, user.data, extensions) if template is not None else user.data
+    decoder, config = _decode(raw, extensions)
+    wanted = [
+        (fault, text)
+        for fault, text in put(decoder.faults)
+        if (len(sources) == 1 and not fault.late) or (fault.late and (complete or fault.path[1:]))
+    ]
+    problems += _lines(wanted, tuple(sources))
+    if problems:
+        raise ConfigError(*dict.fromkeys(problems))
+    return Loaded(config, (*_old_spellings(dict(renamed)), *without_effect(decoder.unhonoured)), raw, tuple(sources))
+
+
+def _decode(data: dict[str, Any], extensions: Extensions) -> tuple[Decoder, ExperimentConfig]:
+    decoder = Decoder(extensions, RULES)
+    config: ExperimentConfig = decoder.struct(data, ExperimentConfig, ())
+    return decoder, config
+
+
+def _old_spellings(renamed: dict[str, str]) -> tuple[Notice, ...]:
+    """Name the keys that were written as in older versions, and how they were read."""
+    listed = ", ".join(f"{old} as {new}" for old, new in renamed.items())
+    return (Notice(f"old spellings, read as today's: {listed}", tuple(renamed)),) if renamed else ()
+
+
+def _lines(problems: list[tuple[Fault, str]], sources: tuple[Source, ...]) -> list[str]:
+    ordered = sorted(problems, key=lambda problem: sources[0].order(problem[0].path))
+    return [_place(sources, fault.path, of_key=fault.of_key) + text for fault, text in ordered]
+
+
+def _place(sources: tuple[Source, ...], path: Path, *, of_key: bool = False) -> str:
+    """Return the place in the first source that holds the longest part of the path."""
+    for length in range(len(path), 0, -1):
+        for source in sources:
+            if source.holds(path[:length]):
+                return source.place(path, of_key=of_key)
+    return sources[0].place(path, of_key=of_key) if sources else ""
