@@ -5,8 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from .config import Optimizations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +72,11 @@ class Backend(ABC):
     """The address of rank 0's host, as this process reaches it, where the backend knows."""
 
     @classmethod
-    def join(cls, control: Communicator) -> Self:
+    def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
         """Return the backend of ranks that det started and that have met over `control`.
 
         Every rank calls it, and then `init`. What the ranks have to know to meet once more, such as a port that rank 0
-        opened, travels over `control`, which stays the caller's.
+        opened, travels over `control`, which stays the caller's. `optimizations` are those of the configuration.
         """
         return cls()
 
@@ -135,6 +140,12 @@ class BackendRecord:
     priority: int = 0
 
 
+def available_by(module: str, *arguments: Any) -> Callable[[], bool]:
+    """Return a function that asks `available(*arguments)` of a module; where that is not installed, the answer is no."""
+    return lambda: find_spec(module) is not None and bool(import_module(module).available(*arguments))
+
+
+
 class Serial(Backend):
     """The backend of a run with one process: every verb returns at once."""
 
@@ -193,6 +204,11 @@ class Communicator:
     def get_num_agents(self) -> int:
         """Return on how many hosts the run is."""
         return self.cross_size
+
+    @property
+    def ranks(self) -> Ranks:
+        """All six numbers together."""
+        return self._backend.ranks
 
     # Collectives
 

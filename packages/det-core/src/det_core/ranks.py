@@ -1,0 +1,82 @@
+"""What the adapters of all frameworks do where a run has several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from .adapter import RunInfo
+from .backend import Backend, RankLost
+from .errors import PluginError
+
+B = TypeVar("B", bound=Backend)
+
+_SIGNS = (
+    "Broken pipe",
+    "Collective ops is aborted",
+    "Connection refused",
+    "NCCL communicator was aborted",
+    "Socket closed",
+    "Timed out waiting",
+    "closed by peer",
+    "failed to connect to all addresses",
+    "has been shut down",
+    "remote process exited",
+    "reset by peer",
+    "timed out",
+)
+
+
+def join_ranks(run: RunInfo, kind: type[B], refusal: str, default: type[B] | None = None) -> B | None:
+    """Meet the other ranks of a run over its backend, or over a `default`; returns None where there is one rank only.
+
+    Raises PluginError, with what `refusal` says of a `{name}`, for a backend that is not of the `kind` that the plugin needs.
+    """
+    if run.distributed.size == 1:
+        return None
+    found = run.backend.load() if run.backend is not None else default
+    if found is None or not issubclass(found, kind):
+        raise PluginError(refusal.format(name=repr(run.backend.name if run.backend is not None else "none")))
+    backend = found.join(run.distributed, run.config.optimizations)
+    try:
+        backend.init()
+    except BaseException:
+        backend.shutdown()
+        raise
+    return backend
+
+
+def lost(error: Exception, rank: int, size: int, when: str) -> Exception:
+    """Return what a failed exchange means: another rank is gone, or something else, which is the error itself."""
+    text = str(error)
+    if size == 1 or not any(sign in text for sign in _SIGNS):
+        return error
+    other = 1 - rank if size == 2 else -1
+    who = f"rank {other}" if other >= 0 else "another rank"
+    line = next(iter(text.strip().splitlines()), "")[:200]
+    return RankLost(other, f"{who} is gone, as rank {rank} found {when}; see its output ({line})")
+
+
+def global_batch_size(run: RunInfo, of_rank: Callable[[], int | None] = lambda: None) -> int | None:
+    """Return the records in a batch over all ranks: as the hyperparameter says, else by what a rank's data says itself."""
+    size, ranks = run.hparams.get("global_batch_size"), run.distributed.size
+    if isinstance(size, int) and not isinstance(size, bool):
+        return size // ranks * ranks
+    own = of_rank()
+    return own * ranks if own else None
+
+
+def of_all_ranks(rows: list[dict[str, float]], run: RunInfo) -> list[dict[str, float]]:
+    """Return the metrics of batches for a report: means over the ranks, or the chief's where the configuration says so."""
+    if run.distributed.size == 1:
+        return rows
+    if not run.config.optimizations.average_training_metrics:
+        return run.distributed.broadcast(rows)  # type: ignore[no-any-return]
+    return [mean_row(ranks) for ranks in zip(*run.distributed.allgather(rows), strict=True)]
+
+
+def mean_row(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean over the ranks of each metric of one batch, of those that have it."""
+    names = dict.fromkeys(name for row in ranks for name in row)
+    found = {name: [row[name] for row in ranks if name in row] for name in names}
+    return {name: sum(values) / len(values) for name, values in found.items()}
