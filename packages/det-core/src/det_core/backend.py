@@ -145,7 +145,6 @@ def available_by(module: str, *arguments: Any) -> Callable[[], bool]:
     return lambda: find_spec(module) is not None and bool(import_module(module).available(*arguments))
 
 
-
 class Serial(Backend):
     """The backend of a run with one process: every verb returns at once."""
 

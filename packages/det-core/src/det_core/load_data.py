@@ -83,7 +83,7 @@ def loading_run(framework: str, hparams: Mapping[str, Any] | None, config: Mappi
 
 def _parsed(config: Mapping[str, Any]) -> ExperimentConfig:
     try:
-        return parse(dict(config), complete=False).config
+        return parse(dict(config)).config
     except ConfigError as error:
         warnings.warn(f"the checkpoint's configuration is read in part: {error.problems[0]}", stacklevel=3)
         data = config.get("data")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .adapter import RunInfo
@@ -22,6 +23,11 @@ class TrialContext:
         self._run = run
         self._stop_requested = False
         self._request_stop: Callable[[], None] = lambda: None
+
+    @property
+    def run(self) -> RunInfo:
+        """The run that this is the context of."""
+        return self._run
 
     @property
     def distributed(self) -> Communicator:
@@ -89,6 +95,10 @@ class TrialContext:
     def get_initial_batch(self) -> int:
         """Return the number of batches trained before this run."""
         return self._run.first_batch
+
+    def get_tensorboard_path(self) -> Path | None:
+        """Return the directory for event files; None where the run has none."""
+        return self._run.tensorboard_dir
 
     def set_stop_requested(self, stop_requested: bool) -> None:
         """Ask to end the trial, as complete, after this batch; a checkpoint is saved."""

@@ -12,16 +12,14 @@ if TYPE_CHECKING:
     from .load import load_estimator_from_checkpoint_path
     from .metrics import MetricReducer
     from .native import EstimatorNativeContext, init
-    from .run_hook import RunHook
-    from .trial import EstimatorTrial, ServingInputReceiverFn
+    from .trial import EstimatorTrial, RunHook, ServingInputReceiverFn
 
 _HOMES = {
     "context": ("EstimatorTrialContext",),
     "load": ("load_estimator_from_checkpoint_path",),
     "metrics": ("MetricReducer",),
     "native": ("EstimatorNativeContext", "init"),
-    "run_hook": ("RunHook",),
-    "trial": ("EstimatorTrial", "ServingInputReceiverFn"),
+    "trial": ("EstimatorTrial", "RunHook", "ServingInputReceiverFn"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
+from det_core.records import available_by
 
 from ._imports import need_tensorflow
 
@@ -30,7 +29,7 @@ def det_backends() -> Iterator[BackendRecord]:
         name="horovod",
         framework="estimator",
         priority=10,
-        available=_has_horovod,
+        available=available_by("det_horovod", "tensorflow"),
         load=_load_horovod,
     )
 
@@ -38,10 +37,6 @@ def det_backends() -> Iterator[BackendRecord]:
 @hookimpl
 def det_build_optimizer(context: Any, build: Callable[[], Any]) -> Any:
     return context.place_optimizer(build())
-
-
-def _has_horovod() -> bool:
-    return find_spec("det_horovod") is not None and bool(import_module("det_horovod").available("tensorflow"))
 
 
 def _load() -> type[Adapter[Any]]:

@@ -10,25 +10,28 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import tensorflow as tf
 
-from det_core import Adapter, CheckpointError, Loop, Metrics, PluginError, RunInfo
+from det_core import Adapter, CheckpointError, Loop, Metrics, RunInfo
+from det_core.ranks import global_batch_size, join_ranks, of_all_ranks
+from det_core.rng import plain_host_rng, seed_host, set_host_rng, untouched_host_rng
 
 from .build import build_parts, build_trial
 from .context import EstimatorTrialContext
 from .evaluation import Evaluation
 from .exports import Exports, save_models
 from .horovod import HorovodBackend
-from .rng import rng_state, seed_everything, set_rng_state, untouched_rng
-from .run_hook import RunHook
 from .summaries import Summaries
 from .training import PREFIX, Training
-from .trial import EstimatorTrial
+from .trial import EstimatorTrial, RunHook
 from .waiting import FILE as WAITING_FILE
 
 STATE_FILE = "det_estimator.json"
+_REFUSAL = (
+    "the ranks of an estimator reduce their gradients over Horovod, and the run's backend is {name}; set distributed.backend to "
+    "horovod"
+)
 
 
 class EstimatorAdapter(Adapter[EstimatorTrial]):
@@ -49,13 +52,12 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
 
     def _build(self, trial_class: type[EstimatorTrial]) -> None:
         run = self._run
-        backend = joined(run)
+        backend = join_ranks(run, HorovodBackend, _REFUSAL)
         if backend is not None:
             self._open.callback(backend.shutdown)
-            backend.init()
         self._dir = Path(tempfile.mkdtemp(prefix="det-estimator-", dir=run.scratch))
         self._open.callback(shutil.rmtree, self._dir, ignore_errors=True)
-        seed_everything(run.seed)
+        seed_host(run.seed)
         self.context = EstimatorTrialContext(run, backend=backend)
         self.trial = build_trial(trial_class, self.context)
         self._parts = build_parts(self.trial, self.context, self._dir)
@@ -87,17 +89,10 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
                 loop.step(metrics)
 
     def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
-        mine = super().numbers(rows)
-        distributed = self._run.distributed
-        if distributed.size == 1:
-            return mine
-        if not self._run.config.optimizations.average_training_metrics:
-            return distributed.broadcast(mine)  # type: ignore[no-any-return]
-        of_ranks = zip(*distributed.allgather(mine), strict=True)
-        return [{name: sum(row[name] for row in rows) / len(rows) for name in rows[0]} for rows in of_ranks]
+        return of_all_ranks(super().numbers(rows), self._run)
 
     def validate(self) -> Metrics:
-        with untouched_rng():
+        with untouched_host_rng():
             checkpoint = self._saved_variables()
             metrics = self._evaluation(checkpoint)
             if self._run.distributed.rank == 0:
@@ -113,11 +108,11 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
         return self._checkpoint[1]
 
     def save(self, path: Path) -> None:
-        with untouched_rng():
+        with untouched_host_rng():
             self._save(path)
 
     def _save(self, path: Path) -> None:
-        mine = {"random_ops": self._training.random_state(), "rng": rng_state()}
+        mine = {"random_ops": self._training.random_state(), "rng": plain_host_rng()}
         of_ranks = self._run.distributed.allgather(mine)
         self._training.save_waiting(path)
         if self._run.distributed.rank != 0:
@@ -148,7 +143,7 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
         self._training.restore(str(self._dir / f"{PREFIX}-restored"), mine["random_ops"])
         self._exports.load(path)
         if "rng" in mine:
-            set_rng_state(mine["rng"])
+            set_host_rng(mine["rng"])
         for hook in self._hooks:
             hook.on_checkpoint_load(str(path))
 
@@ -160,26 +155,10 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
 
     @property
     def global_batch_size(self) -> int | None:
-        size, ranks = self._run.hparams.get("global_batch_size"), self._run.distributed.size
-        return size // ranks * ranks if isinstance(size, int) and not isinstance(size, bool) else None
+        return global_batch_size(self._run)
 
     def close(self) -> None:
         self._open.close()
-
-
-def joined(run: RunInfo) -> HorovodBackend | None:
-    """Return the backend of a run with several ranks, before they have met over it."""
-    if run.distributed.size == 1:
-        return None
-    kind: Any = run.backend.load() if run.backend is not None else None
-    if kind is None or not issubclass(kind, HorovodBackend):
-        name = run.backend.name if run.backend is not None else None
-        raise PluginError(
-            f"the ranks of an estimator reduce their gradients over Horovod, and the run's backend is {name!r}; set "
-            "distributed.backend to horovod"
-        )
-    backend: HorovodBackend = kind.join(run.distributed, run.config.optimizations)
-    return backend
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import TrialError
+from det_core.trial_class import make_trial
 
 from .context import EstimatorTrialContext
 from .trial import EstimatorTrial
@@ -50,10 +51,7 @@ class Parts:
 
 def build_trial(trial_class: type[EstimatorTrial], context: EstimatorTrialContext) -> EstimatorTrial:
     """Make a trial. Raises TrialError for a class that lacks a method which every trial must have."""
-    missing = sorted(getattr(trial_class, "__abstractmethods__", ()))
-    if missing:
-        raise TrialError(f"{trial_class.__name__} does not define {', '.join(missing)}; every EstimatorTrial must")
-    return trial_class(context)
+    return make_trial(trial_class, EstimatorTrial, context)
 
 
 def build_parts(trial: EstimatorTrial, context: EstimatorTrialContext, model_dir: Path) -> Parts:

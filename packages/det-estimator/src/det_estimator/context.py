@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from det_core import RunInfo, TrialContext, TrialError
 
-from .experimental import Experimental
-from .inputs import is_wrapped, mark
 from .metrics import CustomMetric, MetricReducer
 from .optimizer import placed
+from .wrapped import is_wrapped, mark
+
+if TYPE_CHECKING:
+    from .experimental import Experimental
 
 
 class EstimatorTrialContext(TrialContext):
@@ -25,11 +27,17 @@ class EstimatorTrialContext(TrialContext):
 
     def __init__(self, run: RunInfo, *, backend: Any = None, managed: bool = True) -> None:
         super().__init__(run)
-        self.run, self.backend, self._managed = run, backend, managed
+        self.backend, self._managed = backend, managed
         self.wrapped_datasets = self.wrapped_optimizers = 0
         self.metrics: list[CustomMetric] = []
-        self.experimental = Experimental(self)
         self._wrapped: list[Any] = []
+
+    @cached_property
+    def experimental(self) -> Experimental:
+        """What may change: datasets that are kept on disk."""
+        from .experimental import Experimental  # it stands on det-keras, and so on Keras
+
+        return Experimental(self, self._count_dataset)
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
         """Return the part of a dataset that is this rank's: every size-th record, from that of its rank on.
@@ -39,13 +47,16 @@ class EstimatorTrialContext(TrialContext):
         """
         if not isinstance(dataset, tf.data.Dataset):
             raise TrialError(f"wrap_dataset got {type(dataset).__name__}; give a tf.data.Dataset")
-        self.wrapped_datasets += 1
+        self._count_dataset()
         if is_wrapped(dataset):
             return dataset
         ranks = self.distributed
         if shard_dataset and self._managed and ranks.size > 1:
             dataset = dataset.shard(ranks.size, ranks.rank)
         return mark(dataset)
+
+    def _count_dataset(self) -> None:
+        self.wrapped_datasets += 1
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Return the optimizer to use: one that reduces gradients over the ranks and aggregates them, as the configuration says.
@@ -75,7 +86,3 @@ class EstimatorTrialContext(TrialContext):
         custom = CustomMetric(reducer, numpy_dtype)
         self.metrics.append(custom)
         return custom.ops(metric)
-
-    def get_tensorboard_path(self) -> Path | None:
-        """Return the directory for event files; None where the run has none."""
-        return self.run.tensorboard_dir

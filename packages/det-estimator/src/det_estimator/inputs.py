@@ -4,43 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from det_core import TrialError
 
-if TYPE_CHECKING:
-    from .context import EstimatorTrialContext
+from .context import EstimatorTrialContext
+from .wrapped import Begun, begun, is_wrapped
 
-_MARK = "_det_wrapped"
 _FORGOTTEN = "pass each dataset through context.wrap_dataset(dataset) right after creating it"
-
-
-@dataclass(frozen=True)
-class Begun:
-    """Where a wrapped dataset begins by itself, in batches, and how many of them an epoch has, where it says so."""
-
-    first: int = 0
-    length: int | None = None
-
-
-def mark(dataset: Any, begun: Begun | None = None) -> Any:
-    """Remember that a dataset is wrapped; one that is made of it is, too."""
-    setattr(dataset, _MARK, begun or Begun())
-    return dataset
-
-
-def begun(dataset: Any) -> Begun | None:
-    """Return what is remembered of a dataset, or of one that it is made of; None where none is wrapped."""
-    found: Begun | None = getattr(dataset, _MARK, None)
-    return found or next(filter(None, map(begun, dataset._inputs())), None)
-
-
-def is_wrapped(dataset: Any) -> bool:
-    """Return whether a dataset, or one that it is made of, is wrapped."""
-    return begun(dataset) is not None
 
 
 class Batches:

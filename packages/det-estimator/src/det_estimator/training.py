@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import CheckpointError, TrialError
-from det_core.backend import RankLost
+from det_core.ranks import lost
 
 from .build import Parts
 from .context import EstimatorTrialContext
@@ -21,7 +21,6 @@ from .waiting import Waiting
 
 v1: Any = tf.compat.v1
 PREFIX = "model.ckpt"
-_SIGNS = ("has been shut down", "closed by peer", "reset by peer", "Broken pipe", "Timed out waiting", "timed out")
 
 
 class Training:
@@ -171,21 +170,11 @@ class Training:
                     "early, call request_stop() of the run context, or context.set_stop_requested(True)"
                 ) from error
             except tf.errors.OpError as error:
-                raise self._lost(error) from error
+                ranks = self._context.distributed
+                raise lost(error, ranks.rank, ranks.size, "when gradients were reduced") from error
             return metrics  # type: ignore[no-any-return]
 
         return step
-
-    def _lost(self, error: Any) -> Exception:
-        """Return what a failed step means: that another rank is gone, or what TensorFlow says."""
-        distributed = self._context.distributed
-        if distributed.size == 1 or not any(sign in str(error) for sign in _SIGNS):
-            return error  # type: ignore[no-any-return]
-        other = 1 - distributed.rank if distributed.size == 2 else -1
-        who = f"rank {other}" if other >= 0 else "another rank"
-        return RankLost(
-            other, f"{who} is gone, as rank {distributed.rank} found when gradients were reduced; see its output"
-        )
 
     @property
     def stop_requested(self) -> bool:

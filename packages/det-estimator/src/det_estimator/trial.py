@@ -1,4 +1,4 @@
-"""What a user writes: an estimator, what it is trained on, and what it is evaluated on."""
+"""What a user writes: an estimator, what it is trained on, what it is evaluated on, and hooks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import tensorflow as tf
+
 if TYPE_CHECKING:
     from .context import EstimatorTrialContext
+
+_SessionRunHook: Any = tf.estimator.SessionRunHook
 
 ServingInputReceiverFn = Callable[..., Any]
 """Returns a `tf.estimator.export.ServingInputReceiver` or a `TensorServingInputReceiver`."""
@@ -41,3 +45,16 @@ class EstimatorTrial(ABC):
     def build_serving_input_receiver_fns(self) -> dict[str, ServingInputReceiverFn]:
         """Return, by name, how saved models receive their input; each checkpoint holds one saved model for each name."""
         return {}
+
+
+class RunHook(_SessionRunHook):  # type: ignore[misc]
+    """A `tf.estimator.SessionRunHook` that is told of checkpoints and of the trial's end; give it in `TrainSpec(hooks=...)`."""
+
+    def on_checkpoint_load(self, checkpoint_dir: str) -> None:
+        """Called on every rank, after variables are restored from a checkpoint's directory."""
+
+    def on_checkpoint_end(self, checkpoint_dir: str) -> None:
+        """Called on the chief, when a checkpoint's directory is written; what is put there becomes a part of it."""
+
+    def on_trial_close(self) -> None:
+        """Called at the end of every run, also of one that fails."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._imports import need_tensorflow
+from ._hooks import need_tensorflow
 
 if TYPE_CHECKING:
     from .callbacks import TFKerasTensorBoard

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
-
-from ._imports import has_tensorflow, need_tensorflow
+from det_core import Adapter, Backend, BackendRecord, Framework, PluginError, hookimpl
+from det_core.records import available_by
 
 
 @hookimpl
@@ -26,7 +24,13 @@ def det_frameworks() -> Iterator[Framework]:
 
 @hookimpl
 def det_backends() -> Iterator[BackendRecord]:
-    yield BackendRecord(name="horovod", framework="keras", priority=10, available=_has_horovod, load=_load_horovod)
+    yield BackendRecord(
+        name="horovod",
+        framework="keras",
+        priority=10,
+        available=available_by("det_horovod", "tensorflow"),
+        load=_load_horovod,
+    )
     yield BackendRecord(name="collectives", framework="keras", available=has_tensorflow, load=_load_native)
     # for scripts, by DistributedContext.from_tf_config(): it serves no framework's trials
     yield BackendRecord(name="tensorflow", load=_load_tf_config, available=has_tensorflow, priority=100)
@@ -42,8 +46,18 @@ def det_build_optimizer(context: Any, build: Callable[[], Any]) -> Any:
     return context.place_optimizer(build())
 
 
-def _has_horovod() -> bool:
-    return find_spec("det_horovod") is not None and bool(import_module("det_horovod").available("tensorflow"))
+def has_tensorflow() -> bool:
+    """Tell whether there is a TensorFlow, without importing it."""
+    return find_spec("tensorflow") is not None
+
+
+def need_tensorflow() -> None:
+    """Raise PluginError, with both ways to install it, where there is no TensorFlow."""
+    if not has_tensorflow():
+        raise PluginError(
+            "det-keras needs TensorFlow, which is not installed; with a GPU: pip install 'det-keras[tensorflow]', "
+            "without one: pip install 'det-keras[cpu]'"
+        )
 
 
 def _load() -> type[Adapter[Any]]:

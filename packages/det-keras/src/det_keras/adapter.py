@@ -10,8 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
+from det_core.ranks import global_batch_size, lost, of_all_ranks
 
-from .backends import KerasBackend, lost
+from .backends import KerasBackend
 from .bridge import Bridge
 from .build import build_model, build_trial
 from .chunks import Chunks, steps_of
@@ -122,7 +123,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         except tf.errors.OpError as error:
             self._raise_what_the_data_raised(self._training)
             ranks = self.context.distributed
-            raise (lost(error, ranks.rank, ranks.size) if ranks.size > 1 else error) from error
+            raise lost(error, ranks.rank, ranks.size, "while gradients were exchanged") from error
         self._raise_what_the_data_raised(self._training)
 
     def _start(self) -> None:
@@ -156,14 +157,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
     def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
         if self._measures.objects_only:
             return [{} for _ in rows]
-        mine = [flat(row) for row in rows]
-        distributed = self.context.distributed
-        if distributed.size == 1:
-            return mine
-        if not self._run.config.optimizations.average_training_metrics:
-            return distributed.broadcast(mine)  # type: ignore[no-any-return]
-        ranks = zip(*distributed.allgather(mine), strict=True)
-        return [{name: sum(each[name] for each in of_row) / len(of_row) for name in of_row[0]} for of_row in ranks]
+        return of_all_ranks([flat(row) for row in rows], self._run)
 
     def reported(self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any]:
         complete = {**metrics, **self._measures.take_period()}
@@ -256,10 +250,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
 
     @property
     def global_batch_size(self) -> int | None:
-        size, ranks = self._run.hparams.get("global_batch_size"), self.context.distributed.size
-        if isinstance(size, int) and not isinstance(size, bool):
-            return size // ranks * ranks
-        return self._training.batch_size * ranks if self._training.batch_size else None
+        return global_batch_size(self._run, lambda: self._training.batch_size)
 
     def close(self) -> None:
         self._open.close()

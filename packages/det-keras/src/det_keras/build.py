@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 from det_core import TrialError
+from det_core.trial_class import make_trial
 
 from .context import TFKerasTrialContext
 from .optim import release_optimizer
@@ -15,20 +16,7 @@ from .versions import keras
 
 def build_trial(trial_class: type[TFKerasTrial], context: TFKerasTrialContext) -> TFKerasTrial:
     """Make a trial. Raises TrialError for a class that lacks a method which every trial must have."""
-    missing = sorted(getattr(trial_class, "__abstractmethods__", ()))
-    if missing:
-        raise TrialError(f"{trial_class.__name__} does not define {', '.join(missing)}; every TFKerasTrial must")
-    try:
-        inspect.signature(trial_class).bind(context)
-    except TypeError:
-        signature = inspect.signature(trial_class)
-        raise TrialError(
-            f"{trial_class.__name__}.__init__ takes {signature}; define it as __init__(self, context)"
-        ) from None
-    trial = trial_class(context)
-    if not hasattr(trial, "context"):
-        trial.context = context
-    return trial
+    return make_trial(trial_class, TFKerasTrial, context)
 
 
 def build_model(trial: Any, context: TFKerasTrialContext) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from det_core import RunInfo, TrialContext, TrialError
@@ -41,12 +40,7 @@ class TFKerasTrialContext(TrialContext):
         self.optimizers: list[Any] = []
         self.fit_options = FitOptions()
         self.datasets = Wrapped(run.distributed.rank, run.distributed.size)
-        self.experimental = Experimental(self)
-
-    @property
-    def run(self) -> RunInfo:
-        """The run that this is the context of."""
-        return self._run
+        self.experimental = Experimental(self, self.datasets)
 
     # Parts
 
@@ -114,7 +108,3 @@ class TFKerasTrialContext(TrialContext):
             if isinstance(value, bool) or not isinstance(value, int) or value < (name != "workers"):
                 raise TrialError(f"configure_fit got {name}={value!r}; give a whole number of 1 or more")
         self.fit_options = replace(self.fit_options, **given)
-
-    def get_tensorboard_path(self) -> Path | None:
-        """Return the directory for event files; None where the run has none."""
-        return self._run.tensorboard_dir

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from det_core import TrialError
+from det_core import TrialContext, TrialError
 
 from .data import CachedDataset, Share
-
-if TYPE_CHECKING:
-    from .context import TFKerasTrialContext
+from .sources import Wrapped
 
 _KEYS = ("host_storage_path", "local_cache_host_path")
 Make = Callable[..., Any]
 
 
-class Experimental:
-    """`context.experimental`: what may change."""
+class DatasetCaches(ABC):
+    """The decorators by which the trials of TensorFlow's frameworks keep their datasets on disk."""
 
-    def __init__(self, context: TFKerasTrialContext) -> None:
+    def __init__(self, context: TrialContext) -> None:
         self._context = context
-        self._used: set[str] = set()
 
     def cache_train_dataset(
         self,
@@ -42,18 +40,10 @@ class Experimental:
         below `data_layer.host_storage_path`, else in `~/.cache/det/datasets`.
         """
 
-        def decorate(make: Make) -> Make:
-            @functools.wraps(make)
-            def cached(*args: Any, **kwargs: Any) -> Any:
-                self._once("cache_train_dataset")
-                records = self._open(directory, dataset_id, dataset_version, lambda: make(*args, **kwargs))
-                dataset = records.endless(self._share(), shuffle=shuffle, reshuffle=not skip_shuffle_at_epoch_end)
-                self._context.datasets.add(dataset)
-                return dataset
+        def endless(records: CachedDataset) -> Any:
+            return records.endless(self._share(), shuffle=shuffle, reshuffle=not skip_shuffle_at_epoch_end)
 
-            return cached
-
-        return decorate
+        return self._decorator("cache_train_dataset", dataset_id, dataset_version, directory, endless)
 
     def cache_validation_dataset(
         self, dataset_id: str, dataset_version: str, shuffle: bool = False, *, directory: str | Path | None = None
@@ -63,30 +53,40 @@ class Experimental:
         `shuffle` is taken and changes nothing: a validation is of all records.
         """
 
+        def whole(records: CachedDataset) -> Any:
+            return records.whole(self._context.distributed.rank, self._context.distributed.size)
+
+        return self._decorator("cache_validation_dataset", dataset_id, dataset_version, directory, whole)
+
+    @abstractmethod
+    def _claim(self, what: str, make: Make) -> None:
+        """Take notice of a call of a decorated function. Raises TrialError where it is the second of its kind."""
+
+    @abstractmethod
+    def _opened(self, open_records: Callable[[], CachedDataset]) -> CachedDataset:
+        """Return the records, opened where TensorFlow computes at once."""
+
+    @abstractmethod
+    def _known(self, dataset: Any) -> Any:
+        """Return a dataset, and remember that it needs no wrapping."""
+
+    def _decorator(
+        self, what: str, name: str, version: str, directory: str | Path | None, read: Callable[[CachedDataset], Any]
+    ) -> Callable[[Make], Make]:
+        layer = self._context.run.config.data_layer or {}
+        configured = next((layer[key] for key in _KEYS if isinstance(layer.get(key), str)), None)
+        root = Path(directory or configured or Path.home() / ".cache" / "det" / "datasets")
+
         def decorate(make: Make) -> Make:
             @functools.wraps(make)
             def cached(*args: Any, **kwargs: Any) -> Any:
-                self._once("cache_validation_dataset")
-                records = self._open(directory, dataset_id, dataset_version, lambda: make(*args, **kwargs))
-                distributed = self._context.distributed
-                dataset = records.whole(distributed.rank, distributed.size)
-                self._context.datasets.add(dataset)
-                return dataset
+                self._claim(what, make)
+                records = self._opened(lambda: CachedDataset.open(root, name, version, lambda: make(*args, **kwargs)))
+                return self._known(read(records))
 
             return cached
 
         return decorate
-
-    def _once(self, what: str) -> None:
-        if what in self._used:
-            raise TrialError(f"{what} is used twice; a trial has one dataset of each kind")
-        self._used.add(what)
-
-    def _open(self, directory: str | Path | None, name: str, version: str, make: Callable[[], Any]) -> CachedDataset:
-        layer = self._context.run.config.data_layer or {}
-        configured = next((layer[key] for key in _KEYS if isinstance(layer.get(key), str)), None)
-        root = Path(directory or configured or Path.home() / ".cache" / "det" / "datasets")
-        return CachedDataset.open(root, name, version, make)
 
     def _share(self) -> Share:
         context = self._context
@@ -97,3 +97,24 @@ class Experimental:
             batch=context.get_per_slot_batch_size(),
             first=context.run.first_batch,
         )
+
+
+class Experimental(DatasetCaches):
+    """`context.experimental`: what may change."""
+
+    def __init__(self, context: TrialContext, wrapped: Wrapped) -> None:
+        super().__init__(context)
+        self._wrapped = wrapped
+        self._used: set[str] = set()
+
+    def _claim(self, what: str, make: Make) -> None:
+        if what in self._used:
+            raise TrialError(f"{what} is used twice; a trial has one dataset of each kind")
+        self._used.add(what)
+
+    def _opened(self, open_records: Callable[[], CachedDataset]) -> CachedDataset:
+        return open_records()
+
+    def _known(self, dataset: Any) -> Any:
+        self._wrapped.add(dataset)
+        return dataset

@@ -6,9 +6,14 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from det_core import Communicator, PluginError, RunInfo
+from det_core import Communicator, RunInfo, ranks
 
 from .backends import KerasBackend
+
+_REFUSAL = (
+    "the backend {name} cannot reduce Keras's gradients; derive it from det_keras.backends.KerasBackend, or set "
+    "distributed.backend to native"
+)
 
 
 def join_ranks(run: RunInfo) -> KerasBackend | None:
@@ -16,18 +21,7 @@ def join_ranks(run: RunInfo) -> KerasBackend | None:
 
     Raises PluginError where the run's backend is of a plugin that knows nothing of TensorFlow's tensors.
     """
-    if run.distributed.size == 1:
-        return None
-    kind = run.backend.load() if run.backend is not None else None
-    if kind is None or not issubclass(kind, KerasBackend):
-        name = run.backend.name if run.backend is not None else "none"
-        raise PluginError(
-            f"the backend {name!r} cannot reduce Keras's gradients; derive it from det_keras.backends.KerasBackend, or set "
-            "distributed.backend to native"
-        )
-    backend = kind.join(run.distributed, run.config.optimizations)
-    backend.init()
-    return backend
+    return ranks.join_ranks(run, KerasBackend, _REFUSAL)
 
 
 def without_xla(model: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from det_core import Communicator
+from det_core.rng import plain_host_rng, set_host_rng
 
 from .versions import KERAS_3, keras
 
@@ -58,20 +58,11 @@ class Generators:
 
     def state(self) -> dict[str, Any]:
         """Return the states of all of them, as plain data and arrays."""
-        name, keys, *rest = np.random.get_state()
-        version, python, gauss = random.getstate()
-        return {
-            "python": [version, np.array(python, dtype=np.uint64), gauss],
-            "numpy": [name, np.array(keys), *(float(each) if i else int(each) for i, each in enumerate(rest))],
-            "variables": [variable.numpy() for variable in self._variables()],
-        }
+        return {**plain_host_rng(), "variables": [variable.numpy() for variable in self._variables()]}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take up what `state` returned."""
-        version, python, gauss = state["python"]
-        random.setstate((version, tuple(int(each) for each in python), gauss))
-        name, keys, position, has_gauss, gauss = state["numpy"]
-        np.random.set_state((name, np.asarray(keys, dtype=np.uint32), int(position), int(has_gauss), gauss))
+        set_host_rng(state)
         variables = self._variables()
         if len(variables) == len(state["variables"]):
             for variable, value in zip(variables, state["variables"], strict=True):

@@ -6,18 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .context import LightningTrialContext
     from .horovod import HorovodStrategy
     from .load import load_trial_from_checkpoint_path
     from .script import DetCallback, trainer
-    from .trial import LightningAdapter
+    from .trial import LightningAdapter, LightningTrialContext
 
 _HOMES = {
-    "context": ("LightningTrialContext",),
     "horovod": ("HorovodStrategy",),
     "load": ("load_trial_from_checkpoint_path",),
     "script": ("DetCallback", "trainer"),
-    "trial": ("LightningAdapter",),
+    "trial": ("LightningAdapter", "LightningTrialContext"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
+from det_core.records import available_by
 
 
 @hookimpl
@@ -24,12 +23,14 @@ def det_frameworks() -> Iterator[Framework]:
 
 @hookimpl
 def det_backends() -> Iterator[BackendRecord]:
-    yield BackendRecord(name="horovod", framework="lightning", priority=10, available=_has_horovod, load=_load_horovod)
+    yield BackendRecord(
+        name="horovod",
+        framework="lightning",
+        priority=10,
+        available=available_by("det_horovod", "torch"),
+        load=_load_horovod,
+    )
     yield BackendRecord(name="torch", framework="lightning", load=_load_native)
-
-
-def _has_horovod() -> bool:
-    return find_spec("det_horovod") is not None and bool(import_module("det_horovod").available("torch"))
 
 
 def _load() -> type[Adapter[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,16 +12,17 @@ from typing import Any
 import torch
 
 from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
+from det_core.ranks import global_batch_size, mean_row, of_all_ranks
+from det_core.trial_class import make_trial
 from det_torch.backends import TorchBackend
 from det_torch.data import seed_everything
-from det_torch.metrics import Numbers, mean_row
+from det_torch.metrics import Numbers
 from det_torch.ranks import join_ranks
 
 from . import settings, snapshot
 from .conductor import Conductor, Pace
-from .context import LightningTrialContext
 from .fitting import make_trainer
-from .trial import LightningAdapter, own
+from .trial import LightningAdapter, LightningTrialContext, own
 
 
 class TrainerAdapter(Adapter[LightningAdapter]):
@@ -99,13 +99,7 @@ class TrainerAdapter(Adapter[LightningAdapter]):
     # Metrics
 
     def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
-        mine = self._numbers(rows)
-        distributed = self._run.distributed
-        if distributed.size == 1:
-            return mine
-        if not self._run.config.optimizations.average_training_metrics:
-            return distributed.broadcast(mine)  # type: ignore[no-any-return]
-        return [mean_row(ranks) for ranks in zip(*distributed.allgather(mine), strict=True)]
+        return of_all_ranks(self._numbers(rows), self._run)
 
     def reported(self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any]:
         return {**metrics, **self._over_ranks(self._conductor.take_epoch_metrics())}
@@ -146,11 +140,11 @@ class TrainerAdapter(Adapter[LightningAdapter]):
 
     @property
     def global_batch_size(self) -> int | None:
-        size, ranks = self._run.hparams.get("global_batch_size"), self._run.distributed.size
-        if isinstance(size, int) and not isinstance(size, bool):
-            return size // ranks * ranks
+        return global_batch_size(self._run, self._learned_batch_size)
+
+    def _learned_batch_size(self) -> int | None:
         self._learn()
-        return self._batch_size * ranks if self._batch_size else None
+        return self._batch_size
 
     def _learn(self) -> None:
         """Ask the training data once for its length: a boundary asks for it, too."""
@@ -192,14 +186,7 @@ class _LoopPace(Pace):
 
 def build_trial(trial: type[LightningAdapter], context: LightningTrialContext, **arguments: Any) -> LightningAdapter:
     """Make a trial. Raises TrialError for a class whose constructor takes something else, or does not call ours."""
-    try:
-        inspect.signature(trial).bind(context, **arguments)
-    except TypeError:
-        wanted = ", ".join(["self", "context", *arguments])
-        raise TrialError(
-            f"{trial.__name__}.__init__ takes {inspect.signature(trial)}; define it as __init__({wanted})"
-        ) from None
-    made = trial(context, **arguments)
+    made = make_trial(trial, LightningAdapter, context, **arguments)
     if not hasattr(made, "lightning_module"):
         raise TrialError(
             f"{trial.__name__}.__init__ does not call super().__init__(context, lightning_module=...); it must, with your module"

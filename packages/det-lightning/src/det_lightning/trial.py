@@ -1,4 +1,4 @@
-"""What a user writes: a LightningModule, wrapped."""
+"""What a user writes, a LightningModule, wrapped; and the context that it is given."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from det_core import TrialError
+from det_core import RunInfo, TrialContext, TrialError
 
 from . import settings
-from .context import LightningTrialContext
+
+
+class LightningTrialContext(TrialContext):
+    """The context of a `LightningAdapter`.
+
+    With `managed` false (a trial that is loaded to be used, not trained) no trainer is made.
+    """
+
+    def __init__(self, run: RunInfo, *, managed: bool = True) -> None:
+        super().__init__(run)
+        self.managed = managed
 
 
 class LightningAdapter:

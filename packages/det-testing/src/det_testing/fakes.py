@@ -9,12 +9,12 @@ import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from det_core.adapter import Adapter, Loop, Metrics, RunInfo, Stop
-from det_core.backend import Backend, Communicator, Ranks
+from det_core.backend import Backend, Communicator
 from det_core.distributed import DistributedContext
 
 from ._onevar import OneVar
@@ -73,10 +73,10 @@ class Together(Backend):
 
     def __init__(self, control: Communicator | None = None) -> None:
         self._control = control or DistributedContext()
-        self.ranks = Ranks(**{field.name: getattr(self._control, field.name) for field in fields(Ranks)})
+        self.ranks = self._control.ranks
 
     @classmethod
-    def join(cls, control: Communicator) -> Together:
+    def join(cls, control: Communicator, optimizations: Any = None) -> Together:
         return cls(control)
 
     def init(self) -> None:

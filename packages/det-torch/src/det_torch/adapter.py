@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
+from det_core.ranks import global_batch_size, of_all_ranks
 
 from . import parts, state
 from .build import build_trial, check_trial, overrides, training_step
@@ -19,7 +20,7 @@ from .context import PyTorchTrialContext
 from .data import TrainingStream, seed_everything, validation_batches
 from .device import Moving, choose_device
 from .lr import LRScheduler
-from .metrics import Numbers, kept, mean_row
+from .metrics import Numbers, kept
 from .rank_states import gradients_of, of_ranks, rng_of
 from .ranks import Replicas, join_ranks
 from .rng import rng_state, set_rng_state, untouched_rng
@@ -161,13 +162,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
     # Metrics
 
     def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
-        mine = self._numbers(rows)
-        distributed = self.context.distributed
-        if distributed.size == 1:
-            return mine
-        if not self._run.config.optimizations.average_training_metrics:
-            return distributed.broadcast(mine)  # type: ignore[no-any-return]
-        return [mean_row(ranks) for ranks in zip(*distributed.allgather(mine), strict=True)]
+        return of_all_ranks(self._numbers(rows), self._run)
 
     def reported(self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any]:
         reducers = self.context.reducers
@@ -254,10 +249,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     @property
     def global_batch_size(self) -> int | None:
-        size, ranks = self._run.hparams.get("global_batch_size"), self.context.distributed.size
-        if isinstance(size, int) and not isinstance(size, bool):
-            return size // ranks * ranks
-        return self._loader_batch_size * ranks if self._loader_batch_size else None
+        return global_batch_size(self._run, lambda: self._loader_batch_size)
 
     def close(self) -> None:
         with self._last, self._open:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from det_core import TrialError
+from det_core.trial_class import make_trial, must_take
 
 from .context import PyTorchTrialContext
 from .lr import LRScheduler
@@ -22,15 +23,8 @@ _FORMS = {
 
 
 def build_trial(trial_class: type[PyTorchTrial], context: PyTorchTrialContext, **arguments: Any) -> PyTorchTrial:
-    """Make a trial and, where it defines them, its model, optimizer and scheduler by `build_*` methods.
-
-    Raises TrialError for a class that lacks a method which every trial must have.
-    """
-    missing = sorted(getattr(trial_class, "__abstractmethods__", ()))
-    if missing:
-        raise TrialError(f"{trial_class.__name__} does not define {', '.join(missing)}; every PyTorchTrial must")
-    _must_take(trial_class, f"{trial_class.__name__}.__init__", (("context",),), **arguments)
-    return complete_trial(trial_class(context, **arguments), context)
+    """Make a trial and, where it defines them, its model, optimizer and scheduler by `build_*` methods."""
+    return complete_trial(make_trial(trial_class, PyTorchTrial, context, **arguments), context)
 
 
 def complete_trial(trial: PyTorchTrial, context: PyTorchTrialContext) -> PyTorchTrial:
@@ -55,20 +49,7 @@ def check_trial(trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
         both = "both evaluate_batch and" if batch else "neither evaluate_batch nor"
         raise TrialError(f"{name} defines {both} evaluate_full_dataset; define exactly one of them")
     for method, forms in _FORMS.items():
-        _must_take(getattr(trial, method), f"{name}.{method}", forms)
-
-
-def _must_take(function: Callable[..., Any], name: str, forms: tuple[tuple[str, ...], ...], **arguments: Any) -> None:
-    """Raise TrialError unless a function of the user's can be called in one of the forms."""
-    signature = inspect.signature(function)
-    for form in forms:
-        try:
-            signature.bind(*form, **arguments)
-            return
-        except TypeError:
-            continue
-    wanted = ", ".join(("self", *forms[0]))
-    raise TrialError(f"{name} takes {signature}; define it as {name.rpartition('.')[2]}({wanted})")
+        must_take(getattr(trial, method), f"{name}.{method}", forms)
 
 
 def overrides(trial: PyTorchTrial, method: str) -> bool:

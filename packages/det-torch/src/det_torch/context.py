@@ -6,7 +6,6 @@ As long as the API that it offers; what the methods do is elsewhere (`optim`, `p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from det_core import RunInfo, TrialContext, TrialError
 
 from .backends import TorchBackend
 from .data import to_device
-from .experimental import Experimental
 from .lr import LRScheduler
 from .optim import Steps
 from .precision import Precision
@@ -173,11 +171,6 @@ class PyTorchTrialContext(TrialContext):
 
     # Facts
 
-    @property
-    def run(self) -> RunInfo:
-        """The run that this is the context of."""
-        return self._run
-
     def begin(self, run: RunInfo) -> None:
         """Serve another run of the same trial: one that is told, only now, where it begins."""
         self._run = run
@@ -214,10 +207,6 @@ class PyTorchTrialContext(TrialContext):
 
     # TensorBoard and the profiler
 
-    def get_tensorboard_path(self) -> Path | None:
-        """Return the directory for event files; None where the run has none."""
-        return self._tensorboard.directory
-
     def get_tensorboard_writer(self) -> Any:
         """Return a `SummaryWriter` on that directory."""
         return self._tensorboard.writer()
@@ -237,3 +226,23 @@ class PyTorchTrialContext(TrialContext):
     def close(self) -> None:
         """Close the writer."""
         self._tensorboard.close()
+
+
+class Experimental:
+    """`context.experimental`: names that Determined's users wrote."""
+
+    def __init__(self, context: PyTorchTrialContext) -> None:
+        self._context = context
+
+    def use_amp(self) -> None:
+        """Train in half precision with a gradient scaler that det drives; call it before `wrap_model`."""
+        if self._context.models:
+            raise TrialError("experimental.use_amp() comes before wrap_model(); move it up")
+        self._context.precision.use("fp16")
+
+    def disable_dataset_reproducibility_checks(self) -> None:
+        """Do nothing: torch's own loaders are accepted, and resumed exactly where that is possible."""
+
+    def disable_auto_to_device(self) -> None:
+        """Hand batches to the trial as the loader gives them."""
+        self._context.auto_to_device = False

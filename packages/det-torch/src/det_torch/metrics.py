@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -73,10 +73,3 @@ class Numbers:
                 self._told.add(name)
                 warnings.warn(f"{error}; it is left out of the training reports", stacklevel=1)
             return None
-
-
-def mean_row(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean over the ranks of each metric of one batch, of those that have it."""
-    names = dict.fromkeys(name for row in ranks for name in row)
-    found = {name: [row[name] for row in ranks if name in row] for name in names}
-    return {name: sum(values) / len(values) for name, values in found.items()}

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from det_core import TrialError
 
+from .precision import Precision
 from .ranks import Gradients
 
-if TYPE_CHECKING:
-    from .context import PyTorchTrialContext
+
+class Stepped(Protocol):
+    """What steps must know of the training that they are of, which is its context."""
+
+    precision: Precision
+    aggregation_frequency: int
+    current_batch: int
 
 
 class Steps:
     """`backward` and `step_optimizer` of one context."""
 
-    def __init__(self, context: PyTorchTrialContext, average: bool) -> None:
+    def __init__(self, context: Stepped, average: bool) -> None:
         self._context = context
         self._average = average
         self._differing: dict[int, bool] = {}

@@ -10,12 +10,15 @@ from typing import Any
 import jax
 import optax
 
-from det_core import Adapter, Loop, Metrics, RunInfo, TrialContext, TrialError
+from det_core import Adapter, Loop, Metrics, RunInfo, TrialContext
+from det_core.ranks import join_ranks
 
 from . import state
 from .backend import JaxBackend
 from .data import ArrayData, Batches
 from .trial import JaxTrial
+
+_REFUSAL = "det-jax cannot reduce gradients by the backend {name}; set distributed.backend to jax"
 
 
 class JaxAdapter(Adapter[JaxTrial]):
@@ -49,12 +52,7 @@ class JaxAdapter(Adapter[JaxTrial]):
 
     @classmethod
     def create(cls, trial: type[JaxTrial], run: RunInfo) -> JaxAdapter:
-        ranks = run.backend.load().join(run.distributed) if run.backend else JaxBackend()
-        if not isinstance(ranks, JaxBackend):
-            raise TrialError(
-                f"det-jax cannot reduce gradients by {type(ranks).__name__}; set distributed.backend to jax"
-            )
-        ranks.init()
+        ranks = join_ranks(run, JaxBackend, _REFUSAL) or JaxBackend()
         try:
             return cls(trial(TrialContext(run)), run, ranks)
         except BaseException:

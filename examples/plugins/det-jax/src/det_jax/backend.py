@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import fields
 from typing import Any, Self
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from det_core import Backend, DistributedContext, Ranks, TrialError
+from det_core import Backend, DistributedContext, TrialError
 
 RANKS = "ranks"
 
@@ -20,10 +19,10 @@ class JaxBackend(Backend):
 
     def __init__(self, control: DistributedContext | None = None) -> None:
         self._control = control or DistributedContext()
-        self.ranks = Ranks(**{field.name: getattr(self._control, field.name) for field in fields(Ranks)})
+        self.ranks = self._control.ranks
 
     @classmethod
-    def join(cls, control: DistributedContext) -> Self:
+    def join(cls, control: DistributedContext, optimizations: Any = None) -> Self:
         return cls(control)
 
     def init(self) -> None:

@@ -31,8 +31,9 @@ template = click.option(
 
 def load_config(settings: Settings, path: Path, override: tuple[str, ...], template: Path | None) -> Loaded:
     """Read and validate a configuration; print its notices on stderr."""
-    from ..config import load
     from det_core.extensions import extensions_of
+
+    from ..config import load
 
     loaded = load(path, template=template, overrides=override, extensions=extensions_of(settings.plugins))
     for notice in loaded.notices:

@@ -11,11 +11,11 @@ from pathlib import Path
 from det_core.backend import Ranks, rank_variables
 from det_core.backends.socket import START_SECONDS
 from det_core.config import ExperimentConfig
-from det_core.machine import gpus
 from det_core.distributed import LOOPBACK
 from det_core.environ import WorkerEnv
 from det_core.errors import DetError
 from det_core.launch import SSH, Host, address_of_this, addresses, hosts_of
+from det_core.machine import gpus
 
 from ..engines import RunSpec
 from ..store import Run, TrialRow

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import tensorflow as tf
 from tensorflow.python.eager import context as eager
 
-from det_core import Communicator, DetError, DistributedContext, Ranks
+from det_core import Communicator, DetError, DistributedContext
 
 from ._base import KerasBackend
 
@@ -43,8 +43,7 @@ class Native(KerasBackend):
         if self._open:
             return
         control = self._control
-        names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-        self.ranks = Ranks(**{name: getattr(control, name) for name in names})
+        self.ranks = control.ranks
         known = _cluster_size()
         if known == 0:
             _tell_of_cluster(control)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from ._cache import CachedDataset, Share
+from ._cache import CachedDataset, Share, epoch_of
 from ._feed import BatchError, Feed, Reading
 from ._input import InputData, make_feed
 from ._sequence import SequenceAdapter
 
-__all__ = ["BatchError", "CachedDataset", "Feed", "InputData", "Reading", "SequenceAdapter", "Share", "make_feed"]
+__all__ = [
+    "BatchError",
+    "CachedDataset",
+    "Feed",
+    "InputData",
+    "Reading",
+    "SequenceAdapter",
+    "Share",
+    "epoch_of",
+    "make_feed",
+]

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from det_core.rng import untouched_host_rng
+
 
 def permutation(length: int, seed: int, epoch: int) -> Any:
     """Return the order of an epoch."""
@@ -29,14 +31,9 @@ class SeededReading:
     @contextmanager
     def at(self, *position: int) -> Iterator[None]:
         """Read under generators that are a function of the seed and these numbers."""
-        with self._lock:
-            python, numpy = random.getstate(), np.random.get_state()
+        with self._lock, untouched_host_rng():
             begin(self._seed, *position)
-            try:
-                yield
-            finally:
-                random.setstate(python)
-                np.random.set_state(numpy)
+            yield
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Self
 
 import torch
 
-from det_core import Backend, Communicator
-from det_core.backend import RankLost
-
-if TYPE_CHECKING:
-    from det_core.config import Optimizations
+from det_core import Backend
 
 _CHUNK = 1 << 28  # bytes that are copied, and sent, in one go
 
 
 class TorchBackend(Backend):
     """A backend that sums and sends tensors, in place, on whichever device they are."""
-
-    @classmethod
-    @abstractmethod
-    def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
-        """Return the backend of ranks that have met over `control`; `optimizations` are those of the configuration."""
 
     @abstractmethod
     def start_sum(self, tensor: torch.Tensor, name: str) -> Callable[[], object]:
@@ -72,32 +62,3 @@ def _chunks(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def lost(error: Exception, rank: int, size: int) -> Exception:
-    """Return what a failed exchange means: another rank is gone, or something else, which is the error itself."""
-    text = str(error)
-    if not any(sign in text for sign in _SIGNS):
-        return error
-    other = 1 - rank if size == 2 else -1
-    who = f"rank {other}" if other >= 0 else "another rank"
-    return RankLost(
-        other, f"{who} is gone, as rank {rank} found while tensors were exchanged; see its output ({_line(text)})"
-    )
-
-
-_SIGNS = (
-    "closed by peer",
-    "reset by peer",
-    "Broken pipe",
-    "Connection refused",
-    "Timed out waiting",
-    "timed out",
-    "has been shut down",
-    "NCCL communicator was aborted",
-    "remote process exited",
-)
-
-
-def _line(text: str) -> str:
-    return next(iter(text.strip().splitlines()), "")[:200]

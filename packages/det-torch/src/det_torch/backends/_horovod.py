@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from det_core.ranks import lost
 from det_horovod import Begun
 
-from ._base import TorchBackend, lost
-
-if TYPE_CHECKING:
-    pass
+from ._base import TorchBackend
 
 _SUMMED = {
     *(torch.uint8, torch.int8, torch.int32, torch.int64),
@@ -53,4 +51,4 @@ class HorovodBackend(Begun, TorchBackend):
         try:
             return verb(*arguments, **options)
         except RuntimeError as error:  # HorovodInternalError is one
-            raise lost(error, self.ranks.rank, self.ranks.size) from error
+            raise lost(error, self.ranks.rank, self.ranks.size, "while tensors were exchanged") from error

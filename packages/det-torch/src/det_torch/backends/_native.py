@@ -18,8 +18,9 @@ from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-de
 
 from det_core import Communicator, DetError, Ranks
 from det_core.machine import interface_towards
+from det_core.ranks import lost
 
-from ._base import TorchBackend, lost
+from ._base import TorchBackend
 
 if TYPE_CHECKING:
     from det_core.config import Optimizations
@@ -43,7 +44,7 @@ class Native(TorchBackend):
         if not dist.is_initialized():
             backend._begin = partial(backend._meet, control)
         else:
-            backend._begin = lambda: _ranks_of(control)
+            backend._begin = lambda: control.ranks
         backend.chief_ip = control.chief_ip
         return backend
 
@@ -85,12 +86,12 @@ class Native(TorchBackend):
         try:
             return verb(*arguments, **options)
         except RuntimeError as error:
-            raise lost(error, self.ranks.rank, self.ranks.size) from error
+            raise lost(error, self.ranks.rank, self.ranks.size, "while tensors were exchanged") from error
 
     # Meeting
 
     def _meet(self, control: Communicator) -> Ranks:
-        ranks = _ranks_of(control)
+        ranks = control.ranks
         with _gloo_towards(control):
             if ranks.cross_size == 1:
                 store: Store = self._in_a_file(control)
@@ -134,17 +135,6 @@ def _family(address: str) -> socket.AddressFamily:
 
 def _collectives() -> str:
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-
-
-def _ranks_of(control: Communicator) -> Ranks:
-    return Ranks(
-        rank=control.rank,
-        size=control.size,
-        local_rank=control.local_rank,
-        local_size=control.local_size,
-        cross_rank=control.cross_rank,
-        cross_size=control.cross_size,
-    )
 
 
 def _from_environment() -> Ranks:

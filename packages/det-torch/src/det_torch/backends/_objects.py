@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from det_core import Communicator, DistributedContext, Ranks
+from det_core import Communicator, DistributedContext
 
 from ._base import TorchBackend
 
@@ -21,7 +20,7 @@ class Objects(TorchBackend):
 
     def __init__(self, control: Communicator | None = None) -> None:
         self._control = control or DistributedContext()
-        self.ranks = Ranks(**{field.name: getattr(self._control, field.name) for field in fields(Ranks)})
+        self.ranks = self._control.ranks
 
     @classmethod
     def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:

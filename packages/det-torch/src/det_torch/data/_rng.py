@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from hashlib import blake2b
 from types import TracebackType
 from typing import Any
 
 import torch
+
+from det_core.rng import host_rng, seed_host, set_host_rng
 
 
 def derive(seed: int, *numbers: int) -> int:
@@ -17,12 +17,9 @@ def derive(seed: int, *numbers: int) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def seed_host(seed: int) -> None:
+def seed_on_host(seed: int) -> None:
     """Seed the global generators of Python, NumPy (where it is imported) and torch on the host; 10 µs."""
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed & 0xFFFF_FFFF)
+    seed_host(seed)
     torch.default_generator.manual_seed(seed)
 
 
@@ -31,7 +28,7 @@ def seed_everything(seed: int) -> None:
 
     `torch.manual_seed` itself takes 200 µs in a process that does not, to remember the seed until it would.
     """
-    seed_host(seed)
+    seed_on_host(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's lack
         torch.cuda.manual_seed_all(seed)
 
@@ -52,7 +49,7 @@ class PrivateRng:
         if self._seed is None:
             _restore(self._own)
         else:
-            seed_host(self._seed)
+            seed_on_host(self._seed)
             self._seed = None
 
     def __exit__(
@@ -63,12 +60,9 @@ class PrivateRng:
 
 
 def _states() -> tuple[Any, ...]:
-    numpy = sys.modules.get("numpy")
-    return random.getstate(), torch.get_rng_state(), None if numpy is None else numpy.random.get_state()
+    return host_rng(), torch.get_rng_state()
 
 
 def _restore(states: tuple[Any, ...]) -> None:
-    random.setstate(states[0])
+    set_host_rng(states[0])
     torch.set_rng_state(states[1])
-    if states[2] is not None:
-        sys.modules["numpy"].random.set_state(states[2])

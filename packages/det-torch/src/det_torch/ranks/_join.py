@@ -6,10 +6,15 @@ import sys
 
 import torch.distributed as dist
 
-from det_core import BackendRecord, Communicator, PluginError, Plugins, RunInfo
+from det_core import BackendRecord, Communicator, Plugins, RunInfo, ranks
 from det_core.backends import choose_backend
 
 from ..backends import Objects, TorchBackend
+
+_REFUSAL = (
+    "the backend {name} cannot reduce torch's gradients; derive it from det_torch.backends.TorchBackend, or set "
+    "distributed.backend to native"
+)
 
 
 def join_ranks(run: RunInfo) -> TorchBackend | None:
@@ -17,18 +22,7 @@ def join_ranks(run: RunInfo) -> TorchBackend | None:
 
     Raises PluginError where the run's backend is of a plugin that knows nothing of torch's tensors.
     """
-    if run.distributed.size == 1:
-        return None
-    kind = run.backend.load() if run.backend is not None else Objects
-    if not issubclass(kind, TorchBackend):
-        name = run.backend.name if run.backend is not None else ""
-        raise PluginError(
-            f"the backend {name!r} cannot reduce torch's gradients; derive it from det_torch.backends.TorchBackend, or set "
-            "distributed.backend to native"
-        )
-    backend = kind.join(run.distributed, run.config.optimizations)
-    backend.init()
-    return backend
+    return ranks.join_ranks(run, TorchBackend, _REFUSAL, default=Objects)
 
 
 def backend_of_script(distributed: Communicator, wanted: str, plugins: Plugins) -> BackendRecord | None:
