@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from .adapter import RunInfo
 from .config import ExperimentConfig, parse
@@ -19,7 +19,6 @@ from .plugins import Plugins
 from .run import LOAD_FILE
 
 _FILES = (LOAD_FILE, "metadata.json")  # the second is where Determined wrote it at first
-T = TypeVar("T")
 
 
 def read_load_data(directory: Path) -> dict[str, Any]:
@@ -36,8 +35,8 @@ def read_load_data(directory: Path) -> dict[str, Any]:
 
 @contextmanager
 def trial_class_of(
-    directory: Path, facts: Mapping[str, Any], base: type[T], given: type | None = None
-) -> Iterator[type[T]]:
+    directory: Path, facts: Mapping[str, Any], base: type, given: type | None = None
+) -> Iterator[type[Any]]:
     """Give the class of a checkpoint's trial: `given`, or the one in the checkpoint's own `code/`, which is run for that.
 
     Imports in the body find that code, too. Raises CheckpointError for a class that is not derived from `base`, and where the

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any
 
 from .adapter import RunInfo
 from .backend import Backend, RankLost
 from .errors import PluginError
-
-B = TypeVar("B", bound=Backend)
 
 _SIGNS = (
     "Broken pipe",
@@ -27,8 +25,8 @@ _SIGNS = (
 )
 
 
-def join_ranks(run: RunInfo, kind: type[B], refusal: str, default: type[B] | None = None) -> B | None:
-    """Meet the other ranks of a run over its backend, or over a `default`; returns None where there is one rank only.
+def join_ranks(run: RunInfo, kind: type, refusal: str, default: type[Backend] | None = None) -> Any:
+    """Meet the other ranks of a run over its backend, or a `default`; return that, a `kind`, or None where there is one rank only.
 
     Raises PluginError, with what `refusal` says of a `{name}`, for a backend that is not of the `kind` that the plugin needs.
     """

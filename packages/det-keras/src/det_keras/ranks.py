@@ -21,7 +21,8 @@ def join_ranks(run: RunInfo) -> KerasBackend | None:
 
     Raises PluginError where the run's backend is of a plugin that knows nothing of TensorFlow's tensors.
     """
-    return ranks.join_ranks(run, KerasBackend, _REFUSAL)
+    backend: KerasBackend | None = ranks.join_ranks(run, KerasBackend, _REFUSAL)
+    return backend
 
 
 def without_xla(model: Any) -> None:

@@ -22,7 +22,8 @@ def join_ranks(run: RunInfo) -> TorchBackend | None:
 
     Raises PluginError where the run's backend is of a plugin that knows nothing of torch's tensors.
     """
-    return ranks.join_ranks(run, TorchBackend, _REFUSAL, default=Objects)
+    backend: TorchBackend | None = ranks.join_ranks(run, TorchBackend, _REFUSAL, default=Objects)
+    return backend
 
 
 def backend_of_script(distributed: Communicator, wanted: str, plugins: Plugins) -> BackendRecord | None:
