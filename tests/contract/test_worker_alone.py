@@ -135,9 +135,14 @@ def test_core_requires_four_light_distributions() -> None:
     assert {name.lower() for name in direct} == {"fsspec", "msgspec", "pluggy", "pyyaml"}
 
 
-def test_it_trains_a_trial_that_a_driver_in_another_environment_started(det, tmp_path, monkeypatch, worker_python) -> None:
+def test_it_trains_a_trial_that_a_driver_in_another_environment_started(
+    det, tmp_path, monkeypatch, worker_python
+) -> None:
     site = lay_out(
-        tmp_path / "site", "elsewhere", entry_points={"elsewhere": "elsewhere_engine"}, modules={"elsewhere_engine": ENGINE}
+        tmp_path / "site",
+        "elsewhere",
+        entry_points={"elsewhere": "elsewhere_engine"},
+        modules={"elsewhere_engine": ENGINE},
     )
     monkeypatch.setenv("OTHER_PYTHON", str(worker_python))
     monkeypatch.setenv("PYTHONPATH", on_path(site)["PYTHONPATH"])
@@ -154,7 +159,11 @@ def test_it_trains_a_trial_that_a_driver_in_another_environment_started(det, tmp
 def test_a_mistake_is_named_there_as_it_is_here(det, tmp_path, worker_python) -> None:
     """The worker's own command, without a run."""
     done = subprocess.run(
-        [worker_python, "-P", "-m", "det_core.worker", "model_def:Trial"], capture_output=True, text=True, check=False, cwd=tmp_path
+        [worker_python, "-P", "-m", "det_core.worker", "model_def:Trial"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
     )
     assert done.returncode == 2
     assert "det_core.worker is started by det; run your trial with: det run CONFIG" in done.stderr

@@ -8,7 +8,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 BEGIN, END = "<!-- packages: written by tests/repo/packages_table.py -->\n", "<!-- end of packages -->\n"
-ORDER = ("det-core", "det-driver", "det-testing", "det-horovod", "det-torch", "det-keras", "det-estimator", "det-lightning")
+ORDER = (
+    "det-core",
+    "det-driver",
+    "det-testing",
+    "det-horovod",
+    "det-torch",
+    "det-keras",
+    "det-estimator",
+    "det-lightning",
+)
 """The houses first, then frameworks; others follow by name."""
 
 

@@ -29,7 +29,9 @@ def lines(path: Path) -> int:
 
 def test_the_houses_are_as_small_as_they_should_be(capsys: pytest.CaptureFixture[str]) -> None:
     """Lines of Python, comments and empty ones too; the table is printed, whatever comes of it."""
-    found = {package.name: sources(package.name) for package in sorted((ROOT / "packages").iterdir()) if package.is_dir()}
+    found = {
+        package.name: sources(package.name) for package in sorted((ROOT / "packages").iterdir()) if package.is_dir()
+    }
     total = {name: sum(map(lines, files)) for name, files in found.items()}
     with capsys.disabled():
         print(f"\n{'distribution':<16}{'lines':>8}{'files':>8}{'at most':>10}")
@@ -70,4 +72,6 @@ def test_a_house_names_none_that_stands_on_it(house: str, never: tuple[str, ...]
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             wrong = Counter(module for module in modules if module.partition(".")[0] in never)
-            assert not wrong or path.name == "records.py", f"{path.relative_to(ROOT)}:{node.lineno} imports {list(wrong)}"
+            assert not wrong or path.name == "records.py", (
+                f"{path.relative_to(ROOT)}:{node.lineno} imports {list(wrong)}"
+            )

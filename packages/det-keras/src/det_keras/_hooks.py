@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from det_core import Adapter, Backend, BackendRecord, Framework, PluginError, hookimpl
-from det_core.records import available_by
+from det_core.backend import available_by
 
 
 @hookimpl

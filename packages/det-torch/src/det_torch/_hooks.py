@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
-from det_core.records import available_by
+from det_core.backend import available_by
 
 
 @hookimpl
