@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 
+from det_core.launch import parser
 from det_core.plugins import OURS, Plugins, discover
+from det_driver.cli import Settings
 from det_driver.cli._main import det
-from det_driver.cli._settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 HEAD = """\
@@ -70,13 +73,38 @@ def render() -> str:
     for name, command, context in commands():
         if name == "det":
             continue
-        parts.append(f"## {name}\n")
+        if name == "det launch":
+            parts += _launch(parser(name))
+            continue
         usage = " ".join([name, *command.collect_usage_pieces(context)])
-        parts += [f"`{usage}`\n", inspect.cleandoc(command.help or "") + "\n"]
         listed = [option for option in options(command) if option.name != "version"]
-        if listed:
-            parts.append("\n".join(["| option | meaning |", "|---|---|", *map(_row, listed)]) + "\n")
+        parts += _section(name, usage, inspect.cleandoc(command.help or ""), map(_row, listed))
     return "\n".join(parts)
+
+
+def _launch(read: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the section of the command whose options are read where training runs, without click."""
+    rows = [
+        f"| {', '.join(f'`{name} {option.metavar}`' if option.metavar else f'`{name}`' for name in option.option_strings)} "
+        f"| {option.help} |"
+        for option in launch_options(read)
+    ]
+    assert read.usage is not None
+    text = "\n\n".join(textwrap.fill(part or "", 120) for part in (read.description, read.epilog))
+    yield from _section(read.prog, read.usage, text, rows)
+
+
+def launch_options(read: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in read._actions if action.option_strings and action.dest != "help"]
+
+
+def _section(name: str, usage: str, text: str, rows: Iterable[str]) -> Iterator[str]:
+    yield f"## {name}\n"
+    yield f"`{usage}`\n"
+    yield f"{text}\n"
+    listed = list(rows)
+    if listed:
+        yield "\n".join(["| option | meaning |", "|---|---|", *listed]) + "\n"
 
 
 def _row(option: click.Option) -> str:

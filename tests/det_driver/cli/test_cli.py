@@ -9,6 +9,9 @@ import sys
 
 import pytest
 
+from det_core import Plugins
+from det_driver.cli import main
+
 SCRIPT = "entrypoint: 'true'\nsearcher: {name: single, metric: error}\n"
 COMMANDS = [
     "run",
@@ -35,7 +38,7 @@ def test_help_lists_every_command_and_imports_no_framework(det):
     out = subprocess.run(
         [sys.executable, "-c", code], env=det.env(None), capture_output=True, text=True, check=True
     ).stdout
-    for command in COMMANDS:
+    for command in (*COMMANDS, "launch"):
         assert f"\n  {command} " in out
     modules = out.splitlines()[-1]
     for heavy in ("torch", "tensorflow", "keras", "numpy", "rich.live", "fsspec", "sqlite3"):
@@ -52,6 +55,15 @@ def test_every_command_has_help_that_says_what_it_does(det, command):
 def test_a_misspelt_command_is_told_the_nearest(det):
     done = det("rnu", status=2)
     assert "did you mean 'run'?" in done.stderr
+
+
+@pytest.mark.parametrize(("command", "package"), [("horovod", "det-horovod"), ("plugin", "det-testing")])
+def test_a_command_of_a_package_that_is_not_installed_names_the_package(command, package, monkeypatch, capsys):
+    monkeypatch.setattr(Plugins, "installed", lambda **options: Plugins())
+    with pytest.raises(SystemExit) as left:
+        main([command, "anything"])
+    said = f"det: det {command} comes with {package}, which is not installed; run: pip install {package}\n"
+    assert (left.value.code, capsys.readouterr().err) == (2, said)
 
 
 def test_list_before_anything_ran_says_how_to_begin(det):

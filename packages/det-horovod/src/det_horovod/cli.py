@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from det_driver.cli._output import print_table
-from det_driver.cli._settings import Settings
+from det_driver.cli import Settings, print_table
 
 if TYPE_CHECKING:
     from ._cache import Cache

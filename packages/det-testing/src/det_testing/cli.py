@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from det_core.errors import DetError
-from det_driver.cli._settings import Settings
+from det_driver.cli import Settings
 
 from .scaffold import KINDS, Names, write_plugin
 

@@ -1,15 +1,43 @@
-"""`det config`: about configurations."""
+"""Configurations: reading one for a command, `det config`, and `det check`."""
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ._load import load_config, overrides, template
 from ._settings import Settings
+
+if TYPE_CHECKING:
+    from det_core.config import Loaded
+
+
+overrides = click.option(
+    "--config",
+    "-c",
+    "override",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a key of the configuration, such as hyperparameters.lr=0.1; may be repeated.",
+)
+template = click.option(
+    "--template", type=click.Path(path_type=Path), help="A YAML file of defaults, which CONFIG is merged over."
+)
+
+
+def load_config(settings: Settings, path: Path, override: tuple[str, ...], template: Path | None) -> Loaded:
+    """Read and validate a configuration; print its notices on stderr."""
+    from det_core.config import load
+    from det_core.extensions import extensions_of
+
+    loaded = load(path, template=template, overrides=override, extensions=extensions_of(settings.plugins))
+    for notice in loaded.notices:
+        sys.stderr.write(f"det: {notice}\n")
+    return loaded
 
 
 @click.group()
@@ -36,3 +64,41 @@ def show_(settings: Settings, path: Path, override: tuple[str, ...], template: P
     from det_core.config import to_yaml
 
     sys.stdout.write(to_yaml(load_config(settings, path, override, template).config, masked=True))
+
+
+@click.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("directory", type=click.Path(path_type=Path), required=False)
+@overrides
+@template
+@click.option("--config-only", is_flag=True, help="Do not import or train the trial.")
+@click.pass_obj
+def check(
+    settings: Settings,
+    config: Path,
+    directory: Path | None,
+    override: tuple[str, ...],
+    template: Path | None,
+    config_only: bool,
+) -> None:
+    """Validate CONFIG, then train one batch of its trial, validate one, save and restore; the store is not touched."""
+    from det_core.errors import DetError
+    from det_core.failure import user_traceback
+
+    from ..check import check_trial
+
+    loaded = load_config(settings, config, override, template)
+    sys.stdout.write(f"{config} is valid\n")
+    code = (directory or config.absolute().parent).absolute()
+    if config_only:
+        return
+    with tempfile.TemporaryDirectory(prefix="det-check-") as scratch:
+        try:
+            lines = check_trial(loaded.config, code, settings.plugins, Path(scratch))
+            for line in lines:
+                sys.stdout.write(line + "\n")
+        except DetError:
+            raise
+        except Exception as error:
+            sys.stderr.write(user_traceback(error))
+            raise SystemExit(1) from error

@@ -35,7 +35,7 @@ def drive(
     driver = Driver(settings.driver(engine), experiment, plugins)
     screen = view(quiet or as_json)
     plugins.register(screen, "det-view")
-    with screen, _signals(driver, experiment):
+    with screen, _Signals(driver, experiment):
         state = _run(driver)
     settings.observers.settle(plugins)
     with settings.reader() as store:
@@ -84,7 +84,7 @@ def _caught(driver: Driver) -> ExperimentState | BaseException:
         driver.engine.close()
 
 
-class _signals:
+class _Signals:
     """Ctrl-C and SIGTERM pause; once more ends at once."""
 
     def __init__(self, driver: Driver, experiment: int) -> None:

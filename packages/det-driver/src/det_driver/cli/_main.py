@@ -15,21 +15,21 @@ from ._settings import Settings
 
 _COMMANDS = {
     "run": ("_run", "Train an experiment: a configuration and the code beside it."),
-    "resume": ("_resume", "Go on with an experiment that was paused, killed or blocked."),
-    "pause": ("_control", "Checkpoint an experiment's trials and pause it."),
-    "cancel": ("_control", "Checkpoint an experiment's trials and end it for good."),
-    "list": ("_list:list_", "List the experiments."),
-    "show": ("_show", "Show an experiment and its trials."),
+    "resume": ("_run", "Go on with an experiment that was paused, killed or blocked."),
+    "pause": ("_run", "Checkpoint an experiment's trials and pause it."),
+    "cancel": ("_run", "Checkpoint an experiment's trials and end it for good."),
+    "list": ("_experiments:list_", "List the experiments."),
+    "show": ("_experiments", "Show an experiment and its trials."),
     "logs": ("_logs", "Print what a trial's processes wrote."),
     "metrics": ("_metrics", "Print what trials reported."),
     "checkpoint": ("_checkpoint", "List, show, export or delete checkpoints."),
     "preview": ("_preview", "Simulate a search: how many trials reach which length, and how long it takes."),
-    "launch": ("_launch", "Start the ranks of a script on this or several hosts."),
-    "check": ("_check", "Validate a configuration and train one batch of its trial."),
+    "launch": ("_run", "Start the ranks of a script on this or several hosts."),
+    "check": ("_config", "Validate a configuration and train one batch of its trial."),
     "config": ("_config", "About configurations: the schema, the complete form."),
     "plugins": ("_plugins", "List the plugins, with what they register and what is wrong with them."),
-    "tensorboard": ("_tensorboard", "Open TensorBoard on experiments."),
-    "version": ("_version", "Print the versions of det, Python and the installed frameworks."),
+    "tensorboard": ("_logs", "Open TensorBoard on experiments."),
+    "version": ("_plugins", "Print the versions of det, Python and the installed frameworks."),
 }
 
 
@@ -68,7 +68,9 @@ class Commands(click.Group):
 
             if args[0] in _ELSEWHERE:
                 package = _ELSEWHERE[args[0]]
-                raise click.UsageError(f"det {args[0]} is of {package}; run: pip install {package}", ctx) from error
+                raise DetError(
+                    f"det {args[0]} comes with {package}, which is not installed; run: pip install {package}"
+                ) from error
             near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
             if near:
                 raise click.UsageError(f"no such command {args[0]!r}; did you mean {near[0]!r}?", ctx) from error

@@ -1,14 +1,18 @@
-"""`det metrics`."""
+"""`det metrics`: what trials reported, printed, or as a Parquet file with pyarrow where it is installed."""
 
 from __future__ import annotations
 
 import csv
+import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
+
+from det_core.errors import DetError
 
 from ..store import Metric
 from ._output import print_json, print_table
@@ -41,9 +45,7 @@ def metrics(
         else:
             found = store.metrics.read(experiment_id=experiment, group=group)
         if parquet is not None:
-            from ._parquet import write
-
-            count = write(parquet, map(_row, found))
+            count = _write_parquet(parquet, map(_row, found))
             sys.stdout.write(f"{count} reports written to {parquet}\n")
             return
         if as_json:
@@ -66,10 +68,37 @@ def _row(metric: Metric) -> dict[str, Any]:
 
 
 def _columns(rows: Iterable[dict[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(_names(rows)))
+    names = dict.fromkeys(("trial", "group", "batches"))
+    return list(names | {name: None for row in rows for name in row})
 
 
-def _names(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
-    yield from ("trial", "group", "batches")
-    for row in rows:
-        yield from row
+def _write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    """Write one row for each report, one column for each metric; return the number of rows.
+
+    A metric that is a number everywhere is a column of numbers; any other, of text, JSON where it is no text.
+    """
+    try:
+        pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("pyarrow"):
+            raise
+        raise DetError("--parquet writes with pyarrow, which is not installed; pip install pyarrow") from None
+    listed = list(rows)
+    table = pyarrow.table({name: _of_one_type([row.get(name) for row in listed]) for name in _columns(listed)})
+    try:
+        parquet.write_table(table, path)
+    except OSError as error:
+        raise DetError(
+            f"cannot write {path}: {error.strerror or error}; give a file in a directory that exists"
+        ) from error
+    return len(listed)
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """Return the values so that they are of one type."""
+    real = [value for value in values if value is not None]
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in real):
+        return [v if v is None or isinstance(v, str) else json.dumps(v, default=str) for v in values]
+    if any(isinstance(value, float) for value in real):
+        return [None if value is None else float(value) for value in values]
+    return values

@@ -1,19 +1,31 @@
-"""`det plugins`."""
+"""What is installed: `det plugins`, and `det version`.
+
+Whether what plugins register can be imported is tried in processes of their own, as frameworks disagree with one another:
+`python -m det_driver.cli._plugins PLUGIN` tries one, and prints a JSON list of what is wrong on its last line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 import click
 
-from ._loads import failing_loads
 from ._output import as_json, print_json, print_table
 from ._settings import Settings
 
 if TYPE_CHECKING:
     from det_core.plugins import PluginInfo, Plugins
+
+_LOAD_SECONDS = 120.0
 
 
 @click.command()
@@ -56,17 +68,17 @@ def _problems(settings: Settings, found: Plugins, *, load: bool) -> Iterator[tup
         for info in found.infos
         if load and info.distribution not in OURS and needs.get(info.name) == [] and any(found.imports(info.name))
     ]
-    failing = failing_loads(tried)
+    failing = _failing_loads(tried)
     for info in found.infos:
         more = [*needs.get(info.name, ()), *failing.get(info.name, ()), *settings.observers.of(info.name)]
         yield info, [info.problem] if info.problem else more
 
 
 def _unmet_needs(found: Plugins, plugin: str) -> list[str]:
-    return [problem for record in found.frameworks_of(plugin) for problem in unmet(record.requires)]
+    return [problem for record in found.frameworks_of(plugin) for problem in _unmet(record.requires)]
 
 
-def unmet(requires: tuple[str, ...]) -> list[str]:
+def _unmet(requires: tuple[str, ...]) -> list[str]:
     """Return a sentence for each requirement that is not installed in a fitting version."""
     from packaging.requirements import Requirement
 
@@ -81,3 +93,73 @@ def unmet(requires: tuple[str, ...]) -> list[str]:
         if not requirement.specifier.contains(version, prereleases=True):
             problems.append(f"requires {text}, but {requirement.name} {version} is installed")
     return problems
+
+
+@click.command()
+@as_json
+@click.pass_obj
+def version(settings: Settings, as_json: bool) -> None:
+    """Print the versions of det, Python and what the frameworks' plugins require; nothing is imported for it."""
+    from packaging.requirements import Requirement
+
+    rows = {"det-core": metadata.version("det-core"), "python": platform.python_version()}
+    for info in settings.plugins.infos:
+        if info.version and info.distribution not in rows:
+            rows[info.distribution] = info.version
+    for framework in settings.plugins.frameworks().values():
+        for text in framework.requires:
+            name = Requirement(text).name
+            try:
+                rows[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                rows[name] = "not installed"
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(("package", "version"), list(rows.items()))
+
+
+def _failing_loads(plugins: Iterable[str]) -> dict[str, list[str]]:
+    """Return for each plugin a sentence for each of its records that does not load."""
+    names = list(plugins)
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as threads:
+        return dict(zip(names, threads.map(_tried, names), strict=True))
+
+
+def _tried(plugin: str) -> list[str]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", __spec__.name, plugin],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_LOAD_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return [f"what it registers does not load within {_LOAD_SECONDS:g} s"]
+    if done.returncode:
+        number = -done.returncode
+        how = signal.Signals(number).name if number > 0 else f"status {done.returncode}"
+        return [f"loading what it registers ends the process with {how}"]
+    problems: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return problems
+
+
+def _try(plugin: str) -> None:
+    """Load what a plugin registers, and print what is wrong."""
+    from det_core.plugins import Plugins
+
+    problems = []
+    for what, load in Plugins.installed(warn=lambda message: None).imports(plugin):
+        try:
+            load()
+        except (Exception, SystemExit) as error:
+            problems.append(f"the {what} does not load: {type(error).__name__}: {' '.join(str(error).split())}")
+    sys.stdout.write(f"\n{json.dumps(problems)}\n")
+    sys.stdout.flush()
+    os._exit(0)  # frameworks take seconds to leave
+
+
+if __name__ == "__main__":
+    _try(sys.argv[1])

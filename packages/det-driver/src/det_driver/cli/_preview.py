@@ -11,7 +11,7 @@ import click
 from det_core.entrypoint import make_importable
 from det_core.errors import ConfigError
 
-from ._load import load_config, overrides, template
+from ._config import load_config, overrides, template
 from ._output import as_json, print_json, print_table
 from ._settings import Settings
 
@@ -60,9 +60,9 @@ def preview(
     simulation = simulate(searcher, machine // each, seed)
     facts = _facts(loaded, simulation, machine)
     if plot is not None:
-        from ._preview_plot import draw
+        from ._plots import draw_simulation
 
-        draw(simulation, facts["unit"], plot)
+        draw_simulation(simulation, facts["unit"], plot)
     if as_json:
         print_json(facts)
         return

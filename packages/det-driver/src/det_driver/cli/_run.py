@@ -1,16 +1,41 @@
-"""`det run`: create an experiment and drive it here."""
+"""Starting and stopping: `det run`, `det resume`, `det pause`, `det cancel`; and `det launch`, where training runs."""
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from ._drive import detach, drive
-from ._engine import chosen_engine, engine_options
-from ._load import load_config, overrides, template
+from ._config import load_config, overrides, template
 from ._output import as_json
 from ._settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+LOCAL, IN_PROCESS = "local", "in-process"
+
+
+def engine_options(command: F) -> F:
+    """Add `--in-process` and `--engine`."""
+    command = click.option(
+        "--engine", metavar="NAME", help="Execute runs by the engine of this name, which a plugin registers."
+    )(command)
+    return click.option(
+        "--in-process", is_flag=True, help="Train in this process, one trial at a time: for a debugger."
+    )(command)
+
+
+def chosen_engine(settings: Settings, *, engine: str | None, in_process: bool, in_background: bool) -> str:
+    """Return the engine's name, once it is known that there is one. Raises PluginError for another name."""
+    if in_background and in_process:
+        raise click.UsageError("--detach and --in-process contradict each other; choose one")
+    if engine and in_process:
+        raise click.UsageError("--engine and --in-process contradict each other; choose one")
+    name = engine or (IN_PROCESS if in_process else LOCAL)
+    return settings.plugins.engines()[name].name
 
 
 @click.command()
@@ -40,6 +65,7 @@ def run(
     DIRECTORY is by default the one that holds CONFIG. Ctrl-C checkpoints and pauses; a second Ctrl-C ends at once.
     """
     from ..driver import check_slots, create
+    from ._drive import detach, drive
 
     loaded = load_config(settings, config, override, template)
     code = directory or config.absolute().parent
@@ -51,3 +77,82 @@ def run(
         detach(settings, experiment, engine=chosen, as_json=as_json)
         return
     raise SystemExit(drive(settings, experiment, engine=chosen, quiet=quiet, as_json=as_json))
+
+
+@click.command()
+@click.argument("experiment", type=int)
+@click.option("--detach", "in_background", is_flag=True, help="Run in the background and return at once.")
+@engine_options
+@click.option("--quiet", "-q", is_flag=True, help="Print the result only.")
+@as_json
+@click.pass_obj
+def resume(
+    settings: Settings,
+    experiment: int,
+    in_background: bool,
+    in_process: bool,
+    engine: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Go on with EXPERIMENT from its trials' checkpoints: after a pause, a crash, or a failure that was mended.
+
+    Trials that had failed are tried again where the searcher has only one.
+    """
+    from ..driver import reopen
+    from ._drive import detach, drive
+
+    chosen = chosen_engine(settings, engine=engine, in_process=in_process, in_background=in_background)
+    with settings.store() as store:
+        reopen(store, experiment)
+    if in_background:
+        detach(settings, experiment, engine=chosen, as_json=as_json)
+        return
+    raise SystemExit(drive(settings, experiment, engine=chosen, quiet=quiet, as_json=as_json))
+
+
+_wait = click.option("--wait/--no-wait", default=True, help="Wait until it is done (the default).")
+
+
+@click.command()
+@click.argument("experiment", type=int)
+@_wait
+@click.pass_obj
+def pause(settings: Settings, experiment: int, wait: bool) -> None:
+    """Checkpoint the trials of EXPERIMENT and pause it; go on with det resume."""
+    _command(settings, experiment, "pause", wait)
+
+
+@click.command()
+@click.argument("experiment", type=int)
+@_wait
+@click.option("--now", is_flag=True, help="Without checkpoints.")
+@click.pass_obj
+def cancel(settings: Settings, experiment: int, wait: bool, now: bool) -> None:
+    """Checkpoint the trials of EXPERIMENT and end it for good."""
+    _command(settings, experiment, "kill" if now else "cancel", wait)
+
+
+def _command(settings: Settings, id: int, kind: str, wait: bool) -> None:
+    from ..driver import ask, is_driven
+
+    with settings.store() as store:
+        ask(store, id, kind)
+        while wait and is_driven(store, id):
+            time.sleep(0.1)
+        sys.stdout.write(f"experiment {id} is {store.experiments.get(id).state.lower()}\n")
+
+
+@click.command(
+    add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def launch(context: click.Context, words: tuple[str, ...]) -> int:
+    """Start the ranks of a script on this or several hosts; `det launch --help` lists the options."""
+    from det_core.launch import launch as started
+
+    settings: Settings = context.obj
+    named = bool(words) and not words[0].startswith("-")
+    name, options = (words[0], words[1:]) if named else (None, words)
+    return started(name, options, settings.plugins, settings.environ, context.command_path)

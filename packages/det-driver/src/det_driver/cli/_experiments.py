@@ -1,18 +1,66 @@
-"""`det show`."""
+"""What the store has of experiments: `det list` and `det show`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from ..store import ExperimentRow, TrialRow
-from ._output import as_json, print_json, print_table
+from det_core.errors import StoreError
+
+from ..store import ExperimentRow, ExperimentSummary, TrialRow
+from ._output import ago, as_json, print_json, print_table
 from ._settings import Settings
+
+
+@click.command("list")
+@click.option("--all", "everything", is_flag=True, help="Archived ones too.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The newest so many.")
+@as_json
+@click.pass_obj
+def list_(settings: Settings, everything: bool, limit: int, as_json: bool) -> None:
+    """List the experiments of the store, newest first."""
+    if not (settings.home / "det.db").exists():
+        if as_json:
+            print_json([])
+            return
+        raise StoreError(f"no experiments in {settings.home} yet; start one with: det run CONFIG")
+    from ..driver import orphaned
+
+    with settings.reader() as store:
+        found = store.experiments.list(archived=None if everything else False, limit=limit)
+        summaries = store.experiments.summaries(found)
+        died = {experiment.id for experiment in found if orphaned(store, experiment)}
+    if as_json:
+        print_json([_as_dict(s, s.experiment.id in died) for s in summaries])
+        return
+    now = time.time()
+    print_table(
+        ("id", "name", "state", "progress", "trials", "metric", "best", "created"),
+        [
+            (
+                *(s.experiment.id, s.experiment.name, _state(s, died), f"{s.experiment.progress:.0%}"),
+                *(sum(s.trials.values()), s.experiment.metric, s.best_metric, ago(s.experiment.created, now)),
+            )
+            for s in summaries
+        ],
+    )
+
+    for id in sorted(died):
+        sys.stdout.write(f"the driver of experiment {id} is gone; go on with: det resume {id}\n")
+
+
+def _state(summary: ExperimentSummary, died: set[int]) -> str:
+    return str(summary.experiment.state) + ("*" if summary.experiment.id in died else "")
+
+
+def _as_dict(summary: ExperimentSummary, died: bool) -> dict[str, Any]:
+    return {**msgspec.to_builtins(summary, str_keys=True), "orphaned": died}
 
 
 @click.command()
@@ -39,9 +87,11 @@ def show(
         trials = store.trials.list(experiment, best_first=True, limit=limit)
         died = orphaned(store, found)
         if plot is not None:
-            from ._show_plot import draw
+            from ._plots import draw_trials
 
-            draw(found, trials, [flat(trial.hparams) for trial in trials], store, plot)
+            hparams = [_flat(trial.hparams) for trial in trials]
+            columns = {name: [each.get(name) for each in hparams] for name in _varied(hparams)}
+            draw_trials(found, trials, columns, store, plot)
     if as_json:
         described = msgspec.to_builtins(found) | {"config": masked(from_json(found.config)), "orphaned": died}
         print_json({"experiment": described, "trials": [msgspec.to_builtins(t) for t in trials]})
@@ -58,8 +108,8 @@ def _print(found: ExperimentRow, trials: Sequence[TrialRow], died: bool) -> None
     if died:
         sys.stdout.write(f"its driver is gone; go on with: det resume {found.id}\n")
     sys.stdout.write(f"entrypoint: {found.entrypoint}   metric: {found.metric}\n")
-    hparams = [flat(trial.hparams) for trial in trials]
-    names = varied(hparams)
+    hparams = [_flat(trial.hparams) for trial in trials]
+    names = _varied(hparams)
     same = {name: value for name, value in (hparams[0] if hparams else {}).items() if name not in names}
     if same:
         sys.stdout.write("hyperparameters: " + "  ".join(f"{name}={value}" for name, value in same.items()) + "\n")
@@ -79,20 +129,15 @@ def _print(found: ExperimentRow, trials: Sequence[TrialRow], died: bool) -> None
             sys.stdout.write(f"trial {trial.id}: {trial.exit_reason}\n")
 
 
-def flat(hparams: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(hparams: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested hyperparameters by dotted names."""
-    return dict(_flat(hparams, prefix))
-
-
-def _flat(hparams: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    found: dict[str, Any] = {}
     for name, value in hparams.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
 
 
-def varied(hparams: Sequence[Mapping[str, Any]]) -> list[str]:
+def _varied(hparams: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the names of those that differ among trials, sorted."""
     names = {name for each in hparams for name in each}
     first = hparams[0] if hparams else {}

@@ -1,31 +1,61 @@
-"""The picture of a search: how its trials learnt, and where in the space of hyperparameters they lie."""
+"""The pictures that `--plot` draws, with matplotlib where it is installed."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..store import ExperimentRow, Store, TrialRow
-from ._plot import new_figure, save_figure
-from ._show import varied
+from det_core.errors import DetError
+
+if TYPE_CHECKING:
+    from ..search import Simulation
+    from ..store import ExperimentRow, Store, TrialRow
+
+MOST_BARS = 3000
 
 
-def draw(
+def _new_figure(width: float, height: float) -> Any:
+    """Return an empty figure, in inches; nothing is shown on a screen."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("matplotlib"):
+            raise
+        raise DetError("--plot draws with matplotlib, which is not installed; pip install matplotlib") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save_figure(figure: Any, path: Path) -> None:
+    """Write a figure in the format that the suffix of `path` names."""
+    try:
+        figure.savefig(path, dpi=150)
+    except (ValueError, OSError) as error:
+        raise DetError(
+            f"cannot draw into {path}: {' '.join(str(error).split())}; give a file such as plot.png"
+        ) from error
+
+
+def draw_trials(
     experiment: ExperimentRow,
     trials: Sequence[TrialRow],
-    hparams: Sequence[Mapping[str, Any]],
+    hparams: Mapping[str, Sequence[Any]],
     store: Store,
     path: Path,
 ) -> None:
-    """Draw the searcher's metric against batches, and below it the trials as lines across their hyperparameters."""
-    figure = new_figure(11, 8)
+    """Draw the searcher's metric against batches, and below it the trials as lines across their hyperparameters.
+
+    `hparams` are those in which the trials differ, by name, each with its value in every trial.
+    """
+    figure = _new_figure(11, 8)
     curves, space = figure.subplots(2, 1)
     colours = _colours([trial.best_metric for trial in trials], experiment.smaller_is_better)
     _curves(curves, experiment, trials, store, colours)
     _parallel(space, experiment, trials, hparams, colours)
-    save_figure(figure, path)
+    _save_figure(figure, path)
 
 
 def _curves(
@@ -50,11 +80,10 @@ def _parallel(
     axes: Any,
     experiment: ExperimentRow,
     trials: Sequence[TrialRow],
-    hparams: Sequence[Mapping[str, Any]],
+    hparams: Mapping[str, Sequence[Any]],
     colours: Sequence[Any],
 ) -> None:
-    columns: dict[str, list[Any]] = {name: [each.get(name) for each in hparams] for name in varied(hparams)}
-    columns[experiment.metric or "metric"] = [trial.best_metric for trial in trials]
+    columns = {**hparams, experiment.metric or "metric": [trial.best_metric for trial in trials]}
     places = [_places(values) for values in columns.values()]
     for index, colour in enumerate(colours):
         axes.plot([place[index] for place in places], color=colour, lw=1, alpha=0.8)
@@ -103,3 +132,43 @@ def _is_number(value: object) -> bool:
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def draw_simulation(simulation: Simulation, unit: str, path: Path) -> None:
+    """Draw how many trials reach which length, and who holds which slot when, or how many do where they are too many."""
+    figure = _new_figure(11, 4)
+    lengths, schedule = figure.subplots(1, 2, width_ratios=(1, 2))
+    _lengths(lengths, simulation, unit)
+    _bars(schedule, simulation) if len(simulation) <= MOST_BARS else _in_use(schedule, simulation)
+    schedule.set_xlabel(f"time, in {unit} of one trial")
+    _save_figure(figure, path)
+
+
+def _lengths(axes: Any, simulation: Simulation, unit: str) -> None:
+    items = sorted(simulation.reached.items(), key=lambda item: (item[0] is None, item[0] or 0))
+    axes.barh(
+        ["until it ends" if length is None else str(length) for length, _ in items], [count for _, count in items]
+    )
+    axes.set_ylabel(f"trained, in {unit}")
+    axes.set_xlabel("trials")
+    if max((count for _, count in items), default=0) > 1000:
+        axes.set_xscale("log")
+
+
+def _bars(axes: Any, simulation: Simulation) -> None:
+    for segment in simulation.segments():
+        left, width = segment.start, segment.end - segment.start
+        axes.barh(segment.slot, width, left=left, height=0.9, color=f"C{segment.trial % 10}", edgecolor="white", lw=0.3)
+    axes.set_ylabel("slot")
+    axes.yaxis.get_major_locator().set_params(integer=True)
+
+
+def _in_use(axes: Any, simulation: Simulation) -> None:
+    steps: Counter[int] = Counter()
+    for segment in simulation.segments():
+        steps[segment.start] += 1
+        steps[segment.end] -= 1
+    times = sorted(steps)
+    axes.step(times, list(accumulate(steps[time] for time in times)), where="post", lw=0.8)
+    axes.set_ylabel("trials at once")
+    axes.set_ylim(bottom=0)
