@@ -11,10 +11,10 @@ from urllib.request import Request, urlopen
 import pytest
 
 from det_core import DetError, DistributedContext, Ranks
-from det_core.launch import Layout, Place
-from det_core.launch.socket import Socket
+from det_core.launch.socket import SocketLauncher
 from det_core.launch.tensorflow import TensorFlow
 from det_core.launch.torch_distributed import Torch
+from det_core.launcher import Layout, Place
 from det_horovod.launch import Horovod
 
 ONE = Layout(places=[Place(ranks=Ranks(), host="127.0.0.1", port=2000)], here="127.0.0.1", start_timeout=7)
@@ -129,11 +129,11 @@ def test_a_horovod_that_is_not_there_is_a_sentence(monkeypatch):
 
 
 def test_ranks_of_cores_own_context_get_a_key_that_is_made_for_each_launch():
-    first, second = of(Socket(), on_hosts(2))
+    first, second = of(SocketLauncher(), on_hosts(2))
     assert first == second
     assert (first["DET_CHIEF_PORT"], first["DET_START_TIMEOUT"]) == ("2000", "7")
     assert len(bytes.fromhex(first["DET_RANKS_KEY"])) == 32
-    assert of(Socket(), on_hosts(2))[0]["DET_RANKS_KEY"] != first["DET_RANKS_KEY"]
+    assert of(SocketLauncher(), on_hosts(2))[0]["DET_RANKS_KEY"] != first["DET_RANKS_KEY"]
 
 
 def test_a_process_that_was_not_launched_has_no_context_of_cores_own(monkeypatch):

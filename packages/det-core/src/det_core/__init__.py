@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .adapter import Adapter, Build, Metrics, RunInfo
-    from .backend import Backend, Ranks, Serial
+    from .backend import Backend, Communicator, Ranks, Serial
     from .distributed import DistributedContext
     from .entrypoint import load_trial
     from .errors import (
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .host import Flag, HostLost, Outcome, Target, TrialHost
     from .imports import import_from_path
     from .interrupts import preempted_by
-    from .launch import Launcher, Layout, Place
+    from .launcher import Launcher, Layout, Place
     from .local import LocalHost
     from .loop import Loop, LoopError, Progress, Stop
     from .metrics import number
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "adapter": ("Adapter", "Build", "Metrics", "RunInfo"),
-    "backend": ("Backend", "Ranks", "Serial"),
+    "backend": ("Backend", "Communicator", "Ranks", "Serial"),
     "distributed": ("DistributedContext",),
     "entrypoint": ("load_trial",),
     "errors": (
@@ -69,7 +69,7 @@ _HOMES = {
     "host": ("Flag", "HostLost", "Outcome", "Target", "TrialHost"),
     "imports": ("import_from_path",),
     "interrupts": ("preempted_by",),
-    "launch": ("Launcher", "Layout", "Place"),
+    "launcher": ("Launcher", "Layout", "Place"),
     "local": ("LocalHost",),
     "metrics": ("number",),
     "loop": ("Loop", "LoopError", "Progress", "Stop"),
@@ -100,6 +100,7 @@ __all__ = [
     "Build",
     "CheckpointError",
     "CommandRecord",
+    "Communicator",
     "ConfigError",
     "DetError",
     "DistributedContext",

@@ -10,7 +10,11 @@ from typing import Any
 from .hookspecs import hookimpl
 from .records import BackendRecord, LauncherRecord, StorageRecord
 
-_LAUNCHERS = {"socket": "socket:Socket", "tensorflow": "tensorflow:TensorFlow", "torch": "torch_distributed:Torch"}
+_LAUNCHERS = {
+    "socket": "socket:SocketLauncher",
+    "tensorflow": "tensorflow:TensorFlow",
+    "torch": "torch_distributed:Torch",
+}
 
 
 @hookimpl

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from .metrics import number
 
 if TYPE_CHECKING:
+    from .backend import Communicator
     from .config import ExperimentConfig, Length
-    from .distributed import DistributedContext
     from .loop import Loop
     from .records import BackendRecord
 
@@ -52,7 +52,7 @@ class RunInfo:
     hparams: Mapping[str, Any]
     seed: int
     build: Build
-    distributed: DistributedContext
+    distributed: Communicator
     trial_id: int = 0
     experiment_id: int | None = None
     run_number: int = 1

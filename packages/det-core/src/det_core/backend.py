@@ -5,10 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
-
-if TYPE_CHECKING:
-    from .distributed import DistributedContext
+from types import TracebackType
+from typing import Any, Self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +67,7 @@ class Backend(ABC):
     """The address of rank 0's host, as this process reaches it, where the backend knows."""
 
     @classmethod
-    def join(cls, control: DistributedContext) -> Self:
+    def join(cls, control: Communicator) -> Self:
         """Return the backend of ranks that det started and that have met over `control`.
 
         Every rank calls it, and then `init`. What the ranks have to know to meet once more, such as a port that rank 0
@@ -145,3 +143,86 @@ class Serial(Backend):
 
     def agree(self, flag: bool) -> bool:
         return flag
+
+
+class Communicator:
+    """Rank, size and collectives of a run, the same for every backend and for one process as for many.
+
+    Every rank must call the same collectives in the same order, from one thread at a time. A rank that is gone or late is a
+    RankLost on the others, which names it. Values are pickled; a rank gets its own value back as it is. The `_local` forms are
+    among the ranks of one host. `chief_ip` is the address of rank 0's host, as this process reaches it.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        backend.init()
+        self._backend, ranks = backend, backend.ranks
+        self.chief_ip = backend.chief_ip
+        self.rank, self.size = ranks.rank, ranks.size
+        self.local_rank, self.local_size = ranks.local_rank, ranks.local_size
+        self.cross_rank, self.cross_size = ranks.cross_rank, ranks.cross_size
+
+    # Where this process stands
+
+    def get_rank(self) -> int:
+        """Return the number of this process in the run; 0 is the chief's."""
+        return self.rank
+
+    def get_size(self) -> int:
+        """Return how many processes the run has."""
+        return self.size
+
+    def get_local_rank(self) -> int:
+        """Return the number of this process on its host."""
+        return self.local_rank
+
+    def get_num_agents(self) -> int:
+        """Return on how many hosts the run is."""
+        return self.cross_size
+
+    # Collectives
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """Return every rank's value on the chief, None elsewhere."""
+        return self._backend.gather(value)
+
+    def allgather(self, value: Any) -> list[Any]:
+        """Return every rank's value, in the order of ranks, on every rank."""
+        return self._backend.allgather(value)
+
+    def broadcast(self, value: Any) -> Any:
+        """Return the chief's value on every rank."""
+        return self._backend.broadcast(value)
+
+    def gather_local(self, value: Any) -> list[Any] | None:
+        """Return the value of every rank on this host on the host's chief, None elsewhere."""
+        return self._backend.gather_local(value)
+
+    def allgather_local(self, value: Any) -> list[Any]:
+        """Return the value of every rank on this host, in the order of local ranks, on each of them."""
+        return self._backend.allgather_local(value)
+
+    def broadcast_local(self, value: Any) -> Any:
+        """Return the value of the host's chief on every rank of the host."""
+        return self._backend.broadcast_local(value)
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self._backend.barrier()
+
+    def agree(self, flag: bool) -> bool:
+        """Tell whether any rank's flag is set; every rank gets the same answer."""
+        return self._backend.agree(flag)
+
+    # The end
+
+    def close(self) -> None:
+        """Leave the others; safe to call twice."""
+        self._backend.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

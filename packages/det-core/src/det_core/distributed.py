@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
-from .backend import Backend, Ranks, Serial
+from .backend import Backend, Communicator, Ranks, Serial
 from .errors import PluginError
 from .records import BackendRecord
 
@@ -14,18 +13,14 @@ LOOPBACK = "127.0.0.1"
 PORT = 12360
 
 
-class DistributedContext:
-    """Rank, size and collectives of a run, the same for every backend and for one process as for many.
+class DistributedContext(Communicator):
+    """The ranks of a run, as a script makes it; those of a trial are given.
 
     Give all six numbers, or none for a single process. Several ranks meet at `chief_ip`, the address of rank 0's host (on one
     host loopback by default), on the port `pub_port + port_offset`, and prove to one another that they hold `key`: random
     bytes, 16 or more, or their hex digits, the same on every rank. They must come within `start_timeout` seconds, and to each
     collective within `timeout` seconds of one another; by default those of `det_core.backends.Socket`. `pull_port` and
     `force_tcp` are taken for the sake of code written for Determined, and change nothing: one port, always TCP.
-
-    Every rank must call the same collectives in the same order, from one thread at a time. A rank that is gone or late is a
-    RankLost on the others, which names it. Values are pickled; a rank gets its own value back as it is. The `_local` forms are
-    among the ranks of one host. `chief_ip` is the address of rank 0's host, as this process reaches it.
     """
 
     HINTS: ClassVar[Mapping[str, str]] = {
@@ -61,7 +56,7 @@ class DistributedContext:
             cross_size=cross_size,
         )
         if ranks.size == 1:
-            self._adopt(Serial())
+            super().__init__(Serial())
             return
         if ranks.local_size != ranks.size and chief_ip is None:
             raise ValueError(
@@ -69,7 +64,7 @@ class DistributedContext:
             )
         from .backends.socket import CALL_SECONDS, START_SECONDS, Socket
 
-        self._adopt(
+        super().__init__(
             Socket(
                 ranks,
                 chief=(chief_ip or LOOPBACK, pub_port + port_offset),
@@ -85,7 +80,7 @@ class DistributedContext:
     def from_backend(cls, backend: Backend) -> Self:
         """Return the context of a backend, whose ranks meet here if they have not yet; it is shut down on close."""
         context = cls.__new__(cls)
-        context._adopt(backend)
+        Communicator.__init__(context, backend)
         return context
 
     @classmethod
@@ -127,80 +122,6 @@ class DistributedContext:
         if strategy is None:
             raise PluginError(f"the backend {type(backend).__name__} has no strategy; upgrade det-keras")
         return context, strategy
-
-    # Where this process stands
-
-    def get_rank(self) -> int:
-        """Return the number of this process in the run; 0 is the chief's."""
-        return self.rank
-
-    def get_size(self) -> int:
-        """Return how many processes the run has."""
-        return self.size
-
-    def get_local_rank(self) -> int:
-        """Return the number of this process on its host."""
-        return self.local_rank
-
-    def get_num_agents(self) -> int:
-        """Return on how many hosts the run is."""
-        return self.cross_size
-
-    # Collectives
-
-    def gather(self, value: Any) -> list[Any] | None:
-        """Return every rank's value on the chief, None elsewhere."""
-        return self._backend.gather(value)
-
-    def allgather(self, value: Any) -> list[Any]:
-        """Return every rank's value, in the order of ranks, on every rank."""
-        return self._backend.allgather(value)
-
-    def broadcast(self, value: Any) -> Any:
-        """Return the chief's value on every rank."""
-        return self._backend.broadcast(value)
-
-    def gather_local(self, value: Any) -> list[Any] | None:
-        """Return the value of every rank on this host on the host's chief, None elsewhere."""
-        return self._backend.gather_local(value)
-
-    def allgather_local(self, value: Any) -> list[Any]:
-        """Return the value of every rank on this host, in the order of local ranks, on each of them."""
-        return self._backend.allgather_local(value)
-
-    def broadcast_local(self, value: Any) -> Any:
-        """Return the value of the host's chief on every rank of the host."""
-        return self._backend.broadcast_local(value)
-
-    def barrier(self) -> None:
-        """Wait until every rank is here."""
-        self._backend.barrier()
-
-    def agree(self, flag: bool) -> bool:
-        """Tell whether any rank's flag is set; every rank gets the same answer."""
-        return self._backend.agree(flag)
-
-    # The end
-
-    def close(self) -> None:
-        """Leave the others; safe to call twice."""
-        self._backend.shutdown()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _adopt(self, backend: Backend) -> None:
-        backend.init()
-        self._backend, ranks = backend, backend.ranks
-        self.chief_ip = backend.chief_ip
-        self.rank, self.size = ranks.rank, ranks.size
-        self.local_rank, self.local_size = ranks.local_rank, ranks.local_size
-        self.cross_rank, self.cross_size = ranks.cross_rank, ranks.cross_size
 
 
 def _ranks(**numbers: int | None) -> Ranks:

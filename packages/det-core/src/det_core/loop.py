@@ -19,8 +19,8 @@ from .schedule import NEVER, Schedule, to_batches
 
 if TYPE_CHECKING:
     from .adapter import Adapter, Metrics
+    from .backend import Communicator
     from .config import Length
-    from .distributed import DistributedContext
 
 B = TypeVar("B")
 _SYNC_SECONDS = 1.0  # how late a preemption may be noticed where several ranks must agree
@@ -88,7 +88,7 @@ class Loop:
         adapter: Adapter[Any],
         schedule: Schedule,
         host: TrialHost,
-        distributed: DistributedContext,
+        distributed: Communicator,
         save: Saver,
         progress: Progress | None = None,
         length: Length | None = None,

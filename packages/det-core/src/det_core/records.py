@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from .adapter import Adapter
     from .backend import Backend
-    from .launch import Launcher
+    from .launcher import Launcher
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,9 @@ from .worker import EXIT, OUTCOMES, connect, keep_of, run_info
 
 if TYPE_CHECKING:
     from .adapter import Adapter
+    from .backend import Communicator
     from .checkpoint import Manifest
     from .config import ExperimentConfig
-    from .distributed import DistributedContext
     from .host import Outcome
     from .run import Keep
 
@@ -67,7 +67,7 @@ class Session:
         """Where the run's checkpoints go."""
         return keep_of(self._env, self.plugins)
 
-    def info(self, framework: str, distributed: DistributedContext) -> RunInfo:
+    def info(self, framework: str, distributed: Communicator) -> RunInfo:
         """Return the run, as a framework's plugin sees it; the code is that of the working directory."""
         return run_info(self._env, self.plugins, framework, Path.cwd(), distributed)
 

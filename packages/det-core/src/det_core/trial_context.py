@@ -12,7 +12,7 @@ from .config import to_builtins
 from .errors import TrialError
 
 if TYPE_CHECKING:
-    from .distributed import DistributedContext
+    from .backend import Communicator
 
 
 class TrialContext:
@@ -24,7 +24,7 @@ class TrialContext:
         self._request_stop: Callable[[], None] = lambda: None
 
     @property
-    def distributed(self) -> DistributedContext:
+    def distributed(self) -> Communicator:
         """Rank, size and collectives of the run."""
         return self._run.distributed
 

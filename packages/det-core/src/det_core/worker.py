@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from . import wire
 from .adapter import RunInfo
-from .backend import RankLost
+from .backend import Communicator, RankLost
 from .backends import Socket, choose_backend
 from .checkpoint import Manifest
 from .distributed import DistributedContext
@@ -171,7 +171,7 @@ def _tell_first(host: RemoteHost, error: BaseException) -> None:
 
 
 def run_info(
-    env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, distributed: DistributedContext
+    env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, distributed: Communicator
 ) -> RunInfo:
     """Return the run of this environment, as a framework's plugin sees it."""
     return RunInfo(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from det_core import DistributedContext
+from det_core import Communicator
 
 from .optimizer import WAITING
 
@@ -18,7 +18,7 @@ FILE = "waiting_gradients.npz"
 class Waiting:
     """The gathered gradients of a training graph, where several ranks have their own."""
 
-    def __init__(self, distributed: DistributedContext) -> None:
+    def __init__(self, distributed: Communicator) -> None:
         self._distributed = distributed
         self._sums = {v.op.name: v for v in tf.compat.v1.get_collection(WAITING)}
 

@@ -12,8 +12,8 @@ from ._meet import Meeting, meet
 from ._settings import settings
 
 if TYPE_CHECKING:
+    from det_core.backend import Communicator
     from det_core.config import Optimizations
-    from det_core.distributed import DistributedContext
 
 _NAMES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
@@ -32,7 +32,7 @@ class Begun(Backend):
         self._open = False
 
     @classmethod
-    def join(cls, control: DistributedContext, optimizations: Optimizations | None = None) -> Self:
+    def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
         """Return the backend of ranks that have met over `control`; `optimizations` are those of the configuration."""
         hvd, backend = importlib.import_module(cls.module), cls()
         backend.chief_ip = control.chief_ip

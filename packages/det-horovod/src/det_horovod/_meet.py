@@ -16,7 +16,7 @@ from det_core.errors import DetError
 from ._rendezvous import Rendezvous, Slot, address_variables
 
 if TYPE_CHECKING:
-    from det_core.distributed import DistributedContext
+    from det_core.backend import Communicator
 
 TIMEOUT_SECONDS = 600.0
 _NAMES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
@@ -24,7 +24,7 @@ _SIOCGIFADDR = 0x8915
 
 
 def meet(
-    control: DistributedContext, settings: Mapping[str, str] | None = None, *, timeout: float = TIMEOUT_SECONDS
+    control: Communicator, settings: Mapping[str, str] | None = None, *, timeout: float = TIMEOUT_SECONDS
 ) -> Meeting:
     """Prepare the processes that have met over `control` for `horovod.init()`; every rank calls it.
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
 from det_core.errors import DetError
-from det_core.launch.base import Launcher, Layout
+from det_core.launcher import Launcher, Layout
 
 from ._meet import horovod_slots
 from ._rendezvous import Rendezvous, address_variables

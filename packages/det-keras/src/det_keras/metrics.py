@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from det_core import DistributedContext
+from det_core import Communicator
 
 Values = dict[str, float]
 
@@ -46,7 +46,7 @@ class MetricObjects:
     The variables of a metric are added up over the ranks, as `tf.distribute` does: Keras makes them so that this is right.
     """
 
-    def __init__(self, model: Any, distributed: DistributedContext) -> None:
+    def __init__(self, model: Any, distributed: Communicator) -> None:
         self._model, self._distributed = model, distributed
         self._compiled: Callable[[list[Any]], Mapping[str, Any]] | None = None
 

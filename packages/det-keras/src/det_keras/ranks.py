@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from det_core import DistributedContext, PluginError, RunInfo
+from det_core import Communicator, PluginError, RunInfo
 
 from .backends import KerasBackend
 
@@ -48,7 +48,7 @@ def _asked_for_xla(model: Any) -> bool:
     return asked is True
 
 
-def spread(variables: Sequence[Any], distributed: DistributedContext) -> None:
+def spread(variables: Sequence[Any], distributed: Communicator) -> None:
     """Give variables the chief's values on every rank."""
     mine = [variable.numpy() for variable in variables] if distributed.rank == 0 else None
     for variable, value in zip(variables, distributed.broadcast(mine), strict=True):

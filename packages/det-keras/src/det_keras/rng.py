@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from det_core import DistributedContext
+from det_core import Communicator
 
 from .versions import KERAS_3, keras
 
@@ -30,7 +30,7 @@ def seed_everything(seed: int) -> None:
 class Generators:
     """The generators that training draws from. Ranks draw alike from Python's and NumPy's, and each on its own from Keras's."""
 
-    def __init__(self, model: Any, distributed: DistributedContext) -> None:
+    def __init__(self, model: Any, distributed: Communicator) -> None:
         self._model, self._distributed = model, distributed
 
     def part(self) -> None:

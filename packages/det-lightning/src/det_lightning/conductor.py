@@ -15,7 +15,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from det_core import DistributedContext
+from det_core import Communicator
 from det_torch.rng import set_rng_state, untouched_rng
 
 from . import logged, position, snapshot, sources, validation
@@ -48,7 +48,7 @@ class Conductor(pl.Callback):
     def __init__(
         self,
         pace: Pace,
-        distributed: DistributedContext,
+        distributed: Communicator,
         *,
         seed: int,
         build: Callable[[Build, str], Any] = lambda build, split: build(),

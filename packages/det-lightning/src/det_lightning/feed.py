@@ -8,7 +8,7 @@ from typing import Any
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from det_core import DistributedContext, TrialError
+from det_core import Communicator, TrialError
 from det_torch.data import TrainingStream
 
 from .position import Position
@@ -30,7 +30,7 @@ class Feed:
     def __init__(
         self,
         loaders: Any,
-        distributed: DistributedContext,
+        distributed: Communicator,
         between: Callable[[], bool],
         *,
         seed: int,

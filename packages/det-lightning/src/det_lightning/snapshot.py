@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 import torch
 
-from det_core import CheckpointError, DistributedContext
+from det_core import CheckpointError, Communicator
 from det_torch.rng import rng_state
 from det_torch.state import check_plain
 
@@ -31,7 +31,7 @@ _OWNERS = {
 
 
 def capture(
-    trainer: pl.Trainer, feed: Feed, at: Position, distributed: DistributedContext, more: Mapping[str, Any]
+    trainer: pl.Trainer, feed: Feed, at: Position, distributed: Communicator, more: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return Lightning's checkpoint and det's. Every rank must call it; it raises TrialError for what cannot be held safely."""
     module = trainer.lightning_module

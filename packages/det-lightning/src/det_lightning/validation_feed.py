@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from det_core import DistributedContext
+from det_core import Communicator
 from det_torch.data import ValidationBatches, validation_batches
 
 
@@ -17,7 +17,7 @@ class ValidationFeed:
     every rank there. Data that has no length is read whole by every rank.
     """
 
-    def __init__(self, loader: Any, distributed: DistributedContext, seed: int) -> None:
+    def __init__(self, loader: Any, distributed: Communicator, seed: int) -> None:
         whole = validation_batches(loader, rank=0, size=1, seed=seed)
         self.loader = loader
         self._length = _length(whole)

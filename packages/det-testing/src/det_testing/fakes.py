@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from det_core.adapter import Adapter, Metrics, RunInfo
-from det_core.backend import Backend, Ranks
+from det_core.backend import Backend, Communicator, Ranks
 from det_core.distributed import DistributedContext
 from det_core.loop import Loop, Stop
 
@@ -72,12 +72,12 @@ F = TypeVar("F", bound=FakeTrial)
 class Together(Backend):
     """The collectives of the fakes, which are those that core's own connections have."""
 
-    def __init__(self, control: DistributedContext | None = None) -> None:
+    def __init__(self, control: Communicator | None = None) -> None:
         self._control = control or DistributedContext()
         self.ranks = Ranks(**{field.name: getattr(self._control, field.name) for field in fields(Ranks)})
 
     @classmethod
-    def join(cls, control: DistributedContext) -> Together:
+    def join(cls, control: Communicator) -> Together:
         return cls(control)
 
     def init(self) -> None:

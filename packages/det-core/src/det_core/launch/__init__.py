@@ -9,8 +9,6 @@ from __future__ import annotations
 from ._command import launch, parser, run_as_module
 from ._group import Command, Exit, Group
 from ._hosts import SSH, Host, address_of_this, addresses, hosts_of, parse_hosts
-from ._network import interface_towards
-from .base import Launcher, Layout, Place
 
 __all__ = [
     "SSH",
@@ -18,13 +16,9 @@ __all__ = [
     "Exit",
     "Group",
     "Host",
-    "Launcher",
-    "Layout",
-    "Place",
     "address_of_this",
     "addresses",
     "hosts_of",
-    "interface_towards",
     "launch",
     "parse_hosts",
     "parser",

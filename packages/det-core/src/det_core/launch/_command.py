@@ -15,11 +15,11 @@ from typing import NoReturn
 from ..devices import gpus
 from ..environ import WorkerEnv
 from ..errors import DetError
+from ..launcher import Launcher
 from ..plugins import Plugins
 from ._hosts import SSH, Host, hosts_of, parse_hosts, this_host
 from ._job import Job, become
 from ._plan import Plan
-from .base import Launcher
 
 
 class _Parser(argparse.ArgumentParser):

@@ -9,9 +9,9 @@ from typing import Any
 
 from ..devices import gpus
 from ..errors import DetError
+from ..network import interface_towards
 from ._group import Command
 from ._hosts import cannot_run
-from ._network import interface_towards
 
 
 def commands(order: Mapping[str, Any], environ: Mapping[str, str], outputs: Sequence[int]) -> list[Command]:

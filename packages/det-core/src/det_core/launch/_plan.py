@@ -9,8 +9,8 @@ from typing import Any
 
 from ..backend import rank_variables
 from ..errors import DetError
+from ..launcher import Launcher, Layout, Place
 from ._hosts import SSH, Host, address_of_this, addresses, ranks_on
-from .base import Launcher, Layout, Place
 
 START_SECONDS = 600.0
 # What belongs to the person and the place where the launcher runs, and not to what is launched elsewhere.

@@ -6,10 +6,10 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from .base import Launcher, Layout
+from ..launcher import Launcher, Layout
 
 
-class Socket(Launcher):
+class SocketLauncher(Launcher):
     """Rank 0 listens at its port; all hold a key that is made for the launch."""
 
     @contextmanager

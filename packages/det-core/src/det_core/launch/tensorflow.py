@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from .base import Launcher, Layout
+from ..launcher import Launcher, Layout
 
 
 class TensorFlow(Launcher):

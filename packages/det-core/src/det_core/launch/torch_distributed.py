@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from .base import Launcher, Layout, Place
+from ..launcher import Launcher, Layout, Place
 
 
 class Torch(Launcher):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import tensorflow as tf
 
-from det_core import Backend, DistributedContext
+from det_core import Backend, Communicator
 from det_core.backend import RankLost
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class KerasBackend(Backend):
 
     @classmethod
     @abstractmethod
-    def join(cls, control: DistributedContext, optimizations: Optimizations | None = None) -> Self:
+    def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
         """Return the backend of ranks that have met over `control`; `optimizations` are those of the configuration."""
 
     @abstractmethod

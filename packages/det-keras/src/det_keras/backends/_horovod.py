@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from det_core import DistributedContext
+from det_core import Communicator
 from det_horovod import Begun
 
 from ._base import KerasBackend
@@ -22,7 +22,7 @@ class HorovodBackend(Begun, KerasBackend):
     module = "horovod.tensorflow"
 
     @classmethod
-    def join(cls, control: DistributedContext, optimizations: Optimizations | None = None) -> Self:
+    def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
         backend = super().join(control, optimizations)
         backend.compress = optimizations is not None and optimizations.gradient_compression
         return backend

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import tensorflow as tf
 from tensorflow.python.eager import context as eager
 
-from det_core import DetError, DistributedContext, Ranks
+from det_core import Communicator, DetError, DistributedContext, Ranks
 
 from ._base import KerasBackend
 
@@ -32,7 +32,7 @@ class Native(KerasBackend):
         self._instances: dict[tuple[str, int], int] = {}
 
     @classmethod
-    def join(cls, control: DistributedContext, optimizations: Optimizations | None = None) -> Self:
+    def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
         backend = cls()
         backend.chief_ip = control.chief_ip
         backend.compress = optimizations is not None and optimizations.gradient_compression
@@ -110,7 +110,7 @@ def _cluster_size() -> int:
     return len(definition.cluster.job[0].tasks) if definition is not None else 0
 
 
-def _tell_of_cluster(control: DistributedContext) -> None:
+def _tell_of_cluster(control: Communicator) -> None:
     """Let every rank open a port, and TensorFlow know of all; the strategy that does so is not needed afterwards."""
     workers = control.allgather(f"{_address(control)}:{_free_port()}")
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -125,7 +125,7 @@ def _tell_of_cluster(control: DistributedContext) -> None:
         ) from error
 
 
-def _address(control: DistributedContext) -> str:
+def _address(control: Communicator) -> str:
     if control.cross_size == 1:
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # it lists them nowhere
 
-from det_core import DetError, DistributedContext, Ranks
-from det_core.launch import interface_towards
+from det_core import Communicator, DetError, Ranks
+from det_core.network import interface_towards
 
 from ._base import TorchBackend, lost
 
@@ -38,7 +38,7 @@ class Native(TorchBackend):
         self._owned = self._open = False
 
     @classmethod
-    def join(cls, control: DistributedContext, optimizations: Optimizations | None = None) -> Self:
+    def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
         backend = cls()
         if not dist.is_initialized():
             backend._begin = partial(backend._meet, control)
@@ -89,7 +89,7 @@ class Native(TorchBackend):
 
     # Meeting
 
-    def _meet(self, control: DistributedContext) -> Ranks:
+    def _meet(self, control: Communicator) -> Ranks:
         ranks = _ranks_of(control)
         with _gloo_towards(control):
             if ranks.cross_size == 1:
@@ -99,7 +99,7 @@ class Native(TorchBackend):
             dist.init_process_group(_collectives(), store=store, rank=ranks.rank, world_size=ranks.size)
         return ranks
 
-    def _in_a_file(self, control: DistributedContext) -> Store:
+    def _in_a_file(self, control: Communicator) -> Store:
         """Meet by a file that only this user can read; no port is opened for it."""
         place = os.environ.get("DET_SCRATCH_DIR")  # it is deleted with the run, also where this process is killed
         folder = Path(tempfile.mkdtemp(prefix="det-ranks-", dir=place)) if control.rank == 0 else None
@@ -109,7 +109,7 @@ class Native(TorchBackend):
         return FileStore(str(folder / "store"), control.size)
 
 
-def _at_a_port(control: DistributedContext) -> Store:
+def _at_a_port(control: Communicator) -> Store:
     """Meet at a port that rank 0 opens on its host's address."""
     if control.rank:
         return TCPStore(control.chief_ip, control.broadcast(None), control.size, is_master=False)
@@ -136,7 +136,7 @@ def _collectives() -> str:
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
 
 
-def _ranks_of(control: DistributedContext) -> Ranks:
+def _ranks_of(control: Communicator) -> Ranks:
     return Ranks(
         rank=control.rank,
         size=control.size,
@@ -168,7 +168,7 @@ def _from_environment() -> Ranks:
 
 
 @contextmanager
-def _gloo_towards(control: DistributedContext) -> Iterator[None]:
+def _gloo_towards(control: Communicator) -> Iterator[None]:
     """Let Gloo listen where the other ranks are: it would take the address of the host's name, wherever that leads."""
     name = LOOPBACK if control.cross_size == 1 else interface_towards(control.chief_ip)
     if name is None or _INTERFACE in os.environ:

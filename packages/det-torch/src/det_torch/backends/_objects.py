@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from det_core import DistributedContext, Ranks
+from det_core import Communicator, DistributedContext, Ranks
 
 from ._base import TorchBackend
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class Objects(TorchBackend):
     """The backend of ranks for which no other one was chosen."""
 
-    def __init__(self, control: DistributedContext | None = None) -> None:
+    def __init__(self, control: Communicator | None = None) -> None:
         self._control = control or DistributedContext()
         self.ranks = Ranks(**{field.name: getattr(self._control, field.name) for field in fields(Ranks)})
 
     @classmethod
-    def join(cls, control: DistributedContext, optimizations: Optimizations | None = None) -> Self:
+    def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
         return cls(control)
 
     def init(self) -> None:

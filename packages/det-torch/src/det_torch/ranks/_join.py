@@ -6,7 +6,7 @@ import sys
 
 import torch.distributed as dist
 
-from det_core import BackendRecord, DistributedContext, PluginError, Plugins, RunInfo
+from det_core import BackendRecord, Communicator, PluginError, Plugins, RunInfo
 from det_core.backends import choose_backend
 
 from ..backends import Objects, TorchBackend
@@ -31,7 +31,7 @@ def join_ranks(run: RunInfo) -> TorchBackend | None:
     return backend
 
 
-def backend_of_script(distributed: DistributedContext, wanted: str, plugins: Plugins) -> BackendRecord | None:
+def backend_of_script(distributed: Communicator, wanted: str, plugins: Plugins) -> BackendRecord | None:
     """Return the backend for a script's ranks: that which has begun already, else what the configuration says."""
     if distributed.size == 1:
         return None

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..backend import Ranks
+from .backend import Ranks
 
 
 @dataclass(frozen=True, kw_only=True)
