@@ -139,7 +139,7 @@ raise RuntimeError("connection reset by peer")
 
 
 def test_an_old_traceback_that_a_rank_survived_is_not_blamed(launch, note, monkeypatch):
-    monkeypatch.setattr("det_core.launch._failures._RECENT_SECONDS", 0.3)
+    monkeypatch.setattr("det_core.launch._output._RECENT_SECONDS", 0.3)
     script = (
         note
         + """

@@ -16,7 +16,7 @@ import pytest
 from det_core import wire
 from det_core.wire import Connection, ConnectionLost, KeyRefused, Server, connect
 from det_core.wire._client import _introduce
-from det_core.wire._handshake import HELLO, MAGIC
+from det_core.wire._connection import HELLO, MAGIC
 
 KEY = bytes(range(32))
 HELLO_SIZE = 72

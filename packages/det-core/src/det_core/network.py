@@ -1,20 +1,23 @@
-"""By which way this machine reaches others."""
+"""By which way this machine reaches others, and ports that are kept free on it."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import ipaddress
 import socket
 import struct
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
+
+from .errors import DetError
 
 _SIOCGIFADDR = 0x8915
 
 
 def address_towards(host: str) -> str | None:
     """Return the address that this machine has for a host, None where no way leads there."""
-    with suppress(OSError):
+    with contextlib.suppress(OSError):
         family, _, _, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
             sock.connect(target)  # sends nothing; the system chooses the way
@@ -30,12 +33,35 @@ def interface_towards(host: str) -> str | None:
 
 def _addresses(interface: str) -> set[str]:
     found = set()
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         request = struct.pack("256s", interface.encode()[:15])
         found.add(socket.inet_ntoa(fcntl.ioctl(sock, _SIOCGIFADDR, request)[20:24]))
-    with suppress(OSError):
+    with contextlib.suppress(OSError):
         for line in Path("/proc/self/net/if_inet6").read_text().splitlines():
             digits, *_, name = line.split()
             if name == interface:
                 found.add(str(ipaddress.IPv6Address(int(digits, 16))))
     return found
+
+
+@contextlib.contextmanager
+def reserved(count: int, first: int | None) -> Iterator[list[int]]:
+    """Keep ports from others, while ranks can still listen there: `count` from `first` on, or any that are free.
+
+    A socket that is bound and does not listen keeps the system from giving the port to anybody who asks for no certain one;
+    who asks for this one and sets SO_REUSEADDR, as servers do, gets it.
+    """
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(_bound(0 if first is None else first + n)) for n in range(count)]
+        yield [sock.getsockname()[1] for sock in sockets]
+
+
+def _bound(port: int) -> socket.socket:
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(("", port))
+    except OSError as error:
+        sock.close()
+        raise DetError(f"port {port} cannot be used ({error.strerror}); give another --port") from error
+    return sock

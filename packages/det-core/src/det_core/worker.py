@@ -170,9 +170,7 @@ def _tell_first(host: RemoteHost, error: BaseException) -> None:
         host.finished(*explained(error))
 
 
-def run_info(
-    env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, distributed: Communicator
-) -> RunInfo:
+def run_info(env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, distributed: Communicator) -> RunInfo:
     """Return the run of this environment, as a framework's plugin sees it."""
     return RunInfo(
         config=env.config,

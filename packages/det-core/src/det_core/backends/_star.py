@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from ..backend import RankLost
 from ..wire import Address, Connection, ConnectionLost, KeyRefused, Server, connect
-from ._payload import Parts
+
+Parts = list[bytes | memoryview]
 
 MAX_FRAME = 1 << 40  # the ranks of one run trust one another, and may exchange whole models
 _GRACE_SECONDS = 5.0  # a rank waits longer than the chief, which knows better who is missing

@@ -1,19 +1,27 @@
-"""A backend that needs no framework: every rank is connected to the chief."""
+"""A backend that needs no framework: every rank is connected to the chief.
+
+Python objects travel pickled, with the memory of arrays beside the pickle, so that it is not copied. Only what came over an
+authenticated connection may be decoded, as unpickling runs code.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import pickle
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from ..backend import Backend, RankLost, Ranks, ranks_in
 from ..errors import DetError
 from ..wire import Address, KeyRefused
-from ._payload import Parts, decode, encode, join_frames, split_frames
-from ._star import Meeting, Star, Verb
+from ._star import Meeting, Parts, Star, Verb
 
 START_SECONDS = 120.0
 CALL_SECONDS = 1800.0
+_COUNT = struct.Struct("!I")
+_SIZE = struct.Struct("!Q")
 
 
 class Socket(Backend):
@@ -118,10 +126,7 @@ class Socket(Backend):
         return Star.join(mine.local_rank, mine.local_size, names, self._meeting_at(port))
 
     def _meeting_at(self, port: int) -> Meeting:
-        known = self._meeting
-        return Meeting(
-            address=("127.0.0.1", port), key=known.key, start_timeout=known.start_timeout, timeout=known.timeout
-        )
+        return replace(self._meeting, address=("127.0.0.1", port))
 
 
 def _launched(environ: Mapping[str, str]) -> tuple[Ranks, Address, bytes, float]:
@@ -156,23 +161,74 @@ def _host(size: int, names: range | list[int], meeting: Meeting, ready: Callable
 def _allgather(star: Star, value: Any) -> list[Any]:
     """Give the chief's pickles to all, untouched: only their own are not unpickled."""
     frames: list[memoryview] = []
-    mine = encode(value)
+    mine = _encode(value)
 
     def merge(others: list[memoryview]) -> Parts:
         frames.extend(others)
-        return join_frames([mine, *others])
+        return _join_frames([mine, *others])
 
     answer = star.exchange(Verb.ALLGATHER, mine, merge)
     if answer is None:
-        return [value, *map(decode, frames)]
-    return [value if rank == star.rank else decode(frame) for rank, frame in enumerate(split_frames(answer))]
+        return [value, *map(_decode, frames)]
+    return [value if rank == star.rank else _decode(frame) for rank, frame in enumerate(_split_frames(answer))]
 
 
 def _gather(star: Star, value: Any) -> list[Any] | None:
-    frames = star.gather(Verb.GATHER, encode(value) if star.rank else [])
-    return None if frames is None else [value, *map(decode, frames)]
+    frames = star.gather(Verb.GATHER, _encode(value) if star.rank else [])
+    return None if frames is None else [value, *map(_decode, frames)]
 
 
 def _broadcast(star: Star, value: Any) -> Any:
-    answer = star.scatter(Verb.BROADCAST, encode(value) if star.rank == 0 else [])
-    return value if answer is None else decode(answer)
+    answer = star.scatter(Verb.BROADCAST, _encode(value) if star.rank == 0 else [])
+    return value if answer is None else _decode(answer)
+
+
+def _encode(value: Any) -> Parts:
+    """Return an object as parts, whose concatenation `_decode` understands."""
+    buffers: list[pickle.PickleBuffer] = []
+    data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    if not buffers:
+        return [_COUNT.pack(0), data]
+    raw = [buffer.raw() for buffer in buffers]
+    sizes = b"".join(_SIZE.pack(view.nbytes) for view in raw)
+    return [_COUNT.pack(len(raw)) + sizes, *raw, data]
+
+
+def _decode(data: memoryview) -> Any:
+    """Return the object; its arrays lie in `data`, and can be written where that can."""
+    (count,) = _COUNT.unpack_from(data)
+    if not count:
+        return pickle.loads(data[_COUNT.size :])
+    at = _COUNT.size + count * _SIZE.size
+    buffers = []
+    for n in range(count):
+        (size,) = _SIZE.unpack_from(data, _COUNT.size + n * _SIZE.size)
+        buffers.append(data[at : at + size])
+        at += size
+    return pickle.loads(data[at:], buffers=buffers)
+
+
+def _join_frames(frames: Sequence[Parts | memoryview]) -> Parts:
+    """Return frames as parts of one, which `_split_frames` takes apart."""
+    parts: Parts = [_SIZE.pack(len(frames))]
+    for frame in frames:
+        pieces: Parts = [frame] if isinstance(frame, memoryview) else frame
+        parts.append(_SIZE.pack(sum(map(_bytes, pieces))))
+        parts.extend(pieces)
+    return parts
+
+
+def _split_frames(data: memoryview) -> list[memoryview]:
+    """Take apart what `_join_frames` put together."""
+    (count,) = _SIZE.unpack_from(data)
+    frames, at = [], _SIZE.size
+    for _ in range(count):
+        (length,) = _SIZE.unpack_from(data, at)
+        at += _SIZE.size
+        frames.append(data[at : at + length])
+        at += length
+    return frames
+
+
+def _bytes(part: bytes | memoryview) -> int:
+    return part.nbytes if isinstance(part, memoryview) else len(part)

@@ -15,13 +15,12 @@ from typing import BinaryIO, NoReturn
 from ..backend import Ranks, rank_variables
 from ..errors import DetError
 from ..launcher import Launcher, Layout, Place
-from ._failures import Failures
+from ..network import reserved
 from ._frames import Frame, Kind
 from ._hosts import LOCAL, cannot_run
 from ._link import Link
-from ._output import Files, Prefixed, Tails, say
+from ._output import Failures, Files, Prefixed, Tails, say
 from ._plan import START_SECONDS, Plan
-from ._ports import reserved
 
 _ANSWER_SECONDS = 60.0
 _LEAVE_SECONDS = 5.0

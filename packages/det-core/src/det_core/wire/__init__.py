@@ -11,9 +11,7 @@ them; between hosts, whoever can alter packets on the way can read and change th
 from __future__ import annotations
 
 from ._client import connect
-from ._connection import MAX_FRAME, Connection
-from ._errors import ConnectionLost, KeyRefused
-from ._handshake import HANDSHAKE_SECONDS, Address, new_key
+from ._connection import HANDSHAKE_SECONDS, MAX_FRAME, Address, Connection, ConnectionLost, KeyRefused, new_key
 from ._server import MAX_PENDING, Server
 
 __all__ = [

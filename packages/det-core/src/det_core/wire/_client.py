@@ -7,9 +7,22 @@ import secrets
 import socket
 import time
 
-from ._connection import MAX_FRAME, Connection
-from ._errors import ConnectionLost, KeyRefused
-from ._handshake import CHALLENGE, HANDSHAKE_SECONDS, MAGIC, NONCE, PROOF, REFUSAL, Address, check_key, prove, shown
+from ._connection import (
+    CHALLENGE,
+    HANDSHAKE_SECONDS,
+    MAGIC,
+    MAX_FRAME,
+    NONCE,
+    PROOF,
+    REFUSAL,
+    Address,
+    Connection,
+    ConnectionLost,
+    KeyRefused,
+    check_key,
+    prove,
+    shown,
+)
 
 
 def connect(

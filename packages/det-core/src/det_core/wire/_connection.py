@@ -1,9 +1,15 @@
-"""Frames of bytes between two processes that know one another."""
+"""Frames of bytes between two processes that know one another, and what they say before to prove the same key.
+
+The server sends a challenge, the client answers with a challenge of its own and its proof, the server with its proof, or
+with zeros where it refuses the client's.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import math
+import secrets
 import select
 import socket
 import struct
@@ -12,16 +18,48 @@ import time
 from types import TracebackType
 from typing import Self
 
-from ._errors import ConnectionLost
-from ._handshake import shown
-
+HANDSHAKE_SECONDS = 10.0
 MAX_FRAME = 1 << 30
 
+Address = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
 
+MAGIC = b"det-wi\x00\x01"  # the last byte is the protocol's version
+NONCE = PROOF = 32
+CHALLENGE = len(MAGIC) + NONCE
+HELLO = len(MAGIC) + NONCE + PROOF
+REFUSAL = bytes(PROOF)
 _HEAD = struct.Struct("!Q")
 _SMALL = 1 << 16  # frames up to here are copied into one buffer, which is cheaper than a list of them
 _MAX_PARTS = 512  # below IOV_MAX
+
+
+class ConnectionLost(ConnectionError):
+    """The peer is gone, cannot be reached, or broke the protocol; the connection is of no more use."""
+
+
+class KeyRefused(ConnectionLost):
+    """The peer does not hold the same key, or is no process of det."""
+
+
+def new_key() -> bytes:
+    """Return a random key; give it to other processes as hex."""
+    return secrets.token_bytes(32)
+
+
+def check_key(key: bytes) -> None:
+    if len(key) < 16:
+        raise ValueError(f"the key has {len(key)} bytes; give at least 16 random ones, such as wire.new_key()")
+
+
+def prove(key: bytes, side: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
+    """Return the proof of one side; the sides' differ, so that none can be sent back as the other."""
+    return hmac.digest(key, MAGIC + side + server_nonce + client_nonce, "sha256")
+
+
+def shown(address: tuple[object, ...]) -> str:
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
 class Connection:

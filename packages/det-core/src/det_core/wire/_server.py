@@ -14,9 +14,20 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self, TypeVar
 
-from ._connection import MAX_FRAME, Connection
-from ._errors import ConnectionLost
-from ._handshake import HANDSHAKE_SECONDS, HELLO, MAGIC, NONCE, PROOF, REFUSAL, Address, check_key, prove
+from ._connection import (
+    HANDSHAKE_SECONDS,
+    HELLO,
+    MAGIC,
+    MAX_FRAME,
+    NONCE,
+    PROOF,
+    REFUSAL,
+    Address,
+    Connection,
+    ConnectionLost,
+    check_key,
+    prove,
+)
 
 MAX_PENDING = 128
 
