@@ -215,7 +215,11 @@ def test_the_module_says_whose_horovod_it_is(install):
 @pytest.mark.parametrize(
     ("make", "name", "hint"),
     [
-        (DistributedContext.from_horovod, "horovod", "pip install det-torch (or det-keras), then: det horovod install"),
+        (
+            DistributedContext.from_horovod,
+            "horovod",
+            "pip install 'det-torch[horovod]' (or det-keras), then: det horovod install",
+        ),
         (DistributedContext.from_torch_distributed, "torch", "pip install det-torch"),
         (DistributedContext.from_tf_config, "tensorflow", "pip install det-keras"),
     ],

@@ -24,7 +24,7 @@ class DistributedContext(Communicator):
     """
 
     HINTS: ClassVar[Mapping[str, str]] = {
-        "horovod": "pip install det-torch (or det-keras), then: det horovod install",
+        "horovod": "pip install 'det-torch[horovod]' (or det-keras), then: det horovod install",
         "torch": "pip install det-torch",
         "tensorflow": "pip install det-keras",
     }

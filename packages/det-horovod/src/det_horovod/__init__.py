@@ -5,11 +5,9 @@ Importing this imports no Horovod.
 
 from __future__ import annotations
 
-from ._available import available
-from ._begun import Begun
-from ._meet import Meeting, horovod_slots, meet
+from ._frameworks import available
+from ._meet import Begun, Meeting, horovod_slots, meet, settings
 from ._rendezvous import Rendezvous, Slot, address_variables
-from ._settings import settings
 
 __all__ = [
     "Begun",

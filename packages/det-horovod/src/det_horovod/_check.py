@@ -1,7 +1,8 @@
-"""Whether two ranks of this environment can add numbers over Horovod."""
+"""Whether two ranks of this environment can add numbers over Horovod; each is `python -m det_horovod._check torch`."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import signal
 import subprocess
@@ -16,8 +17,7 @@ from typing import IO, Any
 
 from det_core.backend import Ranks
 
-from ._available import available
-from ._frameworks import Framework
+from ._frameworks import Framework, available
 from ._meet import horovod_slots
 from ._rendezvous import Rendezvous, address_variables
 
@@ -26,6 +26,8 @@ SECONDS = 120.0
 _HOST = "127.0.0.1"
 _GRACE_SECONDS = 3.0
 _NO_MATTER = ("HOROVOD_", "OMPI_", "PMI_")  # what another launcher, or a wish for a certain network, may have left
+_LENGTH = 1000
+_MAKERS = {"torch": "tensor", "tensorflow": "constant"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,7 @@ def _ranks(
 
 def _start(framework: Framework, environ: Mapping[str, str], output: IO[str], error: IO[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "det_horovod._probe", framework.name],
+        [sys.executable, "-m", "det_horovod._check", framework.name],
         env=dict(environ),
         stdin=subprocess.DEVNULL,
         stdout=output,
@@ -143,3 +145,22 @@ def _shown(statuses: Sequence[int | None], errors: Sequence[str]) -> str:
     """Return the errors of the rank that failed first, as far as that is known."""
     failed = [error for status, error in zip(statuses, errors, strict=True) if status]
     return (failed or list(errors))[0].strip()
+
+
+def main(framework: str) -> None:
+    """Meet the other rank, add, and say what the sum was and what this Horovod can talk over."""
+    hvd, library = importlib.import_module(f"horovod.{framework}"), importlib.import_module(framework)
+    hvd.init()
+    tensor: Any = getattr(library, _MAKERS[framework])([float(hvd.rank() + 1)] * _LENGTH)
+    total = hvd.allreduce(tensor, op=hvd.Sum).numpy().tolist()
+    found = {
+        "right": total == [float(sum(range(hvd.size() + 1)))] * _LENGTH,
+        "ranks": hvd.size(),
+        "operations": [kind for kind in ("gloo", "mpi", "nccl") if getattr(hvd, f"{kind}_built")()],
+    }
+    hvd.shutdown()
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

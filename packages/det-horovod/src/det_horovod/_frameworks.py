@@ -1,4 +1,4 @@
-"""The frameworks of this environment that Horovod can serve."""
+"""The frameworks of this environment that Horovod can serve, and those that the installed one was built for."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
+from pathlib import Path
 
 from det_core.errors import DetError
 
 NAMES = ("torch", "tensorflow")
+LIBRARIES = {"torch": "mpi_lib_v2", "tensorflow": "mpi_lib"}
 
 
 @dataclass(frozen=True)
@@ -65,3 +68,18 @@ def _meant(name: str) -> str:
     if near:
         return f"did you mean {near[0].removeprefix('py')}?"
     return f"give {' or '.join(others)}, or both with a comma between"
+
+
+def available(framework: str) -> bool:
+    """Tell whether the installed Horovod has its library for `torch` or `tensorflow`; imports and loads nothing."""
+    return any(
+        (Path(folder) / framework / f"{LIBRARIES[framework]}{suffix}").is_file()
+        for folder in folders()
+        for suffix in EXTENSION_SUFFIXES
+    )
+
+
+def folders() -> list[str]:
+    """Return where the installed Horovod is; nothing where there is none."""
+    spec = find_spec("horovod")
+    return list(spec.submodule_search_locations or ()) if spec else []

@@ -1,26 +1,25 @@
-"""Ranks that det started meet over Horovod."""
+"""Ranks that det started meet over Horovod, and what the Horovod backends of all frameworks have in common."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
+import importlib
 import os
-import socket
-import struct
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from det_core.backend import Ranks
+from det_core.backend import Backend, Ranks
 from det_core.errors import DetError
+from det_core.network import interface_towards
 
 from ._rendezvous import Rendezvous, Slot, address_variables
 
 if TYPE_CHECKING:
     from det_core.backend import Communicator
+    from det_core.config import Optimizations
 
 TIMEOUT_SECONDS = 600.0
+_MEGABYTE = 1 << 20
 _NAMES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-_SIOCGIFADDR = 0x8915
 
 
 def meet(
@@ -87,6 +86,12 @@ class Meeting:
         self.close()
 
 
+def _interface(chief_ip: str) -> dict[str, str]:
+    """Return the network interface towards the chief; Gloo would take that of the host's name, which may be loopback."""
+    found = interface_towards(chief_ip)
+    return {"HOROVOD_GLOO_IFACE": found} if found else {}
+
+
 def horovod_slots(places: Sequence[Ranks]) -> list[Slot]:
     """Return where Horovod sees the ranks; it numbers the hosts anew for each local rank."""
     return [_slot(place, [p.cross_rank for p in places if p.local_rank == place.local_rank]) for place in places]
@@ -105,19 +110,65 @@ def _slot(place: Ranks, hosts: list[int]) -> Slot:
     )
 
 
-def _interface(chief_ip: str) -> dict[str, str]:
-    """Return the network interface towards the chief; Gloo would take that of the host's name, which may be loopback."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
-        probe.connect((chief_ip, 9))  # sends nothing, but chooses a route
-        mine = probe.getsockname()[0]
-        for _, name in socket.if_nameindex():
-            if mine == _address_of(name, probe):
-                return {"HOROVOD_GLOO_IFACE": name}
-    return {}
+def settings(optimizations: Optimizations) -> dict[str, str]:
+    """Return the variables of tensor fusion that `optimizations` of a configuration means."""
+    found = {
+        "HOROVOD_FUSION_THRESHOLD": str(optimizations.tensor_fusion_threshold * _MEGABYTE),
+        "HOROVOD_CYCLE_TIME": f"{optimizations.tensor_fusion_cycle_time:g}",
+    }
+    return {**found, "HOROVOD_AUTOTUNE": "1"} if optimizations.auto_tune_tensor_fusion else found
 
 
-def _address_of(interface: str, probe: socket.socket) -> str | None:
-    with contextlib.suppress(OSError):  # it has none
-        answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface.encode()))
-        return socket.inet_ntoa(answer[20:24])
-    return None
+class Begun(Backend):
+    """Horovod's global process set, with its collectives of objects; derive from it, and name Horovod's `module`.
+
+    Horovod is begun once in a process, by the script or here, and lasts until the process ends: 0.28.1 may crash where it is
+    begun a second time.
+    """
+
+    module: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._meeting: Meeting | None = None
+        self._open = False
+
+    @classmethod
+    def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
+        """Return the backend of ranks that have met over `control`; `optimizations` are those of the configuration."""
+        hvd, backend = importlib.import_module(cls.module), cls()
+        backend.chief_ip = control.chief_ip
+        if not hvd.is_initialized():
+            backend._meeting = meet(control, settings(optimizations) if optimizations is not None else None)
+        elif hvd.size() != control.size:
+            raise DetError(
+                f"Horovod runs with {hvd.size()} ranks in this process, but the run has {control.size}; begin it anew in a "
+                "process of its own"
+            )
+        return backend
+
+    def init(self) -> None:
+        if self._open:
+            return
+        self._hvd: Any = importlib.import_module(self.module)
+        if not self._hvd.is_initialized():
+            self._hvd.init()
+        self.ranks = Ranks(**{name: getattr(self._hvd, name)() for name in _NAMES})
+        self._open = True
+
+    def shutdown(self) -> None:
+        self._open = False
+        if self._meeting is not None:
+            self._meeting.close()
+            self._meeting = None
+
+    def barrier(self) -> None:
+        self.allgather(None)
+
+    def allgather(self, value: Any) -> list[Any]:
+        values: list[Any] = self._hvd.allgather_object(value)
+        values[self.ranks.rank] = value
+        return values
+
+    def broadcast(self, value: Any) -> Any:
+        theirs = self._hvd.broadcast_object(value, root_rank=0)
+        return value if self.ranks.rank == 0 else theirs

@@ -1,13 +1,21 @@
-"""What is built, of what, and how: Horovod's newest release with what it takes for today's frameworks."""
+"""What is built, of what, and how: Horovod's newest release with what it takes for today's frameworks and of the machine."""
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+import shlex
+import shutil
+import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from det_core.errors import DetError
 
 from ._frameworks import NAMES, Framework
 
@@ -15,6 +23,7 @@ VERSION = "0.28.1"
 TOOLS = ("cmake>=3.13,<4", "setuptools<81", "wheel", "packaging")  # Gloo's CMakeLists are refused by cmake 4
 _OWN_NAMES = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW"}
 _EDITION = 1  # of this recipe: a wheel that an older one made is not taken from the cache
+_PROGRAM = b"#include <Python.h>\n#include <string_view>\n#include <optional>\nint main() { return 0; }\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,3 +76,73 @@ class Recipe:
     def without_xla(self) -> bool:
         """Whether TensorFlow's headers of XLA are not where Horovod looks for them."""
         return any(each.name == "tensorflow" and each.release >= (2, 16) for each in self.frameworks)
+
+
+def check(recipe: Recipe, environ: Mapping[str, str]) -> None:
+    """Raise DetError with all that is missing and the Debian packages that bring it."""
+    missing = list(_missing(recipe, environ))
+    packages = sorted({package for _, package in missing if package})
+    if packages:
+        command = f"; on Debian or Ubuntu: apt-get install {' '.join(packages)}"
+        raise DetError(f"Horovod cannot be built: {', '.join(what for what, _ in missing)}{command}")
+    if missing:
+        raise DetError(f"Horovod cannot be built: {'; '.join(what for what, _ in missing)}")
+    _try_compiler(compiler(environ))
+
+
+def compiler(environ: Mapping[str, str]) -> list[str]:
+    """Return the C++ compiler: that of `CXX`, or g++."""
+    return shlex.split(environ.get("CXX", "")) or ["g++"]
+
+
+def _missing(recipe: Recipe, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what is missing with the package that brings it."""
+    path = environ.get("PATH", os.defpath)
+
+    def there(program: str) -> bool:
+        return shutil.which(program, path=path) is not None
+
+    if find_spec("pip") is None:
+        yield f"no pip in this environment (run: {sys.executable} -m ensurepip)", ""
+    cxx, *_ = compiler(environ)
+    if not there(cxx):
+        yield f"no C++ compiler {cxx}", "g++"
+    if not there("make"):
+        yield "no make", "make"
+    if not _python_h():
+        yield f"no Python.h in {sysconfig.get_path('include')}", f"python3.{sys.version_info.minor}-dev"
+    if recipe.mpi and not there("mpicxx"):
+        yield "no mpicxx", "libopenmpi-dev"
+    if recipe.gpu == "nccl":
+        yield from _missing_of_cuda(environ, there("nvcc"))
+    if recipe.gpu == "rocm" and not there("hipcc"):
+        yield "no hipcc (install ROCm, and put its bin/ on PATH)", ""
+
+
+def _missing_of_cuda(environ: Mapping[str, str], nvcc: bool) -> Iterator[tuple[str, str]]:
+    homes = [environ[name] for name in ("HOROVOD_CUDA_HOME", "CUDA_HOME") if name in environ]
+    if not nvcc and not any((Path(home) / "bin" / "nvcc").is_file() for home in [*homes, "/usr/local/cuda"]):
+        yield "no nvcc (install CUDA's toolkit, or set HOROVOD_CUDA_HOME)", ""
+    home = environ.get("HOROVOD_NCCL_HOME")
+    places = [Path(home) / "include"] if home else [Path("/usr/include"), Path("/usr/local/cuda/include")]
+    if not any((place / "nccl.h").is_file() for place in places):
+        yield "no nccl.h (from NVIDIA's repository, or set HOROVOD_NCCL_HOME)", "libnccl-dev"
+
+
+def _python_h() -> bool:
+    return any((Path(sysconfig.get_path(name)) / "Python.h").is_file() for name in ("include", "platinclude"))
+
+
+def _try_compiler(command: list[str]) -> None:
+    """Compile a few lines with Python's headers and those of C++17."""
+    arguments = ["-std=c++17", "-fsyntax-only", f"-I{sysconfig.get_path('include')}", "-x", "c++", "-"]
+    done = subprocess.run([*command, *arguments], input=_PROGRAM, capture_output=True, timeout=120, check=False)
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        problem = next(
+            (line for line in lines if "error:" in line), lines[-1] if lines else f"status {done.returncode}"
+        )
+        raise DetError(
+            f"{shlex.join(command)} compiles no C++17 with Python's headers ({problem.strip()}); install g++ 9 or newer, "
+            "or name another compiler in CXX"
+        )

@@ -12,8 +12,8 @@ import click
 from det_driver.cli import Settings, print_table
 
 if TYPE_CHECKING:
-    from ._cache import Cache
     from ._recipe import Recipe
+    from ._wheels import Cache
 
 
 @click.group(invoke_without_command=True)
@@ -53,9 +53,9 @@ def install(
     That takes minutes, once: the wheel is kept for other environments with the same Python and versions. Ranks talk over
     Gloo unless more is asked for. Of the environment nothing else is changed.
     """
-    from ._cache import Cache
     from ._frameworks import chosen, installed
     from ._recipe import Recipe
+    from ._wheels import Cache
 
     if gpu and rocm:
         raise click.UsageError("--gpu nccl is for NVIDIA's GPUs and --rocm for AMD's; give one of them")
@@ -98,7 +98,7 @@ def check(settings: Settings, timeout: int) -> int:
 
 
 def _install(settings: Settings, recipe: Recipe, cache: Cache, force: bool) -> None:
-    from . import _install as pip
+    from . import _wheels as pip
 
     wheel = None if force else cache.wheel(recipe.key)
     if wheel:
@@ -112,9 +112,8 @@ def _install(settings: Settings, recipe: Recipe, cache: Cache, force: bool) -> N
 
 
 def _build(settings: Settings, recipe: Recipe, cache: Cache, force: bool) -> Path:
-    from ._build import build
-    from ._progress import Progress
-    from ._requirements import check as check_requirements
+    from ._build import Progress, build
+    from ._recipe import check as check_requirements
 
     check_requirements(recipe, settings.environ)
     with cache.lock(recipe.key, lambda: _say("another process builds the same; waiting for it")) as lock:
@@ -128,7 +127,7 @@ def _build(settings: Settings, recipe: Recipe, cache: Cache, force: bool) -> Pat
 
 def _print(settings: Settings, recipe: Recipe, cache: Cache) -> None:
     from ._build import Plan
-    from ._install import commands
+    from ._wheels import commands
 
     wheel = cache.wheel(recipe.key)
     if wheel is None:

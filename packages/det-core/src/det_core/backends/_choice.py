@@ -8,7 +8,6 @@ from ..errors import ConfigError
 from ..records import BackendRecord
 
 HOROVOD = "horovod"
-_INSTALL = "run: det horovod install"
 
 
 def choose_backend(wanted: str, framework: str, records: Iterable[BackendRecord]) -> BackendRecord:
@@ -36,7 +35,9 @@ def choose_backend(wanted: str, framework: str, records: Iterable[BackendRecord]
         )
     ready = [record for record in meant if record.available()]
     if not ready:
-        way_out = _INSTALL if wanted == HOROVOD else f"install what {_listed(meant)} needs"
+        way_out = f"install what {_listed(meant)} needs"
+        if wanted == HOROVOD:
+            way_out = f"run: pip install 'det-{framework}[horovod]', then: det horovod install"
         raise ConfigError(f"distributed.backend is {wanted!r}, which is not available here; {way_out}")
     return max(ready, key=lambda record: record.priority)
 

@@ -17,6 +17,8 @@ MAGIC = b"\x00det-host\x00\x01"
 MAX_NOISE = 1 << 16
 MAX_BODY = 1 << 20
 _HEAD = struct.Struct("!BII")
+CHUNK = 1 << 16
+_CHUNKS_AHEAD = 64
 
 
 class Kind(enum.IntEnum):
@@ -91,10 +93,6 @@ class Decoder:
         body = bytes(self._data[_HEAD.size : end])
         del self._data[:end]
         return Frame(Kind(kind), rank, body)
-
-
-CHUNK = 1 << 16
-_CHUNKS_AHEAD = 64
 
 
 class Lines:

@@ -19,6 +19,7 @@ _QUIET_SECONDS = 1.0
 _TAIL = 1 << 16
 _TRACEBACK = b"Traceback (most recent call last):"
 _LAST_LINES = 10
+_RECENT_SECONDS = 10.0
 
 
 class Prefixed:
@@ -138,9 +139,6 @@ def say(sentence: str, words: str = "") -> None:
     with suppress(OSError):
         sys.stderr.write(f"det: {sentence}\n{words}{os.linesep if words else ''}")
         sys.stderr.flush()
-
-
-_RECENT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)

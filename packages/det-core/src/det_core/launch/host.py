@@ -23,6 +23,7 @@ from ._group import Exit, Group
 from ._plan import cannot_start, commands
 
 GRACE_SECONDS = 5.0
+_ESTABLISHED, _LISTEN = "01", "0A"
 
 
 def main() -> int:
@@ -150,9 +151,6 @@ def _end_orphans() -> None:
         for pid in pids:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-
-
-_ESTABLISHED, _LISTEN = "01", "0A"
 
 
 def arrived(ports: dict[int, int]) -> set[int]:
