@@ -14,7 +14,7 @@ import pytest
 
 from det_core import DetError
 from det_core.launch._hosts import address_of_this, addresses, agent_argv, is_here, parse_hosts, ranks_on
-from det_core.network import interface_towards
+from det_core.machine import interface_towards
 
 
 def test_ranks_fill_one_host_after_the_other_and_know_where_they_stand(launch, hosts):

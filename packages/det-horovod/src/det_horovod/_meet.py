@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from det_core.backend import Backend, Ranks
 from det_core.errors import DetError
-from det_core.network import interface_towards
+from det_core.machine import interface_towards
 
 from ._rendezvous import Rendezvous, Slot, address_variables
 

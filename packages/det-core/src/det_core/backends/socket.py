@@ -11,7 +11,7 @@ import pickle
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from ..backend import Backend, RankLost, Ranks, ranks_in
 from ..errors import DetError
@@ -104,29 +104,19 @@ class Socket(Backend):
 
     @property
     def _world(self) -> Star:
-        if self._all is None:
-            raise RuntimeError("the ranks have not met; call init() first")
-        return self._all
+        return _met(self._all)
 
     @property
     def _host(self) -> Star:
-        if self._here is None:
-            raise RuntimeError("the ranks have not met; call init() first")
-        return self._here
+        return _met(self._here)
 
     def _meet_here(self) -> Star:
         """Meet the ranks of this host, at a port that their chief opens on loopback."""
         mine, places = self.ranks, self.allgather(self.ranks)
         names = [r.rank for r in sorted(places, key=lambda r: r.local_rank) if r.cross_rank == mine.cross_rank]
-        if mine.local_rank == 0:
-            ports: list[list[Any]] = []
-            meeting = self._meeting_at(0)
-            return _host(mine.local_size, names, meeting, lambda at: ports.append(self.allgather(at[1])))
-        port = cast("int", self.allgather(None)[names[0]])
-        return Star.join(mine.local_rank, mine.local_size, names, self._meeting_at(port))
-
-    def _meeting_at(self, port: int) -> Meeting:
-        return replace(self._meeting, address=("127.0.0.1", port))
+        port = 0 if mine.local_rank == 0 else self.allgather(None)[names[0]]
+        meeting = replace(self._meeting, address=("127.0.0.1", port))
+        return _meet(mine.local_rank, mine.local_size, names, meeting, lambda at: self.allgather(at[1]))
 
 
 def _launched(environ: Mapping[str, str]) -> tuple[Ranks, Address, bytes, float]:
@@ -140,13 +130,16 @@ def _launched(environ: Mapping[str, str]) -> tuple[Ranks, Address, bytes, float]
     return ranks_in(environ), chief, bytes.fromhex(environ["DET_RANKS_KEY"]), float(environ["DET_START_TIMEOUT"])
 
 
-def _meet(rank: int, size: int, names: range, meeting: Meeting, ready: Callable[[Address], object]) -> Star:
+def _met(star: Star | None) -> Star:
+    if star is None:
+        raise RuntimeError("the ranks have not met; call init() first")
+    return star
+
+
+def _meet(rank: int, size: int, names: Sequence[int], meeting: Meeting, ready: Callable[[Address], object]) -> Star:
+    """Come to the chief or, as the chief, wait for the others; `ready` is told where."""
     if rank:
         return Star.join(rank, size, names, meeting)
-    return _host(size, names, meeting, ready)
-
-
-def _host(size: int, names: range | list[int], meeting: Meeting, ready: Callable[[Address], object]) -> Star:
     host, port = meeting.address
     try:
         return Star.host(size, names, meeting, ready)

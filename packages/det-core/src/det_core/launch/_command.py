@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ..devices import gpus
 from ..environ import WorkerEnv
 from ..errors import DetError
 from ..launcher import Launcher
+from ..machine import gpus
 from ..plugins import Plugins
 from ._hosts import SSH, Host, hosts_of, parse_hosts, this_host
 from ._job import Job, become

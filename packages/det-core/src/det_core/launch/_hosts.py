@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..backend import Ranks
 from ..config import ExperimentConfig
 from ..errors import ConfigError, DetError
-from ..network import address_towards
+from ..machine import address_towards
 
 SSH = "ssh -o BatchMode=yes {host}"
 LOCAL = "127.0.0.1"

@@ -15,7 +15,7 @@ from typing import BinaryIO, NoReturn
 from ..backend import Ranks, rank_variables
 from ..errors import DetError
 from ..launcher import Launcher, Layout, Place
-from ..network import reserved
+from ..machine import reserved
 from ._frames import Frame, Kind
 from ._hosts import LOCAL, cannot_run
 from ._link import Link

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ..backend import rank_variables
-from ..devices import gpus
 from ..errors import DetError
 from ..launcher import Launcher, Layout, Place
-from ..network import interface_towards
+from ..machine import gpus, interface_towards
 from ._group import Command
 from ._hosts import SSH, Host, address_of_this, addresses, cannot_run, ranks_on
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DetError
-from ..network import reserved
+from ..machine import reserved
 from ._frames import CHUNK, Kind, Lines, Teller
 from ._group import Exit, Group
 from ._plan import cannot_start, commands

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from det_core.backends.socket import START_SECONDS
-from det_core.devices import gpus
 from det_core.launch import SSH
+from det_core.machine import gpus
 
 
 @dataclass(frozen=True, kw_only=True)

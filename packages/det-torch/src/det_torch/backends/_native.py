@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # it lists them nowhere
 
 from det_core import Communicator, DetError, Ranks
-from det_core.network import interface_towards
+from det_core.machine import interface_towards
 
 from ._base import TorchBackend, lost
 

@@ -1,4 +1,4 @@
-"""By which way this machine reaches others, and ports that are kept free on it."""
+"""What this machine has: GPUs, ways to other machines, and ports that are kept free."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import fcntl
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from .errors import DetError
@@ -65,3 +65,12 @@ def _bound(port: int) -> socket.socket:
         sock.close()
         raise DetError(f"port {port} cannot be used ({error.strerror}); give another --port") from error
     return sock
+
+
+def gpus(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the ids of the GPUs that `CUDA_VISIBLE_DEVICES` lists, or of all that the NVIDIA driver has."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return tuple(g.strip() for g in visible.split(",") if g.strip() and g.strip() != "-1")
+    devices = Path("/proc/driver/nvidia/gpus")
+    return tuple(str(i) for i in range(len(list(devices.iterdir())))) if devices.is_dir() else ()
