@@ -27,7 +27,7 @@ class Native(KerasBackend):
     """
 
     def __init__(self) -> None:
-        self._control = DistributedContext()
+        self._control: Communicator = DistributedContext()
         self._open = False
         self._instances: dict[tuple[str, int], int] = {}
 
