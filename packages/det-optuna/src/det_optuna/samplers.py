@@ -1,9 +1,12 @@
-"""Optuna's samplers by the names that a configuration gives them."""
+"""Optuna's samplers by the names that a configuration gives them, and what Optuna says of itself."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -11,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from det_core.errors import ConfigError, PluginError
 
 from .config import Optuna
-from .quiet import quiet
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
@@ -118,3 +120,19 @@ def _suits(value: Any, parameter: inspect.Parameter) -> bool:
         return "None" in str(parameter.annotation)
     types = _types(parameter)
     return isinstance(value, types) and (not isinstance(value, bool) or bool in types)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Optuna's log and its notes on experimental features to itself, and leave its settings as they were."""
+    from optuna.exceptions import ExperimentalWarning
+
+    logger = logging.getLogger("optuna")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            yield
+    finally:
+        logger.setLevel(level)

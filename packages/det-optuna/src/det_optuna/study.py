@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from det_core.errors import PluginError
 
-from .quiet import quiet
+from .samplers import quiet
 from .space import Space
 
 if TYPE_CHECKING:
