@@ -67,6 +67,9 @@ def test_it_is_an_ordinary_package(plugin: Path) -> None:
     assert [need for need in project["dependencies"] if not re.search(r">=", need)] == []
     assert "det-core>=0.1,<0.2" in project["dependencies"]
     assert any(need.startswith("pytest") for need in groups["test"])
+    tests = "".join(path.read_text(encoding="utf-8") for path in plugin.rglob("*.py") if "tests" in path.parts)
+    used = [house for house in ("det-driver", "det-testing") if house.replace("-", "_") in tests]
+    assert [need for need in groups["test"] if need.startswith("det-")] == [f"{used[-1]}>=0.1,<0.2"]
     assert (plugin / "README.md").read_text(encoding="utf-8").startswith(f"# {plugin.name}\n")
     assert (plugin / "src" / plugin.name.replace("-", "_") / "py.typed").is_file()
 

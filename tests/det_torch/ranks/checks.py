@@ -16,7 +16,7 @@ from torch import nn
 from det_core import DistributedContext, Plugins, Ranks, RunInfo
 from det_core.backends import choose_backend
 from det_core.config import parse
-from det_testing._rank import _meet  # the same meeting as that of the kit's own runs
+from det_testing._play import meet  # the same meeting as that of the kit's own runs
 from det_torch.backends import TorchBackend
 from det_torch.context import PyTorchTrialContext
 from det_torch.ranks import Replicas
@@ -371,7 +371,7 @@ def main(backend: str, folder: str, rank: str) -> None:
     path, plugins = Path(folder), Plugins.installed(strict=True)
     facts = {"size": SIZE, "key": (path / "key").read_text()}
     found: dict[str, str] = {}
-    with _meet(facts, int(rank), path) as control:
+    with meet(facts, int(rank), path) as control:
         record = choose_backend(backend, "torch", plugins.backends())
         group: Any = record.load().join(control)
         group.init()

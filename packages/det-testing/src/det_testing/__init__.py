@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 if TYPE_CHECKING:
     from ._adapter_suite import AdapterSuite
     from ._onevar import OneVar
@@ -25,15 +23,12 @@ _HOMES = {
     "Suite": "_suite",
 }
 
+__version__ = "0.1.0"
 __all__ = ["AdapterSuite", "OneVar", "Run", "Runs", "SearcherSuite", "StorageSuite", "Suite"]
-
-pytest.register_assert_rewrite(
-    *(f"{__name__}.{home}" for home in (*_HOMES.values(), "_search_play", "_ranks_suite")),
-)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a suite when it is asked for, after its assertions are registered for rewriting."""
+    """Import a suite when it is asked for: `det --help` imports this package, and not pytest."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

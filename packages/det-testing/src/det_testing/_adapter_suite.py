@@ -17,12 +17,10 @@ from det_core.plugins import Plugins
 from det_core.records import Framework
 from det_core.schedule import At, Every, Schedule
 
-from ._leftovers import leftovers
+from ._manners import heavy_modules, hooks_of, imported_by, leftovers, private_imports
 from ._onevar import OneVar
-from ._public_names import private_imports
 from ._ranks_suite import RanksSuite
 from ._runs import EACH_BATCH, Run, Runs
-from ._weight import heavy_modules, hooks_of, imported_by
 
 GRADIENT_AGGREGATION = "aggregation"
 """The capability of a framework whose adapter honours `optimizations.aggregation_frequency`."""

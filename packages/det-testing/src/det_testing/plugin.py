@@ -14,6 +14,14 @@ import pytest
 
 from ._suite import Suite, kit_tests
 
+# The suites are not imported yet: what an assertion of theirs compared is to be shown.
+pytest.register_assert_rewrite(
+    *(
+        f"{__package__}.{suite}"
+        for suite in ("_adapter_suite", "_ranks_suite", "_search_play", "_searcher_suite", "_storage_suite")
+    )
+)
+
 _INFO = "det_conformance"
 _NARROWING = ("keyword", "markexpr", "deselect", "lf", "stepwise", "collectonly")
 

@@ -1,10 +1,8 @@
-"""`python3 -m determined.launch.tensorflow`: what `det launch tensorflow` does."""
+"""`python3 -m determined.launch.tensorflow`: what `det launch tensorflow` does, where training runs."""
 
 from __future__ import annotations
 
-import sys
-
-from det_driver.cli import main
+from det_core.launch import run_as_module
 
 if __name__ == "__main__":
-    main(["launch", "tensorflow", *sys.argv[1:]])
+    run_as_module("tensorflow", "determined.launch.tensorflow")

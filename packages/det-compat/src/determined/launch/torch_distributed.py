@@ -1,10 +1,8 @@
-"""`python3 -m determined.launch.torch_distributed`: what `det launch torch` does."""
+"""`python3 -m determined.launch.torch_distributed`: what `det launch torch` does, where training runs."""
 
 from __future__ import annotations
 
-import sys
-
-from det_driver.cli import main
+from det_core.launch import run_as_module
 
 if __name__ == "__main__":
-    main(["launch", "torch", *sys.argv[1:]])
+    run_as_module("torch", "determined.launch.torch_distributed")

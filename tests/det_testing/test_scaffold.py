@@ -73,7 +73,10 @@ def test_it_is_a_whole_package_without_a_trace_of_its_template(det, kind: str) -
     project = written(det, kind)
     about = tomllib.loads((project / "pyproject.toml").read_text())
     assert about["project"]["name"] == f"det-my-{kind}"
-    assert about["project"]["dependencies"][0] == "det-core>=0.1,<0.2"
+    imported = ["det-core", "det-driver"] if kind in ("engine", "searcher") else ["det-core"]
+    required = about["project"]["dependencies"]
+    assert [need for need in required if need.startswith("det-")] == [f"{house}>=0.1,<0.2" for house in imported]
+    assert about["dependency-groups"]["test"][0] == "det-testing>=0.1,<0.2"
     assert list(about["project"]["entry-points"]["det"]) == [f"my-{kind}"]
     files = [path for path in project.rglob("*") if path.is_file()]
     names = {path.relative_to(project).as_posix() for path in files}
@@ -90,7 +93,8 @@ def test_it_is_a_whole_package_without_a_trace_of_its_template(det, kind: str) -
 @each
 def test_it_uses_public_names_only(det, kind: str) -> None:
     for path in written(det, kind).rglob("*.py"):
-        assert re.findall(r"det_core[\w.]*\._\w+|from det_core[\w.]* import _\w+", path.read_text()) == []
+        private = r"det_(core|driver|testing)[\w.]*\._\w+|from det_(core|driver|testing)[\w.]* import _\w+"
+        assert re.findall(private, path.read_text()) == []
 
 
 def test_it_says_what_it_wrote_and_how_to_try_it(det) -> None:

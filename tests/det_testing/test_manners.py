@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from det_testing._public_names import private_imports
+from det_testing._manners import private_imports
 
 SOURCES = {
     "__init__.py": "from __future__ import annotations\nimport os._exit\nfrom det_core import Adapter, __version__\n",

@@ -1,0 +1,118 @@
+"""What a plugin is held to beside its training: what it imports, what importing it costs, what it leaves behind."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from det_core.plugins import discover
+from det_core.records import Framework
+
+HOUSES = ("det_core", "det_driver")
+
+
+def private_imports(module: str) -> list[str]:
+    """Return each import of a private name of det-core or det-driver in the package that a module is of, as `file:line: name`.
+
+    A module that is of no package, but in a folder beside others, stands for itself.
+    """
+    package = module.partition(".")[0]
+    if package in HOUSES:
+        return []
+    found = importlib.util.find_spec(package)
+    of_a_package = found is not None and found.origin is not None
+    return [
+        f"{file.name}:{line}: {name}"
+        for file in _sources(package if of_a_package else module)
+        for line, name in _imported(ast.parse(file.read_text(encoding="utf-8")))
+        if name.split(".")[0] in HOUSES and any(_is_private(part) for part in name.split("."))
+    ]
+
+
+def _sources(package: str) -> Iterator[Path]:
+    spec = importlib.util.find_spec(package)
+    if spec is None:
+        return
+    for place in spec.submodule_search_locations or ():
+        yield from sorted(Path(place).rglob("*.py"))
+    if not spec.submodule_search_locations and spec.origin:
+        yield Path(spec.origin)
+
+
+def _imported(module: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def _is_private(part: str) -> bool:
+    return part.startswith("_") and not part.endswith("__")
+
+
+def hooks_of(framework: Framework) -> str:
+    """Return the name of the installed module that registers the framework."""
+    for found in discover():
+        module = found.entry.load()
+        register = getattr(module, "det_frameworks", None)
+        if register is not None and framework.name in {record.name for record in register()}:
+            return found.entry.module
+    raise LookupError(f"no entry point registers {framework.name!r}; install the plugin, or override `hooks`")
+
+
+def imported_by(module: str) -> set[str]:
+    """Return the names of all modules that a new process has after importing this one."""
+    code = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        raise ImportError(f"{module} cannot be imported by itself: {done.stderr.strip().splitlines()[-1]}")
+    return set(json.loads(done.stdout))
+
+
+def heavy_modules(framework: Framework) -> set[str]:
+    """Return what a framework's hooks must not import: its adapter, and the modules of what it requires."""
+    required = {_normal(re.split(r"[^A-Za-z0-9._-]", need, maxsplit=1)[0]) for need in framework.requires}
+    packages = packages_distributions().items()
+    modules = {module for module, distributions in packages if required & set(map(_normal, distributions))}
+    return modules | {framework.load().__module__}
+
+
+def _normal(distribution: str) -> str:
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def leftovers() -> set[str]:
+    """Return the names of this process's threads, child processes and open files, sockets and pipes."""
+    return _threads() | _children() | _files()
+
+
+def _threads() -> set[str]:
+    return {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
+
+
+def _children() -> set[str]:
+    known = {f"process {child.pid}" for child in multiprocessing.active_children()}
+    for task in Path("/proc/self/task").glob("*/children"):
+        known |= {f"process {pid}" for pid in task.read_text().split()}
+    return known
+
+
+def _files() -> set[str]:
+    found = set()
+    for descriptor in Path("/proc/self/fd").glob("*"):
+        try:
+            found.add(f"file {descriptor.name}: {os.readlink(descriptor)}")
+        except FileNotFoundError:
+            continue  # the one that lists the others
+    return found
