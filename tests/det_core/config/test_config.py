@@ -64,11 +64,15 @@ def test_importing_takes_nothing_heavy_along() -> None:
 
 
 def test_importing_is_quick() -> None:
-    """The best of three, for a busy machine; the budget is 60 ms for the package itself, without what it imports."""
-    command = [sys.executable, "-X", "importtime", "-c", "import det_core.config"]
-    runs = [subprocess.run(command, capture_output=True, text=True, check=True).stderr for _ in range(3)]
-    ours = [[line for line in run.splitlines() if "det_core.config" in line] for run in runs]
-    assert min(sum(int(line.split("|")[0].split(":")[1]) for line in lines) for lines in ours) / 1000 < 60
+    """The best of three; the budget is 60 ms of processor time for the package itself, without msgspec."""
+    code = (
+        "import time, typing, msgspec, det_core.errors\n"
+        "begun = time.process_time()\n"
+        "import det_core.config\n"
+        "print(time.process_time() - begun)"
+    )
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    assert min(float(run.stdout) for run in runs) < 0.060
 
 
 def test_a_mapping_may_leave_out_all_that_an_experiment_must_have() -> None:
@@ -95,10 +99,10 @@ def test_everything_that_is_wrong_with_a_mapping_is_named_at_once() -> None:
         "exp_conf: searcher.max_trials is 0; Expected `int` >= 1",
         "exp_conf: searcher.max_length.epochs is 0; give a number of epochs, 1 or more",
         "exp_conf: checkpoint_storage.bucket is missing",
-        "exp_conf: checkpoint_storage.secret_key is not what it takes; Expected `str`, got `int`",
+        "exp_conf: checkpoint_storage.secret_key is not what it takes; Expected `str | null`, got `int`",
         "exp_conf: min_validation_period has batches and epochs; give exactly one of batches, records or epochs",
         "exp_conf: resources is 4; Expected `object`, got `int`",
-        "exp_conf: environment.image is 3; Expected `str`, got `int`",
+        "exp_conf: environment.image is 3; Expected `str | null`, got `int`",
         "exp_conf: environment.ports.a is 70000; Expected `int` <= 65535",
         "exp_conf: no installed plugin takes settings as 'nope'",
     )
