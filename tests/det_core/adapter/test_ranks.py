@@ -50,7 +50,7 @@ class Failing(Two):
 def run(backend: type[Backend] | None = None, *, ranks: int = 2, **more: Any) -> RunInfo:
     config = more.pop("config", {})
     return RunInfo(
-        config=parse({"entrypoint": "model_def:Trial", **config}, complete=False).config,
+        config=parse({"entrypoint": "model_def:Trial", **config}).config,
         hparams=more.pop("hparams", {}),
         seed=0,
         build=Plugins().build("fake"),

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import ConfigError
 from ._experiment import ExperimentConfig
 from ._extensions import Extensions
-from .decoding import Decoder
+from .decoding import Decoding
 from .faults import shown
 
 
@@ -61,11 +61,11 @@ def _decoded(data: Any, extensions: Extensions, before: str) -> Parsed:
         raise ConfigError(
             f"{before}the configuration is {shown(data)}; give a map such as searcher: {{name: single, …}}"
         )
-    decoder = Decoder(extensions)
-    config: ExperimentConfig = decoder.struct(data, ExperimentConfig, ())
-    if wrong := [fault for fault in decoder.faults if not fault.late or fault.path[1:]]:
+    decoding = Decoding(extensions)
+    config: ExperimentConfig = decoding.struct(data, ExperimentConfig, ())
+    if wrong := [fault for fault in decoding.faults if not fault.late or fault.path[1:]]:
         raise ConfigError(*(f"{before}{fault}" for fault in wrong))
-    return Parsed(config, without_effect(decoder.unhonoured))
+    return Parsed(config, without_effect(decoding.unhonoured))
 
 
 def without_effect(keys: Iterable[str]) -> tuple[Notice, ...]:

@@ -21,7 +21,7 @@ INVALID: Any = type("Invalid", (), {"__repr__": lambda _: "INVALID", "__bool__":
 """Stands for what could not be decoded; never leaves the configuration."""
 
 
-class Decoder:
+class Decoding:
     """One reading of one configuration.
 
     `rules` look at a struct once it is decoded, given its dotted path, and return problems, each with a path from the

@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from det_core.config import ExperimentConfig, Extensions, Notice, without_effect
-from det_core.config.decoding import Decoder
+from det_core.config.decoding import Decoding
 from det_core.config.faults import Fault, Path
 from det_core.errors import ConfigError
 
@@ -73,25 +73,25 @@ def _finish(
         problems = more + problems
     renamed = [pair for source in sources for pair in modernise(source, problems)]
     for source in reversed(sources) if len(sources) > 1 else ():
-        decoder, _ = _decode(source.data, extensions)
-        problems += _lines([(f, text) for f, text in put(decoder.faults) if not f.late], (source,))
+        decoding, _ = _decode(source.data, extensions)
+        problems += _lines([(f, text) for f, text in put(decoding.faults) if not f.late], (source,))
     raw = merge_data(sources[-1].data, user.data, extensions) if template is not None else user.data
-    decoder, config = _decode(raw, extensions)
+    decoding, config = _decode(raw, extensions)
     wanted = [
         (fault, text)
-        for fault, text in put(decoder.faults)
+        for fault, text in put(decoding.faults)
         if (len(sources) == 1 and not fault.late) or (fault.late and (complete or fault.path[1:]))
     ]
     problems += _lines(wanted, tuple(sources))
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    return Loaded(config, (*_old_spellings(dict(renamed)), *without_effect(decoder.unhonoured)), raw, tuple(sources))
+    return Loaded(config, (*_old_spellings(dict(renamed)), *without_effect(decoding.unhonoured)), raw, tuple(sources))
 
 
-def _decode(data: dict[str, Any], extensions: Extensions) -> tuple[Decoder, ExperimentConfig]:
-    decoder = Decoder(extensions, RULES)
-    config: ExperimentConfig = decoder.struct(data, ExperimentConfig, ())
-    return decoder, config
+def _decode(data: dict[str, Any], extensions: Extensions) -> tuple[Decoding, ExperimentConfig]:
+    decoding = Decoding(extensions, RULES)
+    config: ExperimentConfig = decoding.struct(data, ExperimentConfig, ())
+    return decoding, config
 
 
 def _old_spellings(renamed: dict[str, str]) -> tuple[Notice, ...]:
