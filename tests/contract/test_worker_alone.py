@@ -1,7 +1,7 @@
 """A worker's environment needs det-core and one framework's plugin, nothing else: no driver, no click, no rich.
 
-The environment is made of the files that these distributions require, in an interpreter of its own; the driver runs in this one, and
-hands its runs over by an engine that a stranger could have written.
+The environment is made of the files that these distributions require, in an interpreter of its own; the driver runs in this one,
+and hands its runs over by an engine that a stranger could have written.
 """
 
 from __future__ import annotations

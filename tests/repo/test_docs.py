@@ -197,7 +197,7 @@ class Reader:
 
 def check_yaml(text: str) -> None:
     """A configuration, or some of its keys, that det accepts; of several documents each."""
-    from det_core.extensions import extensions_of
+    from det_core.plugins import extensions_of
     from det_driver.config import load
 
     extensions = extensions_of(Plugins.installed(strict=True))

@@ -37,7 +37,7 @@ def test_the_diagram_has_every_hook() -> None:
 
 def test_every_hook_is_implemented_by_some_test() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("**/test_*.py"))
-    text += (ROOT / "packages/det-core/src/det_core/testing/fake_hooks.py").read_text(encoding="utf-8")
+    text += (ROOT / "packages/det-testing/src/det_testing/fake_hooks.py").read_text(encoding="utf-8")
     assert [name for name in HOOKS if not re.search(rf"\b{name}\b", text)] == []
 
 

@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[2]
 LONGEST = 300
 LONG = {
     "packages/det-core/src/det_core/loop.py": "the schedule of a run is one thing, to be read from top to bottom",
-    "packages/det-core/src/det_core/experiment/_driver.py": "one thread that hears everything in order: its steps belong together",
 }
 """Source files past the limit, each with its reason."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from det_core.launch._group import Command, Exit, Group
+from det_core.launch._group import Command, Group, RankExit
 
 SLEEP = "import time; time.sleep(60)"
 
@@ -22,11 +22,11 @@ class Ranks:
     """A group of Python programs, and how they ended."""
 
     def __init__(self, programs: Sequence[str], tmp_path: Path, **times: float) -> None:
-        self.exits: list[list[Exit]] = []
+        self.exits: list[list[RankExit]] = []
         commands = [Command(argv=[sys.executable, "-c", text], env=dict(os.environ), cwd=tmp_path) for text in programs]
         self.group = Group(commands, self.exits.append, **times)
 
-    def wait(self, seconds: float = 20) -> list[Exit]:
+    def wait(self, seconds: float = 20) -> list[RankExit]:
         assert self.group.join(seconds)
         [exits] = self.exits
         return exits
@@ -46,18 +46,18 @@ def test_a_group_that_ends_well_says_so_once(tmp_path: Path) -> None:
 
 def test_the_first_failure_comes_first_and_the_others_are_ended_after_a_grace(tmp_path: Path) -> None:
     ranks = Ranks([SLEEP, "raise SystemExit(3)"], tmp_path, grace=0.2)
-    assert ranks.wait() == [Exit(rank=1, status=3), Exit(rank=0, status=-signal.SIGKILL, killed=True)]
+    assert ranks.wait() == [RankExit(rank=1, status=3), RankExit(rank=0, status=-signal.SIGKILL, killed=True)]
 
 
 def test_a_rank_that_finds_out_itself_within_the_grace_is_not_killed(tmp_path: Path) -> None:
     ranks = Ranks(["import time; time.sleep(0.5); raise SystemExit(4)", "raise SystemExit(3)"], tmp_path, grace=10)
-    assert ranks.wait() == [Exit(rank=1, status=3), Exit(rank=0, status=4)]
+    assert ranks.wait() == [RankExit(rank=1, status=3), RankExit(rank=0, status=4)]
 
 
 def test_a_rank_killed_by_somebody_is_told_from_those_that_the_group_ends(tmp_path: Path) -> None:
     ranks = Ranks([SLEEP, SLEEP], tmp_path, grace=0.2)
     os.kill(ranks.group.pids[1], signal.SIGKILL)
-    assert ranks.wait()[0] == Exit(rank=1, status=-signal.SIGKILL, killed=False)
+    assert ranks.wait()[0] == RankExit(rank=1, status=-signal.SIGKILL, killed=False)
 
 
 def test_ranks_that_stay_when_another_has_ended_well_are_ended_after_a_patience(tmp_path: Path) -> None:
@@ -97,13 +97,13 @@ def children() -> set[str]:
 
 
 def test_each_exit_is_told_at_once(tmp_path: Path) -> None:
-    told = queue.SimpleQueue[Exit]()
+    told = queue.SimpleQueue[RankExit]()
     programs = ["raise SystemExit(3)", "import time; time.sleep(2); raise SystemExit(4)"]
     commands = [Command(argv=[sys.executable, "-c", text], env=dict(os.environ), cwd=tmp_path) for text in programs]
     group = Group(commands, lambda exits: None, each=told.put)
-    assert told.get(timeout=10) == Exit(rank=0, status=3)
+    assert told.get(timeout=10) == RankExit(rank=0, status=3)
     assert not group.join(0)
-    assert told.get(timeout=10) == Exit(rank=1, status=4)
+    assert told.get(timeout=10) == RankExit(rank=1, status=4)
     assert group.join(10)
 
 

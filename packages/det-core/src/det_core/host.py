@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from .checkpoint import Manifest
+    from .manifest import Manifest
 
 
 class HostLost(Exception):

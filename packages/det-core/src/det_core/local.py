@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .checkpoint import Manifest
 from .host import Flag, Outcome, Target, TrialHost
+from .manifest import Manifest
 
 Listener = Callable[[str, int, Mapping[str, Any]], None]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from .checkpoint import Manifest
 from .host import Outcome, Target
+from .manifest import Manifest
 
 PROTOCOL = 1  # to be raised with any change of these messages; Hello and Welcome stay, as they carry it
 

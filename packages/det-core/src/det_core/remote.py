@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import wire
-from .checkpoint import Manifest
 from .errors import DetError
 from .host import Flag, HostLost, Outcome, Target, TrialHost
+from .manifest import Manifest
 from .protocol import (
     Answer,
     AskBest,

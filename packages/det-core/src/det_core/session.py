@@ -21,9 +21,9 @@ from .worker import EXIT, OUTCOMES, connect, keep_of, run_info
 
 if TYPE_CHECKING:
     from .backend import Communicator
-    from .checkpoint import Manifest
     from .config import ExperimentConfig
     from .host import Outcome
+    from .manifest import Manifest
     from .run import Keep
 
 

@@ -20,16 +20,15 @@ from . import wire
 from .adapter import RunInfo, Stop
 from .backend import Communicator, RankLost
 from .backends import Socket, choose_backend
-from .checkpoint import Manifest
 from .distributed import DistributedContext
 from .entrypoint import load_trial
 from .environ import WorkerEnv
 from .errors import DetError
-from .extensions import extensions_of
 from .failure import explained
 from .host import HostLost, Outcome
 from .interrupts import preempted_by
-from .plugins import Plugins
+from .manifest import Manifest
+from .plugins import Plugins, extensions_of
 from .protocol import decode_welcome, encode, hello, refusal
 from .remote import RemoteHost
 from .run import Keep, length_of, run_trial

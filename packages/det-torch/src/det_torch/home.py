@@ -15,7 +15,7 @@ import torch
 
 from det_core import DistributedContext, Framework, Keep, Plugins, RunInfo, Session, TrialError
 from det_core.config import Const, ExperimentConfig, parse
-from det_core.extensions import extensions_of
+from det_core.plugins import extensions_of
 from det_core.storage import LocalStorage, Storage
 
 from .context import PyTorchTrialContext

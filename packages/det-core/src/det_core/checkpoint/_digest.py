@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..errors import CheckpointError
+from ..manifest import METADATA, FileEntry
 from ..storage import MANIFEST
-from ._manifest import METADATA, FileEntry
 
 _THREADS = min(4, os.cpu_count() or 1)
 OWN = frozenset({MANIFEST, METADATA})

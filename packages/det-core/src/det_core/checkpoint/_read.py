@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import CheckpointError
+from ..manifest import WAY_OUT, FileEntry, Manifest, decode
 from ..storage import MANIFEST, Selector, Storage
 from ._digest import entries, names
-from ._manifest import WAY_OUT, FileEntry, Manifest, decode
 
 
 @contextmanager

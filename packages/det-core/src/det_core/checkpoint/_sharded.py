@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from ..errors import CheckpointError
+from ..manifest import METADATA, FileEntry, Manifest, draft
 from ..storage import MANIFEST, Selector, Storage
 from ._digest import OWN, entries, names, settle
-from ._manifest import METADATA, FileEntry, Manifest, draft
 from ._shards import directory_id, merge_metadata, plan_shards, sources
 from ._write import describe
 

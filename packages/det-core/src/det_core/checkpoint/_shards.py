@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CheckpointError
-from ._manifest import FileEntry
+from ..manifest import FileEntry
 
 
 def directory_id(directory: Path) -> str:

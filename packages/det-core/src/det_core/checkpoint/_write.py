@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
+from ..manifest import METADATA, Manifest, draft, encode, metadata_json
 from ..storage import MANIFEST, Storage
 from ._digest import OWN, entries, names, settle
-from ._manifest import METADATA, Manifest, draft, encode, metadata_json
 
 
 def write_checkpoint(

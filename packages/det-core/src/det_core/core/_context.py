@@ -9,12 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ..checkpoint import Manifest
 from ..distributed import DistributedContext
 from ..environ import WorkerEnv
 from ..errors import InvalidHP
 from ..host import Outcome, Target, TrialHost
 from ..local import LocalHost, print_report
+from ..manifest import Manifest
 from ..plugins import Plugins
 from ..storage import Storage, open_storage
 from ..worker import connect, spool, storage_of

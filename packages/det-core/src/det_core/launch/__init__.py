@@ -7,15 +7,15 @@ told what to do over its standard input, and ends them when that closes: so they
 from __future__ import annotations
 
 from ._command import launch, parser, run_as_module
-from ._group import Command, Exit, Group
+from ._group import Command, Group, RankExit
 from ._hosts import SSH, Host, address_of_this, addresses, hosts_of, parse_hosts
 
 __all__ = [
     "SSH",
     "Command",
-    "Exit",
     "Group",
     "Host",
+    "RankExit",
     "address_of_this",
     "addresses",
     "hosts_of",

@@ -51,7 +51,7 @@ def encode(kind: Kind, rank: int = 0, body: bytes = b"") -> bytes:
     return _HEAD.pack(kind, rank, len(body)) + body
 
 
-class Decoder:
+class FrameDecoder:
     """Takes bytes as they come; `noise` is what came before the first frame."""
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ class Command:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exit:
+class RankExit:
     """How a rank's process ended; a negative status is a signal's number. `killed` says that the group ended it."""
 
     rank: int
@@ -54,9 +54,9 @@ class Group:
     def __init__(
         self,
         commands: Sequence[Command],
-        ended: Callable[[list[Exit]], None],
+        ended: Callable[[list[RankExit]], None],
         *,
-        each: Callable[[Exit], None] = lambda exit: None,
+        each: Callable[[RankExit], None] = lambda exit: None,
         grace: float = GRACE_SECONDS,
         patience: float | None = None,
     ) -> None:
@@ -91,7 +91,7 @@ class Group:
         return not self._thread.is_alive()
 
     def _supervise(self) -> None:
-        poll, ranks, exits = select.poll(), dict[int, int](), list[Exit]()
+        poll, ranks, exits = select.poll(), dict[int, int](), list[RankExit]()
         for rank, process in self._running.items():
             ranks[os.pidfd_open(process.pid)] = rank
         for pidfd in ranks:
@@ -111,7 +111,7 @@ class Group:
                 deadline = self._deadline(deadline, exits[-1])
         self._ended(exits)
 
-    def _reap(self, rank: int) -> Exit:
+    def _reap(self, rank: int) -> RankExit:
         """Take the status of a process that has ended, and end what it started."""
         process = self._running[rank]
         # It stays a zombie until it is waited for, so that its group's number cannot be taken by another while it is killed.
@@ -119,9 +119,9 @@ class Group:
             os.killpg(process.pid, signal.SIGKILL)
         with self._lock:
             del self._running[rank]
-            return Exit(rank=rank, status=process.wait(), killed=rank in self._doomed)
+            return RankExit(rank=rank, status=process.wait(), killed=rank in self._doomed)
 
-    def _deadline(self, known: float | None, exit: Exit) -> float | None:
+    def _deadline(self, known: float | None, exit: RankExit) -> float | None:
         if exit.killed:
             return known
         left = self._grace if exit.status else self._patience

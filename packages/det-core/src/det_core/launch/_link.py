@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from ..errors import DetError
-from ._frames import Decoder, Frame, FrameError, Kind
+from ._frames import Frame, FrameDecoder, FrameError, Kind
 from ._hosts import Host, agent_argv
 
 _CHUNK = 1 << 18
@@ -24,7 +24,7 @@ class Link:
         self.host = host
         self.over = False
         self._pids: dict[int, int] = {}
-        self._decoder = Decoder()
+        self._decoder = FrameDecoder()
         argv = agent_argv(host, template)
         try:
             # In a session of its own, as it has to outlive the launcher to end the ranks.

@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import DetError
 from ..machine import reserved
 from ._frames import CHUNK, Kind, Lines, Teller
-from ._group import Exit, Group
+from ._group import Group, RankExit
 from ._plan import cannot_start, commands
 
 GRACE_SECONDS = 5.0
@@ -99,7 +99,7 @@ class _Ranks:
 
     # In the group's thread
 
-    def _one_ended(self, exit: Exit) -> None:
+    def _one_ended(self, exit: RankExit) -> None:
         self._ready.wait()
         rank = self._numbers[exit.rank]
         self._tell(Kind.EXITED, rank, json.dumps({"status": exit.status, "killed": exit.killed}).encode())
@@ -107,7 +107,7 @@ class _Ranks:
             self._told = True
             self._group.signal(signal.SIGTERM)
 
-    def _ended(self, exits: list[Exit]) -> None:
+    def _ended(self, exits: list[RankExit]) -> None:
         os.eventfd_write(self._over, 1)
 
     # In threads of their own

@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
@@ -17,6 +17,9 @@ from ..backend import BackendRecord
 from ..errors import PluginError
 from ..hookspecs import hookimpl
 from ._found import Found, Lookup, R, check_core, check_implementations, check_records, discover, imports_of, records_of
+
+if TYPE_CHECKING:
+    from ..config import Extensions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,3 +292,14 @@ class _BuildHooks:
 
     def data_loader(self, context: Any, build: Callable[[], Any], split: str) -> Any:
         return self._hooks["data_loader"](context=context, build=_Once(build), split=split)
+
+
+def extensions_of(plugins: Plugins) -> Extensions:
+    """Return the structs of strangers' searchers, storages and settings, by name, each loaded when it is named."""
+    from ..config import Extensions
+
+    return Extensions(
+        searchers={r.name: r.config for r in plugins.searchers().values() if r.config is not None},
+        storages={r.name: r.config for r in plugins.storages().values() if r.config is not None},
+        plugins={r.name: r.config for r in plugins.plugin_configs().values()},
+    )

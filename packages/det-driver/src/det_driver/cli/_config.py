@@ -31,7 +31,7 @@ template = click.option(
 
 def load_config(settings: Settings, path: Path, override: tuple[str, ...], template: Path | None) -> Loaded:
     """Read and validate a configuration; print its notices on stderr."""
-    from det_core.extensions import extensions_of
+    from det_core.plugins import extensions_of
 
     from ..config import load
 

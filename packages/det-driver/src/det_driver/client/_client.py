@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from det_core.extensions import extensions_of
+from det_core.plugins import extensions_of
 
 from ..config import load
 from ..driver import DriverSettings, check_slots, create

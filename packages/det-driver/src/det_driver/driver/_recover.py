@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from det_core.checkpoint import CheckpointRow, Manifest, to_delete
+from det_core.checkpoint import Manifest
 from det_core.config import ExperimentConfig, StorageConfig
 from det_core.errors import StorageError, StoreError
 from det_core.plugins import Plugins
@@ -15,6 +15,7 @@ from det_core.process import end_leftover
 from det_core.storage import LocalStorage, Storage
 
 from ..store import CheckpointState, ExperimentState, Store, TrialState
+from ._retention import Candidate, to_delete
 from ._starting import clear_scratch
 
 _PATIENCE_SECONDS = 15.0
@@ -87,7 +88,7 @@ def collect_garbage(
     keep = chosen if isinstance(chosen, StorageConfig) else StorageConfig()
     searcher = config.searcher
     rows = [
-        CheckpointRow(uuid=c.uuid, trial_id=c.trial_id, batches=c.batches, metric=c.metric)
+        Candidate(uuid=c.uuid, trial_id=c.trial_id, batches=c.batches, metric=c.metric)
         for c in store.checkpoints.list(experiment_id=experiment_id)
         if c.state is CheckpointState.COMPLETED
     ]

@@ -13,10 +13,9 @@ from det_core.checkpoint import Manifest
 from det_core.config import Custom, ExperimentConfig, from_json, is_trial_entrypoint
 from det_core.entrypoint import make_importable
 from det_core.errors import DetError
-from det_core.extensions import extensions_of
 from det_core.host import Target
 from det_core.metrics import number_or_none
-from det_core.plugins import Plugins
+from det_core.plugins import Plugins, extensions_of
 from det_core.schedule import NEVER
 
 from ..search import Close, Create, Exit, Operation, Train

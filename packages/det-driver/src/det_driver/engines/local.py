@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from det_core.launch import Command, Exit, Group
+from det_core.launch import Command, Group, RankExit
 from det_core.process import note_process
 
 from .base import Ended, Engine, RunSpec
@@ -43,7 +43,7 @@ class LocalEngine(Engine):
         guard, held = os.pipe()
         noted = threading.Event()
 
-        def ended(exits: list[Exit]) -> None:
+        def ended(exits: list[RankExit]) -> None:
             noted.wait()
             os.close(held)
             self._groups.pop(spec.run_id, None)
@@ -77,7 +77,7 @@ class LocalEngine(Engine):
             group.signal(number)
 
 
-def first_failure(exits: list[Exit]) -> Exit:
+def first_failure(exits: list[RankExit]) -> RankExit:
     """Return the exit that made the others fail, or one of those that ended well.
 
     A process that somebody killed comes first, as no framework does that to itself, and the others may end before it is

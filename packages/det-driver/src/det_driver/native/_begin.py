@@ -16,8 +16,7 @@ from det_core.config import ExperimentConfig
 from det_core.distributed import DistributedContext
 from det_core.environ import WorkerEnv
 from det_core.errors import DetError
-from det_core.extensions import extensions_of
-from det_core.plugins import Plugins
+from det_core.plugins import Plugins, extensions_of
 from det_core.trial_context import TrialContext
 from det_core.worker import run_info
 

@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 
 from det_core.code import copy_code
 from det_core.errors import DetError
-from det_core.extensions import extensions_of
-from det_core.plugins import Plugins
+from det_core.plugins import Plugins, extensions_of
 
 from ..client import Client
 from ..config import load

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from det_core.checkpoint import CheckpointRow, to_delete
+from det_driver.driver._retention import Candidate, to_delete
 
 # Determined's documentation works this example: two trials, ten checkpoints, a metric that is best when small.
 EXAMPLE = {
@@ -31,9 +31,9 @@ KEPT = [
 ]
 
 
-def _rows(sign: int = 1, missing: float | None = None) -> list[CheckpointRow]:
+def _rows(sign: int = 1, missing: float | None = None) -> list[Candidate]:
     return [
-        CheckpointRow(
+        Candidate(
             uuid=str(number),
             trial_id=trial,
             batches=100 * number,
@@ -44,7 +44,7 @@ def _rows(sign: int = 1, missing: float | None = None) -> list[CheckpointRow]:
     ]
 
 
-def _kept(rows: list[CheckpointRow], policy: tuple[int, int, int], smaller: bool = True) -> set[int]:
+def _kept(rows: list[Candidate], policy: tuple[int, int, int], smaller: bool = True) -> set[int]:
     best, trial_best, latest = policy
     gone = to_delete(
         rows,
@@ -71,21 +71,21 @@ def test_the_documented_example_where_larger_is_better(policy: tuple[int, int, i
 
 def test_infinite_metrics_rank() -> None:
     """They are the worst or the best there is."""
-    rows = [CheckpointRow(uuid=u, trial_id=1, batches=n, metric=m) for n, (u, m) in enumerate([("1", inf), ("2", 3.0)])]
+    rows = [Candidate(uuid=u, trial_id=1, batches=n, metric=m) for n, (u, m) in enumerate([("1", inf), ("2", 3.0)])]
     assert _kept(rows, (1, 0, 0)) == {2}
     assert _kept(rows, (1, 0, 0), smaller=False) == {1}
 
 
 def test_of_equal_metrics_the_earlier_is_the_best() -> None:
     """The later one never improved on it."""
-    rows = [CheckpointRow(uuid=str(n), trial_id=1, batches=n, metric=0.5) for n in (3, 1, 2)]
+    rows = [Candidate(uuid=str(n), trial_id=1, batches=n, metric=0.5) for n in (3, 1, 2)]
     assert _kept(rows, (1, 0, 0)) == {1}
     assert _kept(rows, (0, 1, 0)) == {1}
 
 
 def test_the_latest_is_the_one_with_the_most_batches() -> None:
     """In whichever order the rows come."""
-    rows = [CheckpointRow(uuid=str(n), trial_id=1, batches=n) for n in (2, 10, 9)]
+    rows = [Candidate(uuid=str(n), trial_id=1, batches=n) for n in (2, 10, 9)]
     assert _kept(rows, (0, 0, 1)) == {10}
 
 
@@ -99,7 +99,7 @@ def test_the_protected_stay() -> None:
 
 rows = st.lists(
     st.builds(
-        CheckpointRow,
+        Candidate,
         uuid=st.uuids().map(str),
         trial_id=st.integers(1, 3),
         batches=st.integers(0, 20),
@@ -112,15 +112,13 @@ counts = st.integers(0, 6)
 
 
 @given(rows, counts, counts, counts, st.booleans())
-def test_the_rule_of_determined(
-    rows: list[CheckpointRow], best: int, trial_best: int, latest: int, smaller: bool
-) -> None:
+def test_the_rule_of_determined(rows: list[Candidate], best: int, trial_best: int, latest: int, smaller: bool) -> None:
     """Deleted is what no count covers: the reference states it by ranks, row by row."""
 
-    def rank(row: CheckpointRow, among: list[CheckpointRow]) -> int:
+    def rank(row: Candidate, among: list[Candidate]) -> int:
         return 1 + sum(key(other) < key(row) for other in among)
 
-    def key(row: CheckpointRow) -> tuple[float, int, int]:
+    def key(row: Candidate) -> tuple[float, int, int]:
         assert row.metric is not None
         return (row.metric if smaller else -row.metric, row.batches, rows.index(row))
 

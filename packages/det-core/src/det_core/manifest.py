@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import msgspec
 
-from ..errors import CheckpointError
+from .errors import CheckpointError
 
 FORMAT = 1
 METADATA = "metadata.json"

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 
-class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One checkpoint that exists: its trial, its position there, and the searcher's metric validated at that position.
 
     A metric that is None or NaN ranks nowhere.
@@ -22,7 +22,7 @@ class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_delete(
-    rows: Sequence[CheckpointRow],
+    rows: Sequence[Candidate],
     *,
     save_experiment_best: int,
     save_trial_best: int,
@@ -43,11 +43,11 @@ def to_delete(
     return [row.uuid for row in rows if row.uuid not in kept]
 
 
-def _has_metric(row: CheckpointRow) -> bool:
+def _has_metric(row: Candidate) -> bool:
     return row.metric is not None and not math.isnan(row.metric)
 
 
-def _first_of_each_trial(ranked: Sequence[CheckpointRow], count: int) -> set[str]:
+def _first_of_each_trial(ranked: Sequence[Candidate], count: int) -> set[str]:
     trials: dict[int, list[str]] = defaultdict(list)
     for row in ranked:
         trials[row.trial_id].append(row.uuid)
