@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -21,11 +22,13 @@ from .build import build_parts, build_trial
 from .context import EstimatorTrialContext
 from .evaluation import Evaluation
 from .exports import Exports, save_models
-from .horovod import HorovodBackend
 from .summaries import Summaries
 from .training import PREFIX, Training
 from .trial import EstimatorTrial, RunHook
 from .waiting import FILE as WAITING_FILE
+
+if TYPE_CHECKING:
+    from .horovod import HorovodBackend
 
 STATE_FILE = "det_estimator.json"
 _REFUSAL = (
@@ -52,7 +55,7 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
 
     def _build(self, trial_class: type[EstimatorTrial]) -> None:
         run = self._run
-        backend = join_ranks(run, HorovodBackend, _REFUSAL)
+        backend = _joined(run)
         if backend is not None:
             self._open.callback(backend.shutdown)
         self._dir = Path(tempfile.mkdtemp(prefix="det-estimator-", dir=run.scratch))
@@ -166,3 +169,12 @@ def _copy(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def _joined(run: RunInfo) -> HorovodBackend | None:
+    """Return the backend of the run's ranks, None for one process, which needs no Horovod."""
+    if run.distributed.size == 1:
+        return None
+    from .horovod import HorovodBackend
+
+    return join_ranks(run, HorovodBackend, _REFUSAL)

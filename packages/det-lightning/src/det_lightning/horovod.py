@@ -21,7 +21,7 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 from torchmetrics import Metric
 
 from det_core import DetError
-from det_horovod import available
+from det_core.backend import available_by
 from det_torch.backends import HorovodBackend, TorchBackend
 from det_torch.ranks import Gradients, Replicas
 
@@ -55,9 +55,9 @@ class HorovodStrategy(ParallelStrategy):
     def backend(self) -> TorchBackend:
         """The ranks' backend. Raises DetError where there is no Horovod to begin."""
         if self._backend is None:
-            if not available("torch"):
+            if not available_by("det_horovod", "torch")():
                 raise DetError(
-                    "strategy 'horovod' needs Horovod, built for torch; install it with: det horovod install torch"
+                    "strategy 'horovod' needs Horovod, built for torch; install it with: det horovod install --with torch"
                 )
             self._backend = HorovodBackend()
             self._backend.init()

@@ -6,7 +6,6 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -16,30 +15,22 @@ from ..adapter import Build
 from ..backend import BackendRecord
 from ..errors import PluginError
 from ..hookspecs import hookimpl
-from ._found import Found, Lookup, R, check_core, check_implementations, check_records, discover, imports_of, records_of
+from ._found import (
+    Found,
+    Lookup,
+    ObserverFailure,
+    PluginInfo,
+    R,
+    check_core,
+    check_implementations,
+    check_records,
+    discover,
+    imports_of,
+    records_of,
+)
 
 if TYPE_CHECKING:
     from ..config import Extensions
-
-
-@dataclass(frozen=True, kw_only=True)
-class PluginInfo:
-    """One plugin as `det plugins` lists it; `problem` says why it was skipped, or is empty."""
-
-    name: str
-    distribution: str
-    version: str
-    hooks: tuple[str, ...] = ()
-    problem: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ObserverFailure:
-    """What a plugin raised when it was told of something."""
-
-    plugin: str
-    hook: str
-    message: str
 
 
 class Plugins:

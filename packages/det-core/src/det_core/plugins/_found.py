@@ -52,6 +52,26 @@ class Found:
     requires: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class PluginInfo:
+    """One plugin as `det plugins` lists it; `problem` says why it was skipped, or is empty."""
+
+    name: str
+    distribution: str
+    version: str
+    hooks: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObserverFailure:
+    """What a plugin raised when it was told of something."""
+
+    plugin: str
+    hook: str
+    message: str
+
+
 def discover() -> Iterator[Found]:
     """Find the entry points of every installed distribution, in an order that does not depend on the file system."""
     for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=_order):

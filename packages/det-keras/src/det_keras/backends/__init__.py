@@ -1,8 +1,15 @@
 """How the ranks of a trial, and the workers of a script, exchange what they have to."""
 
-from ._base import KerasBackend
-from ._horovod import HorovodBackend
-from ._native import Native
-from .tf_config import TFConfig
+from __future__ import annotations
 
-__all__ = ["HorovodBackend", "KerasBackend", "Native", "TFConfig"]
+from typing import TYPE_CHECKING
+
+from det_core.lazy import lazy
+
+if TYPE_CHECKING:
+    from ._base import KerasBackend as KerasBackend
+    from ._horovod import HorovodBackend as HorovodBackend
+    from ._native import Native as Native
+    from .tf_config import TFConfig as TFConfig
+
+lazy(__name__)

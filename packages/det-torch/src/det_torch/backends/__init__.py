@@ -1,8 +1,15 @@
 """How the ranks of a trial exchange tensors: over Horovod, over `torch.distributed`, or over core's own connections."""
 
-from ._base import TorchBackend
-from ._horovod import HorovodBackend
-from ._native import Native
-from ._objects import Objects
+from __future__ import annotations
 
-__all__ = ["HorovodBackend", "Native", "Objects", "TorchBackend"]
+from typing import TYPE_CHECKING
+
+from det_core.lazy import lazy
+
+if TYPE_CHECKING:
+    from ._base import TorchBackend as TorchBackend
+    from ._horovod import HorovodBackend as HorovodBackend
+    from ._native import Native as Native
+    from ._objects import Objects as Objects
+
+lazy(__name__)
