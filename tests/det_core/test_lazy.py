@@ -14,11 +14,13 @@ INIT = """
     from det_core.lazy import lazy
 
     if TYPE_CHECKING:
+        from . import three as three
         from .one import Thing as Thing
         from .two import LIMIT as LIMIT
         from .two import make as make
 
-    lazy(__name__)
+    asked = []
+    lazy(__name__, before=lambda: asked.append(True))
 """
 
 
@@ -28,9 +30,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     folder.mkdir()
     folder.joinpath("__init__.py").write_text("\n".join(line[4:] for line in INIT.splitlines()))
     folder.joinpath("one.py").write_text("class Thing: ...\n")
+    folder.joinpath("three.py").write_text("VALUE = 3\n")
     folder.joinpath("two.py").write_text("LIMIT = 3\ndef make(): return LIMIT\n")
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("lazy_example", "lazy_example.one", "lazy_example.two"):
+    for name in ("lazy_example", "lazy_example.one", "lazy_example.two", "lazy_example.three"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return importlib.import_module("lazy_example")
 
@@ -55,3 +58,17 @@ def test_modules_of_the_package_are_imported_as_ever(package: ModuleType) -> Non
     from lazy_example import one
 
     assert one.Thing is package.Thing
+
+
+def test_a_module_may_be_a_name_of_its_package_which_a_star_leaves_out(package: ModuleType) -> None:
+    assert "three" in dir(package)
+    assert "three" not in package.__all__
+    assert package.three.VALUE == 3
+
+
+def test_what_must_come_before_an_import_is_asked_for_then_alone(package: ModuleType) -> None:
+    assert not hasattr(package, "nothing")
+    assert package.asked == []
+    _ = package.LIMIT
+    _ = package.LIMIT
+    assert package.asked == [True]

@@ -1,7 +1,7 @@
 """Packages whose public names are imported when they are first asked for, so that importing the package costs almost nothing.
 
-Such a package lists its names once, under `if TYPE_CHECKING:`, each on a line of its own: `from .module import Name as Name`.
-That is what type checkers read, and the same lines are read here.
+Such a package lists its names once, under `if TYPE_CHECKING:`, each on a line of its own: `from .module import Name as Name`, or
+`from . import module as module`. That is what type checkers read, and the same lines are read here.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
-_LISTED = re.compile(r"^    from \.(\w+) import (\w+) as \2$", re.MULTILINE)
+_LISTED = re.compile(r"^    from \.(\w*) import (\w+) as \2$", re.MULTILINE)
 
 
-def lazy(package: str) -> None:
-    """Give a package its `__getattr__`, `__dir__` and `__all__`; to be called at the end of its `__init__`."""
+def lazy(package: str, before: Callable[[], None] = lambda: None) -> None:
+    """Give a package its `__getattr__`, `__dir__` and `__all__`; to be called at the end of its `__init__`.
+
+    `before` is called before anything is imported, to say in a sentence what is not installed.
+    """
     module = sys.modules[package]
     loader: Any = module.__spec__ and module.__spec__.loader
     homes = {name: home for home, name in _LISTED.findall(loader.get_source(package))}
@@ -23,9 +27,12 @@ def lazy(package: str) -> None:
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f".{homes[name]}", package), name)
+        before()
+        home = importlib.import_module(f".{homes[name] or name}", package)
+        value = getattr(home, name) if homes[name] else home
         setattr(module, name, value)
         return value
 
-    names = sorted(homes, key=lambda name: (0 if name.isupper() else 1 if name[0].isupper() else 2, name))
+    public = [name for name, home in homes.items() if home]
+    names = sorted(public, key=lambda name: (0 if name.isupper() else 1 if name[0].isupper() else 2, name))
     vars(module).update(__getattr__=get, __dir__=lambda: sorted({*vars(module), *homes}), __all__=names)

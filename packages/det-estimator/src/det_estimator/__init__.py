@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from det_core.lazy import lazy
 
 from ._imports import need_tensorflow
 
 if TYPE_CHECKING:
-    from .context import EstimatorTrialContext
-    from .load import load_estimator_from_checkpoint_path
-    from .metrics import MetricReducer
-    from .native import EstimatorNativeContext, init
-    from .trial import EstimatorTrial, RunHook, ServingInputReceiverFn
-
-_HOMES = {
-    "context": ("EstimatorTrialContext",),
-    "load": ("load_estimator_from_checkpoint_path",),
-    "metrics": ("MetricReducer",),
-    "native": ("EstimatorNativeContext", "init"),
-    "trial": ("EstimatorTrial", "RunHook", "ServingInputReceiverFn"),
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+    from .context import EstimatorTrialContext as EstimatorTrialContext
+    from .load import load_estimator_from_checkpoint_path as load_estimator_from_checkpoint_path
+    from .metrics import MetricReducer as MetricReducer
+    from .native import EstimatorNativeContext as EstimatorNativeContext
+    from .native import init as init
+    from .trial import EstimatorTrial as EstimatorTrial
+    from .trial import RunHook as RunHook
+    from .trial import ServingInputReceiverFn as ServingInputReceiverFn
 
 __version__ = "0.1.0"
-__all__ = [
-    "EstimatorNativeContext",
-    "EstimatorTrial",
-    "EstimatorTrialContext",
-    "MetricReducer",
-    "RunHook",
-    "ServingInputReceiverFn",
-    "init",
-    "load_estimator_from_checkpoint_path",
-]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for: the hook module must not import TensorFlow."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'det_estimator' has no attribute {name!r}")
-    need_tensorflow()
-    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+lazy(__name__, before=need_tensorflow)

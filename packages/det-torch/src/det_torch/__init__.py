@@ -2,73 +2,35 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from det_core.lazy import lazy
 
 if TYPE_CHECKING:
-    from .callbacks import ClipGradsL2Norm, ClipGradsL2Value, PyTorchCallback
-    from .context import PyTorchTrialContext
-    from .data import DataLoader, TorchData, data_length, to_device
-    from .load import CheckpointLoadContext, load_trial_from_checkpoint_path
-    from .lr import LRScheduler
-    from .reducers import MetricReducer
-    from .reduction import Reducer
-    from .result import FitResult, Report, SavedCheckpoint
-    from .trainer import Trainer, init
-    from .trial import PyTorchTrial, reset_parameters
-    from .units import Batch, Epoch, TrainUnit
-
-_HOMES = {
-    "callbacks": ("ClipGradsL2Norm", "ClipGradsL2Value", "PyTorchCallback"),
-    "context": ("PyTorchTrialContext",),
-    "data": ("DataLoader", "TorchData", "data_length", "to_device"),
-    "load": ("CheckpointLoadContext", "load_trial_from_checkpoint_path"),
-    "lr": ("LRScheduler",),
-    "reducers": ("MetricReducer",),
-    "reduction": ("Reducer",),
-    "result": ("FitResult", "Report", "SavedCheckpoint"),
-    "trainer": ("Trainer", "init"),
-    "trial": ("PyTorchTrial", "reset_parameters"),
-    "units": ("Batch", "Epoch", "TrainUnit"),
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+    from .callbacks import ClipGradsL2Norm as ClipGradsL2Norm
+    from .callbacks import ClipGradsL2Value as ClipGradsL2Value
+    from .callbacks import PyTorchCallback as PyTorchCallback
+    from .context import PyTorchTrialContext as PyTorchTrialContext
+    from .data import DataLoader as DataLoader
+    from .data import TorchData as TorchData
+    from .data import data_length as data_length
+    from .data import to_device as to_device
+    from .load import CheckpointLoadContext as CheckpointLoadContext
+    from .load import load_trial_from_checkpoint_path as load_trial_from_checkpoint_path
+    from .lr import LRScheduler as LRScheduler
+    from .reducers import MetricReducer as MetricReducer
+    from .reduction import Reducer as Reducer
+    from .result import FitResult as FitResult
+    from .result import Report as Report
+    from .result import SavedCheckpoint as SavedCheckpoint
+    from .trainer import Trainer as Trainer
+    from .trainer import init as init
+    from .trial import PyTorchTrial as PyTorchTrial
+    from .trial import reset_parameters as reset_parameters
+    from .units import Batch as Batch
+    from .units import Epoch as Epoch
+    from .units import TrainUnit as TrainUnit
 
 __version__ = "0.1.0"
-__all__ = [
-    "Batch",
-    "CheckpointLoadContext",
-    "ClipGradsL2Norm",
-    "ClipGradsL2Value",
-    "DataLoader",
-    "Epoch",
-    "FitResult",
-    "LRScheduler",
-    "MetricReducer",
-    "PyTorchCallback",
-    "PyTorchTrial",
-    "PyTorchTrialContext",
-    "Reducer",
-    "Report",
-    "SavedCheckpoint",
-    "TorchData",
-    "TrainUnit",
-    "Trainer",
-    "data_length",
-    "init",
-    "load_trial_from_checkpoint_path",
-    "reset_parameters",
-    "to_device",
-]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for: the hook module must not import torch."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'det_torch' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+lazy(__name__)

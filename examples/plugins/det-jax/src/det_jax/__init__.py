@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from det_core.lazy import lazy
 
 if TYPE_CHECKING:
-    from .data import ArrayData
-    from .trial import JaxTrial
-
-_HOME_OF = {"ArrayData": "data", "JaxTrial": "trial"}
+    from .data import ArrayData as ArrayData
+    from .trial import JaxTrial as JaxTrial
 
 __version__ = "0.1.0"
-__all__ = ["ArrayData", "JaxTrial"]
 
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for: the hook module must not import JAX."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'det_jax' has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOME_OF[name]}", __name__), name)
+lazy(__name__)
