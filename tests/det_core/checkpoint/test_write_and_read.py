@@ -271,13 +271,13 @@ def test_an_absent_checkpoint_is_the_storages_error(storage: LocalStorage) -> No
 
 def test_a_manifest_with_fields_of_a_later_det_is_read(storage: LocalStorage, manifest: Manifest) -> None:
     """As long as the format is the same."""
-    from det_core.checkpoint import _manifest
+    from det_core.manifest import _seal
 
     path = Path(storage.url(manifest.uuid)) / "manifest.json"
     document = json.loads(path.read_text())
     del document["seal"]
     document["colour"] = "blue"
-    path.write_text(json.dumps({**document, "seal": _manifest._seal(document)}))
+    path.write_text(json.dumps({**document, "seal": _seal(document)}))
     with read_checkpoint(storage, manifest.uuid) as (_, found):
         assert found == manifest
 

@@ -2,9 +2,8 @@
 
 from ..manifest import FileEntry, Manifest
 from ._read import read_checkpoint
-from ._sharded import write_sharded_checkpoint
 from ._shards import directory_id, merge_metadata, plan_shards, sources
-from ._write import write_checkpoint
+from ._write import write_checkpoint, write_sharded_checkpoint
 
 __all__ = [
     "FileEntry",

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from ..distributed import DistributedContext
 from ._checkpoint import CheckpointContext, DownloadMode
-from ._context import Context, init
-from ._info import ClusterInfo, TrialInfo, get_cluster_info
-from ._preempt import PreemptContext, PreemptMode
+from ._context import ClusterInfo, Context, TrialInfo, get_cluster_info, init
 from ._profiler import ProfilerContext
-from ._searcher import SearcherContext, SearcherMode, SearcherOperation, Unit
+from ._searcher import PreemptContext, PreemptMode, SearcherContext, SearcherMode, SearcherOperation, Unit
 from ._train import EarlyExitReason, TensorboardMode, TrainContext
 
 __all__ = [

@@ -17,7 +17,7 @@ from ..distributed import DistributedContext
 from ..errors import CheckpointError
 from ..host import HostLost, TrialHost
 from ..storage import Storage
-from ._steps import Steps
+from ._train import Steps
 
 Selector = Callable[[str], bool]
 METADATA = "metadata.json"

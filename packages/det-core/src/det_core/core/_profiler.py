@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ..host import HostLost, TrialHost
-from ._steps import Steps
+from ._train import Steps
 
 
 class ProfilerContext:

@@ -1,18 +1,29 @@
-"""Reporting: metrics, progress, status, an early end."""
+"""Reporting: metrics, progress, status, an early end, TensorBoard's files."""
 
 from __future__ import annotations
 
 import enum
+import json
+import shutil
+import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 from ..errors import MetricError
 from ..host import Outcome, TrialHost
 from ..metrics import plain
-from ..storage import Storage
-from ._steps import Steps
-from ._tensorboard import upload
+from ..storage import MANIFEST, Storage
+
+
+@dataclass
+class Steps:
+    """`completed` batches, and the position of the newest validation."""
+
+    completed: int = 0
+    validated: int = -1
 
 
 class EarlyExitReason(enum.Enum):
@@ -107,8 +118,33 @@ class TrainContext:
         copy, as outside of `det run`. The files stay where they are, too, for `det tensorboard`.
         """
         self._chief("upload TensorBoard's files")
-        return upload(self._storage, self._dir, selector, mangler) if self._dir is not None else None
+        return _upload(self._storage, self._dir, selector, mangler) if self._dir is not None else None
 
     def _chief(self, what: str) -> None:
         if self._rank != 0:
             raise RuntimeError(f"rank {self._rank} tried to {what}; only rank 0 may")
+
+
+def _upload(
+    storage: Storage,
+    directory: Path,
+    selector: Callable[[Path], bool],
+    mangler: Callable[[Path, int], Path] | None,
+) -> str | None:
+    """Store the selected files of a directory, in place of those of an earlier call; return what they are stored under.
+
+    The name is one that a directory of a host always has, so that an earlier call's files are found.
+    """
+    found = [path.relative_to(directory) for path in sorted(directory.rglob("*")) if path.is_file()]
+    wanted = {path: mangler(path, 0) if mangler is not None else path for path in found if selector(path)}
+    if not wanted:
+        return None
+    name = f"tensorboard-{uuid5(NAMESPACE_URL, f'{socket.gethostname()}:{directory.absolute()}')}"
+    if storage.exists(name):
+        storage.delete(name)
+    with storage.store(name) as place:
+        for source, target in wanted.items():
+            place.joinpath(target).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(directory / source, place / target)
+        (place / MANIFEST).write_text(json.dumps({"tensorboard": str(directory)}))
+    return name

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DetError, StorageError
-from . import _files, _staging
-from ._base import MANIFEST, Selector, Storage
-from ._names import below, checked, matching
+from . import _files
+from ._base import MANIFEST, Selector, Storage, below, checked, matching
 
 _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
@@ -226,10 +225,10 @@ def _scratch(uuid: str) -> Iterator[Path]:
     """Give a temporary directory that a later process removes should this one be killed."""
     root = Path(tempfile.gettempdir(), f"det-checkpoints-{os.getuid()}")
     root.mkdir(mode=0o700, exist_ok=True)
-    _staging.sweep(root)
-    directory, lock = _staging.claim(root, f"{uuid}-{os.urandom(4).hex()}")
+    _files.sweep(root)
+    directory, lock = _files.claim(root, f"{uuid}-{os.urandom(4).hex()}")
     try:
         yield directory
     finally:
-        _staging.discard(directory)
+        _files.discard(directory)
         os.close(lock)

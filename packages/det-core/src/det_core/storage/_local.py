@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import StorageError
-from . import _files, _staging
-from ._base import MANIFEST, Selector, Storage
-from ._names import below, checked, matching
+from . import _files
+from ._base import MANIFEST, Selector, Storage, below, checked, matching
 
 
 class LocalStorage(Storage):
@@ -62,7 +61,7 @@ class LocalStorage(Storage):
         doomed = set(matching(present, globs))
         with self._writing(uuid):
             if doomed == present.keys():
-                _staging.discard(path)
+                _files.discard(path)
             else:
                 for name in doomed:
                     (path / name).unlink(missing_ok=True)
@@ -84,8 +83,8 @@ class LocalStorage(Storage):
             raise StorageError(f"checkpoint {uuid} is already in {self.root}; a checkpoint is written once")
         with self._writing(uuid):
             self.root.mkdir(parents=True, exist_ok=True)
-            _staging.sweep(self.root)
-            _, self._locks[uuid] = _staging.claim(self.root, uuid)
+            _files.sweep(self.root)
+            _, self._locks[uuid] = _files.claim(self.root, uuid)
 
     def put(self, uuid: str, source: Path, names: Iterable[str]) -> None:
         staging = self._staging(uuid)
@@ -104,8 +103,8 @@ class LocalStorage(Storage):
         self._release(uuid)
 
     def abort(self, uuid: str) -> None:
-        if uuid in self._locks and (staging := _staging.staged(self.root, uuid)):
-            _staging.discard(staging)
+        if uuid in self._locks and (staging := _files.staged(self.root, uuid)):
+            _files.discard(staging)
         self._release(uuid)
 
     def check(self) -> None:
@@ -124,7 +123,7 @@ class LocalStorage(Storage):
         return path
 
     def _staging(self, uuid: str) -> Path:
-        if path := _staging.staged(self.root, checked(uuid)):
+        if path := _files.staged(self.root, checked(uuid)):
             return path
         raise StorageError(f"checkpoint {uuid} was not begun in {self.root}; begin it first, in one process")
 
