@@ -5,18 +5,20 @@ Importing this imports no Horovod.
 
 from __future__ import annotations
 
-from ._frameworks import available
-from ._meet import Begun, Meeting, horovod_slots, meet, settings
-from ._rendezvous import Rendezvous, Slot, address_variables
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Begun",
-    "Meeting",
-    "Rendezvous",
-    "Slot",
-    "address_variables",
-    "available",
-    "horovod_slots",
-    "meet",
-    "settings",
-]
+from det_core.lazy import lazy
+
+if TYPE_CHECKING:
+    from ._frameworks import available as available
+    from ._meet import Begun as Begun
+    from ._meet import Meeting as Meeting
+    from ._meet import horovod_slots as horovod_slots
+    from ._meet import meet as meet
+    from ._meet import settings as settings
+    from ._rendezvous import Rendezvous as Rendezvous
+    from ._rendezvous import Slot as Slot
+    from ._rendezvous import address_variables as address_variables
+
+__version__ = "0.1.0"
+lazy(__name__)

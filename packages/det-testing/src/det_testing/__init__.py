@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from det_core.lazy import lazy
 
 if TYPE_CHECKING:
-    from ._adapter_suite import AdapterSuite
-    from ._onevar import OneVar
-    from ._runs import Run, Runs
-    from ._searcher_suite import SearcherSuite
-    from ._storage_suite import StorageSuite
-    from ._suite import Suite
-
-_HOMES = {
-    "AdapterSuite": "_adapter_suite",
-    "OneVar": "_onevar",
-    "Run": "_runs",
-    "Runs": "_runs",
-    "SearcherSuite": "_searcher_suite",
-    "StorageSuite": "_storage_suite",
-    "Suite": "_suite",
-}
+    from ._adapter_suite import AdapterSuite as AdapterSuite
+    from ._onevar import OneVar as OneVar
+    from ._runs import Run as Run
+    from ._runs import Runs as Runs
+    from ._searcher_suite import SearcherSuite as SearcherSuite
+    from ._storage_suite import StorageSuite as StorageSuite
+    from ._suite import Suite as Suite
 
 __version__ = "0.1.0"
-__all__ = ["AdapterSuite", "OneVar", "Run", "Runs", "SearcherSuite", "StorageSuite", "Suite"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a suite when it is asked for: `det --help` imports this package, and not pytest."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+lazy(__name__)

@@ -21,6 +21,7 @@ ENTRY_POINT_GROUP = "det"
 OURS = ("det-core", "det-driver")
 """The distributions whose records come first, so that a stranger's cannot take their names."""
 _CORE = re.compile(r"det[-_.]core(?![\w.-])", re.IGNORECASE)
+_PLAIN = re.compile(r"det-core\s*\(?(?P<bounds>(>=|<)\d+(\.\d+)*(\s*,\s*(>=|<)\d+(\.\d+)*)*)\)?")
 KINDS: Mapping[str, type[Any]] = {
     "det_frameworks": records.Framework,
     "det_backends": BackendRecord,
@@ -90,28 +91,46 @@ def _order(entry: EntryPoint) -> tuple[bool, str, str]:
 def check_core(found: Found) -> None:
     """Raise PluginError where a distribution asks for another det-core than this, as pip may have left it.
 
-    Requirements are read with `packaging`, which det-driver has; a worker without it relies on what the driver found.
+    Plain bounds are compared here, since every command does it for every plugin. The rest of what a requirement may say is
+    read by `packaging`, which det-driver has; a worker without it relies on what the driver found.
     """
-    if find_spec("packaging") is None:
-        return
-    installed = version("det-core")
     for text in found.requires:
-        if _CORE.match(text):
-            from packaging.requirements import InvalidRequirement, Requirement
+        if not _CORE.match(text):
+            continue
+        installed = version("det-core")
+        plain = _PLAIN.fullmatch(text)
+        if plain:
+            wanted = ",".join(sorted(plain["bounds"].replace(" ", "").split(",")))
+            fits = all(_holds(installed, bound) for bound in wanted.split(","))
+        elif find_spec("packaging") is None:
+            continue
+        else:
+            wanted, fits = _read_requirement(found, text, installed)
+        if not fits:
+            raise PluginError(
+                f"it requires det-core{wanted}, but det-core {installed} is installed; "
+                f"try: pip install --upgrade det-core {found.distribution}"
+            )
 
-            try:
-                needed = Requirement(text)
-            except InvalidRequirement as error:
-                raise PluginError(
-                    f"{found.distribution} {found.version} has an unreadable requirement, {text!r}"
-                ) from error
-            if (needed.marker is None or needed.marker.evaluate({"extra": ""})) and not needed.specifier.contains(
-                installed, prereleases=True
-            ):
-                raise PluginError(
-                    f"it requires det-core{needed.specifier}, but det-core {installed} is installed; "
-                    f"try: pip install --upgrade det-core {found.distribution}"
-                )
+
+def _holds(installed: str, bound: str) -> bool:
+    here, there = _numbers(installed), _numbers(bound.lstrip("<>="))
+    return here >= there if bound.startswith(">=") else here < there
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split("."))
+
+
+def _read_requirement(found: Found, text: str, installed: str) -> tuple[str, bool]:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        needed = Requirement(text)
+    except InvalidRequirement as error:
+        raise PluginError(f"{found.distribution} {found.version} has an unreadable requirement, {text!r}") from error
+    applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
+    return str(needed.specifier), not applies or needed.specifier.contains(installed, prereleases=True)
 
 
 def check_implementations(pm: pluggy.PluginManager, plugin: object, name: str) -> None:
