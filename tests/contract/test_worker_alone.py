@@ -20,7 +20,7 @@ from tests.distributions import lay_out, on_path
 
 pytest.importorskip("det_torch")
 
-NEVER = ("click", "rich", "packaging", "pathspec", "pytest", "det_driver", "det_testing", "det_horovod")
+NEVER = ("click", "rich", "packaging", "pathspec", "yaml", "pytest", "det_driver", "det_testing", "det_horovod")
 ENGINE = """
 import os, subprocess, threading
 
@@ -130,9 +130,9 @@ def worker_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "bin" / "python"
 
 
-def test_core_requires_four_light_distributions() -> None:
+def test_core_requires_three_light_distributions() -> None:
     direct = {Requirement(text).name for text in metadata.requires("det-core") or () if "extra ==" not in text}
-    assert {name.lower() for name in direct} == {"fsspec", "msgspec", "pluggy", "pyyaml"}
+    assert {name.lower() for name in direct} == {"fsspec", "msgspec", "pluggy"}
 
 
 def test_it_trains_a_trial_that_a_driver_in_another_environment_started(
