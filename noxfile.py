@@ -73,7 +73,7 @@ def install(session: nox.Session, names: Iterable[str], *more: str, pinned: str 
 
     `pinned` names a set of pins, which brings the only package that is in it its framework.
     """
-    wanted = list(dict.fromkeys(each for name in (*names, "det-testing") for each in needs(name)))
+    wanted = list(dict.fromkeys(each for name in (*names, "det-testing", "det-horovod") for each in needs(name)))
     main = ENVIRONMENTS.get(pinned or "")
     brings = main if main in ALONE else None
     tree = [text for each in wanted for text in ("-e", f"packages/{each}{'[cpu]' if each == brings else ''}")]

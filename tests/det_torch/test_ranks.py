@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from det_core import Backend, DistributedContext, Every, Keep, LocalHost, Ranks, Schedule, Target, run_trial
-from det_torch import DataLoader, PyTorchCallback, Reducer
+from det_core import Backend, DistributedContext, Every, Keep, LocalHost, Ranks, Schedule, Target, TrialError, run_trial
+from det_core.checkpoint import read_checkpoint
+from det_torch import DataLoader, PyTorchCallback, Reducer, state
 from det_torch.testing import OneVarTrial, Records
 
 SIZE = 2
@@ -35,7 +37,7 @@ class Threads(Backend):
         self._barrier.wait()
 
     def allgather(self, value: Any) -> list[Any]:
-        self._values[self.ranks.rank] = value
+        self._values[self.ranks.rank] = copy.deepcopy(value)  # as what travels is a copy
         self._barrier.wait()
         values = list(self._values)
         self._barrier.wait()
@@ -57,7 +59,12 @@ def together(run: Callable[[int, DistributedContext], Any]) -> list[Any]:
             raise
 
     with ThreadPoolExecutor(SIZE) as pool:
-        return list(pool.map(one, range(SIZE)))
+        ends = [pool.submit(one, rank) for rank in range(SIZE)]
+    errors = [end.exception() for end in ends]
+    for error in errors:  # a rank that waited for one that failed is not the cause
+        if error is not None and not isinstance(error, threading.BrokenBarrierError):
+            raise error
+    return [end.result() for end in ends]
 
 
 def reports(lab: Any, trial: type, length: int, **info: Any) -> list[dict[str, Any]]:
@@ -177,3 +184,71 @@ class Noting(PyTorchCallback):
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:
         self.calls.append(("uploaded", self.rank))
+
+
+class Around(OneVarTrial):
+    """Goes around det where it may: torch's own backward pass and step."""
+
+    model: Any
+
+    def build_training_data_loader(self) -> Any:
+        return DataLoader(Records([1.0, 2.0, 3.0, 4.0]), batch_size=1)
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        loss = ((batch - self.model(batch)) ** 2).mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return {"loss": loss}
+
+    def evaluate_batch(self, batch: Any) -> Any:
+        return {"weight": self.model.weight.sum(), "rank": float(self.context.distributed.rank)}
+
+
+def test_a_step_that_goes_around_det_takes_the_mean_of_all_ranks_gradients(lab: Any) -> None:
+    """Rank 0 has the records 1 and 3, rank 1 those of 2 and 4; by the mean of the two gradients the weight is one number."""
+    weight, rate = 0.0, 0.01
+    for records in ((1.0, 2.0), (3.0, 4.0)):
+        weight -= rate * sum(-2 * x * (x - weight * x) for x in records) / 2
+    validation = reports(lab, Around, 2, hparams={"global_batch_size": 2, "lr": rate})[-1]
+    assert validation["weight"] == pytest.approx(weight, rel=1e-5)
+
+
+class Apart(Around):
+    """Changes its weights by what only this rank knows."""
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        with torch.no_grad():
+            self.model.weight += self.context.distributed.rank
+        return {"loss": 0.0}
+
+
+def test_replicas_that_came_apart_are_not_saved(lab: Any) -> None:
+    with pytest.raises(
+        TrialError, match="at batch 2 the weights of rank 1 differ from those of rank 0; step the optimizer"
+    ):
+        reports(lab, Apart, 2, hparams=HPARAMS)
+
+
+class Normalized(Around):
+    """Has a buffer that each rank changes by itself."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.norm = context.wrap_model(torch.nn.BatchNorm1d(1))
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        self.norm(torch.cat([batch, 2 * batch]))
+        return {"loss": 0.0}
+
+    def evaluate_batch(self, batch: Any) -> Any:
+        return {"mean": self.norm.running_mean.sum()}
+
+
+def test_the_checkpoint_gives_the_numbers_that_were_reported(lab: Any) -> None:
+    """Statistics of BatchNorm are each rank's own while it trains: what is validated is the chief's, and so is what is saved."""
+    validation = reports(lab, Normalized, 2, hparams=HPARAMS)[-1]
+    [uuid] = lab.storage.list()
+    with read_checkpoint(lab.storage, uuid) as (path, _):
+        saved = state.load(path)["models_state_dict"][1]["running_mean"]
+    assert validation["mean"] == saved.item()

@@ -178,9 +178,17 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     def validate(self) -> Metrics:
         self._start()
-        if self._replicas is not None:
-            self._replicas.align_buffers()
         return self._validation()
+
+    def synchronize(self) -> None:
+        """Take over the chief's buffers, which are validated and saved; all that it has, where training has not begun."""
+        if self._replicas is not None and self._started:
+            self._replicas.align_buffers()
+        elif self._replicas is not None:
+            self._replicas.align()
+
+    def fingerprint(self) -> str:
+        return self._replicas.fingerprint() if self._replicas is not None else ""
 
     # State
 

@@ -33,6 +33,7 @@ class Gradients:
         name = f"det.gradients.{len(self._shares)}"
         share = self._shares[id(optimizer)] = _Share(optimizer, self._backend, name, compress, models, self)
         share.watch()
+        optimizer.register_step_pre_hook(self._before_step)
         self._overlap = len(self._shares) == 1
 
     def backward(self, run: Callable[[], object]) -> None:
@@ -52,6 +53,10 @@ class Gradients:
         share = self._shares.get(id(optimizer))
         if share is not None and share.changed:
             self._reduce([share])
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Any) -> None:
+        """Let no gradient of one rank's own reach a step, whoever called it: each rank would train a model of its own."""
+        self.settle(optimizer)
 
     @property
     def pending(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,14 @@ class Replicas:
     def align_buffers(self, *, used: bool = False) -> None:
         """Take over the chief's buffers: all, or those that a training step may read."""
         self._backend.spread(self._used if used else self._buffers)
+
+    def fingerprint(self) -> str:
+        """Return a checksum of the bits of all parameters."""
+        checksum = hashlib.blake2b()
+        for model in self._models:
+            for parameter in model.parameters():
+                checksum.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return checksum.hexdigest()
 
     def _align(self, optimizer: torch.optim.Optimizer) -> None:
         """Take over an optimizer's state: its tensors in place, or all of it where the ranks hold different things."""
