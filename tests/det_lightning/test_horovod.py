@@ -70,7 +70,7 @@ def test_it_is_registered_by_its_name() -> None:
 
 
 def test_a_missing_horovod_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("det_lightning.horovod.available", lambda framework: False)
+    monkeypatch.setattr("det_horovod.available", lambda framework: False)
     with pytest.raises(
         DetError, match="needs Horovod, built for torch; install it with: det horovod install --with torch"
     ):
