@@ -44,7 +44,7 @@ def new(settings: Settings, name: str, kind: str, directory: Path) -> None:
         sys.stdout.write(f"{file}\n")
     path = shlex.quote(str(root) if root.is_absolute() else f"./{root}")
     sys.stdout.write(
-        f"\nit works as it is:\n  python3 -m pip install -e {path} pytest pytest-timeout\n  cd {path} && python3 -m pytest\n"
+        f"\nit works as it is:\n  python3 -m pip install -e {path} det-testing\n  cd {path} && python3 -m pytest\n"
     )
 
 
