@@ -20,6 +20,7 @@ PYTHON = "3.11"
 PACKAGES = {p.parent.name: nox.project.load_toml(p) for p in sorted(Path("packages").glob("*/pyproject.toml"))}
 PLUGINS = {p.parent.name: nox.project.load_toml(p) for p in sorted(Path("examples/plugins").glob("*/pyproject.toml"))}
 LINT = ["ruff==0.17.5"]
+BUILD = ["hatchling>=1.24", "editables>=0.5"]
 
 
 def extras(name: str) -> dict[str, list[str]]:
@@ -78,7 +79,8 @@ def install(session: nox.Session, names: Iterable[str], *more: str, pinned: str 
     brings = main if main in ALONE else None
     tree = [text for each in wanted for text in ("-e", f"packages/{each}{'[cpu]' if each == brings else ''}")]
     files = [pinned or each if each == main else each for each in wanted if each in TOGETHER or each == main]
-    session.install(*constraints(files), *tree, *test_groups(wanted), *more)
+    session.install(*BUILD)  # once, and not in an environment of its own for each package
+    session.install("--no-build-isolation", *constraints(files), *tree, *test_groups(wanted), *more)
 
 
 def install_horovod(session: nox.Session) -> None:
