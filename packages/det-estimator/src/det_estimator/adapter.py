@@ -177,4 +177,5 @@ def _joined(run: RunInfo) -> HorovodBackend | None:
         return None
     from .horovod import HorovodBackend
 
-    return join_ranks(run, HorovodBackend, _REFUSAL)
+    backend: HorovodBackend | None = join_ranks(run, HorovodBackend, _REFUSAL)
+    return backend
