@@ -90,7 +90,10 @@ def install_horovod(session: nox.Session) -> None:
 
 def lane(name: str) -> str:
     """Return the tag of a package's sessions: those of different lanes are run at the same time by continuous integration."""
-    return "tensorflow" if name in ALONE else "core" if name in ("det-core", "det-driver", "det-testing") else "torch"
+    if name in ALONE:
+        return "tensorflow"
+    # The core's lane runs in the foreground: elsewhere an interrupt is ignored, which these have tests of.
+    return "core" if name in ("det-core", "det-driver", "det-testing", "det-horovod") else "torch"
 
 
 def identity(name: str, pinned: str) -> str:
@@ -155,7 +158,8 @@ def contracts(session: nox.Session) -> None:
 @nox.parametrize(
     "environment",
     [
-        *(nox.param(each, id=each, tags=["core"]) for each in ("together", *PLUGINS)),
+        nox.param("together", id="together", tags=["torch"]),
+        *(nox.param(each, id=each, tags=["core"]) for each in PLUGINS),
         *(nox.param(each, id=each, tags=[lane(name)]) for each, name in ENVIRONMENTS.items() if name in ALONE),
     ],
 )
