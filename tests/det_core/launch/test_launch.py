@@ -25,7 +25,8 @@ def test_every_rank_runs_the_command_and_its_lines_say_whose_they_are(launch):
     assert done.stderr == ""
 
 
-def test_without_prefix_the_lines_are_as_they_were_written(launch):
+def test_without_prefix_the_lines_are_as_they_were_written(launch, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # each line then comes in two pieces
     assert launch("print('hello')", "--no-prefix").stdout == "hello\nhello\n"
 
 

@@ -55,8 +55,13 @@ def test_nothing_of_what_is_written_is_lost_but_returns(writes):
             assert kept == said.replace(b"\r", b"").replace(b"\n", b"")
 
 
-def test_without_prefix_it_is_passed_on_as_it_is():
-    assert shown((0, b"a"), (1, b"b"), (0, b"\n"), prefix=False) == b"ab\n"
+def test_without_prefix_lines_of_several_ranks_are_not_mixed_either():
+    assert shown((0, b"hello"), (1, b"hello"), (0, b"\n"), (1, b"\n"), prefix=False) == b"hello\nhello\n"
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30))
+def test_without_prefix_what_a_rank_writes_is_passed_on_byte_by_byte(written):
+    assert shown(*((0, data) for data in written), prefix=False) == b"".join(written)
 
 
 def test_a_line_without_end_is_shown_when_it_is_very_long():

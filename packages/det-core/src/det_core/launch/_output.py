@@ -25,7 +25,8 @@ _RECENT_SECONDS = 10.0
 class Prefixed:
     """Writes whole lines of several ranks to one stream, `[rank=1] ` before each; a carriage return ends a line, too.
 
-    What a rank does not end is shown with an end after a second of quiet, or when it is very long.
+    What a rank does not end is shown with an end after a second of quiet, or when it is very long. Without prefix, the
+    lines are whole, too, but every byte is as it was written.
     """
 
     def __init__(self, stream: BinaryIO, *, prefix: bool = True) -> None:
@@ -34,13 +35,10 @@ class Prefixed:
         self._since: dict[int, float] = {}
 
     def write(self, rank: int, data: bytes) -> None:
-        if not self._prefix:
-            self._put(data)
-            return
         data = self._open.pop(rank, b"") + data
         at, shown = 0, []
         for end in _LINE_END.finditer(data):
-            if end[0] != b"\r" or end.start() > at:  # a bar begins each of its drawings with a return
+            if not self._prefix or end[0] != b"\r" or end.start() > at:  # a bar begins each of its drawings with a return
                 shown.append(self._head(rank) + data[at : end.end()])
             at = end.end()
         self._put(b"".join(shown))
@@ -63,10 +61,10 @@ class Prefixed:
     def _finish(self, rank: int) -> None:
         text = self._open.pop(rank)
         # A bar that is drawn again and again ends with the return that may be half of a line's end.
-        self._put(self._head(rank) + text + (b"" if text.endswith(b"\r") else b"\n"))
+        self._put(self._head(rank) + text + (b"" if text.endswith(b"\r") or not self._prefix else b"\n"))
 
     def _head(self, rank: int) -> bytes:
-        return b"[rank=%d] " % rank
+        return b"[rank=%d] " % rank if self._prefix else b""
 
     def _put(self, data: bytes) -> None:
         self._stream.write(data)
