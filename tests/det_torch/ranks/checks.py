@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import traceback
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -13,13 +15,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from det_core import DistributedContext, Plugins, Ranks, RunInfo
+from det_core import DistributedContext, Keep, LocalHost, Plugins, Ranks, RunInfo, Target, TrialError, run_trial
 from det_core.backends import choose_backend
 from det_core.config import parse
+from det_core.storage import LocalStorage
 from det_testing._play import meet  # the same meeting as that of the kit's own runs
+from det_torch import PyTorchTrial
 from det_torch.backends import TorchBackend
 from det_torch.context import PyTorchTrialContext
 from det_torch.ranks import Replicas
+from det_torch.testing import OneVarTrial, Records
 
 CHECKS: dict[str, Callable[[Lab], None]] = {}
 SIZE = 2
@@ -32,11 +37,29 @@ class Lab:
         self.backend, self.control, self._plugins = backend, control, plugins
         self.rank = backend.ranks.rank
 
-    def context(self, **optimizations: Any) -> PyTorchTrialContext:
+    def info(self, **optimizations: Any) -> RunInfo:
         config = parse({"entrypoint": "m:T", "optimizations": optimizations}).config
         build = self._plugins.build("torch")
-        info = RunInfo(config=config, hparams={}, seed=1, build=build, distributed=self.control, slots=SIZE)
-        context = PyTorchTrialContext(info, torch.device("cpu"), backend=self.backend)
+        return RunInfo(
+            config=config,
+            hparams={"global_batch_size": SIZE},
+            seed=1,
+            build=build,
+            distributed=self.control,
+            slots=SIZE,
+        )
+
+    def train(self, trial: type, batches: int) -> list[str]:
+        """Train a trial, in a directory that all ranks share; return the warnings of this rank."""
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            keep = Keep(storage=LocalStorage(self.control.broadcast(folder)))
+            run_trial(self._plugins.frameworks()["torch"], trial, self.info(), LocalHost(Target(n=batches)), keep)
+            self.control.barrier()
+        return [str(warning.message) for warning in said]
+
+    def context(self, **optimizations: Any) -> PyTorchTrialContext:
+        context = PyTorchTrialContext(self.info(**optimizations), torch.device("cpu"), backend=self.backend)
         context.current_batch = 0
         return context
 
@@ -160,6 +183,37 @@ def a_pass_that_the_trial_runs_itself_is_averaged_before_the_step(lab: Lab) -> N
         alone.zero_grad()
         assert lab.same(model[0].weight)
         alone.load_state_dict(model.state_dict())
+
+
+@check
+def an_optimizer_that_evaluates_its_loss_again_takes_the_steps_of_one_rank(lab: Lab) -> None:
+    """LBFGS with its line search, by closures that run their pass themselves or let det; and Adam, by a keyword."""
+    joined = batch_of(8, 5)
+
+    def lbfgs(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.LBFGS(parameters, lr=0.5, max_iter=5, line_search_fn="strong_wolfe")
+
+    for make, managed in ((lbfgs, True), (lbfgs, False), (torch.optim.Adam, False)):
+        context, model, alone = lab.context(), model_of(5, 7, 2), model_of(5, 7, 2)
+        optimizer = context.wrap_optimizer(make(context.wrap_model(model).parameters()))
+        same = make(alone.parameters())
+
+        def loss_of(net: nn.Module, x: torch.Tensor, its: Any, back: Callable[..., Any]) -> Callable[[], Any]:
+            def closure() -> Any:
+                its.zero_grad()
+                loss = ((net(x) - 0.5) ** 2).mean()
+                back(loss)
+                return loss
+
+            return closure
+
+        for _ in range(3):
+            back = context.backward if managed else torch.Tensor.backward
+            mine = optimizer.step(closure=loss_of(model, lab.mine(joined), optimizer, back))
+            theirs = same.step(loss_of(alone, joined, same, torch.Tensor.backward))
+            assert make is not lbfgs or torch.allclose(mine, theirs)
+        assert close(list(model.parameters()), list(alone.parameters()), rtol=1e-6)
+        assert lab.same(model[0].weight)
 
 
 @check
@@ -365,6 +419,50 @@ def objects_are_exchanged(lab: Lab) -> None:
     assert [backend.agree(flag) for flag in (False, rank == 1, True)] == [False, True, True]
     backend.barrier()
     assert backend.ranks == Ranks(rank=rank, size=SIZE, local_rank=rank, local_size=SIZE)
+
+
+class Reading(OneVarTrial):
+    """Its data are streams, which every rank reads whole."""
+
+    def build_training_data_loader(self) -> Any:
+        return torch.utils.data.DataLoader(Endless(), batch_size=1)
+
+
+class Endless(torch.utils.data.IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Any:
+        return iter(lambda: torch.ones(1), None)
+
+
+@check
+def data_that_every_rank_reads_whole_is_said_to_be_by_the_chief_once(lab: Lab) -> None:
+    told = [text for text in lab.train(Reading, 3) if "reads all of the training data (Endless)" in text]
+    assert len(told) == (1 if lab.rank == 0 else 0)
+
+
+class WholeOfAShare(OneVarTrial):
+    """Wants all of the data, and builds a share of it."""
+
+    evaluate_batch = PyTorchTrial.evaluate_batch
+
+    def build_validation_data_loader(self) -> Any:
+        data = Records([1.0, 2.0])
+        sampler = torch.utils.data.DistributedSampler(data, SIZE, self.context.distributed.rank)
+        return torch.utils.data.DataLoader(data, sampler=sampler)
+
+    def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+@check
+def a_whole_evaluation_of_data_that_is_sharded_by_rank_is_refused(lab: Lab) -> None:
+    try:
+        lab.train(WholeOfAShare, 1)
+    except TrialError as error:
+        told = str(error)
+    assert told == (
+        "evaluate_full_dataset gets all of the data on the chief, but the validation data is sharded by rank; build it whole, "
+        "or define evaluate_batch"
+    )
 
 
 def main(backend: str, folder: str, rank: str) -> None:

@@ -39,6 +39,8 @@ def chief(request: pytest.FixtureRequest, trials: Any, tmp_path_factory: pytest.
         Request(name="odd", length=7, hparams=ODD, trial=trials.OddTrial),
         Request(name="drawing", length=9, save_at=[4], hparams=NOISY, trial=trials.DrawingTrial),
         Request(name="drawing on", length=9, behind=("drawing", 4), hparams=NOISY, trial=trials.DrawingTrial),
+        Request(name="sharded", length=11, save_at=[7], hparams=ODD, trial=trials.ShardedTrial),
+        Request(name="sharded on", length=11, behind=("sharded", 7), hparams=ODD, trial=trials.ShardedTrial),
         Request(name="whole", length=2, hparams=DIGITS, trial=trials.WholeTrial),
     ]
     cast = Cast(trial=trials.DigitsTrial, framework="torch", hooks="det_torch._hooks", backend=request.param)
@@ -65,6 +67,18 @@ def test_the_odd_batch_of_an_epoch_goes_to_the_rank_whose_turn_it_is(chief: dict
     validation = chief["odd"].validations[7]
     assert (validation["rank 0"], validation["rank 1"]) == ([0.0, 2.0, 4.0, 6.0], [1.0, 3.0, 5.0])
     assert validation["mean"] == 3.0
+
+
+def test_data_that_is_sharded_by_rank_is_left_so_and_each_rank_goes_on_in_its_own(chief: dict[str, Run]) -> None:
+    """Each record is seen once an epoch of its rank; a validation has each once, though torch's sampler repeats one."""
+    reports = chief["sharded"].reports
+    assert [reports[n]["rank 0"] for n in range(1, 12)] == [[float(n % 5)] for n in range(11)]
+    assert [reports[n]["rank 1"] for n in range(1, 12)] == [[float(5 + n)] for n in range(11)]
+    validation = chief["sharded"].validations[11]
+    assert (validation["rank 0"], validation["rank 1"]) == ([0.0, 2.0, 4.0, 6.0, 8.0], [1.0, 3.0, 5.0, 7.0])
+    assert validation["mean"] == 4.0
+    again = chief["sharded on"].reports
+    assert again == {n: report for n, report in reports.items() if n > 7}
 
 
 def test_each_rank_has_its_own_random_numbers_again(chief: dict[str, Run]) -> None:

@@ -116,3 +116,38 @@ class WholeTrial(DigitsTrial):
     def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
         count = sum(len(labels) for _, labels in data_loader)
         return {"val_loss": 0.0, "count": count, "rank": self.context.distributed.rank, "weight": 0.0}
+
+
+class Shards(torch.utils.data.IterableDataset[torch.Tensor]):
+    """The records of one rank, which it reads itself; it knows where it is."""
+
+    det_sharded = True
+
+    def __init__(self, records: list[float]) -> None:
+        self.records, self.at = records, 0
+
+    def __iter__(self) -> Any:
+        while self.at < len(self.records):
+            self.at += 1
+            yield torch.tensor([self.records[self.at - 1]])
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+class ShardedTrial(OddTrial):
+    """Sixteen records, of which the chief has five and the other rank eleven; nine to validate, by torch's own sampler."""
+
+    def build_training_data_loader(self) -> Any:
+        records = [float(n) for n in range(16)]
+        mine = records[:5] if self.context.distributed.rank == 0 else records[5:]
+        return torch.utils.data.DataLoader(Shards(mine), batch_size=1)
+
+    def build_validation_data_loader(self) -> Any:
+        data, ranks = Records([float(n) for n in range(9)]), self.context.distributed
+        sampler = torch.utils.data.DistributedSampler(data, ranks.size, ranks.rank, shuffle=False)
+        return torch.utils.data.DataLoader(data, batch_size=1, sampler=sampler)

@@ -21,7 +21,7 @@ from .data import TrainingStream, seed_everything, validation_batches
 from .device import Moving, choose_device
 from .lr import LRScheduler
 from .metrics import Numbers, kept
-from .rank_states import gradients_of, of_ranks, rng_of
+from .rank_states import data_of, gradients_of, of_ranks, rng_of
 from .ranks import Replicas, join_ranks
 from .rng import rng_state, set_rng_state, untouched_rng
 from .trial import PyTorchTrial
@@ -78,10 +78,13 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         self._start()
         context.stops(loop.request_stop)
         if loop.done:
-            self._stream.restore(self._resume.get("data"))
+            self._stream.restore(data_of(self._resume, context.distributed.rank, context.distributed.size))
         batches = iter(loop.batches(self._stream.batches(loop.done)))
         if self._stream.warning:
             warnings.warn(self._stream.warning, stacklevel=1)
+        for advice in (self._stream.advice, self._validation.advice):
+            if advice and context.distributed.rank == 0:
+                warnings.warn(advice, stacklevel=1)
         step = self._step()
         per_epoch = self.batches_per_epoch or 0
         epochs = callbacks.epochs and per_epoch
@@ -224,7 +227,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         self._callbacks.restore(contents.get("callbacks", {}))
         self._resume = {
             key: contents[key]
-            for key in ("data", "gradients", "rank_gradients", "reducers", "evaluating")
+            for key in ("data", "rank_data", "gradients", "rank_gradients", "reducers", "evaluating")
             if key in contents
         }
         parts.set_gradients(self.context.models, {})
@@ -281,6 +284,11 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         rank, size = (0, 1) if whole else (distributed.rank, distributed.size)
         data = validation_batches(loader, rank=rank, size=size, seed=self._run.seed)
         self._open.callback(data.close)
+        if whole and data.sharded and distributed.size > 1:
+            raise TrialError(
+                "evaluate_full_dataset gets all of the data on the chief, but the validation data is sharded by rank; build it "
+                "whole, or define evaluate_batch"
+            )
         return Validation(self.trial, self.context, self._callbacks, data, self._run.quick)
 
     def _build_loader(self, build: Callable[[], Any], split: str) -> Any:

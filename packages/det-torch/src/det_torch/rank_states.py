@@ -1,4 +1,4 @@
-"""What each rank has of its own, in a checkpoint: its random generators, and gradients that wait for their step."""
+"""What each rank has of its own, in a checkpoint: its random generators, its place in the data, gradients that wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ def of_ranks(context: PyTorchTrialContext, contents: Mapping[str, Any]) -> dict[
     distributed, gradients = context.distributed, context.steps.gradients
     if distributed.size == 1:
         return {}
-    found = {"rank_rng_states": distributed.gather(contents["rng_state"])}
+    everyone = distributed.gather((contents["rng_state"], contents["data"])) or []
+    found: dict[str, Any] = {
+        "rank_rng_states": [rng for rng, _ in everyone],
+        "rank_data": [data for _, data in everyone],
+    }
     if distributed.agree(gradients is not None and gradients.pending):
         found["rank_gradients"] = distributed.gather(contents.get("gradients", {}))
     return found
@@ -24,6 +28,12 @@ def rng_of(contents: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
     states = contents.get("rank_rng_states", [])
     state: Mapping[str, Any] = states[rank] if rank < len(states) else contents.get("rng_state", {})
     return state
+
+
+def data_of(contents: Mapping[str, Any], rank: int, size: int) -> Any:
+    """Return the place of a rank in the data; on another number of ranks than it was saved by, the chief's."""
+    states = contents.get("rank_data", [])
+    return states[rank] if len(states) == size else contents.get("data")
 
 
 def gradients_of(contents: Mapping[str, Any], rank: int, size: int) -> Mapping[str, Any]:

@@ -37,6 +37,7 @@ class Validation:
         self._trial, self._context, self._callbacks = trial, context, callbacks
         self._data: Any = _First(data) if quick else data
         self._full = overrides(trial, "evaluate_full_dataset")
+        self.advice = data.advice
 
     def __call__(self) -> dict[str, Any]:
         """Return the metrics, the same on every rank."""

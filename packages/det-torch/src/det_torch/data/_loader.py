@@ -78,13 +78,19 @@ class DataLoader:
         """
         if self.batch_sampler is not None:
             sampler = _adapted(self.batch_sampler, repeat, skip, num_replicas, rank)
-            return TorchDataLoader(self.dataset, batch_sampler=sampler, **self._options)
+            return self._declared(TorchDataLoader(self.dataset, batch_sampler=sampler, **self._options))
         if repeat or skip or num_replicas > 1:
             raise ValueError(
                 f"a {type(self.dataset).__name__} is read in its own order and cannot be repeated, sharded or skipped "
                 "by index; call get_data_loader() without arguments"
             )
-        return TorchDataLoader(self.dataset, self.batch_size, drop_last=self.drop_last, **self._options)
+        return self._declared(TorchDataLoader(self.dataset, self.batch_size, drop_last=self.drop_last, **self._options))
+
+    def _declared(self, loader: TorchDataLoader[Any]) -> TorchDataLoader[Any]:
+        """Hand on what was said of this loader."""
+        if (said := getattr(self, "det_sharded", None)) is not None:
+            loader.det_sharded = said
+        return loader
 
     @cached_property
     def _plain(self) -> TorchDataLoader[Any]:

@@ -10,8 +10,9 @@ from det_core.errors import TrialError
 
 from ._order import announce, empty
 from ._rng import PrivateRng, derive
+from ._sharding import read_by_all, samplers
 from ._sources import Source
-from ._torch import again, is_plain, samplers, shut_down
+from ._torch import again, is_plain, shut_down
 
 
 @final
@@ -28,6 +29,7 @@ class RereadSource(Source):
         if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
             raise TrialError(f"the training data loader is {loader!r:.60}; give a DataLoader or an iterable of batches")
         super().__init__(loader, rank, size)
+        self.advice = read_by_all(loader, size, "training")
         self._seed = seed
         self._name = type(loader.dataset if is_plain(loader) else loader).__name__
         self._epoch, self._began = 0, 0

@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from det_core.errors import TrialError
 
 from ._order import SamplerOrder, empty
-from ._torch import Indices, is_sharded, is_skipped, length_of, order_of, reading, shut_down
+from ._sharding import is_sharded, is_skipped
+from ._torch import Indices, length_of, order_of, reading, shut_down
 
 
 class Source(ABC):
@@ -20,6 +21,7 @@ class Source(ABC):
 
     kind: ClassVar[str] = "index"  # of its state
     warning: str | None = None
+    advice: str | None = None
 
     def __init__(self, loader: Any, rank: int, size: int) -> None:
         self.loader = loader

@@ -10,8 +10,9 @@ from det_core.errors import TrialError
 
 from ._order import announce, empty
 from ._rng import PrivateRng, derive
+from ._sharding import read_by_all, samplers
 from ._sources import Source
-from ._torch import again, is_plain, samplers, shut_down
+from ._torch import again, is_plain, shut_down
 
 
 def holder_of(loader: Any) -> Any:
@@ -31,13 +32,14 @@ def _has_state(thing: Any) -> bool:
 class StatefulSource(Source):
     """A loader with `state_dict` and `load_state_dict`; no data is skipped by reading it.
 
-    Several ranks share the chief's state, so that each reads on from there to its next batch, at most `2 * size` of them.
+    A rank that has only the chief's state reads on from there to its next batch, at most `2 * size` of them.
     """
 
     kind = "stateful"
 
     def __init__(self, loader: Any, holder: Any, seed: int, rank: int, size: int) -> None:
         super().__init__(loader, rank, size)
+        self.advice = read_by_all(loader, size, "training")
         self._holder = holder
         self._seed = seed
         self._epoch = self._pulled = 0

@@ -16,8 +16,8 @@ class TrainingStream:
     """The batches of one rank, from any batch on, over and over: batch i of the repeated data goes to rank i % size.
 
     `loader` is det's or torch's DataLoader, a loader with `state_dict` and `load_state_dict`, or any iterable of batches; a
-    finite one is read again for every epoch. One that is sharded by its own samplers is not sharded again; any other must
-    give the same batches on every rank.
+    finite one is read again for every epoch. One whose `det_sharded`, or that of its dataset, is True, or whose samplers know
+    of several replicas, gives this rank its share and is not dealt; any other must give the same batches on every rank.
 
     With worker processes, what a map-style dataset draws at random is seeded for every batch by `seed` and the batch's
     number in the whole stream. Without, it is read in the training process and draws from its global generators: exact,
@@ -29,6 +29,7 @@ class TrainingStream:
 
     def __init__(self, loader: Any, *, seed: int, rank: int, size: int) -> None:
         self._source = _source(loader, seed, rank, size)
+        self._shards = size if self._source.sharded else None
 
     def batches(self, done: int) -> Iterator[Any]:
         """Return the stream behind the first `done` batches of this rank. A stream that is open is closed."""
@@ -49,12 +50,30 @@ class TrainingStream:
         """One sentence for the user where resuming is not exact, or reads data only to drop it."""
         return self._source.warning
 
+    @property
+    def advice(self) -> str | None:
+        """One sentence for the user where every rank reads all of the data, as it does not say whether it is a share."""
+        return self._source.advice
+
     def state(self, done: int) -> dict[str, Any] | None:
-        """Return what a checkpoint must hold of the data after `done` batches; None where `done` says it all."""
-        return self._source.state(done)
+        """Return what a checkpoint must hold of this rank's data after `done` batches; None where `done` says it all."""
+        state = self._source.state(done)
+        return state if self._shards is None else {"shards": self._shards, "state": state}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Take up a state before `batches` is called. One of another kind of loader is left alone, with a warning."""
+        """Take up a state of this rank, or of the chief where there is none, before `batches` is called.
+
+        One of another kind of loader, or of data that was sharded otherwise, is left alone, with a warning.
+        """
+        shards = (state or {}).get("shards")
+        if state is not None and shards != self._shards:
+            self._source.warning = (
+                f"the training data was {_dealt(shards)} when the checkpoint was written and is {_dealt(self._shards)} now, so "
+                "that some records may be repeated and some missed"
+            )
+            return
+        if state is not None and shards is not None:
+            state = state["state"]
         if state is None:
             return
         if state.get("kind") == self._source.kind:
@@ -68,6 +87,10 @@ class TrainingStream:
     def close(self) -> None:
         """End what reads ahead: worker processes, threads, open iterators."""
         self._source.close()
+
+
+def _dealt(shards: int | None) -> str:
+    return "dealt by det" if shards is None else f"in {shards} shards of its own"
 
 
 def _source(loader: Any, seed: int, rank: int, size: int) -> Source:

@@ -7,16 +7,15 @@ from itertools import count
 from typing import Any, TypeGuard
 
 import torch
-import torch.utils.data
 from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from det_core.errors import TrialError
 
-from ..samplers import DistributedSampler, SkipSampler
 from ._order import Order, PositionalOrder, SamplerOrder, empty, shuffled
 from ._rng import derive
 from ._seeded import SeededDataset, WorkerInit
+from ._sharding import samplers
 
 _ITERATION = ("__iter__", "_get_iterator")
 
@@ -31,32 +30,6 @@ def is_plain(loader: Any) -> TypeGuard[TorchDataLoader[Any]]:
 def is_indexed(loader: Any) -> TypeGuard[TorchDataLoader[Any]]:
     """Tell whether a loader is a plain one of a map-style dataset."""
     return is_plain(loader) and not isinstance(loader.dataset, IterableDataset)
-
-
-def samplers(loader: Any) -> list[Any]:
-    """Return the samplers of a loader, from the outermost inwards."""
-    found: list[Any] = []
-    waiting = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
-    while waiting:
-        sampler = waiting.pop(0)
-        if sampler is None or any(sampler is other for other in found):
-            continue
-        found.append(sampler)
-        waiting += (
-            [vars(sampler).get(name) for name in ("sampler", "batch_sampler")] if hasattr(sampler, "__dict__") else []
-        )
-    return found
-
-
-def is_sharded(loader: Any) -> bool:
-    """Tell whether the user's own samplers already give this rank its share."""
-    theirs = [s for s in samplers(loader) if isinstance(s, torch.utils.data.DistributedSampler)]
-    return any(s.num_replicas > 1 for s in theirs) or any(isinstance(s, DistributedSampler) for s in samplers(loader))
-
-
-def is_skipped(loader: Any) -> bool:
-    """Tell whether the user's own samplers already skip to where the run begins."""
-    return any(isinstance(s, SkipSampler) for s in samplers(loader))
 
 
 def order_of(loader: TorchDataLoader[Any], seed: int, split: str = "training") -> Order:

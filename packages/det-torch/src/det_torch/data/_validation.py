@@ -11,27 +11,34 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from det_core.errors import TrialError
 
 from ._loader import DataLoader
-from ._order import empty
+from ._order import Order, SamplerOrder, empty
 from ._rng import PrivateRng, derive
-from ._torch import Indices, again, is_indexed, is_plain, is_sharded, length_of, order_of, reading, shut_down
+from ._sharding import is_sharded, read_by_all, samplers, without_padding
+from ._torch import Indices, again, is_indexed, is_plain, length_of, order_of, reading, shut_down
 
 
 class ValidationBatches:
     """The batches of one rank: those whose position, modulo `size`, is `rank`. May be iterated again, with equal results.
 
-    A shuffled loader gives the same order every time. Raises TrialError where there is no batch for any rank.
+    Data that is sharded already is not dealt; what torch's DistributedSampler repeats, to make the ranks' shares equal, is
+    left out, so that each record counts once. A shuffled loader gives the same order every time. `advice` is one sentence for
+    the user where every rank reads all of the data. Raises TrialError where there is no batch for any rank.
     """
 
     def __init__(self, loader: Any, rank: int, size: int, seed: int) -> None:
         loader = loader.get_data_loader() if isinstance(loader, DataLoader) else loader
-        self._first, self._step = (0, 1) if is_sharded(loader) else (rank, size)
+        self.sharded = is_sharded(loader)
+        self._first, self._step = (0, 1) if self.sharded else (rank, size)
+        self.advice = None if is_indexed(loader) else read_by_all(loader, size, "validation")
         self._seed = derive(seed, -2)  # other draws than those of training
         self._iterator: Any = None
         self.loader = self._indexed(loader, rank, size) if is_indexed(loader) else loader
         self._is_indexed = is_indexed(loader)
 
     def _indexed(self, loader: TorchDataLoader[Any], rank: int, size: int) -> TorchDataLoader[Any]:
-        order = order_of(loader, self._seed, "validation")
+        order: Order = order_of(loader, self._seed, "validation")
+        if (share := without_padding(loader)) is not None:
+            order = SamplerOrder(share, samplers(loader), self._seed, length_of(share))
         length = None if order.length is None else len(range(self._first, order.length, self._step))
         numbers = (rank, size) if loader.num_workers else None
         indices = Indices(lambda: order.once(self._first, self._step), numbers, length)
@@ -47,7 +54,7 @@ class ValidationBatches:
         with PrivateRng(derive(self._seed, 0)):
             self._iterator = iterator = iter(again(self.loader, self._seed) if is_plain(self.loader) else self.loader)
             first = list(islice(iterator, 1))
-        if not first:
+        if not first and not self.sharded:
             raise TrialError(empty(f"this {type(self.loader).__name__} yields nothing", "validation"))
         yield from islice(chain(first, iterator), self._first, None, self._step)
 

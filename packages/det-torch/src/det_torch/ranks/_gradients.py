@@ -7,6 +7,7 @@ det does this itself, for Horovod and `torch.distributed` alike, and not by thei
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -54,9 +55,34 @@ class Gradients:
         if share is not None and share.changed:
             self._reduce([share])
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Any) -> Any:
         """Let no gradient of one rank's own reach a step, whoever called it: each rank would train a model of its own."""
         self.settle(optimizer)
+        closure = options.get("closure", arguments[1] if len(arguments) > 1 else None)
+        if not callable(closure):
+            return None
+        rest = {name: value for name, value in options.items() if name != "closure"}
+        return (optimizer, self._of_all(closure, optimizer), *arguments[2:]), rest
+
+    def _of_all(self, closure: Callable[[], Any], optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+        """Return a closure whose gradients, and whose loss where the optimizer goes by it, are the means over the ranks."""
+        parameter = signature(optimizer.step).parameters.get("closure")
+        goes_by_loss = parameter is not None and parameter.default is Parameter.empty  # it cannot do without, as LBFGS
+
+        def evaluate() -> Any:
+            loss = closure()
+            self.settle(optimizer)
+            return self._mean(loss) if goes_by_loss else loss
+
+        return evaluate
+
+    def _mean(self, loss: Any) -> torch.Tensor:
+        mean = torch.as_tensor(loss).detach().clone()
+        if not self._backend.carries(mean.dtype):
+            mean = mean.float()
+        mean /= self._backend.ranks.size
+        self._backend.start_sum(mean, "det.loss")()
+        return mean
 
     @property
     def pending(self) -> bool:
