@@ -46,3 +46,10 @@ def test_a_packed_array_is_a_copy() -> None:
 def test_what_cannot_be_packed_is_a_type_error(value: Any) -> None:
     with pytest.raises(TypeError, match="is no plain data"):
         pack(value)
+
+
+def test_a_tensor_comes_back_to_the_device_that_it_was_on() -> None:
+    """A checkpoint is read on the CPU."""
+    packed = pack([torch.ones(2, device="meta")])
+    packed[0]["tensor"] = torch.ones(2)
+    assert unpack(packed)[0].device.type == "meta"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter, defaultdict, deque
 from typing import Any
 
 import numpy as np
@@ -35,8 +37,39 @@ class Total(MetricReducer):
         return sum(per_slot_metrics)
 
 
+class Attributes(Total):
+    """The same, with attributes of every kind that is usual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reset()
+
+    def reset(self) -> None:
+        self.total, self.worst, self.seen, self.array, self.pairs = 0, torch.zeros(1), [], np.zeros(2), {"n": (0, "")}
+        self.different, self.last, self.count = set[int](), deque[int](maxlen=2), Counter[int]()
+        self.by_name = defaultdict[str, list[int]](list)
+
+    def update(self, value: int) -> None:
+        super().update(value)
+        self.worst = torch.maximum(self.worst, torch.tensor([float(value)]))
+        self.seen.append(torch.tensor(value))
+        self.array += value
+        self.pairs["n"] = (self.pairs["n"][0] + value, str(value))
+        self.different.add(value % 3)
+        self.last.append(value)
+        self.count[value % 2] += 1
+        self.by_name[str(value % 2)].append(value)
+
+    def per_slot_reduce(self) -> Any:
+        gathered = [self.total, self.worst.item(), sum(self.seen).item(), self.array.sum(), int(self.pairs["n"][0])]
+        return [*gathered, len(self.different), *self.last, *self.count.values(), *map(len, self.by_name.values())]
+
+    def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
+        return sum(number * 10**place for place, number in enumerate(per_slot_metrics[0]))
+
+
 class Keeping(Total):
-    """The same, which survives an interruption."""
+    """The same, which says itself what survives an interruption."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"total": self.total}
@@ -87,21 +120,39 @@ def test_a_reducer_without_a_name_gives_several_metrics(lab: Any) -> None:
     assert (ran.training[2]["low"], ran.training[2]["high"]) == (0, 1)
 
 
-def test_a_function_that_was_given_nothing_is_not_asked(lab: Any) -> None:
-    """A reducer that only `evaluate_batch` updates must not fail on an empty list in training."""
-
+def updated_in_validation(function: Any, **wrap: Any) -> type[OneVarTrial]:
     class Trial(OneVarTrial):
         def __init__(self, context: Any) -> None:
             super().__init__(context)
-            self.reducer = context.wrap_reducer(lambda values: sum(values) / len(values), name="mean")
+            self.reducer = context.wrap_reducer(function, name="value", **wrap)
 
         def evaluate_batch(self, batch: Any, batch_idx: int) -> Any:
             self.reducer.update(3.0)
             return super().evaluate_batch(batch, batch_idx)
 
-    ran = lab(Trial, 2, schedule=PAIRS)
-    assert "mean" not in ran.training[2]
-    assert ran.validation[2]["mean"] == 3.0
+    return Trial
+
+
+def test_a_function_that_was_given_nothing_is_asked_with_an_empty_list(lab: Any) -> None:
+    ran = lab(updated_in_validation(sum), 2, schedule=PAIRS)
+    assert (ran.training[2]["value"], ran.validation[2]["value"]) == (0, 3.0)
+
+
+def test_a_function_that_takes_no_empty_list_is_named_with_the_reason(lab: Any) -> None:
+    """And may be left out where it is given nothing."""
+
+    def mean(values: list[float]) -> float:
+        return sum(values) / len(values)
+
+    with pytest.raises(TrialError) as failure:
+        lab(updated_in_validation(mean), 2, schedule=PAIRS)
+    assert str(failure.value) == (
+        "the function of the reducer 'value' failed on an empty list (ZeroDivisionError: division by zero), as update() gave "
+        "it no value since the last report; update it in train_batch and in evaluate_batch, or wrap it with "
+        "for_training=False or for_validation=False"
+    )
+    ran = lab(updated_in_validation(mean, for_training=False), 2, schedule=PAIRS)
+    assert ("value" in ran.training[2], ran.validation[2]["value"]) == (False, 3.0)
 
 
 def array(batch_idx: int) -> Any:
@@ -115,7 +166,14 @@ def summed(values: list[Any]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("make", "value"), [(Keeping, lambda n: n), (lambda: sum, lambda n: n), (lambda: summed, array)]
+    ("make", "value"),
+    [
+        (Keeping, lambda n: n),
+        (Total, lambda n: n),
+        (Attributes, lambda n: n),
+        (lambda: sum, lambda n: n),
+        (lambda: summed, array),
+    ],
 )
 def test_what_was_gathered_survives_an_interruption(lab: Any, make: Any, value: Any) -> None:
     """A run that is preempted between two reports gives the report of one that is not."""
@@ -140,16 +198,39 @@ def preempting(lab: Any, trial: type, stop_at: int) -> type:
     return Preempting
 
 
+class Holding(Total):
+    """Keeps its total, and an object that a checkpoint cannot hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.thing = object()
+
+
 @pytest.mark.parametrize(
-    ("make", "value"),
-    [(Total, lambda n: n), (lambda: len, lambda n: {"of my own": object()})],
+    ("make", "value", "lost", "found"),
+    [
+        (
+            Holding,
+            lambda n: n,
+            "Holding (name='gathered') goes on in the middle of a training report without thing;",
+            10,
+        ),
+        (
+            lambda: len,
+            lambda n: {"of my own": object()},
+            "FunctionReducer (name='gathered') goes on in the middle of a training report without state_dict();",
+            2,
+        ),
+    ],
 )
-def test_what_cannot_be_kept_is_said_when_the_run_goes_on(lab: Any, make: Any, value: Any) -> None:
+def test_what_cannot_be_kept_is_said_when_the_run_goes_on(
+    lab: Any, make: Any, value: Any, lost: str, found: int
+) -> None:
     trial, schedule = gathering(make, value), Schedule(report=Every(5), policy="none")
     first = lab(preempting(lab, trial, 2), 5, schedule=schedule)
-    with pytest.warns(UserWarning, match=r"\(name='gathered'\) starts afresh in the middle of a training report"):
+    with pytest.warns(UserWarning, match=re.escape(lost)):
         second = lab(trial, 5, schedule=schedule, checkpoint=first.checkpoints[3])
-    assert second.training[5]["gathered"] in (7, 2)
+    assert second.training[5]["gathered"] == found
 
 
 def test_a_warm_start_gathers_from_nothing(lab: Any) -> None:
@@ -205,7 +286,7 @@ def test_every_rank_takes_up_what_it_had_gathered() -> None:
     total: Any = again.add(Keeping(), "total", True, True)
     again.restore(states, rank=1, size=2)
     assert total.total == 6
-    with pytest.warns(UserWarning, match="starts afresh"):
+    with pytest.warns(UserWarning, match="goes on in the middle of a training report without what it gathered"):
         again.restore(states, rank=0, size=1)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from det_core import Plugins
 from det_core.code import MAX_BYTES
 
 SOUND_MODEL = "Trial = Sound"
@@ -104,7 +105,7 @@ ENTRYPOINTS: dict[str, tuple[str, str, str]] = {
     "a class that is no trial": (
         "class Trial:\n    pass",
         "model_def:Trial",
-        "model_def.Trial is not a trial of an installed framework; derive it from one of: det_torch.PyTorchTrial, "
+        "model_def.Trial is not a trial of an installed framework; derive it from one of: {trials}, "
         "or install its plugin (pip install det-torch, det-keras, …)",
     ),
     "a module that .detignore leaves out": (
@@ -128,7 +129,8 @@ def test_an_entrypoint_that_is_no_trial_is_one_line(project: Any, title: str) ->
     project.write(".detignore", "ignored.py\n")
     done = project.quick("run", "const.yaml", "--in-process", "--quiet", "--config", f"entrypoint={entrypoint}")
     code = project.home / "experiments" / "1" / "code"
-    assert (done.returncode, done.stderr) == (2, f"det: trial 1: {line.format(code=code)}\n")
+    trials = ", ".join(each.trial.replace(":", ".") for each in Plugins.installed().frameworks().values())
+    assert (done.returncode, done.stderr) == (2, f"det: trial 1: {line.format(code=code, trials=trials)}\n")
 
 
 def test_a_framework_that_is_not_installed_is_named_with_the_package_to_install(project: Any) -> None:

@@ -82,10 +82,10 @@ def test_the_length_of_a_batch_is_that_of_its_first_array(batch):
 @pytest.mark.parametrize(
     ("batch", "error", "message"),
     [
-        ([], ValueError, "an empty list is no batch; override get_batch_length if it is one"),
-        ({}, ValueError, "an empty dict is no batch; override get_batch_length if it is one"),
-        ("text", TypeError, "cannot tell how many records a str holds; override get_batch_length"),
-        (torch.ones(()), TypeError, "a batch begins with a single number (Tensor); override get_batch_length"),
+        ([], ValueError, "an empty list is no batch"),
+        ({}, ValueError, "an empty dict is no batch"),
+        ("text", TypeError, "cannot tell how many records a str holds; put a tensor or an array first"),
+        (torch.ones(()), TypeError, "a batch begins with a single number (Tensor), which is no column of records"),
     ],
 )
 def test_a_batch_without_length_is_refused(batch, error, message):

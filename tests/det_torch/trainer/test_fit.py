@@ -438,3 +438,73 @@ def test_a_trial_of_the_oldest_api_is_trained_in_two_parts(tmp_path, monkeypatch
         trainer = Trainer(Oldest(context), context)
         first = trainer.fit(max_length=Batch(2)).validation[-1].metrics["loss"]
         assert trainer.fit(max_length=Batch(4)).validation[-1].metrics["loss"] < first
+
+
+class Doubling(PyTorchCallback):
+    """Has the last word on the weights, and says so."""
+
+    def __init__(self, trial):
+        self.trial = trial
+
+    def on_training_end(self):
+        self.trial.ended.append(self.trial.seen[-1] + 1 if self.trial.seen else 0)
+        with torch.no_grad():
+            for parameter in self.trial.model.parameters():
+                parameter.mul_(2)
+
+
+@pytest.fixture
+def doubling(line):
+    class DoublingTrial(line):
+        def __init__(self, context):
+            super().__init__(context)
+            self.ended, self.lengths = [], []
+
+        def build_callbacks(self):
+            return {"doubling": Doubling(self)}
+
+        def train_batch(self, batch, epoch_idx, batch_idx):
+            self.lengths.append(str(self.context.run.length))
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+        def evaluate_batch(self, batch):
+            return {**super().evaluate_batch(batch), "weight": sum(p.sum() for p in self.model.parameters())}
+
+    return DoublingTrial
+
+
+def saved_weight(checkpoint):
+    state = torch.load(Path(checkpoint.path) / "state_dict.pth", weights_only=True)["models_state_dict"][0]
+    return sum(tensor.sum().item() for tensor in state.values())
+
+
+def test_what_a_callback_does_at_the_end_of_training_is_validated_and_saved(train, line, doubling):
+    plain = train(line, max_length=Batch(9))
+    done = train(doubling, max_length=Batch(9), validation_period=Batch(3), checkpoint_policy="all")
+    assert done.trial.ended == [9]
+    assert all(torch.equal(a, 2 * b) for a, b in zip(done.weights, plain.weights, strict=True))
+    for report, checkpoint in zip(done.result.validation, done.result.checkpoints, strict=True):
+        assert report.metrics["weight"] == pytest.approx(saved_weight(checkpoint), abs=1e-5)
+
+
+def test_a_run_that_is_interrupted_is_saved_as_training_left_it_and_ends_when_it_goes_on(train, line, doubling):
+    plain = train(line, max_length=Batch(9))
+    first = train(doubling, {"interrupt": 8}, max_length=Batch(9))
+    assert (first.result.stop, first.result.batches, first.trial.ended) == (Stop.PREEMPTED, 9, [])
+    assert saved_weight(first.result.latest) == pytest.approx(sum(w.sum().item() for w in plain.weights), abs=1e-5)
+    second = train(doubling, max_length=Batch(9), latest_checkpoint=first.result.latest.path)
+    assert (second.trial.seen, second.trial.ended) == ([], [0])
+    assert all(torch.equal(a, 2 * b) for a, b in zip(second.weights, plain.weights, strict=True))
+    again = train(doubling, max_length=Batch(9), latest_checkpoint=second.result.latest.path)
+    assert (again.trial.ended, again.result.stop) == ([], Stop.COMPLETED)
+
+
+def test_a_longer_training_that_goes_on_behind_an_end_has_an_end_of_its_own(train, doubling):
+    first = train(doubling, max_length=Batch(4))
+    second = train(doubling, max_length=Batch(6), latest_checkpoint=first.result.latest.path)
+    assert (first.trial.ended, second.trial.ended) == ([4], [6])
+
+
+def test_the_run_knows_its_length_before_the_first_batch(train, doubling):
+    assert set(train(doubling, max_length=Batch(3)).trial.lengths) == {"3 batches"}
+    assert set(train(doubling, max_length=Epoch(1)).trial.lengths) == {"6 batches"}

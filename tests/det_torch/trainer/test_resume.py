@@ -107,6 +107,30 @@ def test_a_second_fit_goes_on_where_the_first_ended(train, line, monkeypatch):
     assert [tuple(report) for report in result.reports] == whole.reports
 
 
+@pytest.mark.parametrize("by", ["a second fit", "another process"])
+def test_the_best_checkpoint_may_be_the_one_that_training_went_on_from(train, line, by):
+    """Or one before; the weights are good at first, and what comes after is worse."""
+    import det_torch
+
+    class Worsening(line):
+        def evaluate_batch(self, batch):
+            return {"validation_loss": 0.1 * self.seen[-1] if self.seen else 0.5}
+
+    if by == "a second fit":
+        with det_torch.init() as context:
+            trainer = det_torch.Trainer(Worsening(context), context)
+            first = trainer.fit(max_length=Batch(6))
+            second = trainer.fit(max_length=Batch(12))
+            third = trainer.fit(max_length=Batch(18))
+    else:
+        first = train(Worsening, max_length=Batch(6)).result
+        second = train(Worsening, max_length=Batch(12), latest_checkpoint=first.latest.path).result
+        third = train(Worsening, max_length=Batch(18), latest_checkpoint=second.latest.path).result
+    assert first.best.batches == 6
+    assert (second.best, second.best_value) == (third.best, third.best_value) == (first.best, first.best_value)
+    assert [checkpoint.batches for checkpoint in third.checkpoints] == [6, 12, 18]
+
+
 def test_a_trial_that_raises_leaves_the_checkpoints_before_it(train, line):
     class Failing(line):
         def train_batch(self, batch, epoch_idx, batch_idx):

@@ -183,6 +183,10 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         self._start()
         return self._validation()
 
+    def finish(self) -> None:
+        self._start()  # a run may find that there is no batch left to train
+        self._callbacks("on_training_end")
+
     def synchronize(self) -> None:
         """Take over the chief's buffers, which are validated and saved; all that it has, where training has not begun."""
         if self._replicas is not None and self._started:

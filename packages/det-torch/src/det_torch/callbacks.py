@@ -29,6 +29,13 @@ class PyTorchCallback:
     def on_training_start(self) -> None:
         """Before the first batch of this run and before an initial validation."""
 
+    def on_training_end(self) -> None:
+        """Behind the last batch of a trial that is over for good, before its last validation and checkpoint.
+
+        Here weights may be replaced, alike on every rank: by averaged ones, say. A run that is paused or interrupted saves what
+        training left, and does not come here.
+        """
+
     def on_before_optimizer_step(self, parameters: Iterator[Any]) -> None:
         """Before an optimizer is stepped, with its parameters, whose gradients are complete and unscaled."""
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from det_core import DetError, Limited, RunInfo, Stop, TrialHost, preempted_by, train_from
 from det_core.code import copy_code
-from det_core.schedule import NEVER
+from det_core.config import Length
+from det_core.schedule import NEVER, to_batches
 from det_core.tensorboard import EventFile
 
 from .adapter import TorchAdapter
@@ -45,6 +46,7 @@ class Fit:
             first_batch=start.batches,
             trial_id=start.trial_id,
             quick=plan.quick,
+            length=run.length or plan.whole,
         )
         searcher = plan.config.searcher
         self.history = History(searcher.metric, searcher.smaller_is_better) if searcher else History()
@@ -65,6 +67,10 @@ class Fit:
 
     def _train(self, adapter: _Recorded) -> tuple[FitResult, str]:
         limit = self._plan.limit(adapter)
+        if limit is not None and self._info.length is not None:  # the smaller of the script's and the searcher's
+            limited = min(limit, to_batches(self._info.length.n, self._info.length.unit, adapter))
+            self._info = replace(self._info, length=Length("batches", limited))
+            self._context.begin(self._info)
         events = EventFile(self._info.tensorboard_dir if self._home.events else None)
         recorder = Recorder(self._host(adapter, limit), self.history, events, limit, self._start.batches)
         if self._info.distributed.rank == 0:
@@ -76,8 +82,11 @@ class Fit:
             info = replace(self._info, code_dir=stack.enter_context(self._code()))
             if self._plan.profiling:
                 stack.enter_context(_profiled(recorder, info))
+            progress = self._start.restore(adapter, self._home.framework, info)
+            if progress is not None and limit is not None and progress.batches < limit:
+                progress.finished = False  # that was the end of a shorter training
             stop = train_from(
-                self._start.restore(adapter, self._home.framework, info),
+                progress,
                 adapter,
                 self._home.framework,
                 info,

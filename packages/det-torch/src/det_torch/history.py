@@ -39,6 +39,11 @@ class History:
         self.reports.append(report)
         return True
 
+    def keep(self, checkpoint: SavedCheckpoint) -> None:
+        """Take a checkpoint in, unless it is known."""
+        if all(known.uuid != checkpoint.uuid for known in self.checkpoints):
+            self.checkpoints.append(checkpoint)
+
     def judge(self, batches: int, metrics: Mapping[str, Any]) -> bool:
         """Return whether a validation is the best so far, and remember it."""
         if self.metric is None:

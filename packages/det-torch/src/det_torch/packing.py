@@ -1,4 +1,4 @@
-"""NumPy's arrays and numbers as tensors, so that they may stay in a checkpoint, and back."""
+"""NumPy's arrays and numbers as tensors, so that they may stay in a checkpoint, and back; tensors to the device they were on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from . import state
 
-_ARRAY, _NUMBER = "__numpy_array__", "__numpy_number__"
+_ARRAY, _NUMBER, _DEVICE = "__numpy_array__", "__numpy_number__", "__tensor_on__"
 
 
 def pack(value: Any) -> Any:
@@ -22,6 +22,8 @@ def pack(value: Any) -> Any:
         return {_ARRAY: torch.from_numpy(value.copy())}
     if isinstance(value, np.number | np.bool_):
         return {_NUMBER: torch.from_numpy(np.array(value))}
+    if isinstance(value, torch.Tensor) and value.device.type != "cpu":
+        return {_DEVICE: str(value.device), "tensor": value}
     return _plain(value)
 
 
@@ -32,6 +34,8 @@ def unpack(value: Any) -> Any:
             return value[_ARRAY].numpy()
         if set(value) == {_NUMBER}:
             return value[_NUMBER].numpy()[()]
+        if set(value) == {_DEVICE, "tensor"}:
+            return value["tensor"].to(value[_DEVICE])
         return {key: unpack(inner) for key, inner in value.items()}
     if type(value) in (list, tuple):
         return type(value)(unpack(inner) for inner in value)

@@ -35,6 +35,13 @@ class Plan:
         if self.policy not in POLICIES:
             raise ArgumentError(f"checkpoint_policy is {self.policy!r}; give one of {', '.join(POLICIES)}")
 
+    @property
+    def whole(self) -> Length | None:
+        """The length as the user gave it, None where it is the searcher's to say."""
+        if self.length is None or not isinstance(self.length.value, int):
+            return None
+        return Length("epochs" if isinstance(self.length, Epoch) else "batches", self.length.value)
+
     def limit(self, adapter: Adapter[Any]) -> int | None:
         """Return the length in batches, None where it is the searcher's to say."""
         if self.length is None:

@@ -78,7 +78,7 @@ class Recorder(TrialHost):
 
     def checkpointed(self, manifest: Manifest, storage: str) -> None:
         saved = SavedCheckpoint(manifest.uuid, manifest.batches, storage)
-        self._history.checkpoints.append(saved)
+        self._history.keep(saved)
         self._print(f"{self._at(saved.batches)}  checkpoint: {short(storage)}")
         self._host.checkpointed(manifest, storage)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
@@ -18,7 +19,8 @@ from .packing import pack, unpack
 class MetricReducer(ABC):
     """A metric that is gathered while batches go by: define an `update` of your own, and call it in the trial.
 
-    With a `state_dict` and a `load_state_dict` of its own, what it gathered since the last report survives an interruption.
+    What it gathered since the last report survives an interruption: its attributes that are numbers, text, tensors, arrays and
+    containers of them, or what its own `state_dict` gives and its `load_state_dict` takes.
     """
 
     @abstractmethod
@@ -71,9 +73,7 @@ class Wrapped:
         self.for_training, self.for_validation = for_training, for_validation
 
     def result(self, gathered: list[Any]) -> dict[str, Any]:
-        """Return the metrics by name from what all ranks gathered; none where a function was never given a value."""
-        if isinstance(self.reducer, FunctionReducer) and not any(gathered):
-            return {}
+        """Return the metrics by name from what all ranks gathered."""
         value = self._call("cross_slot_reduce", gathered)
         if self.name is None:
             if not isinstance(value, dict):
@@ -93,18 +93,27 @@ class Wrapped:
         self._call("reset")
 
     def state(self) -> Any:
-        """Return what was gathered as plain data, or None where the reducer cannot tell."""
+        """Return what was gathered as plain data, with the names of what a checkpoint cannot hold."""
         give = getattr(self.reducer, "state_dict", None)
-        if give is None or not hasattr(self.reducer, "load_state_dict"):
-            return None
-        state = give()
-        try:
-            return {"state": pack(state)}
-        except TypeError:  # holds what a checkpoint cannot
-            return None
+        own = callable(give) and hasattr(self.reducer, "load_state_dict")
+        kept: dict[str, Any] = {}
+        lost: list[str] = []
+        for name, value in ({"state_dict()": give()} if own else vars(self.reducer)).items():  # type: ignore[misc]
+            try:
+                kept[name] = pack(_listed(value))
+            except TypeError:
+                lost.append(name)
+        return {"own": own, "kept": kept, "lost": lost}
 
-    def restore(self, state: Any) -> None:
-        self.reducer.load_state_dict(unpack(state["state"]))  # type: ignore[attr-defined]
+    def restore(self, state: Any) -> list[str]:
+        """Take up what was gathered; return the names of what was lost."""
+        kept: dict[str, Any] = unpack(state["kept"])
+        if state["own"] and kept:
+            self.reducer.load_state_dict(kept["state_dict()"])  # type: ignore[attr-defined]
+        elif not state["own"]:
+            for name, value in kept.items():
+                setattr(self.reducer, name, _refilled(getattr(self.reducer, name, None), value))
+        return list(state["lost"])
 
     def _call(self, method: str, *arguments: Any) -> Any:
         try:
@@ -112,6 +121,12 @@ class Wrapped:
         except (InvalidHP, DetError):
             raise
         except Exception as error:
+            if isinstance(self.reducer, FunctionReducer) and method == "cross_slot_reduce" and not any(*arguments):
+                raise TrialError(
+                    f"the function of the reducer {self.name!r} failed on an empty list ({type(error).__name__}: {error}), as "
+                    "update() gave it no value since the last report; update it in train_batch and in evaluate_batch, or wrap "
+                    "it with for_training=False or for_validation=False"
+                ) from error
             raise ValueError(
                 f'reducer of type {type(self.reducer).__name__} for name="{self.name}" failed in a call to {method}'
             ) from error
@@ -164,14 +179,29 @@ class ReducerSet:
         chosen = [wrapped for wrapped in self._wrapped if wrapped.for_training]
         mine = states[rank] if len(states) == size and len(states[rank]) == len(chosen) else [None] * len(chosen)
         for wrapped, state in zip(chosen, mine, strict=True):
-            if state is not None:
-                wrapped.restore(state)
-            else:
+            lost = ["what it gathered"] if state is None else wrapped.restore(state)
+            if lost:
                 warnings.warn(
-                    f"{type(wrapped.reducer).__name__} (name={wrapped.name!r}) starts afresh in the middle of a training report; "
-                    "a state_dict() of plain data and a load_state_dict() would keep what it gathered",
+                    f"{type(wrapped.reducer).__name__} (name={wrapped.name!r}) goes on in the middle of a training report without "
+                    f"{', '.join(lost)}; a state_dict() of plain data and a load_state_dict() would keep it",
                     stacklevel=2,
                 )
+
+
+def _listed(value: Any) -> Any:
+    """Return the contents of a container of another kind, such as a defaultdict or a set, in a plain one."""
+    if isinstance(value, dict):
+        return dict(value)
+    return list(value) if isinstance(value, set | deque) else value
+
+
+def _refilled(container: Any, value: Any) -> Any:
+    """Return what was listed in a container of its own kind, where there is one as the reducer made it."""
+    if isinstance(container, dict | set | deque) and type(container) is not dict:
+        container.clear()
+        (container.extend if isinstance(container, deque) else container.update)(value)
+        return container
+    return value
 
 
 def _copied(value: Any) -> Any:

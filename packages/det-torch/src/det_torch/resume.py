@@ -12,6 +12,7 @@ from det_core.checkpoint import read_checkpoint
 from det_core.storage import MANIFEST, LocalStorage, Storage
 
 from .history import FILE, History
+from .result import SavedCheckpoint
 
 _FACTS = ("loop.json", "load_data.json", FILE)
 
@@ -42,6 +43,8 @@ class Start:
         """Take up the reports and checkpoints of before."""
         if self.history is not None:
             history.read(self.history, self.batches)
+        if self.uuid is not None and self.storage is not None and not self.warm:  # written before it was there itself
+            history.keep(SavedCheckpoint(self.uuid, self.batches, self.storage.url(self.uuid)))
 
     def restore(self, adapter: Adapter[Any], framework: Framework, info: RunInfo) -> Progress | None:
         """Restore an adapter; return the loop's progress."""

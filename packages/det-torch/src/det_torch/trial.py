@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from .data import data_length
 from .reduction import Reducer
 
 if TYPE_CHECKING:
@@ -63,10 +62,6 @@ class PyTorchTrial(ABC):
     def build_callbacks(self) -> dict[str, PyTorchCallback]:
         """Return callbacks by name; the name is the key of the callback's saved state."""
         return {}
-
-    def get_batch_length(self, batch: Any) -> int:
-        """Return the number of records in a batch: by default the length of its first tensor or array."""
-        return data_length(batch)
 
 
 def reset_parameters(model: Any) -> None:

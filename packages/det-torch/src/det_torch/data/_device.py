@@ -71,13 +71,13 @@ def data_length(batch: Any) -> int:
     """
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         if batch.ndim == 0:
-            raise TypeError(f"a batch begins with a single number ({_kind(batch)}); override get_batch_length")
+            raise TypeError(f"a batch begins with a single number ({_kind(batch)}), which is no column of records")
         return len(batch)
     if isinstance(batch, (Mapping, list, tuple)):
         if not batch:
-            raise ValueError(f"an empty {_kind(batch)} is no batch; override get_batch_length if it is one")
+            raise ValueError(f"an empty {_kind(batch)} is no batch")
         return data_length(next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0])
-    raise TypeError(f"cannot tell how many records a {_kind(batch)} holds; override get_batch_length")
+    raise TypeError(f"cannot tell how many records a {_kind(batch)} holds; put a tensor or an array first")
 
 
 def _kind(batch: Any) -> str:
