@@ -224,6 +224,7 @@ def chaos(session: nox.Session) -> None:
         "tests/det_torch/test_killed_ranks.py",
         "tests/det_driver/driver/test_search_chaos.py",
     ]
+    session.run("pytest", "tests/det_driver/driver/test_failing_store.py", "--kills=0", "-o", "timeout=18000")
     session.run("pytest", *campaigns, "--kills=20", "-o", "timeout=3600", *session.posargs)
 
 

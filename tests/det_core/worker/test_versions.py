@@ -14,7 +14,7 @@ import pytest
 from det_core import DetError, wire
 from det_core.config import from_json
 from det_core.environ import WorkerEnv
-from det_core.protocol import PROTOCOL, Answer, Hello, Welcome, decode_word, encode, refusal
+from det_core.protocol import PROTOCOL, Answer, Hello, Said, Welcome, decode_said, encode, refusal
 from det_core.worker import connect, work
 
 HERE = version("det-core")
@@ -33,11 +33,12 @@ def driver(tmp_path: Path):
 
     def start(welcome: Welcome) -> tuple[WorkerEnv, queue.SimpleQueue[Hello]]:
         def serve(connection: wire.Connection) -> None:
-            heard.put(decode_word(connection.recv(timeout=10)))
+            heard.put(decode_said(connection.recv(timeout=10)))
             connection.send(encode(welcome))
             with suppress(wire.ConnectionLost):  # until the worker has left
-                while connection.recv(timeout=10):
-                    connection.send(encode(Answer(value=0.5)))
+                while isinstance(said := decode_said(connection.recv(timeout=10)), Said):
+                    connection.send(encode(Answer(said.number - 1, value=-1.0)))  # late, of an earlier question
+                    connection.send(encode(Answer(said.number, value=0.5)))
 
         servers.append(wire.Server(bytes(32), on_connect=serve))
         env = WorkerEnv(

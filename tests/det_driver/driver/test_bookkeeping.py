@@ -61,7 +61,8 @@ def search_of(store: Store, trials: int) -> State:
     config = parse({"entrypoint": "model_def:Trial", "hyperparameters": space, "searcher": searcher}).config
     made = store.experiments.create(name="x", config=to_json(config), metric="loss")
     state = State(store, made.id, Plugins.installed())
-    state.happened(SearchStarted())
+    with state.turn():
+        state.happened(SearchStarted())
     return state
 
 
@@ -73,13 +74,16 @@ def seconds_per_event(state: State, count: int) -> float:
         for _ in range(count):
             first = state.queue.first
             lease = state.store.slots.lease(state.id, 1, 4)
-            run = state.begin(first, lease, 0)
-            assert state.validated(first, first.active, 10, {"loss": 0.5 + first.plan.request}, 10).n is None
+            with state.turn():
+                run = state.begin(first, lease, 0)
+            with state.turn():
+                assert state.validated(first, first.active, 10, {"loss": 0.5 + first.plan.request}, 10).n is None
             assert state.best == 0.5
-            state.end(first)
+            first.active = None
             state.store.slots.release(lease)
-            state.exit(state.closed.popleft(), Exit.COMPLETED, TrialState.COMPLETED)
-            state.store.runs.end(run.id, "completed")
+            with state.turn():
+                state.exit(state.closed.popleft(), Exit.COMPLETED, TrialState.COMPLETED)
+                state.store.runs.end(run.id, "completed")
         times.append((time.perf_counter() - start) / count)
     return min(times)
 

@@ -181,7 +181,7 @@ def test_a_metric_that_the_trial_does_not_report_ends_the_trial_and_names_it(pro
     assert not math.isnan(project.det.json("show", "1")["experiment"]["progress"])
 
 
-def test_a_store_that_cannot_be_written_ends_the_driver_and_no_trial_pays_for_it(project):
+def test_a_store_that_cannot_be_written_pauses_the_experiment_and_no_trial_pays_for_it(project):
     """Files may not grow past a limit, as on a full disk."""
     path = project.write("searcher: {name: random, metric: val_loss, max_trials: 40, max_length: 4}\n")
     command = ["bash", "-c", 'ulimit -f 700; exec "$@"', "bash", *project.det.argv(["run", path, "--quiet"])]
@@ -189,8 +189,9 @@ def test_a_store_that_cannot_be_written_ends_the_driver_and_no_trial_pays_for_it
     done = subprocess.run(
         command, cwd=project.det.cwd, env=env, capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.returncode == 130, done.stdout + done.stderr
     assert str(project.det.home / "det.db") in done.stderr.splitlines()[-1]
+    assert done.stdout.splitlines()[-1] == "go on with: det resume 1"
     with Store.reader(project.det.home) as store:
         assert not any(trial.state is TrialState.ERROR for trial in store.trials.list(1))
         assert any(trial.state is TrialState.COMPLETED for trial in store.trials.list(1))

@@ -13,6 +13,8 @@ from .backend import Ranks, rank_variables, ranks_in
 from .backends.socket import START_SECONDS
 from .config import ExperimentConfig, Extensions, from_json, to_json
 
+_LONGEST = 100_000  # Linux takes 128 KiB for one variable
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerEnv:
@@ -97,8 +99,8 @@ class WorkerEnv:
             run_id=int(environ["DET_RUN_ID"]),
             run_number=int(environ["DET_TRIAL_RUN_ID"]),
             seed=int(environ["DET_TRIAL_SEED"]),
-            hparams=json.loads(environ["DET_HPARAMS"]),
-            config=from_json(environ["DET_EXPERIMENT_CONFIG"]),
+            hparams=json.loads(_value(environ, "DET_HPARAMS")),
+            config=from_json(_value(environ, "DET_EXPERIMENT_CONFIG")),
             slot_ids=tuple(json.loads(environ["DET_SLOT_IDS"])),
             driver=(host, int(port)),
             key=bytes.fromhex(environ["DET_DRIVER_KEY"]),
@@ -115,3 +117,19 @@ class WorkerEnv:
             warm=environ.get("DET_WARM_START") == "1",
             cluster_id=environ.get("DET_CLUSTER_ID", "local"),
         )
+
+
+def shortened(variables: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """Return variables that a process can be started with: what is too long for one is in a file, named by `NAME_FILE`."""
+    short = {name: value for name, value in variables.items() if len(value) <= _LONGEST}
+    for name in variables.keys() - short.keys():
+        directory.mkdir(parents=True, exist_ok=True)
+        file = directory / f"{name}.json"
+        file.touch(mode=0o600)
+        file.write_text(variables[name])
+        short[f"{name}_FILE"] = str(file)
+    return short
+
+
+def _value(environ: Mapping[str, str], name: str) -> str:
+    return environ[name] if name in environ else Path(environ[f"{name}_FILE"]).read_text()

@@ -9,7 +9,8 @@ DetError                 a mistake in what was asked: one line on stderr, exit s
 ├── CheckpointError      a checkpoint that is missing, cut short, altered or another framework's
 ├── StorageError         checkpoint storage that cannot be reached or is full
 └── StoreError           the store of experiments: unknown ids, a newer schema
-    └── ExperimentBusy   another driver holds the experiment
+    ├── ExperimentBusy   another driver holds the experiment
+    └── StoreUnwritable  a full disk, another process's lock, a read-only or damaged file
 
 InvalidHP                raised by user code: this choice of hyperparameters cannot work
 """
@@ -62,6 +63,10 @@ class StoreError(DetError):
 
 class ExperimentBusy(StoreError):
     """Another driver holds the experiment."""
+
+
+class StoreUnwritable(StoreError):
+    """The store cannot be written now, by nobody's mistake: its disk is full or read-only, or another process holds its lock."""
 
 
 class InvalidHP(Exception):

@@ -3,7 +3,8 @@
 Importing a framework costs seconds; a fork, milliseconds. The server has one thread, imports nothing of the user's, and
 ends when its driver is gone and its workers have ended. What a worker does to its memory, no other sees.
 
-It is told of runs on a socket, a line of JSON each, and answers with lines: `unfit` (why it cannot serve), `started`, `ended`.
+It is told of runs on a socket, a line of JSON each, and answers with lines: `unfit` (why it cannot serve), `started`,
+`ended`, which says with `unstarted` that the machine could start no process.
 """
 
 from __future__ import annotations
@@ -133,7 +134,13 @@ class _Server:
         if not self._parsed:
             self._parsed = WorkerEnv.read(request["variables"])  # once here, for the tables that parsing makes
         server = os.getpid()
-        pid = os.fork()
+        try:
+            spare = os.open(os.devnull, os.O_RDONLY)  # a descriptor for the child's, so that it never runs unwatched
+            pid = os.fork()
+        except OSError as error:
+            self._tell({"ended": request["run"], "status": 1, "unstarted": error.strerror})
+            return
+        os.close(spare)
         if pid == 0:
             for _, descriptor in self._children.values():
                 os.close(descriptor)

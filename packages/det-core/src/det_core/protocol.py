@@ -1,8 +1,8 @@
 """What a worker and its driver say to each other, over one authenticated connection.
 
 A worker says Hello, the driver Welcome, and both compare what they speak. Then a worker asks (an answer follows) or tells
-(none does); the driver answers, and may ask for a preemption at any time. Messages are msgpack, which carries NaN and
-infinities, one to a frame.
+(none does), each word under its number, and an answer has the number of its question; the driver may ask for a preemption
+at any time. Messages are msgpack, which carries NaN and infinities, one to a frame.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from .host import Outcome, Target
 from .manifest import Manifest
 
-PROTOCOL = 1  # to be raised with any change of these messages; Hello and Welcome stay, as they carry it
+PROTOCOL = 2  # to be raised with any change of these messages; Hello and Welcome stay, as they carry it
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -73,6 +73,14 @@ class Checkpointed(msgspec.Struct, frozen=True, tag="checkpointed"):
     storage: str
 
 
+class Spooled(msgspec.Struct, frozen=True):
+    """What is left in a file for the next driver: a checkpoint that a run published when its own driver was gone."""
+
+    run_id: int
+    manifest: Manifest
+    storage: str
+
+
 class Meet(msgspec.Struct, frozen=True, tag="meet"):
     """Where the ranks of the run meet: the chief says where it listens, the others ask; the answer follows once it is known."""
 
@@ -114,8 +122,9 @@ class Chose(msgspec.Struct, frozen=True, tag="chose"):
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
-    """The driver's answer to the last question; `error` says why there is none."""
+    """The driver's answer to the question of that number; `error` says why there is none."""
 
+    number: int = 0
     target: Target | None = None
     value: float | None = None
     address: tuple[str, int] | None = None
@@ -129,16 +138,26 @@ class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
 
 
 Question = AskTarget | AskBest | Validated | Completed | Checkpointed | Deleted | Finished | Meet
-Word = Hello | Question | Reported | Progressed | Status | Chose
+Word = Question | Reported | Progressed | Status | Chose
 Reply = Answer | Preempt
 
+
+class Said(msgspec.Struct, frozen=True, tag="said"):
+    """A word of a worker under its number: 1, 2, 3 … on one connection."""
+
+    number: int
+    word: Word
+
+
 _encoder = msgspec.msgpack.Encoder()
-_words: msgspec.msgpack.Decoder[Word] = msgspec.msgpack.Decoder(Word)
+_said: msgspec.msgpack.Decoder[Hello | Said] = msgspec.msgpack.Decoder(Hello | Said)
 _replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
 encode = _encoder.encode
-decode_word = _words.decode
+decode_said = _said.decode
 decode_reply = _replies.decode
+encode_note = msgspec.json.encode
+decode_note = msgspec.json.Decoder(Spooled).decode
 decode_welcome = msgspec.msgpack.Decoder(Welcome).decode
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from .protocol import (
     Progressed,
     Question,
     Reported,
+    Said,
     Status,
     Validated,
     Word,
@@ -48,7 +50,8 @@ class RemoteHost(TrialHost):
         self._closing = False
         self._connection = connection
         self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._number = 0  # of the newest word
         self._lost = False
         self._listener = threading.Thread(target=self._listen, name="det-driver", daemon=True)
         self._listener.start()
@@ -103,26 +106,36 @@ class RemoteHost(TrialHost):
         return answer.target
 
     def _ask(self, question: Question, timeout: float | None = None) -> Answer:
+        deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
-            self._tell(question)
-            try:
-                answer = self._answers.get(timeout=timeout)
-            except queue.Empty:
-                raise TimeoutError from None
-        if answer is None:
-            self._answers.put(None)
-            raise HostLost(LOST)
+            number = self._tell(question)
+            while True:
+                try:
+                    answer = self._answers.get(
+                        timeout=None if deadline is None else max(0.0, deadline - time.monotonic())
+                    )
+                except queue.Empty:
+                    raise TimeoutError from None
+                if answer is None:
+                    self._answers.put(None)
+                    raise HostLost(LOST)
+                if answer.number == number:  # the late answer to a question that was given up is nobody's
+                    break
         if answer.error:
             raise DetError(answer.error)
         return answer
 
-    def _tell(self, word: Word) -> None:
-        if self._lost:
-            raise HostLost(LOST)
-        try:
-            self._connection.send(encode(word))
-        except (wire.ConnectionLost, TimeoutError, OSError) as error:
-            raise HostLost(LOST) from error
+    def _tell(self, word: Word) -> int:
+        """Send a word under the next number, which is returned."""
+        with self._lock:
+            if self._lost:
+                raise HostLost(LOST)
+            self._number += 1
+            try:
+                self._connection.send(encode(Said(self._number, word)))
+            except (wire.ConnectionLost, TimeoutError, OSError) as error:
+                raise HostLost(LOST) from error
+            return self._number
 
     def _listen(self) -> None:
         try:

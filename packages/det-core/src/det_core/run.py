@@ -37,7 +37,7 @@ class Keep:
     """Where a run's checkpoints go: the storage, and what to do when the driver cannot be told of one."""
 
     storage: Storage
-    unrecorded: Callable[[Manifest], None] = lambda manifest: None
+    unrecorded: Callable[[Manifest, str], None] = lambda manifest, storage: None
 
 
 def run_trial(
@@ -182,11 +182,12 @@ class _Save:
                 experiment_id=self._info.experiment_id,
                 trial_id=self._info.trial_id,
             )
+            url = self._keep.storage.url(uuid)
             try:
-                self._host.checkpointed(manifest, self._keep.storage.url(uuid))
+                self._host.checkpointed(manifest, url)
             except HostLost:
                 recorded = False
-                self._keep.unrecorded(manifest)
+                self._keep.unrecorded(manifest, url)
         else:
             scratch = Path(tempfile.mkdtemp(prefix="det-scratch-", dir=self._info.scratch))
             try:

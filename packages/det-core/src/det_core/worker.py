@@ -29,7 +29,7 @@ from .host import HostLost, Outcome
 from .interrupts import preempted_by
 from .manifest import Manifest
 from .plugins import Plugins, extensions_of
-from .protocol import decode_welcome, encode, hello, refusal
+from .protocol import Spooled, decode_welcome, encode, encode_note, hello, refusal
 from .remote import RemoteHost
 from .run import Keep, length_of, run_trial
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from .backend import BackendRecord
     from .storage import Storage
 
-GRACE_SECONDS = 30.0
 _CONNECT_SECONDS = 60.0
 EXIT = {Outcome.MISTAKE: 2, Outcome.BLOCKED: 2, Outcome.ERROR: 1, Outcome.PEER_LOST: 1}
 FAILURES = {*EXIT, Outcome.INVALID_HP}
@@ -86,8 +85,8 @@ def work(env: WorkerEnv, entrypoint: str, code_dir: Path, *, alone: bool = True,
         host.close()
 
 
-def connect(env: WorkerEnv, on_lost_seconds: float = GRACE_SECONDS) -> RemoteHost:
-    """Connect to the driver; when it is lost, the process ends after a grace, come what may.
+def connect(env: WorkerEnv) -> RemoteHost:
+    """Connect to the driver; when it is lost, the process has the configuration's `preemption_timeout` to save, come what may.
 
     Raises DetError, which names the versions of both, where the driver speaks another protocol.
     """
@@ -97,7 +96,7 @@ def connect(env: WorkerEnv, on_lost_seconds: float = GRACE_SECONDS) -> RemoteHos
     if refused := refusal(greeting, decode_welcome(connection.recv(timeout=_CONNECT_SECONDS))):
         connection.close()
         raise DetError(refused)
-    return RemoteHost(connection, on_lost=lambda: _end_after(on_lost_seconds))
+    return RemoteHost(connection, on_lost=lambda: _end_after(env.config.patience))
 
 
 def storage_of(env: WorkerEnv, plugins: Plugins) -> Storage:
@@ -198,27 +197,31 @@ def made(directory: Path | None) -> Path | None:
 
 def keep_of(env: WorkerEnv, plugins: Plugins) -> Keep:
     """Return where the checkpoints of a run go."""
-    return Keep(storage=storage_of(env, plugins), unrecorded=lambda manifest: spool(env, manifest))
+    return Keep(storage=storage_of(env, plugins), unrecorded=lambda manifest, storage: spool(env, manifest, storage))
 
 
-def spool(env: WorkerEnv, manifest: Manifest) -> None:
-    """Note a checkpoint for the next driver, as this one is gone."""
-    import msgspec
-
+def spool(env: WorkerEnv, manifest: Manifest, storage: str) -> None:
+    """Note a checkpoint for the next driver, as this one is gone; the note is there after a crash of the machine, too."""
     env.spool.mkdir(parents=True, exist_ok=True)
     temporary = env.spool / f".{manifest.uuid}"
-    temporary.write_bytes(msgspec.json.encode(manifest))
+    with temporary.open("wb") as file:
+        file.write(encode_note(Spooled(env.run_id, manifest, storage)))
+        file.flush()
+        os.fsync(file.fileno())
     temporary.rename(env.spool / f"{manifest.uuid}.json")
+    directory = os.open(env.spool, os.O_RDONLY)
+    os.fsync(directory)
+    os.close(directory)
 
 
 def _end_after(seconds: float) -> None:
-    timer = threading.Timer(seconds, _end)
+    timer = threading.Timer(seconds, _end, (seconds,))
     timer.daemon = True
     timer.start()
 
 
-def _end() -> None:
-    sys.stderr.write(f"det: the driver has been gone for {GRACE_SECONDS:.0f} s and the trial did not stop; ending it\n")
+def _end(seconds: float) -> None:
+    sys.stderr.write(f"det: the driver has been gone for {seconds:.0f} s and the trial did not stop; ending it\n")
     sys.stderr.flush()
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)

@@ -16,6 +16,7 @@ from .fields import CLUSTER, RETIRED, expects, joined, kind, needed, partly
 
 Period = Annotated[Length, kind("period")]
 NEVER = Length("batches", 0)
+PREEMPTION_SECONDS = 600.0
 _TRIAL = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -213,8 +214,8 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     """What to do when a line of a trial's output matches a pattern."""
     retention_policy: Annotated[RetentionPolicy, CLUSTER] = RetentionPolicy()
     """How long logs are kept."""
-    preemption_timeout: Annotated[int, Meta(ge=0), CLUSTER] | None = None
-    """Seconds between asking a trial to stop and killing it."""
+    preemption_timeout: Annotated[int, Meta(ge=0)] | None = None
+    """Seconds between asking a trial to stop, so that it may save, and killing it; 600 where nothing is given."""
     integrations: Annotated[Integrations, CLUSTER] | None = None
     """Services beside the cluster."""
     pbs: Annotated[Pbs, CLUSTER] = Pbs()
@@ -233,6 +234,11 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     """How the ranks of a trial talk to one another."""
     plugins: Annotated[dict[str, Any], kind("plugins")] = {}
     """Settings of plugins, by the plugin's name; each plugin checks its own."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a run has to save and end when it is asked to, or when its driver is gone."""
+        return PREEMPTION_SECONDS if self.preemption_timeout is None else float(self.preemption_timeout)
 
 
 def is_trial_entrypoint(entrypoint: str | Sequence[str] | None) -> bool:

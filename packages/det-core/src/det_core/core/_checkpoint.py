@@ -45,7 +45,7 @@ class CheckpointContext:
         steps: Steps,
         experiment_id: int | None,
         trial_id: int | None,
-        unrecorded: Callable[[Manifest], None],
+        unrecorded: Callable[[Manifest, str], None],
     ) -> None:
         self._host, self._storage, self._distributed, self._steps = host, storage, distributed, steps
         self._experiment_id, self._trial_id, self._unrecorded = experiment_id, trial_id, unrecorded
@@ -169,10 +169,11 @@ class CheckpointContext:
         }
 
     def _record(self, manifest: Manifest) -> None:
+        url = self._storage.url(manifest.uuid)
         try:
-            self._host.checkpointed(manifest, self._storage.url(manifest.uuid))
+            self._host.checkpointed(manifest, url)
         except HostLost:
-            self._unrecorded(manifest)
+            self._unrecorded(manifest, url)
 
     def _chief(self, what: str) -> None:
         if self._distributed.rank != 0:

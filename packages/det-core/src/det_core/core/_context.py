@@ -201,5 +201,5 @@ def _configured(env: WorkerEnv) -> Storage:
     return storage_of(env, Plugins.installed(strict=os.environ.get("DET_STRICT_PLUGINS") == "1"))
 
 
-def _unrecorded(env: WorkerEnv | None) -> Callable[[Manifest], None]:
-    return (lambda manifest: spool(env, manifest)) if env else (lambda manifest: None)
+def _unrecorded(env: WorkerEnv | None) -> Callable[[Manifest, str], None]:
+    return (lambda manifest, storage: spool(env, manifest, storage)) if env else (lambda manifest, storage: None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ._command import launch, parser, run_as_module
 from ._group import Command, Group, RankExit
 from ._hosts import SSH, Host, address_of_this, addresses, hosts_of, parse_hosts
+from ._output import say
 
 __all__ = [
     "SSH",
@@ -23,4 +24,5 @@ __all__ = [
     "parse_hosts",
     "parser",
     "run_as_module",
+    "say",
 ]

@@ -63,15 +63,19 @@ class Group:
         self._ended, self._each, self._grace, self._patience = ended, each, grace, patience
         self._lock = threading.Lock()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._watched: dict[int, int] = {}  # the ranks, by the descriptors of their processes
         self._doomed: set[int] = set()
         self.pids: list[int] = []
         try:
             for rank, command in enumerate(commands):
                 self._running[rank] = _start(command)
                 self.pids.append(self._running[rank].pid)
+                self._watched[os.pidfd_open(self.pids[-1])] = rank
         except OSError:
             for process in self._running.values():
                 _end(process)
+            for pidfd in self._watched:
+                os.close(pidfd)
             raise
         self._thread = threading.Thread(target=self._supervise, name="det-ranks", daemon=True)
         self._thread.start()
@@ -91,9 +95,7 @@ class Group:
         return not self._thread.is_alive()
 
     def _supervise(self) -> None:
-        poll, ranks, exits = select.poll(), dict[int, int](), list[RankExit]()
-        for rank, process in self._running.items():
-            ranks[os.pidfd_open(process.pid)] = rank
+        poll, ranks, exits = select.poll(), self._watched, list[RankExit]()
         for pidfd in ranks:
             poll.register(pidfd, select.POLLIN)
         deadline: float | None = None

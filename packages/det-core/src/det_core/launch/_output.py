@@ -38,7 +38,9 @@ class Prefixed:
         data = self._open.pop(rank, b"") + data
         at, shown = 0, []
         for end in _LINE_END.finditer(data):
-            if not self._prefix or end[0] != b"\r" or end.start() > at:  # a bar begins each of its drawings with a return
+            if (
+                not self._prefix or end[0] != b"\r" or end.start() > at
+            ):  # a bar begins each of its drawings with a return
                 shown.append(self._head(rank) + data[at : end.end()])
             at = end.end()
         self._put(b"".join(shown))

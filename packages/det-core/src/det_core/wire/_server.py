@@ -166,7 +166,13 @@ class Server:
         with self._lock:
             self._connections.add(connection)
             self._threads.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads now: the peer finds its connection lost, and the server goes on
+            with self._lock:
+                self._connections.discard(connection)
+                self._threads.discard(thread)
+            connection.close()
 
     def _until_next_deadline(self) -> float | None:
         oldest = next(iter(self._pending.values()), None)

@@ -39,7 +39,7 @@ def drive(
         state = _run(driver)
     settings.observers.settle(plugins)
     with settings.reader() as store:
-        result = _result(store, settings, experiment)
+        result = _result(store, settings, experiment, state)
     _complain(driver, experiment)
     if as_json:
         print_json(result)
@@ -108,7 +108,7 @@ class _Signals:
             self._driver.kill()
 
 
-def _result(store: Store, settings: Settings, id: int) -> dict[str, Any]:
+def _result(store: Store, settings: Settings, id: int, state: ExperimentState) -> dict[str, Any]:
     experiment = store.experiments.get(id)
     summary = store.experiments.summaries([experiment])[0]
     checkpoints = [c for c in store.checkpoints.list(experiment_id=id) if c.state is CheckpointState.COMPLETED]
@@ -118,7 +118,7 @@ def _result(store: Store, settings: Settings, id: int) -> dict[str, Any]:
     result: dict[str, Any] = {
         "experiment": id,
         "name": experiment.name,
-        "state": str(experiment.state),
+        "state": str(state),  # which could not be written, where the store is what failed
         "trials": {str(state): count for state, count in summary.trials.items()},
         "metric": experiment.metric,
         "best_metric": summary.best_metric,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -22,12 +23,14 @@ from det_core.protocol import (
     Meet,
     Preempt,
     Progressed,
+    Question,
     Reported,
+    Said,
     Status,
     Validated,
     Welcome,
     Word,
-    decode_word,
+    decode_said,
     encode,
     refusal,
     welcome,
@@ -39,62 +42,81 @@ from ._trials import ActiveRun, LiveTrial
 _HELLO_SECONDS = 30
 
 
-class Connections:
-    """The workers of one experiment: `running` are the trials by their runs, `inbox` takes what the driver is to do."""
+@dataclass(frozen=True)
+class Came:
+    """A worker has connected."""
 
-    def __init__(
-        self, state: State, running: Mapping[int, LiveTrial], inbox: Callable[[Callable[[], None]], None]
-    ) -> None:
-        self._state, self._running, self._inbox = state, running, inbox
+    hello: Hello
+    connection: wire.Connection
 
-    def serve(self, connection: wire.Connection) -> None:
-        """Read one worker's words into the inbox; runs in the connection's own thread."""
-        try:
-            hello = decode_word(connection.recv(timeout=_HELLO_SECONDS))
-            if not isinstance(hello, Hello):
-                return
-            ours = welcome()
-            if refused := refusal(hello, ours):
-                self._inbox(lambda: self._refused(hello, refused))
-                _send(connection, ours)
-                connection.close()
-                return
-            _send(connection, ours)
-            self._inbox(lambda: self._connected(hello, connection))
-            while True:
-                word = decode_word(connection.recv())
-                self._inbox(lambda word=word: self._hear(hello, connection, word))  # type: ignore[misc]
-        except (wire.ConnectionLost, TimeoutError, OSError, msgspec.DecodeError):
+
+@dataclass(frozen=True)
+class Refused:
+    """A worker that speaks another protocol has connected; it ends of itself."""
+
+    hello: Hello
+    reason: str
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A worker has said something."""
+
+    hello: Hello
+    connection: wire.Connection
+    said: Said
+
+
+def serve(connection: wire.Connection, inbox: Callable[[Came | Refused | Heard], None]) -> None:
+    """Read one worker's words into the inbox; runs in the connection's own thread."""
+    try:
+        hello = decode_said(connection.recv(timeout=_HELLO_SECONDS))
+        if not isinstance(hello, Hello):
+            return
+        ours = welcome()
+        if refused := refusal(hello, ours):
+            inbox(Refused(hello, refused))
+            send(connection, ours)
             connection.close()
-
-    def _connected(self, hello: Hello, connection: wire.Connection) -> None:
-        live = self._running.get(hello.run_id)
-        if live is None or live.active is None:
-            connection.close()
             return
-        live.active.connections.append(connection)
-        if live.active.preempting:
-            _send(connection, Preempt("the run is to end"))
+        send(connection, ours)
+        inbox(Came(hello, connection))
+        while isinstance(said := decode_said(connection.recv()), Said):
+            inbox(Heard(hello, connection, said))
+    except (wire.ConnectionLost, TimeoutError, OSError, msgspec.DecodeError):
+        connection.close()
 
-    def _refused(self, hello: Hello, reason: str) -> None:
-        """Take it as the last word of a worker that it speaks another protocol; it ends of itself."""
-        live = self._running.get(hello.run_id)
-        if live is not None and live.active is not None:
-            live.active.finished(hello.rank, Finished(Outcome.MISTAKE, reason))
 
-    def _hear(self, hello: Hello, connection: wire.Connection, word: Word) -> None:
-        live = self._running.get(hello.run_id)
-        if live is None or live.active is None:
-            return
-        if isinstance(word, Meet):
-            _meet(live.active, connection, word.address)
-            return
-        try:
-            reply = _answer(self._state, live, live.active, word, hello.rank)
-        except DetError as error:
-            reply = Answer(error=str(error))
-        if reply is not None:
-            _send(connection, reply)
+def came(active: ActiveRun, event: Came) -> None:
+    """Take up a worker of a run; one that comes late is told at once that the run is to end."""
+    active.connections.append(event.connection)
+    if active.preempting:
+        send(event.connection, Preempt("the run is to end"))
+
+
+def heard(state: State, live: LiveTrial, active: ActiveRun, event: Heard) -> None:
+    """Take a worker's word in a turn, and answer when that is committed."""
+    word, number = event.said.word, event.said.number
+    if isinstance(word, Meet):
+        _meet(active, event.connection, number, word.address)
+        return
+    with state.turn():
+        answer = _answer(state, live, active, word, event.hello.rank)
+        if answer is not None:
+            reply = msgspec.structs.replace(answer, number=number)
+            state.then(lambda: send(event.connection, reply))
+
+
+def broke(active: ActiveRun, event: Heard, error: Exception) -> bool:
+    """Take it as the run's own mistake that its word could not be taken; return whether it hears of that, as it asked."""
+    message = str(error) if isinstance(error, DetError) else f"{type(error).__name__}: {error}"
+    word = event.said.word
+    if isinstance(word, Question):
+        send(event.connection, Answer(event.said.number, error=message))
+        return True
+    said = f"its word {type(word).__name__!r} could not be taken: {message}"
+    active.finished(event.hello.rank, Finished(Outcome.MISTAKE, said))
+    return False
 
 
 def _answer(state: State, live: LiveTrial, active: ActiveRun, word: Word, rank: int) -> Answer | None:
@@ -117,7 +139,7 @@ def _answer(state: State, live: LiveTrial, active: ActiveRun, word: Word, rank: 
         case AskBest():
             return Answer(value=state.best)
         case Finished():
-            active.finished(rank, word)
+            state.then(lambda: active.finished(rank, word))
             return Answer()
         case Reported():
             state.reported(live, active, word.group, word.batches, word.metrics)
@@ -135,20 +157,21 @@ def preempt(active: ActiveRun, reason: str) -> None:
     """Ask the workers of a run that are connected, and those that will be, to save and end."""
     active.preempting = True
     for connection in active.connections:
-        _send(connection, Preempt(reason))
+        send(connection, Preempt(reason))
 
 
-def _meet(active: ActiveRun, connection: wire.Connection, address: tuple[str, int] | None) -> None:
+def _meet(active: ActiveRun, connection: wire.Connection, number: int, address: tuple[str, int] | None) -> None:
     """Pass on where the ranks of a run meet; those that ask before it is known are told then."""
     active.meeting = address or active.meeting
-    active.waiting.append(connection)
+    active.waiting.append((connection, number))
     if active.meeting is not None:
-        for each in active.waiting:
-            _send(each, Answer(address=active.meeting))
+        for each, question in active.waiting:
+            send(each, Answer(question, address=active.meeting))
         active.waiting.clear()
 
 
-def _send(connection: wire.Connection, reply: Answer | Preempt | Welcome) -> None:
+def send(connection: wire.Connection, reply: Answer | Preempt | Welcome) -> None:
+    """Send to a worker; one that is gone is heard of by its end."""
     try:
         connection.send(encode(reply))
     except (wire.ConnectionLost, TimeoutError, OSError):

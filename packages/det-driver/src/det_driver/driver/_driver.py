@@ -1,30 +1,35 @@
 """The driver: one thread that hears of everything in order, journals it, and acts on it.
 
-Connections, processes, signals and commands only put messages into its inbox; the store is written in its thread alone. An
-event is committed before what follows from it is done, so that a driver killed at any instant is replaced by one that
-replays the journal.
+Connections, processes, signals and commands only put events into its inbox; the store is written in its thread alone. Every
+event goes one way: it is decided and committed in a turn of the state, and what follows from it (answers, starts, ends,
+observers) is done after that, so that a driver killed at any instant is replaced by one that replays the journal.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from det_core import wire
-from det_core.errors import DetError
+from det_core.config import from_json
+from det_core.errors import DetError, StoreError, StoreUnwritable
+from det_core.host import Outcome
 from det_core.launch import hosts_of
 from det_core.plugins import Plugins
+from det_core.protocol import Finished
 
 from ..engines import Engine
 from ..search import Exit
 from ..store import ExperimentState, Lease, Store, TrialState, boot_id
-from ._connections import Connections, preempt
+from ._connections import Came, Heard, Refused, broke, came, heard, preempt, serve
 from ._endings import Endings, ExperimentFailures, exit_status
-from ._recover import abandon, adopt_spooled, collect_garbage, end_leftovers
+from ._recover import abandon, adopt_spooled, collect_garbage, collect_left, end_leftovers, expect_garbage
 from ._search import SearchStarted
 from ._starting import DriverSettings, Starter, clear_scratch, driver_address
 from ._state import State
@@ -33,7 +38,38 @@ from ._warm import warm_frameworks
 
 _POLL_SECONDS = 0.25
 _PROGRESS_SECONDS = 1.0
-_PATIENCE_SECONDS = 600
+_FIRST_BACKOFF_SECONDS = 1.0
+_LONGEST_BACKOFF_SECONDS = 60.0
+_PASSES = (
+    errno.EAGAIN,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOSPC,
+)  # what keeps a process from being started
+_WAITS_SECONDS = 2.0  # for a store that cannot be written, before the experiment is left as it is
+
+
+@dataclass(frozen=True)
+class RunEnded:
+    """The engine says that a run's processes have ended, or with `unstarted` why they never began."""
+
+    run_id: int
+    status: int
+    rank: int = 0
+    unstarted: str = ""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Somebody wants the experiment to `pause`, to `cancel`, or to `kill` its runs (and be CANCELED with `for_good`)."""
+
+    kind: str
+    why: str
+    for_good: bool = False
+
+
+Event = Came | Refused | Heard | RunEnded | Asked
 
 
 class Driver:
@@ -49,31 +85,35 @@ class Driver:
         self._settings = settings
         self._id = experiment_id
         self._plugins = plugins
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._running: dict[int, LiveTrial] = {}  # by the run's id
-        self._wished_at = 0.0
         self._next_progress = 0.0
+        self._starts_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
 
     # From any thread
 
     def pause(self) -> None:
         """Checkpoint every trial and end."""
-        self._inbox.put(lambda: self._stop_all(ExperimentState.PAUSED, "the experiment is paused"))
+        self._inbox.put(Asked("pause", "the experiment is paused"))
 
     def cancel(self) -> None:
         """Checkpoint every trial and end for good."""
-        self._inbox.put(lambda: self._stop_all(ExperimentState.CANCELED, "the experiment is canceled"))
+        self._inbox.put(Asked("cancel", "the experiment is canceled"))
 
     def kill(self) -> None:
         """End every run at once; what is not checkpointed is lost."""
-        self._inbox.put(self._kill_all)
+        self._inbox.put(Asked("kill", "the experiment is killed"))
+
+    def _process_ended(self, run_id: int, status: int, rank: int = 0, unstarted: str = "") -> None:
+        """The engine's word; from any thread."""
+        self._inbox.put(RunEnded(run_id, status, rank, unstarted))
 
     # The driver's thread
 
     def run(self) -> ExperimentState:
         """Drive the experiment; return the state that it ends in."""
         with Store(self._settings.home) as store, store.lock(self._id):
-            self._store = store
+            self._store, self._since = store, time.time()
             try:
                 return self._run()
             except BaseException:
@@ -84,17 +124,21 @@ class Driver:
     def _run(self) -> ExperimentState:
         try:
             self._begin()
-            with self._listening():
-                self._drive()
+            try:
+                with self._listening():
+                    self._drive()
+            except StoreUnwritable as error:
+                return self._do_without_store(error)
             return self._end()
         finally:
             self._end_everything()
 
     def _begin(self) -> None:
-        end_leftovers(self._store, self._id)
+        patience = from_json(self._store.experiments.get(self._id).config).patience
+        end_leftovers(self._store, self._id, patience, lambda: self._inbox.qsize() > 1)
         adopt_spooled(self._store, self._id)
-        with self._store.transaction():
-            self._state = State(self._store, self._id, self._plugins)
+        collect_left(self._store, self._plugins)
+        self._state = State(self._store, self._id, self._plugins)
         code_dir = self._store.code_dir(self._id)
         self._warm = warm_frameworks(self._state.config, self._settings, self._plugins, code_dir)
         self._hosts = hosts_of(self._state.config)
@@ -102,20 +146,20 @@ class Driver:
         total = each if self._hosts else self._settings.slots
         self._turns = Turns(self._store, self._id, self._state.queue, each=each, total=total)
         self._endings = Endings(self._state, self.failures)
-        if not self._state.search.plans:
-            self._state.happened(SearchStarted())
-        self._store.commands.take(self._id)  # what was asked of an earlier driver is no longer meant
-        started = self._store.experiments.get(self._id).started or time.time()
-        self._store.experiments.update(
-            self._id, state=ExperimentState.ACTIVE, started=started, ended=None, pid=os.getpid(), boot=boot_id()
-        )
-        self._state.observe("det_experiment_started")
+        with self._state.turn():
+            self._state.take_over()
+            if not self._state.search.plans:
+                self._state.happened(SearchStarted())
+            started = self._store.experiments.get(self._id).started or time.time()
+            self._store.experiments.update(
+                self._id, state=ExperimentState.ACTIVE, started=started, ended=None, pid=os.getpid(), boot=boot_id()
+            )
+            self._state.observe("det_experiment_started")
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
         key = secrets.token_bytes(32)
-        connections = Connections(self._state, self._running, self._inbox.put)
-        server = wire.Server(key, on_connect=connections.serve, host=driver_address(self._hosts))
+        server = wire.Server(key, on_connect=lambda c: serve(c, self._inbox.put), host=driver_address(self._hosts))
         self._starter = Starter(
             state=self._state, settings=self._settings, address=server.address, key=key, warm=self._warm
         )
@@ -128,20 +172,53 @@ class Driver:
         next_poll = 0.0
         while True:
             self._follow_closes()
-            while self._state.wish is None and (turn := self._turns.next(len(self._running))) is not None:
+            while self._may_start() and (turn := self._turns.next(len(self._running))) is not None:
                 self._start(*turn)
             if self._finished():
                 return
             with suppress(queue.Empty):
-                self._inbox.get(timeout=_POLL_SECONDS)()
+                self._take(self._inbox.get(timeout=_POLL_SECONDS))
             if time.monotonic() >= next_poll:
                 next_poll = time.monotonic() + _POLL_SECONDS
                 self._poll()
 
+    def _take(self, event: Event) -> None:
+        """Take what was heard; one of a run that has ended is of no more interest."""
+        match event:
+            case Asked():
+                self._asked(event)
+            case RunEnded():
+                self._run_ended(event)
+            case Came() | Refused() | Heard():
+                live = self._running.get(event.hello.run_id)
+                if live is not None and live.active is not None:
+                    self._spoken(live, event)
+                elif isinstance(event, Came):
+                    event.connection.close()
+
+    def _spoken(self, live: LiveTrial, event: Came | Refused | Heard) -> None:
+        active = live.active
+        assert active is not None
+        match event:
+            case Came():
+                came(active, event)
+            case Refused():
+                active.finished(event.hello.rank, Finished(Outcome.MISTAKE, event.reason))
+            case Heard():
+                try:
+                    heard(self._state, live, active, event)
+                except StoreUnwritable:
+                    raise
+                except Exception as error:  # what a word breaks is its run's failure, and nobody else's
+                    if not broke(active, event, error):
+                        self._preempt(live, "what it said could not be taken")
+
     def _poll(self) -> None:
         """Do what is done now and then, whatever happens: it may look at every trial."""
         self._turns.look_again()
-        self._obey_commands()
+        for command in self._store.commands.take(self._id):
+            if command.sent >= self._since:  # what was asked of an earlier driver is no longer meant
+                self._asked(Asked(command.kind, f"det {command.kind}", for_good=True))
         self._lose_patience()
         if time.monotonic() >= self._next_progress:
             self._next_progress = time.monotonic() + _PROGRESS_SECONDS
@@ -154,7 +231,10 @@ class Driver:
 
     def _end(self) -> ExperimentState:
         state = self._state.wish or self._endings.final_state()
-        with self._store.transaction():
+        collects = state is not ExperimentState.PAUSED and not self.failures.resumable
+        if collects:
+            expect_garbage(self._store, self._id)
+        with self._state.turn():
             self._store.experiments.update(
                 self._id, state=state, ended=time.time(), progress=self._state.progress, pid=None, boot=None
             )
@@ -162,50 +242,68 @@ class Driver:
                 if live.plan.exited is None:
                     final = TrialState.CANCELED if state is ExperimentState.CANCELED else TrialState.PAUSED
                     self._store.trials.update(live.id, state=final)
-        if state is not ExperimentState.PAUSED and not self.failures.resumable:
-            collect_garbage(self._store, self._id, self._state.config, self._plugins, self._state.checkpoint_root)
-        self._state.observe("det_experiment_finished", state=str(state))
+            if collects:
+                self._state.then(self._collect)
+            self._state.observe("det_experiment_finished", state=str(state))
         return state
+
+    def _collect(self) -> None:
+        collect_garbage(self._store, self._id, self._plugins)
 
     # Runs
 
+    def _may_start(self) -> bool:
+        return self._state.wish is None and time.monotonic() >= self._starts_at
+
     def _start(self, live: LiveTrial, lease: Lease) -> None:
-        row = self._state.row(live)
-        batches = self._store.checkpoints.get(row.latest_checkpoint).batches if row.latest_checkpoint else 0
-        run = self._state.begin(live, lease, batches)
-        self._running[run.id] = live
-        assert live.active is not None
-        live.active.launched = bool(self._hosts)
-        self.engine.start(self._starter.spec(live, row))
-        self._state.observe("det_run_started", trial=row, run=run)
+        with self._state.turn():
+            row = self._state.row(live)
+            batches = self._store.checkpoints.get(row.latest_checkpoint).batches if row.latest_checkpoint else 0
+            run = self._state.begin(live, lease, batches, launched=bool(self._hosts))
+            self._state.then(lambda: self._launch(run.id, live))
+            self._state.observe("det_run_started", trial=self._state.row(live), run=run)
 
-    def _process_ended(self, run_id: int, status: int, rank: int = 0) -> None:
-        """The engine's word; from any thread."""
-        self._inbox.put(lambda: self._run_ended(run_id, status, rank))
+    def _launch(self, run_id: int, live: LiveTrial) -> None:
+        """Have the engine start a run; where the machine cannot just now, it is as if it had ended at once."""
+        self._running[run_id] = live
+        try:
+            self.engine.start(self._starter.spec(live, self._state.row(live)))
+        except OSError as error:
+            if error.errno not in _PASSES:
+                raise
+            self._process_ended(run_id, 1, unstarted=error.strerror or str(error))
 
-    def _run_ended(self, run_id: int, status: int, rank: int) -> None:
-        live = self._running.pop(run_id)
-        active = self._state.end(live)
-        if self._state.trial_class:
-            active.ended(rank, status)  # the process of a script is no rank, but starts them
+    def _run_ended(self, event: RunEnded) -> None:
+        live = self._running.pop(event.run_id)
+        active, live.active = live.active, None
+        assert active is not None
+        if event.unstarted:
+            active.unstarted = event.unstarted
+            self._starts_at, self._backoff = time.monotonic() + self._backoff, self._backoff * 2
+            self._backoff = min(self._backoff, _LONGEST_BACKOFF_SECONDS)
+        else:
+            self._backoff = _FIRST_BACKOFF_SECONDS
+            if self._state.trial_class:
+                active.ended(event.rank, event.status)  # the process of a script is no rank, but starts them
         for connection in active.connections:
             connection.close()
         clear_scratch(active.run)
-        self._store.slots.release(active.lease)
-        self._turns.look_again()
-        with self._store.transaction():
-            self._endings.settle(live, active, status)
-            outcome = str(active.outcome.value) if active.outcome else active.message or exit_status(status)
-            self._store.runs.end(run_id, outcome)
-        if live.blocked:
-            self._stop_all(ExperimentState.ERROR, active.message)
-        if live.plan.closed:
-            self._state.closed.append(live)
-        self._state.queue.add(live)
-        self._follow_closes()
-        self._state.observe(
-            "det_run_finished", trial=self._state.row(live), run=self._store.runs.get(run_id), outcome=outcome
-        )
+        self._turns.give_back(active.lease)
+        with self._state.turn():
+            self._endings.settle(live, active, event.status)
+            outcome = _outcome_of(event, active.outcome, active.message)
+            self._store.runs.end(event.run_id, outcome)
+            if active.outcome is Outcome.BLOCKED:
+                self._state.then(lambda: self._asked(Asked("block", active.message)))
+            if live.plan.closed:
+                self._state.closed.append(live)
+            self._state.then(lambda: self._state.queue.add(live))
+            self._state.observe(
+                "det_run_finished",
+                trial=self._state.row(live),
+                run=self._store.runs.get(event.run_id),
+                outcome=outcome,
+            )
 
     def _follow_closes(self) -> None:
         """End the runs of trials that the searcher closed; those that have none are complete."""
@@ -214,52 +312,92 @@ class Driver:
             if live.plan.exited is not None:
                 continue
             if live.active is None:
-                self._state.exit(live, Exit.COMPLETED, TrialState.COMPLETED)
+                with self._state.turn():
+                    self._state.exit(live, Exit.COMPLETED, TrialState.COMPLETED)
             elif not live.active.preempting:
                 self._preempt(live, "the searcher closed the trial")
 
     # The end
 
     def _preempt(self, live: LiveTrial, reason: str) -> None:
+        """Ask a run to save and end within its patience."""
         active = live.active
         assert active is not None
         preempt(active, reason)
+        active.deadline = time.monotonic() + self._state.config.patience
         if not active.connections and not self._state.trial_class:
             self.engine.terminate(active.run.id)  # a script that does not use the Core API, or not yet
 
-    def _stop_all(self, wish: ExperimentState, reason: str) -> None:
-        self._state.wish = self._state.wish if self._state.wish is ExperimentState.ERROR else wish
-        self._wished_at = time.monotonic()
+    def _asked(self, event: Asked) -> None:
+        state = self._state
+        match event.kind:
+            case "kill":
+                state.wish = ExperimentState.CANCELED if event.for_good else state.wish or ExperimentState.PAUSED
+                for run_id in self._running:
+                    self.engine.kill(run_id)
+                return
+            case "pause":
+                wish = ExperimentState.PAUSED
+            case "cancel":
+                wish = ExperimentState.CANCELED
+            case _:
+                wish = ExperimentState.ERROR
+        state.wish = state.wish if state.wish is ExperimentState.ERROR else wish
         for live in self._running.values():
             if live.active and not live.active.preempting:
-                self._preempt(live, reason)
-
-    def _kill_all(self) -> None:
-        self._state.wish = self._state.wish or ExperimentState.PAUSED
-        for run_id in self._running:
-            self.engine.kill(run_id)
+                self._preempt(live, event.why)
 
     def _lose_patience(self) -> None:
         """Kill runs that were asked to end long ago."""
-        patience = self._state.config.preemption_timeout or _PATIENCE_SECONDS
-        if self._state.wish is not None and time.monotonic() - self._wished_at > patience:
-            self._kill_all()
+        now = time.monotonic()
+        for run_id, live in self._running.items():
+            if live.active and now > live.active.deadline:
+                self.engine.kill(run_id)
 
-    def _obey_commands(self) -> None:
-        for command in self._store.commands.take(self._id):
-            match command.kind:
-                case "pause":
-                    self._stop_all(ExperimentState.PAUSED, "det pause")
-                case "cancel":
-                    self._stop_all(ExperimentState.CANCELED, "det cancel")
-                case "kill":
-                    self._state.wish = ExperimentState.CANCELED
-                    self._kill_all()
+    def _do_without_store(self, error: StoreUnwritable) -> ExperimentState:
+        """Let every run save and end by itself, as its driver is as good as gone, and leave the experiment resumable.
+
+        Their connections are closed: a worker without a driver saves, and notes its checkpoint for the next one.
+        """
+        self.failures.resumable = True
+        self.failures.messages.append(str(error))
+        deadline = time.monotonic() + self._state.config.patience
+        for live in self._running.values():
+            if live.active and not live.active.connections and not self._state.trial_class:
+                self.engine.terminate(live.active.run.id)
+        while self._running and time.monotonic() < deadline:
+            with suppress(queue.Empty):
+                match self._inbox.get(timeout=_POLL_SECONDS):
+                    case RunEnded(run_id=run_id):
+                        self._running.pop(run_id)
+                    case Asked(kind="kill"):
+                        break
+        self._state.wish = ExperimentState.PAUSED
+        deadline = time.monotonic() + _WAITS_SECONDS
+        while True:  # what cannot be written now is found as it was by the next driver
+            try:
+                with self._state.turn():
+                    self._store.experiments.update(
+                        self._id, state=ExperimentState.PAUSED, ended=time.time(), pid=None, boot=None
+                    )
+                return ExperimentState.PAUSED
+            except StoreError:
+                if time.monotonic() > deadline:
+                    return ExperimentState.PAUSED
+                time.sleep(_POLL_SECONDS)
 
     def _end_everything(self) -> None:
         """Leave no process behind, whatever went wrong."""
         for run_id, live in self._running.items():
             self.engine.kill(run_id)
             if live.active:
-                self._store.slots.release(live.active.lease)
+                with suppress(StoreError):  # whoever leases next takes back what a dead process held
+                    self._store.slots.release(live.active.lease)
         self.engine.close()
+
+
+def _outcome_of(event: RunEnded, outcome: Outcome | None, message: str) -> str:
+    """Say in a word, or in a sentence, how a run ended."""
+    if event.unstarted:
+        return f"not started: {event.unstarted}"
+    return str(outcome.value) if outcome else message or exit_status(event.status)

@@ -31,7 +31,7 @@ class ExperimentFailures:
 
 
 class Endings:
-    """Decides what ends, and as what, and notes what went wrong."""
+    """Decides, in a turn of the state, what ends, and as what, and notes what went wrong."""
 
     def __init__(self, state: State, failures: ExperimentFailures) -> None:
         self._state, self._failures = state, failures
@@ -40,20 +40,23 @@ class Endings:
         """Decide by a run's last word and its process's exit status what becomes of its trial."""
         if active.outcome is None and status == 0 and not self._state.trial_class:
             active.outcome = Outcome.COMPLETED
+        if active.unstarted:
+            self._state.rest(live, TrialState.QUEUED)  # it never ran: nothing is held against it
+            return
         match active.outcome:
             case Outcome.COMPLETED:
                 self._completed(live)
             case Outcome.USER_STOPPED:
                 self._state.exit(live, Exit.USER_STOPPED, TrialState.COMPLETED)
             case Outcome.INVALID_HP:
-                self._failures.declined.append(f"trial {live.id}: {active.message}")
+                self._note(self._failures.declined, live, active.message)
                 self._state.exit(live, Exit.INVALID_HP, TrialState.INVALID_HP, active.message)
             case Outcome.PREEMPTED if self._asked(live, active) or self._saved(live, active):
                 self._preempted(live)
             case Outcome.BLOCKED:
                 self._blocked(live, active.message)
             case Outcome.MISTAKE:
-                self._failures.mistake = True
+                self._state.then(lambda: setattr(self._failures, "mistake", True))
                 self._failed_for_good(live, active.message, "")
             case _:
                 self._failed(live, active, status)
@@ -86,9 +89,15 @@ class Endings:
             self._state.rest(live, TrialState.PAUSED if self._state.wish else TrialState.QUEUED)
 
     def _blocked(self, live: LiveTrial, message: str) -> None:
-        live.blocked = self._failures.mistake = self._failures.resumable = True
-        self._failures.messages.append(f"trial {live.id}: {message}")
+        def adopt() -> None:
+            live.blocked = self._failures.mistake = self._failures.resumable = True
+
+        self._state.then(adopt)
+        self._note(self._failures.messages, live, message)
         self._state.store.trials.update(live.id, state=TrialState.PAUSED, exit_reason=message)
+
+    def _note(self, messages: list[str], live: LiveTrial, message: str) -> None:
+        self._state.then(lambda: messages.append(f"trial {live.id}: {message}"))
 
     def _failed(self, live: LiveTrial, active: ActiveRun, status: int) -> None:
         if live.plan.closed or (self._state.wish is not None and active.outcome is None):
@@ -97,17 +106,19 @@ class Endings:
         message = active.message or exit_status(status)
         failure = (message, active.progressed_to)
         repeated = active.outcome is Outcome.ERROR and live.failure == failure
-        live.failure = failure
+        self._state.then(lambda: setattr(live, "failure", failure))
         config = self._state.config
         if repeated or live.restarts >= config.max_restarts or _cancels_retries(config, active.run.log_dir):
             self._failed_for_good(live, message, active.traceback)
             return
         live.restarts += 1
-        self._state.store.trials.update(live.id, state=TrialState.QUEUED, restarts=live.restarts)
+        self._state.rest(live, TrialState.QUEUED)
+        self._state.store.trials.update(live.id, restarts=live.restarts)
 
     def _failed_for_good(self, live: LiveTrial, message: str, trace: str) -> None:
-        self._failures.messages.append(f"trial {live.id}: {message}")
-        self._failures.traceback = trace or self._failures.traceback
+        self._note(self._failures.messages, live, message)
+        if trace:
+            self._state.then(lambda: setattr(self._failures, "traceback", trace))
         self._state.exit(live, Exit.ERRORED, TrialState.ERROR, message)
 
     def final_state(self) -> ExperimentState:

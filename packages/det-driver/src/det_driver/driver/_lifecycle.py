@@ -20,6 +20,7 @@ from ..store import ExperimentRow, ExperimentState, Store, TrialState, boot_id
 from ._search import TrialReopened, encode_event
 
 _POLL_SECONDS = 0.05
+_HEARS_SECONDS = 10.0
 _BECOMES = {"pause": ExperimentState.PAUSED, "cancel": ExperimentState.CANCELED, "kill": ExperimentState.CANCELED}
 
 
@@ -67,8 +68,8 @@ def _shown(config: ExperimentConfig) -> str:
 def reopen(store: Store, experiment_id: int) -> None:
     """Check that an experiment can go on; the failed trial of a single search is taken up again.
 
-    Raises StoreError for one that is completed or canceled, and for a failed search, whose other trials went on
-    without those that failed.
+    The trials of a search that failed stay as they are, as it went on without them; those that had not ended go on.
+    Raises StoreError for an experiment that is completed or canceled, and for a search whose trials have all ended.
     """
     experiment = store.experiments.get(experiment_id)
     if experiment.state in (ExperimentState.ACTIVE, ExperimentState.PAUSED):
@@ -79,30 +80,59 @@ def reopen(store: Store, experiment_id: int) -> None:
             "searcher.source_trial_id"
         )
     with store.lock(experiment_id), store.transaction():
-        failed = [t for t in store.trials.list(experiment_id) if t.state is TrialState.ERROR]
-        searcher = from_json(experiment.config).searcher
-        if failed and not isinstance(searcher, Single):
+        trials = store.trials.list(experiment_id)
+        single = isinstance(from_json(experiment.config).searcher, Single)
+        if trials and not single and all(trial.state.ended for trial in trials):
             raise StoreError(
-                f"experiment {experiment_id} is a search whose trials failed; mend them and start it again with det run"
+                f"experiment {experiment_id} is a search whose trials have all ended; mend them and start it again with det run"
             )
-        for trial in failed:
-            store.journal.append(experiment_id, encode_event(TrialReopened(trial.request)))
-            store.trials.update(trial.id, state=TrialState.PAUSED, restarts=0, ended=None, exit_reason=None)
+        for trial in trials if single else ():
+            if trial.state is TrialState.ERROR:
+                store.journal.append(experiment_id, encode_event(TrialReopened(trial.request)))
+                store.trials.update(trial.id, state=TrialState.PAUSED, restarts=0, ended=None, exit_reason=None)
 
 
 def ask(store: Store, experiment_id: int, kind: str) -> None:
-    """Ask an experiment's driver to `pause`, `cancel` or `kill`; where it has none, note what it is to become.
+    """Ask an experiment's driver to `pause`, `cancel` or `kill`; where it has none, it becomes that at once.
 
-    Raises StoreError for an experiment that has ended.
+    Returns when its driver has heard of it, or has had some seconds to. Raises StoreError for an experiment that has ended.
     """
-    experiment = store.experiments.get(experiment_id)
-    if experiment.state.ended:
-        raise StoreError(f"experiment {experiment_id} is {experiment.state.lower()} already; nothing is left to {kind}")
-    if is_driven(store, experiment_id):
-        store.commands.send(experiment_id, kind)
-        return
-    state = _BECOMES[kind]
-    store.experiments.update(experiment_id, state=state, pid=None, ended=time.time() if state.ended else None)
+    deadline = time.monotonic() + _HEARS_SECONDS
+    sent = False
+    while True:
+        try:
+            with store.lock(experiment_id):
+                _become(store, experiment_id, kind, asked=sent)
+                return
+        except ExperimentBusy:
+            pass
+        if not sent:
+            _check_not_ended(store, experiment_id, kind)
+            store.commands.send(experiment_id, kind)
+            sent = True
+        elif not store.commands.waiting(experiment_id) or time.monotonic() > deadline:
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+def _become(store: Store, experiment_id: int, kind: str, *, asked: bool) -> None:
+    """Nobody drives the experiment, as this process holds its lock: let it be what was asked for.
+
+    `asked` says that it had a driver, which has been asked.
+    """
+    with store.transaction():
+        heard = asked and not store.commands.take(experiment_id)
+        if heard or (asked and store.experiments.get(experiment_id).state.ended):
+            return  # it came to an end of its own while it was asked
+        _check_not_ended(store, experiment_id, kind)
+        state = _BECOMES[kind]
+        store.experiments.update(experiment_id, state=state, pid=None, ended=time.time() if state.ended else None)
+
+
+def _check_not_ended(store: Store, experiment_id: int, kind: str) -> None:
+    state = store.experiments.get(experiment_id).state
+    if state.ended:
+        raise StoreError(f"experiment {experiment_id} is {state.lower()} already; nothing is left to {kind}")
 
 
 def is_driven(store: Store, experiment_id: int) -> bool:

@@ -3,58 +3,95 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from det_core.checkpoint import Manifest
-from det_core.config import ExperimentConfig, StorageConfig
-from det_core.errors import StorageError, StoreError
-from det_core.plugins import Plugins
-from det_core.process import end_leftover
+from det_core.config import ExperimentConfig, StorageConfig, from_json
+from det_core.errors import DetError, ExperimentBusy, StorageError, StoreError
+from det_core.launch import say
+from det_core.plugins import Plugins, extensions_of
+from det_core.process import end_leftover, is_running, noted_processes
+from det_core.protocol import Spooled, decode_note
 from det_core.storage import LocalStorage, Storage
 
-from ..store import CheckpointState, ExperimentState, Store, TrialState
+from ..store import CheckpointState, ExperimentState, Run, Store, TrialState
 from ._retention import Candidate, to_delete
 from ._starting import clear_scratch
 
-_PATIENCE_SECONDS = 15.0
+_NOTICE_SECONDS = 2.0
 
 
-def end_leftovers(store: Store, experiment_id: int) -> None:
-    """Wait until the processes of runs that never ended are gone: they save when they lose their driver."""
+def end_leftovers(store: Store, experiment_id: int, patience: float, hurry: Callable[[], bool]) -> None:
+    """Wait until the processes of runs that never ended are gone: they save when they lose their driver.
+
+    They have `patience` seconds together, or until `hurry` says so; then they are killed.
+    """
+    began = time.monotonic()
     for trial in store.trials.list(experiment_id):
         if trial.state.ended:
             continue
         for run in store.runs.list(trial.id):
             if run.ended is None:
-                end_leftover(run.log_dir, _PATIENCE_SECONDS)
+                _wait(run, began, patience, hurry)
+                end_leftover(run.log_dir, 0)
                 clear_scratch(run)
                 store.runs.end(run.id, "lost")
 
 
-def adopt_spooled(store: Store, experiment_id: int) -> None:
-    """Record the checkpoints that workers published after their driver was gone."""
-    spool = store.experiment_dir(experiment_id) / "spool"
-    if not spool.is_dir():
-        return
-    for note in sorted(spool.glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
-        manifest = msgspec.json.decode(note.read_bytes(), type=Manifest)
-        trial = store.trials.get(manifest.trial_id or 0)
-        run = store.runs.list(trial.id)[-1]
-        try:
-            store.checkpoints.record(
-                manifest.uuid,
-                trial.id,
-                run.id,
-                manifest.batches,
-                storage="",
-                size=sum(file.size for file in manifest.files.values()),
-                framework=manifest.framework,
+def _wait(run: Run, began: float, patience: float, hurry: Callable[[], bool]) -> None:
+    said = False
+    while (pids := _left(run)) and time.monotonic() < began + patience and not hurry():
+        if not said and time.monotonic() > began + _NOTICE_SECONDS:
+            said = True
+            left = began + patience - time.monotonic()
+            say(
+                f"process {pids[0]} of trial {run.trial_id} saves, as its driver was lost; waiting for it, {left:.0f} s at most"
             )
-        except StoreError:
-            pass  # recorded by the driver, whose answer was lost with it
-        note.unlink()
+        time.sleep(0.02)
+
+
+def _left(run: Run) -> list[int]:
+    return [pid for pid, birth in noted_processes(run.log_dir) if is_running(pid, birth)]
+
+
+def adopt_spooled(store: Store, experiment_id: int) -> None:
+    """Record the checkpoints that workers published after their driver was gone.
+
+    Only those of a trial's last run, and only forwards: a process that outlived its run has nothing more to say.
+    """
+    for path in sorted((store.experiment_dir(experiment_id) / "spool").glob("*.json")):
+        try:
+            note = decode_note(path.read_bytes())
+        except msgspec.DecodeError:  # of a machine that went down while it was written
+            say(f"{path} is no note of a checkpoint and is left out; det checkpoint list shows those that are recorded")
+            path.rename(path.with_suffix(".damaged"))
+            continue
+        with store.transaction():
+            _adopt(store, note)
+        path.unlink()
+
+
+def _adopt(store: Store, note: Spooled) -> None:
+    manifest = note.manifest
+    trial = store.trials.get(manifest.trial_id or 0)
+    latest = trial.latest_checkpoint
+    at = store.checkpoints.get(latest).batches if latest else -1
+    if store.runs.list(trial.id)[-1].id != note.run_id or manifest.batches < at:
+        return
+    with suppress(StoreError):  # recorded by the driver, whose answer was lost with it
+        store.checkpoints.record(
+            manifest.uuid,
+            trial.id,
+            note.run_id,
+            manifest.batches,
+            storage=note.storage,
+            size=sum(file.size for file in manifest.files.values()),
+            metadata=manifest.metadata,
+            framework=manifest.framework,
+        )
 
 
 def abandon(store: Store, experiment_id: int) -> None:
@@ -79,10 +116,41 @@ def storage_of(config: ExperimentConfig, plugins: Plugins, root: Path) -> Storag
     return storage
 
 
-def collect_garbage(
-    store: Store, experiment_id: int, config: ExperimentConfig, plugins: Plugins, root: Path
-) -> list[str]:
-    """Delete the checkpoints that the configuration does not keep; return their uuids."""
+def _expected(store: Store) -> Path:
+    return store.home / "garbage"
+
+
+def expect_garbage(store: Store, experiment_id: int) -> None:
+    """Note that an experiment's checkpoints are to be collected, before it is recorded as ended; OSError is a full disk's."""
+    with suppress(OSError):
+        _expected(store).mkdir(exist_ok=True)
+        (_expected(store) / str(experiment_id)).touch()
+
+
+def collect_left(store: Store, plugins: Plugins) -> dict[int, list[str]]:
+    """Collect what was left when a collection was interrupted; return the uuids that were deleted, by experiment."""
+    deleted: dict[int, list[str]] = {}
+    for note in sorted(_expected(store).glob("*")):
+        experiment = int(note.name)
+        try:
+            with store.lock(experiment):
+                if store.experiments.get(experiment).state.ended:
+                    deleted[experiment] = collect_garbage(store, experiment, plugins)
+                else:
+                    note.unlink(missing_ok=True)  # it was killed before that was recorded, or goes on
+        except ExperimentBusy:
+            continue  # its driver does
+        except StoreError:
+            note.unlink(missing_ok=True)  # it is deleted
+    return deleted
+
+
+def collect_garbage(store: Store, experiment_id: int, plugins: Plugins) -> list[str]:
+    """Delete the checkpoints that an ended experiment's configuration does not keep; return their uuids.
+
+    What cannot be deleted now stays listed and expected, and the next driver, or `det gc`, tries again.
+    """
+    config = from_json(store.experiments.get(experiment_id).config, extensions=extensions_of(plugins))
     chosen = config.checkpoint_storage
     # A stranger's settings may say nothing of what to keep.
     keep = chosen if isinstance(chosen, StorageConfig) else StorageConfig()
@@ -100,13 +168,22 @@ def collect_garbage(
         smaller_is_better=searcher.smaller_is_better if searcher else True,
         protected=store.trials.sources(),
     )
-    if not doomed:
+    failed: list[str] = []
+    try:
+        storage = storage_of(config, plugins, store.home / "checkpoints") if doomed else None
+        for uuid in doomed:
+            assert storage is not None
+            try:
+                storage.delete(uuid)
+            except StorageError:
+                failed.append(uuid)
+                continue
+            store.checkpoints.mark_deleted(uuid)
+    except DetError as error:  # the experiment has ended all the same
+        say(
+            f"checkpoints of experiment {experiment_id} that are not to be kept are still there: {error}; later: det gc"
+        )
         return []
-    storage = storage_of(config, plugins, root)
-    for uuid in doomed:
-        try:
-            storage.delete(uuid)
-        except StorageError:
-            continue  # it stays listed, so that a later collection finds it
-        store.checkpoints.mark_deleted(uuid)
-    return doomed
+    if not failed:
+        (_expected(store) / str(experiment_id)).unlink(missing_ok=True)
+    return [uuid for uuid in doomed if uuid not in failed]

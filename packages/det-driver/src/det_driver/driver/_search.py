@@ -115,7 +115,10 @@ class JournaledSearch:
                 plan = self.plans[event.trial]
                 self._give_up(plan)
                 plan.exited = event.reason
-                return self.searcher.exited(event.trial, event.reason)
+                operations = self.searcher.exited(event.trial, event.reason)
+                if event.reason is Exit.CANCELED:  # the experiment is: nothing is to begin any more
+                    return [operation for operation in operations if isinstance(operation, Shutdown)]
+                return operations
             case TrialReopened():
                 return []
 
@@ -214,11 +217,13 @@ class SearchView:
         return self.trials - self.running - self.queued - self.ended
 
 
+UNITS = ("batches", "epochs", "records")
+
+
 def unit_of(config: ExperimentConfig) -> str:
-    """Return the unit of the searcher's lengths: that of `max_length`, or of the time metric; batches otherwise."""
+    """Return the unit of the searcher's lengths: that of `max_length`, or the time metric, which may be one of the trial's own."""
     searcher: msgspec.Struct | None = config.searcher
     length = getattr(searcher, "max_length", None) or getattr(searcher, "length_per_round", None)
     if length is not None:
         return str(length.unit)
-    time_metric = getattr(searcher, "time_metric", None)
-    return time_metric if time_metric in ("batches", "epochs", "records") else "batches"
+    return getattr(searcher, "time_metric", None) or "batches"

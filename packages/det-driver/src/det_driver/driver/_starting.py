@@ -12,7 +12,7 @@ from det_core.backend import Ranks, rank_variables
 from det_core.backends.socket import START_SECONDS
 from det_core.config import ExperimentConfig
 from det_core.distributed import LOOPBACK
-from det_core.environ import WorkerEnv
+from det_core.environ import WorkerEnv, shortened
 from det_core.errors import DetError
 from det_core.launch import SSH, Host, address_of_this, addresses, hosts_of
 from det_core.machine import gpus
@@ -140,7 +140,8 @@ class Starter:
             start_timeout=self.settings.start_timeout,
             warm=row.latest_checkpoint is None and row.source_checkpoint is not None,
         )
-        return {**self._threads(), **self._user(), **self._devices(slots), **env.variables()}
+        own = shortened(env.variables(), active.run.log_dir)
+        return {**self._threads(), **self._user(), **self._devices(slots), **own}
 
     def _ranks(self, slots: tuple[int, ...]) -> tuple[Mapping[str, str], ...]:
         """Return what the environment of each rank has of its own: where it stands, and its device."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 from det_core.checkpoint import Manifest
 from det_core.config import Custom, ExperimentConfig, from_json, is_trial_entrypoint
 from det_core.entrypoint import make_importable
-from det_core.errors import DetError
+from det_core.errors import DetError, StoreError, StoreUnwritable
 from det_core.host import Target
 from det_core.metrics import number_or_none
 from det_core.plugins import Plugins, extensions_of
@@ -21,6 +23,7 @@ from det_core.schedule import NEVER
 from ..search import Close, Create, Exit, Operation, Train
 from ..store import ExperimentState, Lease, Run, Store, TrialRow, TrialState
 from ._search import (
+    UNITS,
     JournaledSearch,
     SearchEvent,
     SearchView,
@@ -46,7 +49,11 @@ class ExperimentView:
 
 
 class State:
-    """One experiment: its configuration, its search, its trials. An event is committed with all that follows from it."""
+    """One experiment: its configuration, its search, its trials.
+
+    An event is taken in a `turn`: what it changes is committed as one, and only then is anything done about it. What is in
+    memory is what the journal says: where a turn fails, it is read again from there.
+    """
 
     def __init__(self, store: Store, experiment_id: int, plugins: Plugins) -> None:
         experiment = store.experiments.get(experiment_id)
@@ -66,16 +73,46 @@ class State:
         self.unit = unit_of(self.config)
         self.trials: dict[int, LiveTrial] = {}  # by the searcher's number
         self.queue = Queue()
-        self.closed: deque[LiveTrial] = (
-            deque()
-        )  # trials that the searcher closed, and the driver has not looked at since
+        self.closed: deque[LiveTrial] = deque()  # trials that the searcher closed, and nobody has looked at since
         self.wish: ExperimentState | None = None  # what to become when the runs have ended: PAUSED, CANCELED or ERROR
-        self.running = 0
         self.ended = 0
-        self._best = Best(experiment.smaller_is_better)
-        self.search = self._replayed()
+        self._smaller_is_better = experiment.smaller_is_better
+        self._then: list[Callable[[], None]] = []
+        self._told: list[Callable[[], None]] = []
+        self._read()
 
-    def _replayed(self) -> JournaledSearch:
+    # Turns
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Decide and write inside; it is committed at the end, and what was put off by `then` and `observe` comes after that.
+
+        Where it fails, nothing has happened, in the store or in memory.
+        """
+        try:
+            with self.store.transaction():
+                yield
+        except BaseException as error:
+            self._then.clear()
+            self._told.clear()
+            with suppress(*([StoreError] if isinstance(error, StoreUnwritable) else [])):
+                self._read()
+            raise
+        then, told = self._then, self._told
+        self._then, self._told = [], []
+        for effect in (*then, *told):
+            effect()
+
+    def then(self, effect: Callable[[], None]) -> None:
+        """Do this when the turn is committed: adopt, answer, start, stop."""
+        self._then.append(effect)
+
+    def observe(self, hook: str, **arguments: Any) -> None:
+        """Tell the observers of this experiment when the turn is committed, after all that is done about it."""
+        self._told.append(lambda: self.plugins.observe(hook, experiment=self.view, **arguments))
+
+    def _read(self) -> None:
+        """Take from the store what was committed; the runs of trials stay as they are."""
         searcher = self.config.searcher
         if searcher is None:
             raise DetError(f"experiment {self.id} has no searcher; add one to its configuration")
@@ -84,26 +121,33 @@ class State:
         seed = self.config.reproducibility.experiment_seed or 0
         made = self.plugins.searchers()[searcher.name].make(searcher, self.config.hyperparameters, seed)
         journal = self.store.journal.read(self.id)
-        search = JournaledSearch.replayed(made, (decode_event(event.data) for event in journal))
+        self.search = JournaledSearch.replayed(made, (decode_event(event.data) for event in journal))
+        self.ended = 0
+        self.closed.clear()
+        self.queue.clear()
+        self._best = Best(self._smaller_is_better)
+        known = self.trials
+        self.trials = {}
         rows = {trial.request: trial for trial in self.store.trials.list(self.id)}
-        for request, plan in search.plans.items():
-            self._take_over(LiveTrial(id=rows[request].id, plan=plan), rows[request])
-        return search
+        for request, plan in self.search.plans.items():
+            row = rows[request]
+            live = known.get(request) or LiveTrial(id=row.id, plan=plan)
+            live.plan, live.restarts, live.progress = plan, row.restarts, row.progress
+            live.waiting = row.state is TrialState.WAITING
+            self.trials[request] = live
+            self._best.put(request, row.best_metric)
+            if plan.exited is not None:
+                self.ended += 1
+            elif plan.closed:
+                self.closed.append(live)
+            else:
+                self.queue.add(live)
 
-    def _take_over(self, live: LiveTrial, row: TrialRow) -> None:
-        """Go on with a trial of an earlier driver."""
-        live.restarts, live.progress = row.restarts, row.progress
-        self.trials[live.plan.request] = live
-        self._best.put(live.plan.request, row.best_metric)
-        if live.plan.exited is not None:
-            self.ended += 1
-        elif live.plan.closed:
-            self.closed.append(live)
-        else:
-            state = TrialState.QUEUED if live.plan.runnable else TrialState.WAITING
-            if state is not row.state:
-                self.store.trials.update(row.id, state=state)
-            self.queue.add(live)
+    def take_over(self) -> None:
+        """Go on with the trials of an earlier driver: each is queued, or waits for its searcher."""
+        for live in self.trials.values():
+            if live.plan.exited is None and not live.plan.closed:
+                self.rest(live, TrialState.QUEUED if live.plan.runnable else TrialState.WAITING)
 
     # Facts
 
@@ -136,23 +180,27 @@ class State:
         """The trial as the store has it."""
         return self.store.trials.get(live.id)
 
+    @property
+    def running(self) -> int:
+        """How many trials have a run."""
+        return sum(live.active is not None for live in self.trials.values())
+
     def target(self, live: LiveTrial, best: bool = False) -> Target:
-        """Until when a trial is to train now."""
+        """Until when a trial is to train now; a length in a metric of its own is known to be reached when it is reported."""
         plan = live.plan
         if not plan.runnable:
-            return Target(n=None, unit=self.unit, best=best)
-        if plan.until is None:
+            return Target(n=None, unit="batches", best=best)
+        if plan.until is None or self.unit not in UNITS:
             return Target(n=NEVER, unit="batches", best=best)
         return Target(n=plan.until, unit=self.unit, best=best)
 
     # Events of the search
 
     def happened(self, event: SearchEvent) -> None:
-        """Journal an event and apply it, in one transaction."""
-        with self.store.transaction():
-            self.store.journal.append(self.id, encode_event(event))
-            for operation in self.search.apply(event):
-                self._follow(operation)
+        """Journal an event and apply it."""
+        self.store.journal.append(self.id, encode_event(event))
+        for operation in self.search.apply(event):
+            self._follow(operation)
 
     def _follow(self, operation: Operation) -> None:
         match operation:
@@ -186,24 +234,15 @@ class State:
 
     # Runs
 
-    def begin(self, live: LiveTrial, lease: Lease, batches: int) -> Run:
-        """Record that a run of a trial begins at a position."""
+    def begin(self, live: LiveTrial, lease: Lease, batches: int, *, launched: bool = False) -> Run:
+        """Record that a run of a trial begins at a position; the trial has it once that is committed."""
         run = self.store.runs.begin(live.id, batches)
         self.store.trials.update(live.id, state=TrialState.RUNNING)
-        live.active = ActiveRun(run=run, lease=lease, progressed_to=batches)
-        live.waiting = False
-        self.running += 1
-        self.queue.discard(live)
         if run.number > 1:
             self._best.put(live.plan.request, self.row(live).best_metric)  # what was reported past `batches` is undone
+        self.queue.discard(live)
+        self.then(lambda: live.begin(ActiveRun(run=run, lease=lease, progressed_to=batches, launched=launched)))
         return run
-
-    def end(self, live: LiveTrial) -> ActiveRun:
-        """Take a trial's run away, which has ended."""
-        active, live.active = live.active, None
-        assert active is not None
-        self.running -= 1
-        return active
 
     def rest(self, live: LiveTrial, state: TrialState) -> None:
         """A trial whose run has ended goes on later."""
@@ -212,9 +251,8 @@ class State:
 
     def exit(self, live: LiveTrial, reason: Exit, state: TrialState, message: str = "") -> None:
         """End a trial for good."""
-        with self.store.transaction():
-            self.store.trials.update(live.id, state=state, ended=time.time(), exit_reason=message or str(reason))
-            self.happened(TrialExited(live.plan.request, reason))
+        self.store.trials.update(live.id, state=state, ended=time.time(), exit_reason=message or str(reason))
+        self.happened(TrialExited(live.plan.request, reason))
         self.ended += 1
         self.queue.discard(live)
 
@@ -231,22 +269,24 @@ class State:
         """Take a validation; return the trial's next target. `length` is the target's when this completes it."""
         best = self._is_best(metrics)
         at = length if length is not None and length < NEVER else self._length(live, batches, metrics)
-        active.validated_at = batches
-        with self.store.transaction():
-            if report:
-                self.reported(live, active, "validation", batches, metrics)
-            self.happened(TrialValidated(live.plan.request, at, batches, metrics))
+        self.then(lambda: setattr(active, "validated_at", batches))
+        if report:
+            self.reported(live, active, "validation", batches, metrics)
+        self.happened(TrialValidated(live.plan.request, at, batches, metrics))
         return self.target(live, best)
 
     def _length(self, live: LiveTrial, batches: int, metrics: dict[str, Any]) -> int:
         """Return the position, in the searcher's unit, of a validation that does not complete the target."""
-        if self.unit == "epochs":
-            length = int(metrics.get("epochs", 0))
-        elif self.unit == "records":
-            length = batches * int(getattr(self.config.hyperparameters.get("global_batch_size"), "val", 1))
-        else:
+        if self.unit == "batches":
             length = batches
-        return length if live.plan.until is None else min(length, live.plan.until - 1)
+        elif self.unit == "records":
+            length = batches * int(live.plan.hparams.get("global_batch_size", 1))
+        else:
+            passed = number_or_none(metrics.get(self.unit))
+            length = int(passed) if passed is not None and math.isfinite(passed) else 0
+        if self.unit not in UNITS or live.plan.until is None:
+            return length
+        return min(length, live.plan.until - 1)
 
     def _is_best(self, metrics: dict[str, Any]) -> bool:
         if self.config.searcher is None or not self.config.searcher.metric:
@@ -263,7 +303,7 @@ class State:
 
     def reported(self, live: LiveTrial, active: ActiveRun, group: str, batches: int, metrics: dict[str, Any]) -> None:
         """Store metrics and tell the observers."""
-        active.progressed_to = max(active.progressed_to, batches)
+        self.then(lambda: active.passed(batches))
         self.store.metrics.report(live.id, active.run.id, group, batches, metrics)
         if group == "validation" and (value := self._value(metrics)) is not None:
             self._best.offer(live.plan.request, value)
@@ -282,10 +322,6 @@ class State:
             framework=manifest.framework,
         )
         self.observe("det_checkpoint_saved", trial=self.row(live), checkpoint=checkpoint)
-
-    def observe(self, hook: str, **arguments: Any) -> None:
-        """Tell the observers of this experiment."""
-        self.plugins.observe(hook, experiment=self.view, **arguments)
 
     def _view(self) -> SearchView:
         return SearchView(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import signal
 from dataclasses import dataclass, field
 
@@ -20,8 +21,10 @@ GOOD = (Outcome.COMPLETED, Outcome.PREEMPTED, Outcome.USER_STOPPED)
 class ActiveRun:
     """A run that is executing.
 
-    `meeting` is where its ranks meet, once the chief has said so, and `waiting` the connections of those that asked before.
-    `launched` says that the engine's process is not a rank, but the launcher of ranks on several hosts.
+    `meeting` is where its ranks meet, once the chief has said so, and `waiting` the connections of those that asked
+    before, with the numbers of their questions.
+    `launched` says that the engine's process is not a rank, but the launcher of ranks on several hosts. `deadline`, of the
+    monotonic clock, is when a run that was asked to end is killed. `unstarted` says why it never began.
     """
 
     run: Run
@@ -34,14 +37,20 @@ class ActiveRun:
     progressed_to: int = 0
     validated_at: int = -1
     meeting: tuple[str, int] | None = None
-    waiting: list[wire.Connection] = field(default_factory=list)
+    waiting: list[tuple[wire.Connection, int]] = field(default_factory=list)
     launched: bool = False
     spoken: set[int] = field(default_factory=set)
+    deadline: float = math.inf
+    unstarted: str = ""
 
     @property
     def several(self) -> bool:
         """Whether the run has several ranks."""
         return len(self.lease.slots) > 1
+
+    def passed(self, batches: int) -> None:
+        """The run has reported something at a position."""
+        self.progressed_to = max(self.progressed_to, batches)
 
     def finished(self, rank: int, word: Finished) -> None:
         """Take a rank's last word: the first one counts, unless it only says that another rank is gone."""
@@ -76,6 +85,10 @@ class LiveTrial:
     waiting: bool = False
     status: str = field(default="")
 
+    def begin(self, active: ActiveRun) -> None:
+        """Take up a run, whose beginning is committed."""
+        self.active, self.waiting = active, False
+
     @property
     def queued(self) -> bool:
         return self.active is None and self.plan.runnable and not self.blocked
@@ -97,6 +110,11 @@ class Queue:
         if live.queued and request not in self._trials:
             self._trials[request] = live
             heapq.heappush(self._heap, request)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._heap.clear()
+        self._trials.clear()
 
     def discard(self, live: LiveTrial) -> None:
         """Forget a trial that has started or ended."""
@@ -128,6 +146,11 @@ class Turns:
 
     def look_again(self) -> None:
         """Slots may have come back."""
+        self._refused = False
+
+    def give_back(self, lease: Lease) -> None:
+        """The slots of a run that has ended may go to the next."""
+        self._store.slots.release(lease)
         self._refused = False
 
     def next(self, running: int) -> tuple[LiveTrial, Lease] | None:

@@ -35,10 +35,11 @@ class RunSpec:
 class Ended(Protocol):
     """Told once of each run, from any thread, when all of its processes have ended.
 
-    `status` is that of the process that failed first, whose `rank` is given, or 0; a signal is a negative status.
+    `status` is that of the process that failed first, whose `rank` is given, or 0; a signal is a negative status. `unstarted`
+    says why none of them could be started, where the machine may be able to later: the run is tried again.
     """
 
-    def __call__(self, run_id: int, status: int, rank: int = 0) -> None: ...
+    def __call__(self, run_id: int, status: int, rank: int = 0, unstarted: str = "") -> None: ...
 
 
 class Engine(ABC):
@@ -49,7 +50,7 @@ class Engine(ABC):
 
     @abstractmethod
     def start(self, spec: RunSpec) -> None:
-        """Start a run's processes."""
+        """Start a run's processes; OSError where the machine cannot, which is tried again where it is only out of something."""
 
     @abstractmethod
     def terminate(self, run_id: int) -> None:

@@ -44,10 +44,10 @@ class WarmWorkers:
                 fits = False
             else:
                 fits = True
-                self._runs[spec.run_id] = spec
                 if self._channel is None:
-                    self._key = key
                     self._open(spec, environ)
+                    self._key = key
+                self._runs[spec.run_id] = spec
                 self._tell(_request(spec))
         if not fits:
             self._fresh(spec)
@@ -129,7 +129,7 @@ class WarmWorkers:
             with self._lock:
                 self._runs.pop(message["ended"], None)
                 self._started.discard(message["ended"])
-            self._ended(message["ended"], message["status"])
+            self._ended(message["ended"], message["status"], unstarted=message.get("unstarted", ""))
 
     def _lost(self, channel: socket.socket) -> None:
         """The server is gone: so are its workers, as nobody could tell how they end; the next run starts another."""

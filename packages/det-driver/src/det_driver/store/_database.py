@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from det_core.errors import StoreError
+from det_core.errors import StoreError, StoreUnwritable
 from det_driver.store._schema import MIGRATIONS
 
 BUSY_SECONDS = 30.0
@@ -163,13 +163,14 @@ class Database:
         if os.getpid() != self._pid:
             raise StoreError(f"the store {self.path} was opened by process {self._pid}; open it anew in this one")
         if self._depth and not self._connection.in_transaction:
-            raise StoreError(f"{self.path}: an error has undone this transaction; nothing of it was written")
+            raise StoreUnwritable(f"{self.path}: an error has undone this transaction; nothing of it was written")
 
     def _explain(self, error: sqlite3.Error) -> StoreError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than a sentence needs
         if code == sqlite3.SQLITE_READONLY and self.readonly:
             return StoreError(f"{self.path} was opened for reading only; open a Store to change it")
-        return StoreError(_SENTENCES.get(code, "{path}: {error}").format(path=self.path, error=error))
+        kind = StoreUnwritable if code in _SENTENCES else StoreError
+        return kind(_SENTENCES.get(code, "{path}: {error}").format(path=self.path, error=error))
 
 
 _SENTENCES = {

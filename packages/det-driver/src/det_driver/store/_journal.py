@@ -68,10 +68,14 @@ class CommandQueue:
         except sqlite3.IntegrityError as error:
             raise StoreError(f"no experiment {experiment_id}; det list shows those there are") from error
 
+    def waiting(self, experiment_id: int) -> bool:
+        """Whether any has not been taken yet."""
+        return self._database.row("SELECT 1 FROM commands WHERE experiment_id = ?", (experiment_id,)) is not None
+
     def take(self, experiment_id: int) -> list[CommandRow]:
         """Take those that wait, oldest first; in one transaction with their effect, each counts exactly once."""
         # Looking first keeps a driver that polls from asking for the write lock each time.
-        if self._database.row("SELECT 1 FROM commands WHERE experiment_id = ?", (experiment_id,)) is None:
+        if not self.waiting(experiment_id):
             return []
         rows = self._database.rows(
             "DELETE FROM commands WHERE experiment_id = ? RETURNING id, kind, args, sent", (experiment_id,)

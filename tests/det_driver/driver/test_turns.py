@@ -1,0 +1,151 @@
+"""What a driver hears is decided and committed as one, or nothing of it has happened, in the store or in memory."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from det_core import Plugins, hookimpl
+from det_core.config import parse, to_json
+from det_driver.driver._search import SearchStarted
+from det_driver.driver._state import State
+from det_driver.search import Exit
+from det_driver.store import Store, TrialState
+
+RANDOM = {"name": "random", "metric": "loss", "max_trials": 3, "max_length": 10, "max_concurrent_trials": 2}
+
+
+def state_of(store: Store, searcher: dict[str, Any] = RANDOM, plugins: Plugins | None = None, **settings: Any) -> State:
+    space = settings.pop("hyperparameters", {"lr": {"type": "double", "minval": 0, "maxval": 1}})
+    config = parse({"entrypoint": "model_def:Trial", "hyperparameters": space, "searcher": searcher, **settings}).config
+    made = store.experiments.create(name="x", config=to_json(config), metric="loss")
+    state = State(store, made.id, plugins or Plugins.installed())
+    with state.turn():
+        state.happened(SearchStarted())
+    return state
+
+
+def run(state: State) -> Any:
+    """Begin a run of the trial whose turn it is."""
+    live = state.queue.first
+    with state.turn():
+        state.begin(live, state.store.slots.lease(state.id, 1, 4), 0)
+    return live
+
+
+def remembered(state: State) -> Any:
+    """What is in memory of a search, as one can compare it."""
+    trials = {r: (t.plan, t.restarts, t.progress, t.queued, t.waiting) for r, t in state.trials.items()}
+    closed = [live.plan.request for live in state.closed]
+    facts = (
+        trials,
+        closed,
+        len(state.queue),
+        state.ended,
+        state.best,
+        state.search.searcher.state(),
+        [*state.search.rungs],
+    )
+    return copy.deepcopy(facts)
+
+
+def stored(state: State) -> Any:
+    journal = [event.data for event in state.store.journal.read(state.id)]
+    metrics = list(state.store.metrics.read(experiment_id=state.id))
+    return journal, state.store.trials.list(state.id), metrics
+
+
+def test_where_a_turn_fails_nothing_has_happened_in_the_store_or_in_memory(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        state = state_of(store)
+        first = run(state)
+        before, active, done = (remembered(state), stored(state)), first.active, []
+
+        def decide() -> None:
+            with state.turn():
+                state.then(lambda: done.append("acted"))
+                assert state.validated(first, active, 10, {"loss": 1.0}, 10).n is None
+                state.exit(first, Exit.COMPLETED, TrialState.COMPLETED)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            decide()
+        assert (remembered(state), stored(state)) == before
+        assert state.trials[0] is first
+        assert first.active is active
+        assert not done
+        with state.turn():
+            state.validated(first, active, 10, {"loss": 1.0}, 10)
+        assert state.best == 1.0
+
+
+class Observer:
+    """Looks, when it is told, at what another reader of the store sees."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.seen = home, []
+
+    @hookimpl
+    def det_metrics_reported(self, experiment: Any, trial: Any, batches: int) -> None:
+        with Store(self.home) as store, store.transaction():  # which it could not, within the driver's own
+            found = [m.batches for m in store.metrics.read(trial_id=trial.id)]
+            self.seen.append((batches, found, trial.batches))
+
+
+def test_observers_are_told_after_the_commit_and_outside_of_it(tmp_path: Path) -> None:
+    plugins, observer = Plugins.installed(), Observer(tmp_path)
+    plugins.register(observer, "looks")
+    with Store(tmp_path) as store:
+        state = state_of(store, plugins=plugins)
+        live = run(state)
+        with state.turn():
+            state.reported(live, live.active, "training", 5, {"loss": 1.0})
+    assert observer.seen == [(5, [5], 5)]
+
+
+@pytest.mark.parametrize("epochs", [math.nan, math.inf, "many", None])
+def test_a_time_that_is_no_number_ends_no_search(tmp_path: Path, epochs: Any) -> None:
+    with Store(tmp_path) as store:
+        state = state_of(store, RANDOM | {"max_length": {"epochs": 10}})
+        live = run(state)
+        with state.turn():
+            state.validated(live, live.active, 7, {"loss": 1.0, "epochs": epochs}, None)
+        assert state.trials[0].plan.runnable
+
+
+def test_records_are_counted_by_the_batch_size_of_the_trial_itself(tmp_path: Path) -> None:
+    sizes = {"global_batch_size": {"type": "categorical", "vals": [64]}}
+    with Store(tmp_path) as store:
+        state = state_of(store, RANDOM | {"max_length": {"records": 100_000}}, hyperparameters=sizes)
+        live = run(state)
+        with state.turn():
+            state.validated(live, live.active, 500, {"loss": 1.0}, None)
+        journal = [event.data for event in store.journal.read(state.id)]
+        assert b'"length": 32000' in journal[-1]
+
+
+def test_a_time_metric_of_the_trials_own_says_when_it_is_over(tmp_path: Path) -> None:
+    searcher = {"name": "adaptive_asha", "metric": "loss", "time_metric": "seconds", "max_time": 8, "max_trials": 2}
+    with Store(tmp_path) as store:
+        state = state_of(store, searcher | {"divisor": 4, "max_rungs": 1}, min_validation_period={"batches": 10})
+        live = run(state)
+        assert state.target(live).n == state.target(live, best=True).n > 10**9  # who knows how many batches that takes
+        with state.turn():
+            assert state.validated(live, live.active, 8, {"loss": 1.0, "seconds": 2.5}, None).n > 10**9
+        with state.turn():
+            assert state.validated(live, live.active, 20, {"loss": 1.0, "seconds": 8.5}, None).n is None
+
+
+def test_canceling_makes_no_trials_that_never_were(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        state = state_of(store)
+        for live in list(state.trials.values()):
+            with state.turn():
+                state.exit(live, Exit.CANCELED, TrialState.CANCELED)
+        assert len(state.trials) == 2
+        again = State(store, state.id, Plugins.installed())
+        assert len(again.trials) == 2
