@@ -16,6 +16,7 @@ import json
 import os
 import random
 import selectors
+import signal
 import socket
 import sys
 import threading
@@ -47,6 +48,7 @@ def main(argv: list[str]) -> int:
     if reason:
         channel.sendall(json.dumps({"unfit": reason}).encode() + b"\n")
         return 0
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to every process of a job it is for the workers, which save
     gc.collect()
     gc.freeze()  # what is here already is never garbage; left alone, its pages stay shared
     with _finalizers_kept():
@@ -175,6 +177,7 @@ def _be_worker(request: dict[str, Any], plugins: Plugins, server: int) -> None:
     status = 1
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _redirect(Path(request["log_dir"]))
         note_process(Path(request["log_dir"]), os.getpid())
         if os.getppid() != server:

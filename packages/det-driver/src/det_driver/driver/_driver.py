@@ -47,6 +47,7 @@ _PASSES = (
     errno.ENOMEM,
     errno.ENOSPC,
 )  # what keeps a process from being started
+_SPARE = 10  # descriptors for a process that is being started, the store, logs
 _WAITS_SECONDS = 2.0  # for a store that cannot be written, before the experiment is left as it is
 
 
@@ -267,11 +268,25 @@ class Driver:
         """Have the engine start a run; where the machine cannot just now, it is as if it had ended at once."""
         self._running[run_id] = live
         try:
+            self._find_descriptors()
             self.engine.start(self._starter.spec(live, self._state.row(live)))
         except OSError as error:
             if error.errno not in _PASSES:
                 raise
             self._process_ended(run_id, 1, unstarted=error.strerror or str(error))
+
+    def _find_descriptors(self) -> None:
+        """Raise OSError where those are not left that a run takes here, and those that are to come will."""
+        coming = sum(
+            max(1, len(t.active.lease.slots)) for t in self._running.values() if t.active and not t.active.connections
+        )
+        found: list[int] = []
+        try:
+            while len(found) < _SPARE + coming:
+                found.append(os.open(os.devnull, os.O_RDONLY))
+        finally:
+            for each in found:
+                os.close(each)
 
     def _run_ended(self, event: RunEnded) -> None:
         live = self._running.pop(event.run_id)
@@ -282,7 +297,7 @@ class Driver:
             self._starts_at, self._backoff = time.monotonic() + self._backoff, self._backoff * 2
             self._backoff = min(self._backoff, _LONGEST_BACKOFF_SECONDS)
         else:
-            self._backoff = _FIRST_BACKOFF_SECONDS
+            self._starts_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS  # it has given back what it had
             if self._state.trial_class:
                 active.ended(event.rank, event.status)  # the process of a script is no rank, but starts them
         for connection in active.connections:

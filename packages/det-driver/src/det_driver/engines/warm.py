@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +19,7 @@ from det_core.process import end_group, is_running, noted_processes
 from .base import Ended, RunSpec
 
 PATIENCE_SECONDS = 5.0
+_ORPHAN_SECONDS = 0.1
 
 
 class WarmWorkers:
@@ -30,6 +34,7 @@ class WarmWorkers:
         self._lock = threading.RLock()
         self._runs: dict[int, RunSpec] = {}
         self._started: set[int] = set()
+        self._orphans: dict[int, list[tuple[int, str]]] = {}  # the processes of runs whose server is gone
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._listener: threading.Thread | None = None
@@ -55,6 +60,10 @@ class WarmWorkers:
     def signal(self, run_id: int, number: signal.Signals) -> None:
         """Signal a run's processes; harmless when they have ended."""
         with self._lock:
+            for pid, birth in self._orphans.get(run_id, ()):
+                if is_running(pid, birth):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(pid, number)
             if run_id not in self._runs:
                 return
             if number == signal.SIGKILL and run_id not in self._started and self._server is not None:
@@ -132,18 +141,26 @@ class WarmWorkers:
             self._ended(message["ended"], message["status"], unstarted=message.get("unstarted", ""))
 
     def _lost(self, channel: socket.socket) -> None:
-        """The server is gone: so are its workers, as nobody could tell how they end; the next run starts another."""
+        """The server is gone; its workers go on, and are watched from here. The next run starts another server."""
         with self._lock:
             if self._channel is channel:
                 self._channel = None
             specs = list(self._runs.values())
             self._runs.clear()
             self._started.clear()
+            self._orphans |= {spec.run_id: noted_processes(spec.log_dir) for spec in specs}
         for spec in specs:
-            for pid, birth in noted_processes(spec.log_dir):
-                if is_running(pid, birth):
-                    end_group(pid)
-            self._ended(spec.run_id, -signal.SIGKILL)
+            threading.Thread(target=self._watch, args=(spec.run_id,), daemon=True, name="det-orphan").start()
+
+    def _watch(self, run_id: int) -> None:
+        """Wait for a worker without a server; how it ended only its last word says."""
+        for pid, birth in self._orphans[run_id]:
+            while is_running(pid, birth):
+                time.sleep(_ORPHAN_SECONDS)
+            end_group(pid)
+        with self._lock:
+            self._orphans.pop(run_id)
+        self._ended(run_id, -signal.SIGKILL)
 
 
 def _fixed(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

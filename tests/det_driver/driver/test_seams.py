@@ -1,0 +1,364 @@
+"""What fails between a driver and what it works with is tried again, waited for, or that run's alone; nothing else is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from det_core import Plugins
+from det_core.config import parse, to_json
+from det_core.errors import StoreError
+from det_core.manifest import FileEntry, Manifest
+from det_core.process import is_running, noted_processes
+from det_core.protocol import Spooled, encode_note
+from det_driver.driver import ask, reopen
+from det_driver.driver._recover import adopt_spooled, collect_left, expect_garbage
+from det_driver.store import CheckpointState, ExperimentState, Store, TrialState
+
+SEARCH = "searcher: {name: random, metric: val_loss, max_trials: %d, max_length: 40, max_concurrent_trials: 2}\n"
+
+
+# Processes
+
+
+@pytest.fixture
+def two_under_way(project, wait_until):
+    """A search whose two trials have runs under way that have saved before; its driver."""
+    path = project.write(SEARCH % 2 + "min_checkpoint_period: 5\n")
+    driver = project.det.start("run", path, "--quiet", env=project.environ(2, {"PAUSE": "0.05"}))
+
+    def saved() -> bool:
+        if not project.det.home.joinpath("experiments", "1").exists():
+            return False
+        with Store.reader(project.det.home) as store:
+            trials = store.trials.list(1)
+            return len(trials) == 2 and all(trial.latest_checkpoint for trial in trials)
+
+    wait_until(saved, "a checkpoint of each trial")
+    return driver
+
+
+def processes(home: Path) -> list[int]:
+    """Return every process of a home's experiments: driver, fork server and workers."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if f"DET_HOME={home}".encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def test_sigterm_to_every_process_of_a_job_saves_every_trial(project, two_under_way):
+    """As `scancel`, `systemctl stop` and the end of a container send it."""
+    for pid in processes(project.det.home):
+        os.kill(pid, signal.SIGTERM)
+    assert two_under_way.wait(timeout=60) == 130
+    with Store.reader(project.det.home) as store:
+        before = store.trials.list(1)
+        assert [str(trial.state) for trial in before] == ["PAUSED", "PAUSED"]
+        saved = [store.checkpoints.get(trial.latest_checkpoint).batches for trial in before]
+    assert all(batches % 5 for batches in saved) or saved != [5, 5]
+    project.det("resume", "1", "--quiet", env=project.environ())
+    with Store.reader(project.det.home) as store:
+        runs = [store.runs.list(trial.id) for trial in store.trials.list(1)]
+    assert [[run.first_batch for run in each] for each in runs] == [[0, batches] for batches in saved]
+
+
+CUSTOM = """
+    from det_driver.search import Births, Close, Searcher
+
+    class Picky(Searcher):
+        def __init__(self, config, hyperparameters, seed):
+            self.births = Births(hyperparameters, seed)
+
+        def start(self):
+            return self.births.start(3, 4)
+
+        def validated(self, trial, length, metrics):
+            if trial == 1:
+                raise ZeroDivisionError("not this one")
+            return [Close(trial)]
+
+        def exited(self, trial, reason):
+            return []
+
+        def progress(self, trial_progress):
+            return 0.5
+"""
+
+
+def test_a_word_that_breaks_something_is_its_runs_failure_and_nobody_elses(project):
+    (project.det.cwd / "picky.py").write_text(textwrap.dedent(CUSTOM))
+    path = project.write("searcher: {name: custom, metric: val_loss, entrypoint: 'picky:Picky'}\n")
+    done = project.det("run", path, "--quiet", env=project.environ())
+    assert "trial 2: ZeroDivisionError: not this one" in done.stderr
+    with Store.reader(project.det.home) as store:
+        assert [str(trial.state) for trial in store.trials.list(1)] == ["COMPLETED", "ERROR", "COMPLETED"]
+
+
+SCRIPT = "python3 -c 'from det_core import core; core.init().__exit__(None, None, None)'"
+
+
+@pytest.mark.parametrize("entrypoint", ["model_def:Trial", SCRIPT])
+def test_a_configuration_too_large_for_one_variable_reaches_its_run(project, entrypoint):
+    path = project.write(
+        f"searcher: {{name: random, metric: val_loss, max_trials: 1, max_length: 4}}\ndata: {{t: {'x' * 160_000}}}\n"
+    )
+    path.write_text(path.read_text().replace("model_def:Trial", entrypoint))
+    project.det("run", path, "--quiet", env=project.environ())
+
+
+def test_without_descriptors_runs_wait_for_one_another(project):
+    path = project.write(SEARCH.replace("max_length: 40", "max_length: 4") % 30)
+    text = path.read_text().replace("max_concurrent_trials: 2", "max_concurrent_trials: 30")
+    path.write_text(
+        text + "environment: {environment_variables: ['A=1']}\n"
+    )  # so that each is an interpreter of its own
+    command = ["bash", "-c", 'ulimit -n 40; exec "$@"', "bash", *project.det.argv(["run", path, "--quiet"])]
+    env = project.det.env(project.environ(16))
+    done = subprocess.run(
+        command, cwd=project.det.cwd, env=env, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = project.outcome()
+    assert [(str(trial.state), trial.restarts) for trial in found.trials] == [("COMPLETED", 0)] * 30
+
+
+ENGINE = """
+    import errno
+    from det_core import hookimpl
+    from det_core.records import EngineRecord
+    from det_driver.engines.local import LocalEngine
+
+    class Poor(LocalEngine):
+        started = 0
+
+        def start(self, spec):
+            Poor.started += 1
+            if Poor.started == {at}:
+                raise {error}
+            super().start(spec)
+
+    @hookimpl
+    def det_engines():
+        yield EngineRecord(name="poor", load=lambda: Poor)
+"""
+
+
+@pytest.fixture
+def poor(plugin_path):
+    """Install an engine that fails at a start."""
+
+    def install(at: int, error: str) -> None:
+        (plugin_path / "poor_hooks.py").write_text(textwrap.dedent(ENGINE.format(at=at, error=error)))
+        points = plugin_path / "fakes-1.0.dist-info" / "entry_points.txt"
+        points.write_text(points.read_text() + "poor = poor_hooks\n")
+
+    return install
+
+
+def test_a_run_that_cannot_be_started_waits_and_the_others_go_on(project, poor):
+    poor(2, 'BlockingIOError(errno.EAGAIN, "no more processes")')
+    path = project.write(SEARCH.replace("max_length: 40", "max_length: 4") % 4)
+    project.det("run", path, "--quiet", "--engine", "poor", env=project.environ())
+    found = project.outcome()
+    found.check()
+    assert [(str(trial.state), trial.restarts) for trial in found.trials] == [("COMPLETED", 0)] * 4
+    outcomes = [run.outcome for runs in project.runs().values() for run in runs]
+    assert outcomes.count("not started: no more processes") == 1
+
+
+def test_a_search_with_a_failed_trial_goes_on_after_an_error_of_its_driver(project, poor):
+    poor(4, 'RuntimeError("a bug of the engine")')
+    path = project.write(SEARCH.replace("max_length: 40", "max_length: 4") % 5)
+    fates = "  fate: {type: categorical, vals: [good, error]}\n"
+    path.write_text(path.read_text().replace("searcher:", fates + "searcher:"))
+    done = project.det("run", path, "--quiet", "--engine", "poor", env=project.environ(1), status=None)
+    assert done.returncode not in (0, 130)
+    with Store.reader(project.det.home) as store:
+        assert store.experiments.get(1).state is ExperimentState.ERROR
+        before = [str(trial.state) for trial in store.trials.list(1)]
+    assert {"ERROR", "PAUSED"} <= set(before)
+    project.det("resume", "1", "--quiet", "--engine", "local", env=project.environ(1))
+    with Store.reader(project.det.home) as store:
+        states = {trial.hparams["fate"]: str(trial.state) for trial in store.trials.list(1)}
+    assert states == {"good": "COMPLETED", "error": "ERROR"}
+
+
+EPILOGUE = """
+    import time
+    from det_core import core
+
+    with core.init() as context:
+        for operation in context.searcher.operations():
+            context.train.report_validation_metrics(1, {"val_loss": 1.0})
+            operation.report_completed(1.0)
+    time.sleep(60)
+"""
+
+
+def test_a_run_that_does_not_end_when_it_is_asked_to_has_a_deadline(project):
+    (project.det.cwd / "train.py").write_text(textwrap.dedent(EPILOGUE))
+    path = project.write(
+        "searcher: {name: random, metric: val_loss, max_trials: 1, max_length: 1}\npreemption_timeout: 1\n"
+    )
+    path.write_text(path.read_text().replace("model_def:Trial", "python3 train.py"))
+    began = time.monotonic()
+    project.det("run", path, "--quiet", env=project.environ(), status=None)
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(("patience", "saves"), [(1, False), (60, True)])
+def test_a_worker_whose_driver_is_gone_has_the_configured_time_to_save(project, wait_until, patience, saves):
+    search = "searcher: {name: random, metric: val_loss, max_trials: 1, max_length: 40}\n"
+    path = project.write(search + f"preemption_timeout: {patience}\n")
+    driver = project.det.start("run", path, "--quiet", env=project.environ(1, {"PAUSE": "4"}))
+    logs = project.det.home / "experiments" / "1" / "trials"
+    wait_until(lambda: any(logs.glob("*/run-1/process.json")) if logs.exists() else False, "the worker")
+    log_dir = next(logs.glob("*/run-1"))
+    time.sleep(2.5)  # it is in a step of four seconds now
+    driver.kill()
+    driver.wait()
+    ((pid, birth),) = noted_processes(log_dir)
+    wait_until(lambda: not is_running(pid, birth), "the end of the worker")
+    assert bool(list((project.det.home / "experiments" / "1" / "spool").glob("*.json"))) is saves
+
+
+# What a driver takes over, and what it leaves
+
+
+@pytest.fixture
+def home(tmp_path: Path):
+    with Store(tmp_path / "home") as store:
+        yield store
+
+
+def experiment(store: Store, **settings) -> int:
+    searcher = {"name": "single", "metric": "loss", "max_length": 10}
+    config = parse({"entrypoint": "model_def:Trial", "hyperparameters": {}, "searcher": searcher, **settings}).config
+    return store.experiments.create(name="x", config=to_json(config), metric="loss").id
+
+
+def note(store: Store, id: int, run_id: int, manifest: Manifest, storage: str = "file:///there") -> Path:
+    spool = store.experiment_dir(id) / "spool"
+    spool.mkdir(exist_ok=True)
+    path = spool / f"{manifest.uuid}.json"
+    path.write_bytes(encode_note(Spooled(run_id, manifest, storage)))
+    return path
+
+
+def checkpoint(store: Store, trial: int, run: int, uuid: str, batches: int) -> None:
+    store.checkpoints.record(uuid, trial, run, batches, storage="", size=1, framework="fake")
+
+
+def test_a_spooled_checkpoint_is_recorded_as_its_run_would_have_been_told(home):
+    id = experiment(home)
+    trial = home.trials.create(id, 0, {}, 1)
+    run = home.runs.begin(trial.id)
+    files = {"weights": FileEntry(size=10, digest="0" * 64)}
+    path = note(home, id, run.id, Manifest(
+        uuid="a", framework="fake", batches=20, trial_id=trial.id, metadata={"steps_completed": 20}, files=files
+    ))  # fmt: skip
+    adopt_spooled(home, id)
+    row = home.checkpoints.get("a")
+    assert (row.run_id, row.batches, row.metadata, row.storage, row.size) == (
+        run.id, 20, {"steps_completed": 20}, "file:///there", 10,
+    )  # fmt: skip
+    assert home.trials.get(trial.id).latest_checkpoint == "a"
+    assert not path.exists()
+
+
+def test_a_note_of_a_run_that_was_replaced_changes_nothing(home):
+    id = experiment(home)
+    trial = home.trials.create(id, 0, {}, 1)
+    old = home.runs.begin(trial.id)
+    new = home.runs.begin(trial.id)
+    checkpoint(home, trial.id, new.id, "new", 100)
+    note(home, id, old.id, Manifest(uuid="zombie", framework="fake", batches=200, trial_id=trial.id))
+    note(home, id, new.id, Manifest(uuid="back", framework="fake", batches=20, trial_id=trial.id))
+    adopt_spooled(home, id)
+    assert home.trials.get(trial.id).latest_checkpoint == "new"
+    assert [row.uuid for row in home.checkpoints.list(experiment_id=id)] == ["new"]
+
+
+def test_a_note_that_a_crash_left_empty_is_put_aside(home, capsys):
+    id = experiment(home)
+    spool = home.experiment_dir(id) / "spool"
+    spool.mkdir()
+    (spool / "x.json").touch()
+    adopt_spooled(home, id)
+    assert [path.name for path in spool.iterdir()] == ["x.damaged"]
+    assert "x.json is no note of a checkpoint" in capsys.readouterr().err
+
+
+def test_a_collection_that_was_interrupted_is_done_by_the_next_driver(home):
+    id = experiment(home, checkpoint_storage={"type": "directory", "container_path": str(home.home / "kept")})
+    trial = home.trials.create(id, 0, {}, 1)
+    run = home.runs.begin(trial.id)
+    for batches in (10, 20):
+        folder = home.home / "kept" / f"{batches}"
+        folder.mkdir(parents=True)
+        checkpoint(home, trial.id, run.id, f"{batches}", batches)
+    expect_garbage(home, id)
+    assert collect_left(home, Plugins.installed()) == {}  # it has not ended
+    expect_garbage(home, id)
+    home.experiments.update(id, state=ExperimentState.COMPLETED)
+    assert collect_left(home, Plugins.installed()) == {id: ["10"]}
+    assert home.checkpoints.get("10").state is CheckpointState.DELETED
+    assert collect_left(home, Plugins.installed()) == {}
+
+
+# Commands
+
+
+def test_a_command_to_a_driver_that_ends_before_it_hears_takes_effect_all_the_same(home):
+    id = experiment(home)
+    path = home.home
+    with home.lock(id):
+
+        def cancel() -> None:
+            with Store(path) as other:
+                ask(other, id, "cancel")
+
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        while not home.commands.waiting(id):
+            time.sleep(0.01)
+    thread.join(timeout=20)
+    assert home.experiments.get(id).state is ExperimentState.CANCELED
+    assert not home.commands.waiting(id)
+    with pytest.raises(StoreError, match="is canceled already"):
+        ask(home, id, "pause")
+
+
+def test_what_is_asked_of_a_driver_while_it_starts_is_meant_for_it(project, wait_until):
+    path = project.write(SEARCH % 2)
+    project.det("run", path, "--quiet", "-c", "max_restarts=0", status=None, env=project.environ(2, {"PAUSE": "0"}))
+    with Store(project.det.home) as store:
+        store.experiments.update(1, state=ExperimentState.PAUSED)
+        store.commands.send(1, "cancel")  # of an earlier driver
+        time.sleep(0.05)
+    driver = project.det.start("resume", "1", "--quiet", env=project.environ())
+    assert driver.wait(timeout=60) == 0
+
+
+def test_a_search_is_reopened_while_it_has_trials_that_have_not_ended(home):
+    id = experiment(home, searcher={"name": "random", "metric": "loss", "max_trials": 2, "max_length": 4})
+    first, second = (home.trials.create(id, n, {}, 1) for n in range(2))
+    home.trials.update(first.id, state=TrialState.ERROR)
+    home.experiments.update(id, state=ExperimentState.ERROR)
+    reopen(home, id)
+    home.trials.update(second.id, state=TrialState.COMPLETED)
+    with pytest.raises(StoreError, match="a search whose trials have all ended"):
+        reopen(home, id)
