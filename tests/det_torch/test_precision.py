@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict, namedtuple
-from dataclasses import dataclass
-from typing import Any
+import inspect
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,10 +13,7 @@ from torch import nn
 
 from det_core import TrialError
 from det_torch import ClipGradsL2Norm, DataLoader, PyTorchCallback, PyTorchTrial
-from det_torch.precision import Precision
 from det_torch.testing import OneVarTrial, Records
-
-CPU = torch.device("cpu")
 
 
 class Seen(nn.Linear):
@@ -67,9 +64,9 @@ class Line(PyTorchTrial):
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_half_precision_comes_by_configuration(lab: Any, precision: str) -> None:
-    """The model computes in half precision in training and validation, gives fp32, and learns."""
+    """The model computes in half precision in training and validation, as under torch's autocast alone, and learns."""
     ran = lab(Line, 60, config={"optimizations": {"precision": precision}})
-    assert {(m["half"], m["out"]) for m in ran.training.values()} == {(True, 4)}
+    assert {(m["half"], m["out"]) for m in ran.training.values()} == {(True, 2)}
     assert ran.validation[60]["half"] == 1
     assert ran.validation[60]["y"] == pytest.approx(2.5, abs=0.2)
     assert ("scaler_state_dict" in lab.contents(ran.checkpoints[60])) == (precision == "fp16")
@@ -90,7 +87,7 @@ def test_a_step_that_overflows_is_left_out_and_the_scale_is_halved(lab: Any) -> 
     class Overflowing(Line):
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
             before = self.model.weight.detach().clone()
-            loss = (self.model(batch) ** 2).mean() * (float("inf") if batch_idx == 1 else 1.0)
+            loss = (self.model(batch).float() ** 2).mean() * (float("inf") if batch_idx == 1 else 1.0)
             self.context.backward(loss)
             self.context.step_optimizer(self.optimizer)
             scale = self.context.precision.scaler.get_scale()
@@ -106,7 +103,7 @@ def test_gradients_are_unscaled_before_they_are_clipped(lab: Any) -> None:
 
     class Clipping(Line):
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
-            loss = (self.model(batch) ** 2).mean()
+            loss = (self.model(batch).float() ** 2).mean()
             self.context.backward(loss)
             self.context.step_optimizer(
                 self.optimizer, clip_grads=lambda p: norms.append(nn.utils.clip_grad_norm_(p, 0.1))
@@ -135,7 +132,7 @@ def test_gradients_are_unscaled_before_they_are_clipped(lab: Any) -> None:
 def test_a_batch_without_a_step_leaves_the_scaler_alone(lab: Any) -> None:
     class Skipping(Line):
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
-            loss = (self.model(batch) ** 2).mean()
+            loss = (self.model(batch).float() ** 2).mean()
             if batch_idx % 2:
                 self.context.backward(loss)
                 self.context.step_optimizer(self.optimizer)
@@ -197,80 +194,142 @@ def test_there_is_one_scaler_and_it_comes_before_the_models(lab: Any) -> None:
         late.experimental.use_amp()
 
 
-def test_a_copy_of_a_model_computes_with_weights_of_its_own() -> None:
-    """As those who average weights make one."""
-    model = Seen()
-    Precision("bf16", CPU).apply(model)
-    copied = copy.deepcopy(model)
-    with torch.no_grad():
-        copied.weight.zero_()
-        copied.bias.zero_()
-    assert float(copied(torch.ones(1, 1))) == 0
-    assert type(model).__name__ == "Seen"
-    assert isinstance(model, Seen)
-    assert list(model.state_dict()) == ["weight", "bias"]
+@pytest.fixture(params=["fp16", "bf16"])
+def half(lab: Any, request: pytest.FixtureRequest) -> Any:
+    """A context in half precision."""
+    return lab.context(config={"optimizations": {"precision": request.param}})
 
 
-@dataclass
-class Output:
-    logits: Any
-    label: str
+class Scaled(nn.Module):
+    """A model whose `forward` has a signature, and a branch of Python."""
 
-
-class Fancy(OrderedDict):  # type: ignore[type-arg]
-    """A dict with attributes, as transformers has them."""
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, value)
-        setattr(self, key, value)
-
-
-Pair = namedtuple("Pair", "first second")
-
-
-class Giving(nn.Module):
-    def __init__(self, wrap: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.wrap = wrap
+        self.line = nn.Linear(2, 2)
 
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.wrap(torch.matmul(x, x))
-
-
-@pytest.mark.parametrize(
-    ("wrap", "tensor_of"),
-    [
-        (lambda t: t, lambda o: o),
-        (lambda t: {"a": [t, (t,)]}, lambda o: o["a"][1][0]),
-        (lambda t: Pair(t, "x"), lambda o: o.second and o.first),
-        (lambda t: Output(t, "x"), lambda o: o.logits),
-        (lambda t: Fancy(logits=t), lambda o: o.logits),
-    ],
-)
-def test_outputs_come_back_in_fp32_in_whatever_they_are_held(wrap: Any, tensor_of: Any) -> None:
-    model = Giving(wrap)
-    plain = type(model(torch.ones(2, 2)))
-    Precision("bf16", CPU).apply(model)
-    output = model(torch.ones(2, 2))
-    assert tensor_of(output).dtype is torch.float32
-    assert type(output) is plain
+    def forward(self, x: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
+        if x.dim() > 3:
+            x = x.flatten(1)
+        return self.line(x) * scale
 
 
-def test_whole_numbers_stay_as_they_are() -> None:
-    model = Giving(lambda t: t.argmax())
-    Precision("bf16", CPU).apply(model)
-    assert model(torch.ones(2, 2)).dtype is torch.int64
+def test_a_model_stays_what_it_is(half: Any, tmp_path: Path) -> None:
+    """Its class, its signature, and all that takes it apart: `torch.save`, export, script, trace, copies."""
+    model, x = Scaled(), torch.ones(1, 2)
+    wrapped = half.wrap_model(model)
+    assert wrapped is model
+    assert type(wrapped) is Scaled
+    assert list(inspect.signature(wrapped.forward).parameters) == ["x", "scale"]
+    expected = Scaled.forward(model, x)
+    assert torch.equal(wrapped(x), expected)
+    torch.save(wrapped, tmp_path / "model.pt")
+    assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=False)(x), expected)
+    assert torch.equal(torch.jit.script(wrapped)(x), expected)
+    assert torch.equal(torch.export.export(wrapped, (x,)).module()(x), expected)
+    copied = copy.deepcopy(wrapped)
+    copied.line.weight.data.zero_()
+    assert not torch.equal(copied(x), expected)
 
 
-def test_an_output_of_an_unknown_type_is_named() -> None:
-    class Odd:
-        def __init__(self, tensor: Any) -> None:
-            self.tensor = tensor
+class Plain:
+    """`Stepping` by torch alone."""
 
-    model = Giving(Odd)
-    Precision("bf16", CPU).apply(model)
-    with pytest.warns(UserWarning, match="a model returned Odd, which stays in half precision"):
-        assert model(torch.ones(2, 2)).tensor.dtype is torch.bfloat16
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        self.model, self.other = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (self.model, self.other)]
+
+    def train(self, batches: int) -> list[torch.Tensor]:
+        """Step one network, and send the next batch of another through what it is now, each pass by an autocast of its own."""
+        for _ in range(batches):
+            for net, its in zip((self.model, self.other), self.optimizers, strict=True):
+                with torch.autocast("cpu", torch.bfloat16):
+                    loss = ((self.other(self.model(torch.ones(2, 3))) - 3) ** 2).mean()
+                loss.backward()
+                its.step()
+                self.model.zero_grad()
+                self.other.zero_grad()
+                assert net.weight.dtype is torch.float32
+        return [self.model.weight, self.other.weight]
+
+
+class Stepping(Line):
+    """Two networks, stepped one after the other in one batch; the second sees the first as it is by then."""
+
+    by_itself = False
+
+    def __init__(self, context: Any) -> None:
+        self.context, plain = context, Plain()
+        self.model, self.other = context.wrap_model(plain.model), context.wrap_model(plain.other)
+        self.optimizers = [context.wrap_optimizer(its) for its in plain.optimizers]
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        for its in self.optimizers:
+            loss = ((self.other(self.model(torch.ones(2, 3))) - 3) ** 2).mean()
+            self.context.backward(loss)
+            if self.by_itself:
+                its.step()
+            else:
+                self.context.step_optimizer(its)
+            self.model.zero_grad()
+            self.other.zero_grad()
+        return {"loss": loss}
+
+    def evaluate_batch(self, batch: Any) -> Any:
+        return {"val_loss": 0.0}
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_a_step_is_seen_by_the_passes_behind_it_in_the_same_batch(lab: Any, by_itself: bool) -> None:
+    """Autocast keeps copies of weights in half precision: those from before a step must not be used behind it."""
+    trial = type("Trial", (Stepping,), {"by_itself": by_itself})
+    ran = lab(trial, 4, config={"optimizations": {"precision": "bf16"}})
+    saved = lab.contents(ran.checkpoints[4])["models_state_dict"]
+    for state, weight in zip(saved, Plain().train(4), strict=True):
+        assert torch.equal(state["weight"], weight)
+
+
+class Watched(torch.optim.SGD):
+    """Notes whether autocast is on in its steps."""
+
+    seen: ClassVar[list[bool]] = []
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        self.seen.append(torch.is_autocast_enabled("cpu"))
+        return super().step(closure)
+
+
+def test_backward_and_the_optimizer_compute_outside_of_autocast(lab: Any) -> None:
+    """As torch recommends, and as a plain loop does."""
+    backward: list[bool] = []
+
+    class Noting(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+            backward.append(torch.is_autocast_enabled("cpu"))
+            return gradients[0]
+
+    class Trial(Line):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.optimizer = context.wrap_optimizer(Watched(self.model.parameters(), lr=0.1))
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            assert torch.is_autocast_enabled("cpu")
+            loss = Noting.apply(self.model(batch)).float().mean()  # type: ignore[no-untyped-call]
+            self.context.backward(loss)
+            self.context.step_optimizer(
+                self.optimizer, clip_grads=lambda p: backward.append(torch.is_autocast_enabled("cpu"))
+            )
+            return loss
+
+    lab(Trial, 1, config={"optimizations": {"precision": "bf16"}})
+    assert (backward, Watched.seen) == ([False, False], [False])
 
 
 def test_apex_is_refused_with_what_to_use_instead(lab: Any) -> None:

@@ -117,7 +117,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
     def _step(self) -> Callable[[Any, int, int], dict[str, Any]]:
         """Return the step of one batch: the trial's own, with as little around it as this run needs."""
         context = self.context
-        train = training_step(self.trial, context)
+        train = context.precision.around(training_step(self.trial, context))
         schedulers = self._stepped_schedulers()
         bare = not schedulers and context.precision.auto_scaler is None and context.profiler is None
         moving = Moving(context)

@@ -73,9 +73,8 @@ class PyTorchTrialContext(TrialContext):
         return placed
 
     def place_model(self, model: nn.Module) -> nn.Module:
-        """Move a model to the device, under the precision and the compiler that the configuration asks for."""
+        """Move a model to the device, under the compiler that the configuration asks for."""
         model = model.to(self.device)
-        self.precision.apply(model)
         if self._compile:
             model.compile()
         return model
@@ -105,6 +104,7 @@ class PyTorchTrialContext(TrialContext):
         if self.steps.gradients is not None:
             compress = self._compress if fp16_compression is None else fp16_compression
             self.steps.gradients.add(wrapped, compress, self.models)
+        self.precision.watch(wrapped)
         self.optimizers.append(wrapped)
         return wrapped
 

@@ -43,10 +43,11 @@ class Steps:
         if scaler is not None:
             loss = scaler.scale(loss)
         gradients, frequency = self.gradients, self._context.aggregation_frequency
-        if gradients is None or (self._context.current_batch + 1) % frequency:
-            loss.backward(gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)  # type: ignore[no-untyped-call]
-        else:
-            gradients.backward(lambda: loss.backward(gradient, retain_graph, create_graph))  # type: ignore[no-untyped-call]
+        with self._context.precision.outside():
+            if gradients is None or (self._context.current_batch + 1) % frequency:
+                loss.backward(gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)  # type: ignore[no-untyped-call]
+            else:
+                gradients.backward(lambda: loss.backward(gradient, retain_graph, create_graph))  # type: ignore[no-untyped-call]
 
     def step_optimizer(
         self,
@@ -68,16 +69,17 @@ class Steps:
                 )
             if (context.current_batch + 1) % context.aggregation_frequency:
                 return
-        if self.gradients is not None:
-            self.gradients.settle(optimizer)
-        if context.aggregation_frequency > 1 and self._differing.get(id(optimizer), self._average):
-            self._divide(optimizer)
-        self._clip(optimizer, clip_grads, scaler if automatic else None)
-        if scaler is not None:
-            scaler.step(optimizer)
-            context.precision.stepped = context.precision.stepped or automatic
-        else:
-            optimizer.step()
+        with context.precision.outside():
+            if self.gradients is not None:
+                self.gradients.settle(optimizer)
+            if context.aggregation_frequency > 1 and self._differing.get(id(optimizer), self._average):
+                self._divide(optimizer)
+            self._clip(optimizer, clip_grads, scaler if automatic else None)
+            if scaler is not None:
+                scaler.step(optimizer)
+                context.precision.stepped = context.precision.stepped or automatic
+            else:
+                optimizer.step()
         if auto_zero_grads:
             optimizer.zero_grad()
 

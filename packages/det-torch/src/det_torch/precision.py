@@ -1,22 +1,22 @@
-"""Mixed precision: autocast around the models, and the gradient scaler that fp16 needs."""
+"""Mixed precision: autocast around the trial's steps, and the gradient scaler that fp16 needs."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import warnings
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
 
 from det_core import TrialError
 
+T = TypeVar("T")
+_AS_IT_IS = nullcontext()
 _TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Precision:
-    """What `optimizations.precision` asks for, or the trial by `use_amp()` or a scaler of its own.
+    """What `optimizations.precision` asks for, or the trial by `use_amp()` or a scaler of its own. Models stay as they are.
 
     `auto_scaler` is the one that det drives, None in fp32 and bf16 and where the trial drives its own; `scaler` is any, whose
     state is saved.
@@ -47,46 +47,31 @@ class Precision:
         self.scaler = scaler
         return scaler
 
-    def apply(self, model: nn.Module) -> None:
-        """Let a model's forward pass run under autocast, and give its outputs back in fp32."""
+    def around(self, step: Callable[..., T]) -> Callable[..., T]:
+        """Return a step of the trial's that runs under autocast, where half precision is on."""
+        if self._type is None:
+            return step
+
+        def mixed(*arguments: Any) -> T:
+            with torch.autocast(self._device.type, dtype=self._type):
+                return step(*arguments)
+
+        return mixed
+
+    def outside(self) -> AbstractContextManager[Any]:
+        """Return a context without autocast: passes backward, and optimizers, compute in the types that they find."""
+        return _AS_IT_IS if self._type is None else torch.autocast(self._device.type, enabled=False)
+
+    def watch(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let what follows a step in the same batch see the new weights: autocast keeps copies of the old ones."""
+        optimizer.register_step_post_hook(self._forget_copies)
+
+    def _forget_copies(self, *arguments: Any) -> None:
         if self._type is not None:
-            model.__class__ = _mixed(type(model), self._device.type, self._type)
+            torch.clear_autocast_cache()
 
     def after_batch(self) -> None:
         """Adapt the scale, once for each batch on which an optimizer was stepped."""
         if self.stepped:
             self.auto_scaler.update()
             self.stepped = False
-
-
-def _mixed(kind: type[nn.Module], device: str, dtype: torch.dtype) -> type[nn.Module]:
-    """Return a subclass whose forward pass runs under autocast; so a copy of a model is one of its own."""
-
-    class Mixed(kind):  # type: ignore[valid-type, misc]
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            with torch.autocast(device, dtype=dtype):
-                output = super().forward(*args, **kwargs)
-            return _float(output)
-
-    Mixed.__name__, Mixed.__qualname__, Mixed.__module__ = kind.__name__, kind.__qualname__, kind.__module__
-    return Mixed
-
-
-def _float(output: Any) -> Any:
-    if isinstance(output, torch.Tensor):
-        return output.float() if output.dtype in (torch.float16, torch.bfloat16) else output
-    if isinstance(output, dict):
-        changed = copy.copy(output)  # of its own type, such as an output that also has attributes
-        for key, value in output.items():
-            changed[key] = _float(value)
-        return changed
-    if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return type(output)(*(_float(value) for value in output))
-    if isinstance(output, (list, tuple)):
-        return type(output)(_float(value) for value in output)
-    if dataclasses.is_dataclass(output) and not isinstance(output, type):
-        fields = [field.name for field in dataclasses.fields(output) if field.init]
-        return dataclasses.replace(output, **{name: _float(getattr(output, name)) for name in fields})
-    if output is not None and not isinstance(output, (int, float, str)):
-        warnings.warn(f"a model returned {type(output).__name__}, which stays in half precision", stacklevel=3)
-    return output

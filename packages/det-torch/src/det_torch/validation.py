@@ -56,14 +56,15 @@ class Validation:
     def _whole(self) -> dict[str, Any]:
         metrics = None
         if self._context.distributed.rank == 0:
-            metrics = full_evaluation(self._trial, self._context)(self._data)
+            evaluate = self._context.precision.around(full_evaluation(self._trial, self._context))
+            metrics = evaluate(self._data)
             _must_be_dict(metrics, "evaluate_full_dataset")
         gathered: dict[str, Any] = self._context.distributed.broadcast(metrics)
         return dict(gathered)
 
     def _batches(self) -> dict[str, Any]:
         self._callbacks("on_validation_epoch_start")
-        outputs = self._outputs(evaluation_step(self._trial, self._context))
+        outputs = self._outputs(self._context.precision.around(evaluation_step(self._trial, self._context)))
         self._callbacks("on_validation_epoch_end", outputs)
         return self._reduced(outputs)
 
