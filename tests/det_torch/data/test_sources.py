@@ -133,6 +133,55 @@ def test_torchdatas_stateful_loader_is_resumed_by_its_state(workers, done, tmp_p
     assert torch.equal(torch.get_rng_state(), before)
 
 
+class Shuffled(Loader):
+    """Shuffles each epoch by a generator of its own, whose state it leaves out of its own, as torchdata's does."""
+
+    def __init__(self):
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(3)
+        self.order, self.restored = [], False
+
+    def __iter__(self):
+        if not self.restored:
+            self.order = torch.randperm(7, generator=self.generator).tolist()
+        self.restored = False
+        for batch in super().__iter__():
+            yield self.order[batch[1]]
+
+    def state_dict(self):
+        return {**super().state_dict(), "order": self.order}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.order, self.restored = state["order"], True
+
+
+@pytest.mark.parametrize("done", [1, 6, 9, 15])
+def test_a_stateful_loaders_own_generator_decides_the_epochs_behind_a_resume_too(done, tmp_path):
+    whole = take(Shuffled(), 0, 30)
+    state = saved_and_loaded(state_after(Shuffled(), done), tmp_path / "state.pt")
+    assert take(Shuffled(), done, 30 - done, state) == whole[done:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("done", [2, 4, 7])
+@pytest.mark.parametrize("own", ["generator", "sampler"])
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+def test_torchdatas_stateful_loader_keeps_a_generator_of_the_users(workers, done, own, tmp_path):
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader():
+        generator = torch.Generator().manual_seed(3)
+        if own == "generator":
+            return stateful.StatefulDataLoader(Squares(), 3, shuffle=True, num_workers=workers, generator=generator)
+        sampler = torch.utils.data.RandomSampler(Squares(), generator=generator)
+        return stateful.StatefulDataLoader(Squares(), 3, sampler=sampler, num_workers=workers)
+
+    whole = take(loader(), 0, 14)
+    state = saved_and_loaded(state_after(loader(), done), tmp_path / "state.pt")
+    assert take(loader(), done, 14 - done, state) == whole[done:]
+
+
 class Stream(IterableDataset):
     """Records 0 to n - 1, split over workers, in an order that the global generators decide."""
 

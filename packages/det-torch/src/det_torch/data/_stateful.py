@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, final
+
+import torch
 
 from det_core.errors import TrialError
 
@@ -45,6 +47,7 @@ class StatefulSource(Source):
         self._epoch = self._pulled = 0
         self._restored: Mapping[str, Any] | None = None
         self._fresh = True  # whether the epoch is read from its start
+        self._began: list[torch.Tensor] = []
         self._inner: Any = None
         self._stream: Generator[Any] | None = None
 
@@ -85,10 +88,27 @@ class StatefulSource(Source):
             self._epoch, self._fresh = self._epoch + 1, True
 
     def _open(self) -> Iterator[Any]:
+        began, drawn = (self._restored or {}).get("generators", ([], []))
         with PrivateRng(derive(self._seed, self._epoch)):
+            self._wind(drawn if self._fresh else began)
+            self._began = self._drawn()
             self._inner = iter(self._items())
+            if not self._fresh:
+                self._wind(drawn)  # again, as the loader may have drawn another number of times
             first = list(islice(self._inner, 1)) if self._fresh else []
         return chain(first, self._inner)
+
+    def _wind(self, states: Sequence[torch.Tensor]) -> None:
+        """Put the loader's own generators, which decide its next epochs, where they were."""
+        for generator, state in zip(self._generators(), states, strict=False):
+            generator.set_state(state)
+
+    def _drawn(self) -> list[torch.Tensor]:
+        return [generator.get_state() for generator in self._generators()]
+
+    def _generators(self) -> list[torch.Generator]:
+        found = [getattr(thing, "generator", None) for thing in (self.loader, *samplers(self.loader))]
+        return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
 
     def _items(self) -> Iterable[Any]:
         announce(self._epoch, self.loader, getattr(self.loader, "dataset", None), *samplers(self.loader))
@@ -103,7 +123,8 @@ class StatefulSource(Source):
         ended = bool(getattr(getattr(self._inner, "_dataset_fetcher", None), "ended", False))
         epoch = self._epoch + ended
         state = self._holder.state_dict()
-        return {"kind": self.kind, "epoch": epoch, "pulled": self._pulled, "ended": ended, "state": state}
+        where = {"kind": self.kind, "epoch": epoch, "pulled": self._pulled, "ended": ended, "state": state}
+        return where | ({"generators": [self._began, self._drawn()]} if self._began else {})
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._restored = state
