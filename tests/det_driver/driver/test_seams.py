@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -317,6 +316,29 @@ def test_a_collection_that_was_interrupted_is_done_by_the_next_driver(home):
     assert collect_left(home, Plugins.installed()) == {id: ["10"]}
     assert home.checkpoints.get("10").state is CheckpointState.DELETED
     assert collect_left(home, Plugins.installed()) == {}
+
+
+def test_a_collection_that_was_interrupted_is_done_by_a_command(project):
+    project.run("searcher: {name: random, metric: val_loss, max_trials: 1, max_length: 40}\nmin_checkpoint_period: 5\n")
+    with Store(project.det.home) as store:
+        root, run = project.det.home / "checkpoints", store.runs.list(1)[0]
+        (root / "left").mkdir()
+        checkpoint(store, 1, run.id, "left", 15)
+        expect_garbage(store, 1)
+    assert project.det("gc").stdout == "experiment 1: 1 checkpoints deleted\n"
+    (kept,) = root.iterdir()
+    assert kept.name == project.det.json("checkpoint", "list", "1")[0]["uuid"]
+    assert project.det("gc").stdout == "nothing was left to delete\n"
+    assert project.det.json("gc") == {}
+
+
+def test_a_time_that_only_validations_tell_needs_some_of_them(project):
+    searcher = "{name: adaptive_asha, metric: val_loss, time_metric: seconds, max_time: 8, max_trials: 2}"
+    done = project.det("run", project.write(f"searcher: {searcher}\n"), "--quiet", status=2)
+    assert done.stderr == (
+        "det: searcher.time_metric is 'seconds', which validations report, and there is none before the end; "
+        "set min_validation_period, such as {batches: 100}\n"
+    )
 
 
 # Commands

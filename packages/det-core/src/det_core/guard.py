@@ -1,7 +1,8 @@
 """Keeps a script from outliving its driver: `python -m det_core.guard FD -- COMMAND...`.
 
 A trial class learns from its connection that the driver is gone. A script need not have one; this process holds the end
-of a pipe whose other end the driver holds, and when that closes the script gets SIGTERM, and SIGKILL after a grace.
+of a pipe whose other end the driver holds, and when that closes the script gets SIGTERM, and SIGKILL when it has had the
+configuration's `preemption_timeout` to save.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import signal
 import subprocess
 import sys
 
-GRACE_SECONDS = 30.0
 LAUNCHERS = ("launch", "torchrun", "torch.distributed.run", "horovodrun", "mpirun", "mpiexec", "srun", "deepspeed")
 
 
@@ -45,8 +45,16 @@ def notice(script: str, slots: int) -> str:
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     os.killpg(0, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(GRACE_SECONDS)
+        process.wait(_patience())
     os.killpg(0, signal.SIGKILL)  # what the command started, and this process
+
+
+def _patience() -> float:
+    """Return how long the script may save."""
+    from .environ import WorkerEnv
+
+    env = WorkerEnv.read(os.environ)
+    return env.config.patience if env else 0.0
 
 
 def _default_sigterm() -> None:

@@ -14,7 +14,7 @@ from det_core.config import from_json
 from det_core.errors import StorageError
 from det_core.storage import Storage
 
-from ..driver import storage_of
+from ..driver import collect_left, storage_of
 from ..store import CheckpointState, Store
 from ._output import ago, as_json, print_json, print_table
 from ._settings import Settings
@@ -23,6 +23,26 @@ from ._settings import Settings
 @click.group()
 def checkpoint() -> None:
     """List, show, export or delete checkpoints."""
+
+
+@click.command()
+@as_json
+@click.pass_obj
+def gc(settings: Settings, as_json: bool) -> None:
+    """Delete the checkpoints that ended experiments do not keep.
+
+    A driver does it when its experiment ends (checkpoint_storage.save_trial_latest and the like say what stays); what was
+    left when that was interrupted, or could not be deleted then, is deleted by the next driver, or by this.
+    """
+    with Store(settings.home) as store:
+        deleted = collect_left(store, settings.plugins)
+    if as_json:
+        print_json({str(id): uuids for id, uuids in deleted.items()})
+        return
+    for id, uuids in deleted.items():
+        sys.stdout.write(f"experiment {id}: {len(uuids)} checkpoints deleted\n")
+    if not any(deleted.values()):
+        sys.stdout.write("nothing was left to delete\n")
 
 
 @checkpoint.command("list")

@@ -23,6 +23,7 @@ _COMMANDS = {
     "logs": ("_logs", "Print what a trial's processes wrote."),
     "metrics": ("_metrics", "Print what trials reported."),
     "checkpoint": ("_checkpoint", "List, show, export or delete checkpoints."),
+    "gc": ("_checkpoint", "Delete the checkpoints that ended experiments do not keep, where that was interrupted."),
     "preview": ("_preview", "Simulate a search: how many trials reach which length, and how long it takes."),
     "launch": ("_run", "Start the ranks of a script on this or several hosts."),
     "check": ("_config", "Validate a configuration and train one batch of its trial."),

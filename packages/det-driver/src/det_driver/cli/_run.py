@@ -64,13 +64,13 @@ def run(
 
     DIRECTORY is by default the one that holds CONFIG. Ctrl-C checkpoints and pauses; a second Ctrl-C ends at once.
     """
-    from ..driver import check_slots, create
+    from ..driver import check_startable, create
     from ._drive import detach, drive
 
     loaded = load_config(settings, config, override, template)
     code = directory or config.absolute().parent
     chosen = chosen_engine(settings, engine=engine, in_process=in_process, in_background=in_background)
-    check_slots(loaded.config, settings.driver())
+    check_startable(loaded.config, settings.driver())
     with settings.store() as store:
         experiment = create(store, loaded.config, code, default_name=config.absolute().parent.name)
     if in_background:

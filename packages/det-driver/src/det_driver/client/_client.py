@@ -10,7 +10,7 @@ from typing import Any
 from det_core.plugins import extensions_of
 
 from ..config import load
-from ..driver import DriverSettings, check_slots, create
+from ..driver import DriverSettings, check_startable, create
 from ..store import ExperimentState
 from ._checkpoint import Checkpoint
 from ._experiment import Experiment, Trial
@@ -37,7 +37,7 @@ class Client:
             loaded, name = load(dict(config), extensions=extensions), "experiment"
         else:
             loaded, name = load(Path(config), extensions=extensions), Path(config).absolute().parent.name
-        check_slots(loaded.config, DriverSettings.detect(self._home.environ, home=self._home.path))
+        check_startable(loaded.config, DriverSettings.detect(self._home.environ, home=self._home.path))
         with self._home.writer() as store:
             id = create(store, loaded.config, Path(model_dir) if model_dir is not None else None, default_name=name)
             store.experiments.update(id, state=ExperimentState.PAUSED)

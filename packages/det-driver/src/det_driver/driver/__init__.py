@@ -5,9 +5,9 @@ from __future__ import annotations
 from ._driver import Driver
 from ._endings import ExperimentFailures
 from ._lifecycle import ask, create, is_driven, orphaned, reopen, start_driver
-from ._recover import storage_of
+from ._recover import collect_left, storage_of
 from ._search import unit_of
-from ._starting import DriverSettings, check_slots
+from ._starting import DriverSettings, check_startable
 from ._state import ExperimentView
 
 __all__ = [
@@ -16,7 +16,8 @@ __all__ = [
     "ExperimentFailures",
     "ExperimentView",
     "ask",
-    "check_slots",
+    "check_startable",
+    "collect_left",
     "create",
     "is_driven",
     "orphaned",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from det_core.backend import Ranks, rank_variables
 from det_core.backends.socket import START_SECONDS
-from det_core.config import ExperimentConfig
+from det_core.config import ExperimentConfig, is_trial_entrypoint
 from det_core.distributed import LOOPBACK
 from det_core.environ import WorkerEnv, shortened
 from det_core.errors import DetError
@@ -19,6 +19,7 @@ from det_core.machine import gpus
 
 from ..engines import RunSpec
 from ..store import Run, TrialRow
+from ._search import UNITS, unit_of
 from ._state import State
 from ._trials import ActiveRun, LiveTrial
 
@@ -59,8 +60,14 @@ class DriverSettings:
         )
 
 
-def check_slots(config: ExperimentConfig, settings: DriverSettings) -> None:
-    """Raise DetError where a trial needs more slots than there are: it would wait for ever."""
+def check_startable(config: ExperimentConfig, settings: DriverSettings) -> None:
+    """Raise DetError where a trial would wait for ever for its slots, or train for ever without a word of its time."""
+    unit = unit_of(config)
+    if unit not in UNITS and is_trial_entrypoint(config.entrypoint) and not config.min_validation_period.n:
+        raise DetError(
+            f"searcher.time_metric is {unit!r}, which validations report, and there is none before the end; "
+            "set min_validation_period, such as {batches: 100}"
+        )
     if hosts_of(config):
         return
     wanted, there = config.resources.slots_per_trial, settings.slots
