@@ -16,6 +16,7 @@ from det_core import (
     Every,
     Framework,
     HostLost,
+    InvalidHP,
     Keep,
     LocalHost,
     Loop,
@@ -62,6 +63,21 @@ def test_the_users_code_is_part_of_a_checkpoint(runs: Runs, tmp_path: Path) -> N
     run_trial(runs.framework, fakes.OwnedOneVar, info, host, Keep(storage=runs.storage))
     with runs.storage.restore(host.checkpoints[-1][0].uuid) as path:
         assert (path / "code" / "model_def.py").read_text() == "x = 1\n"
+
+
+def test_hyperparameters_that_turn_out_invalid_in_training_leave_a_checkpoint(runs: Runs) -> None:
+    class Declining(fakes.OwnedAdapter):
+        def train(self, loop: Loop) -> None:
+            for number in loop.batches(range(loop.done, 100)):
+                if number == 3:
+                    raise InvalidHP("too hot")
+                loop.step(self.training.batch(number))
+
+    host = LocalHost(Target(n=10))
+    framework = dataclasses.replace(runs.framework, load=lambda: Declining)
+    with pytest.raises(InvalidHP, match="too hot"):
+        run_trial(framework, fakes.OwnedOneVar, runs.info(), host, Keep(storage=runs.storage))
+    assert [manifest.batches for manifest, _ in host.checkpoints] == [3]
 
 
 def test_what_waits_for_a_report_survives(runs: Runs) -> None:
@@ -130,7 +146,7 @@ class Deaf(LocalHost):
 
 def test_a_checkpoint_that_the_driver_cannot_be_told_of_is_kept(runs: Runs) -> None:
     lost: list[Any] = []
-    keep = Keep(storage=runs.storage, unrecorded=lost.append)
+    keep = Keep(storage=runs.storage, unrecorded=lambda manifest, _: lost.append(manifest))
     run_trial(runs.framework, fakes.OwnedOneVar, runs.info(), Deaf(Target(n=2)), keep)
     assert [manifest.batches for manifest in lost] == [2]
     assert runs.storage.exists(lost[0].uuid)

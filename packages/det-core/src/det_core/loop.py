@@ -149,6 +149,11 @@ class RunLoop(Loop):
         self._conclude()
         return self._stop
 
+    def keep(self) -> None:
+        """Save where training is, for whoever looks into why it ended; a single rank's own decision is not the others'."""
+        if self._alone and self._batches:
+            self._save()
+
     # Boundaries
 
     def _boundary(self, metrics: Metrics, batches: int) -> Stop:

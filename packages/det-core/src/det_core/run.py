@@ -10,6 +10,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from uuid import uuid4
 from .adapter import Adapter, Loop, RunInfo, Stop
 from .checkpoint import Manifest, read_checkpoint, write_checkpoint
 from .code import copy_code
-from .errors import CheckpointError
+from .errors import CheckpointError, InvalidHP
 from .host import HostLost, TrialHost
 from .loop import Progress, RunLoop
 from .schedule import Every, Period, Schedule, to_batches
@@ -101,7 +102,13 @@ def train_from(
         loop.begin()
         return loop
 
-    adapter.run(start)
+    try:
+        adapter.run(start)
+    except InvalidHP:
+        with suppress(Exception):  # that they are invalid is what counts
+            if loops:
+                loops[0].keep()
+        raise
     if not (loops and loops[0].stop):
         raise RuntimeError(
             f"{type(adapter).__name__}.train returned before the loop stopped; train until step() is true"
