@@ -1,0 +1,145 @@
+"""Models that users bring, trained by det and by torch alone: the numbers are equal, bit for bit on one rank.
+
+And so they are where the run was killed on the way. On two ranks the residual network is compared with two replicas of torch's own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from det_core import Stop
+from det_testing._play import Cast, Request, play
+
+HERE = Path(__file__).parent
+NAMES = pytest.mark.parametrize("name", ["cnn", "language", "gan", "averaged", "compiled"])
+ROUNDING = 1e-5  # relative, of sums that are taken in another order
+
+
+@pytest.fixture(scope="module")
+def trained() -> Iterator[Any]:
+    """The module of the trials, under a name by which other processes can import it."""
+    sys.path.append(str(HERE))
+    import trained
+
+    yield trained
+    sys.path.remove(str(HERE))
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the killed runs left, in a folder for each."""
+    folder = tmp_path_factory.mktemp("killed")
+    done = subprocess.run(
+        [sys.executable, str(HERE / "trained.py"), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """A sum over several threads is another sum."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def assert_equal(trained: Any, alone: Any, trial: Any, result: Any) -> None:
+    assert result.stop is Stop.COMPLETED
+    assert [report.metrics["loss"] for report in result.training] == alone.losses
+    assert [report.metrics["val_loss"] for report in result.validation] == alone.validations
+    for mine, theirs in zip(trained.states(trial.user.modules), alone.states, strict=True):
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@NAMES
+def test_det_trains_as_torch_alone_does(
+    trained: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    alone = trained.Alone(name)
+    assert_equal(trained, alone, *trained.train(name))
+    assert alone.losses[-1] != alone.losses[0]
+
+
+@NAMES
+def test_a_run_that_was_killed_goes_on_to_the_same_numbers(
+    trained: Any, killed: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(killed / name)
+    (checkpoint,) = Path("checkpoints").iterdir()
+    trial, result = trained.train(name, latest=checkpoint)
+    assert_equal(trained, trained.Alone(name), trial, result)
+
+
+def test_a_language_model_generates_what_it_does_without_det(
+    trained: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its class is that of Hugging Face, and it is saved, loaded and asked by their own means."""
+    from transformers import GPT2LMHeadModel
+
+    monkeypatch.chdir(tmp_path)
+    trial, _ = trained.train("language")
+    model = trial.user.modules[0]
+    assert type(model) is GPT2LMHeadModel
+    told = trial.user.continued()
+    assert told == trained.Alone("language").user.continued()
+    model.save_pretrained("saved")
+    trial.user.modules = [GPT2LMHeadModel.from_pretrained("saved")]
+    assert trial.user.continued() == told
+
+
+def two_replicas(trained: Any) -> dict[str, Any]:
+    """Train the residual network by torch alone, a replica for each rank: each normalizes over its own batch.
+
+    Gradients are the means of theirs, and running statistics those of the first, as in torch's DistributedDataParallel.
+    """
+    replicas = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        replicas.append(trained.USERS["cnn"]())
+    batches, losses = cycle(DataLoader(trained.USERS["cnn"].data().training, batch_size=4)), []
+    for _ in range(trained.LENGTH):
+        mine = [replica.loss(next(batches)) for replica in replicas]
+        for loss in mine:
+            loss.backward()
+        for pair in zip(*(replica.modules[0].parameters() for replica in replicas), strict=True):
+            mean = (pair[0].grad + pair[1].grad) / 2
+            for parameter in pair:
+                parameter.grad = mean.clone()
+        for replica in replicas:
+            replica.optimizers[0].step()
+            replica.optimizers[0].zero_grad()
+            replica.scheduler.step()
+        losses.append(torch.stack(mine).mean().item())
+    return {"losses": losses, "val_loss": trained.validated(replicas[0])}
+
+
+@pytest.mark.parametrize("backend", ["torch", "horovod"])
+def test_a_network_with_batch_normalization_trains_on_two_ranks_as_two_replicas_of_torchs(
+    trained: Any, backend: str, tmp_path: Path
+) -> None:
+    """Up to rounding: a relative difference of 1e-5, as sums over ranks and batches are taken in another order."""
+    if backend == "horovod" and find_spec("horovod") is None:
+        pytest.skip("Horovod is not installed")
+    cast = Cast(trial=trained.UserTrial, framework="torch", hooks="det_torch._hooks", backend=backend)
+    chief = play(cast, [Request(name="cnn", length=trained.LENGTH, hparams={"model": "cnn"})], tmp_path)[0]["cnn"]
+    alone = two_replicas(trained)
+    assert list(chief.losses.values()) == pytest.approx(alone["losses"], rel=ROUNDING)
+    assert chief.validations[trained.LENGTH]["val_loss"] == pytest.approx(alone["val_loss"], rel=ROUNDING)
