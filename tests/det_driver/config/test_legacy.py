@@ -28,6 +28,15 @@ def test_steps_are_as_long_as_the_file_says() -> None:
     assert loaded.notices[0].keys == ("searcher.target_trial_steps", "batches_per_step")
 
 
+def test_periods_beside_steps_are_steps_too() -> None:
+    periods = {"min_validation_period": 2, "min_checkpoint_period": {"epochs": 1}, "batches_per_step": 10}
+    loaded = load({"entrypoint": "m:T", "searcher": {"name": "single", "metric": "loss", "max_steps": 3}} | periods)
+    assert loaded.config.min_validation_period == Length("batches", 20)
+    assert loaded.config.min_checkpoint_period == Length("epochs", 1)
+    assert "min_validation_period: 2 as 20 batches" in loaded.notices[0].message
+    assert load(SMALL | {"min_validation_period": 2}).config.min_validation_period == Length("batches", 2)
+
+
 def test_rounds_of_steps_are_read_as_batches() -> None:
     section = {"name": "pbt", "metric": "loss", "population_size": 2, "num_rounds": 2, "steps_per_round": 2}
     searcher = load(SMALL | {"searcher": section}).config.searcher
@@ -81,7 +90,6 @@ def test_all_that_only_a_cluster_could_honour_is_named_in_one_notice() -> None:
             "data_layer": {"type": "shared_fs"},
             "internal": {"native": {"command": ["x"]}},
             "tensorboard_storage": {"type": "shared_fs"},
-            "preemption_timeout": 3,
             "optimizations": {"mixed_precision": "O1"},
             "log_policies": [{"name": "x", "pattern": "y", "action": "exclude_node"}],
         }
@@ -104,7 +112,6 @@ def test_all_that_only_a_cluster_could_honour_is_named_in_one_notice() -> None:
         "data_layer",
         "internal",
         "tensorboard_storage",
-        "preemption_timeout",
         "optimizations.mixed_precision",
         "log_policies[0].action exclude_node",
     }

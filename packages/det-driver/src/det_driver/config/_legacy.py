@@ -55,6 +55,16 @@ def _steps(source: Source, problems: list[str]) -> Renamed:
             if _is_count(steps) and _is_count(per_step):
                 source.data["searcher"][new] = steps * per_step
             yield pair
+            yield from _periods(source, per_step)
+
+
+def _periods(source: Source, per_step: Any) -> Renamed:
+    """What is counted in steps elsewhere counted the periods in steps as well."""
+    for name in ("min_validation_period", "min_checkpoint_period"):
+        steps = source.data.get(name)
+        if _is_count(steps) and steps and _is_count(per_step):
+            source.data[name] = {"batches": steps * per_step}
+            yield f"{name}: {steps}", f"{steps * per_step} batches"
 
 
 def _is_count(value: Any) -> bool:
