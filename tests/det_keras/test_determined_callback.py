@@ -210,6 +210,57 @@ def test_a_signal_in_the_last_epoch_changes_nothing(context):
     assert context._host.outcome is None
 
 
+def averaged():
+    return keras.optimizers.SGD(0.5, momentum=0.9, use_ema=True, ema_momentum=0.7)
+
+
+def evaluated(context, uuid) -> dict:
+    """Return what Keras alone finds in a checkpoint."""
+    model = make_model(averaged, first=keras.layers.InputLayer((4,)))
+    model.optimizer.build(model.trainable_variables)
+    with context.checkpoint.restore_path(uuid) as path:
+        model.load_weights(str(path / "model_checkpoint.weights.h5"))
+    return model.evaluate(X, Y, batch_size=8, verbose=0, return_dict=True)
+
+
+@pytest.mark.parametrize("preempted", [False, True])
+def test_training_goes_on_from_what_it_left_and_not_from_what_keras_makes_of_it_at_the_end(context, preempted):
+    def best():
+        return keras.callbacks.EarlyStopping(patience=9, restore_best_weights=True)
+
+    def shoot(epoch, logs):
+        if preempted and epoch == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    whole = make_model(averaged)
+    expected = fit(context, whole, 4, callbacks=[best()]).history
+    end = keras.callbacks.LambdaCallback(on_epoch_begin=shoot)
+    fit(context, make_model(averaged), 4 if preempted else 2, continue_id=2, callbacks=[best(), end])
+    model = make_model(averaged)
+    assert fit(context, model, 4, checkpoints(context)[-1], 2, callbacks=[best()]).history == expected
+    assert_equal(weights(model), weights(whole))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_checkpoint_has_the_numbers_that_were_reported_and_the_script_the_weights_that_keras_leaves(context, first):
+    """Whichever callback comes first, where the last weights are overwritten by averages and by the best."""
+
+    def best():
+        return keras.callbacks.EarlyStopping("accuracy", patience=1, min_delta=9.0, restore_best_weights=True)
+
+    def trained(callbacks):
+        model = make_model(averaged)
+        model.fit(X, Y, batch_size=8, epochs=5, shuffle=False, validation_data=(X, Y), verbose=0, callbacks=callbacks)
+        return model
+
+    det = DeterminedCallback(context, None, 1, checkpoint_epochs=0)
+    model, alone = trained([det, best()] if first else [best(), det]), trained([best()])
+    assert_equal(model.get_weights(), alone.get_weights())
+    reported = reports(context, "validation")[-1][1]
+    found = evaluated(context, checkpoints(context)[-1])
+    assert {name: reported[name] for name in found} == pytest.approx(found, rel=1e-6)
+
+
 def test_early_stopping_keeps_its_patience_over_a_restart(context):
     def stopping():
         return keras.callbacks.EarlyStopping(monitor="never_better", patience=3, mode="min")

@@ -11,7 +11,7 @@ import pytest
 
 from det_core import BackendRecord, PluginError, Serial, TrialError
 from det_keras.adapter import KerasAdapter
-from det_keras.ranks import join_ranks, without_xla
+from det_keras.ranks import join_ranks, tell_of_local_statistics, without_xla
 from det_keras.testing import OneVarTrial
 from det_keras.versions import check_backend, keras
 
@@ -48,6 +48,12 @@ def test_xla_is_switched_off_and_said_to_be_where_it_was_asked_for() -> None:
     with pytest.warns(UserWarning, match="XLA cannot exchange gradients"):
         without_xla(model)
     assert not model.jit_compile
+
+
+def test_statistics_that_are_to_be_synchronized_and_are_not_are_named() -> None:
+    layer = keras.layers.BatchNormalization(synchronized=True, name="shared")
+    with pytest.warns(UserWarning, match="shared has synchronized=True, which Keras heeds under tf.distribute only"):
+        tell_of_local_statistics(keras.Sequential([keras.Input((1,)), layer]))
 
 
 def test_another_backend_of_keras_is_refused() -> None:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
 from det_core.ranks import global_batch_size, lost, of_all_ranks
+from det_core.schedule import to_batches
 
 from .backends import KerasBackend
 from .bridge import Bridge
@@ -18,17 +19,18 @@ from .build import build_model, build_trial
 from .chunks import Chunks, steps_of
 from .context import TFKerasTrialContext
 from .data import BatchError, Feed
+from .drift import Drift, checksum
 from .feeds import feed_of
 from .listeners import Listeners, Tests, tensorboard_dir
 from .measures import Measures
 from .metrics import MetricObjects, flat
 from .optim import Reduction, variables_of
 from .parts import build_as_saved, optimizer_state, restore_optimizer
-from .ranks import join_ranks, spread, without_xla
+from .ranks import join_ranks, spread, tell_of_local_statistics, without_xla
 from .rng import Generators, seed_everything
 from .state import read_state, write_state
 from .trial import TFKerasTrial
-from .versions import KERAS_VERSION, check_backend
+from .versions import KERAS_VERSION, VERBOSE, check_backend
 from .weights import read_weights, write_weights
 
 _ENDLESS = 2**62  # batches in Keras's one epoch
@@ -51,6 +53,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self.model = build_model(trial, context)
             if group is not None:
                 without_xla(self.model)
+                tell_of_local_statistics(self.model)
             self._generators = Generators(self.model, context.distributed)
             self._generators.part()
             self._training = self._feed("training")
@@ -63,12 +66,15 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self._batches_per_epoch = distributed.broadcast(self._training.batches_per_epoch)
         average = run.config.optimizations.average_training_metrics
         self._measures = Measures(self.model, MetricObjects(self.model, distributed), run.first_batch, average)
-        params = {"verbose": 0, "epochs": 1, "steps": self._batches_per_epoch, "metrics": []}
-        self._listeners = Listeners(trial.keras_callbacks(), self.model, params, tensorboard_dir(run))
+        self._drift = Drift(self._unreduced, self._set_unreduced, distributed)
+        self._drifted: list[Any] = []
+        self._listeners = Listeners(trial.keras_callbacks(), self.model, self._params(), tensorboard_dir(run))
         self._callback_states: list[Any] = []
         self._objects: list[Any] | None = None
         self._bridge: Bridge | None = None
-        self._started = self._built = False
+        self._started = self._built = self._ended = False
+        self._validated_at = -1
+        self._known: dict[str, Any] | None = None  # of the validation that is to come
 
     @classmethod
     def create(cls, trial: type[TFKerasTrial], run: RunInfo) -> KerasAdapter:
@@ -91,13 +97,21 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self.context.stops(loop.request_stop)
         steps = steps_of(self.model)
         self._bridge = Bridge(
-            loop, self._listeners, self._measures, steps, self._batches_per_epoch, begin=self._take_up_metrics
+            loop,
+            self._listeners,
+            self._measures,
+            steps,
+            self._batches_per_epoch,
+            begin=self._take_up_metrics,
+            finish_epoch=self._finish_epoch,
+            go_on=self._drift.part,
         )
         self._bridge.set_model(self.model)
-        self._bridge.finish_epoch()  # of an interrupted run
+        self._finish_epoch()  # of an interrupted run
         if steps > 1:
             self._bridge.chunks = Chunks(self.model, self._bridge.chunk, means=not self._measures.objects_only)
         self.model.train_function = self._bridge.chunks
+        self._drift.part()
         try:
             self._fit(self._training.training(loop.done))
         finally:
@@ -107,7 +121,41 @@ class KerasAdapter(Adapter[TFKerasTrial]):
                 f"the training data ended at batch {self._measures.position}; let it have a batch at least, and repeat nothing "
                 "that random numbers make shorter"
             )
-        self._listeners("on_train_end")
+        self._end()
+
+    def finish(self) -> None:
+        """Let callbacks hear of what training left, and then Keras and them do what they do at the end of `fit`.
+
+        Keras's own evaluates an epoch before that, and so is done here where there are callbacks; where nothing changes weights
+        afterwards, this was the last validation.
+        """
+        self._start()
+        told = before = None
+        if self._listeners.callbacks and self._validated_at != self._measures.position:
+            if self._group is not None:
+                self.synchronize()
+            told, before = self.validate(), checksum(self.model.get_weights())
+        self._finish_epoch()
+        finalize = getattr(self.model.optimizer, "finalize_variable_values", None)
+        if finalize is not None:
+            finalize(self.model.trainable_variables)
+        self._end()
+        self._drift.forget()
+        if told is not None and checksum(self.model.get_weights()) == before:
+            self._known = dict(told)
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._listeners("on_train_end")
+
+    def _finish_epoch(self) -> None:
+        """Tell callbacks of an epoch's end, once, behind the validation that lies there."""
+        if self._measures.epoch_ended:
+            logs = self._measures.take_epoch()
+            self._listeners("on_epoch_end", self._measures.position // (self._batches_per_epoch or 1) - 1, logs)
+            if self._bridge is not None:
+                self._bridge.look_for_stop()
 
     def _fit(self, dataset: Any) -> None:
         try:
@@ -133,6 +181,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self._build()  # as every checkpoint must hold the same variables
             if self._group is not None:
                 self._begin_alike()
+            self._drift.restore(self._drifted)
             with self._generators.untouched():  # it is called once more where a run is resumed
                 self._listeners("on_train_begin")
             self._listeners.restore(self._callback_states)
@@ -141,6 +190,26 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         """Give every rank the chief's weights, whatever the trial's own code did on each."""
         optimizers = [variable for each in self.context.optimizers for variable in variables_of(each)]
         spread([*self.model.weights, *optimizers], self.context.distributed)
+
+    # Several ranks
+
+    def synchronize(self) -> None:
+        """Give every rank the means of BatchNorm's statistics and the like, until it trains on."""
+        self._start()
+        self._drift.meet()
+
+    def fingerprint(self) -> str:
+        return checksum(variable.numpy() for variable in self.model.trainable_variables)
+
+    def _unreduced(self) -> dict[str, Any]:
+        metrics = {id(each) for each in self._measures.objects.variables()}
+        weights = self.model.non_trainable_weights
+        return {str(i): each.numpy() for i, each in enumerate(weights) if id(each) not in metrics}
+
+    def _set_unreduced(self, values: Mapping[str, Any]) -> None:
+        variables = self.model.non_trainable_weights
+        for place, value in values.items():
+            variables[int(place)].assign(value)
 
     def _take_up_metrics(self) -> None:
         if self._objects is not None:
@@ -166,13 +235,16 @@ class KerasAdapter(Adapter[TFKerasTrial]):
 
     def validate(self) -> Metrics:
         self._start()
+        if self._known is not None:
+            return self._known
         with self._generators.untouched():
             logs = self._evaluate()
-            self._listeners.directly("on_test_end", logs)
+            self._listeners.validated(logs, ended=self._ended)
+        self._validated_at = self._measures.position
         self._measures.validation = {name: value for name, value in logs.items() if isinstance(value, float)}
         if self._bridge is not None:
             self._bridge.look_for_stop()
-            self._bridge.finish_epoch()
+            self._finish_epoch()
         return logs
 
     def _evaluate(self) -> dict[str, Any]:
@@ -188,7 +260,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         return {name if name.startswith("val_") else f"val_{name}": value for name, value in values.items()}
 
     def _evaluated(self, data: Any, *, quiet: bool = False) -> dict[str, float]:
-        callbacks = [] if quiet else [Tests(self._listeners)]
+        callbacks = [] if quiet or self._ended else [Tests(self._listeners)]
         try:
             logs = self.model.evaluate(data, verbose=0, return_dict=True, callbacks=callbacks)
         except tf.errors.OpError:
@@ -206,6 +278,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             "measures": self._measures.state(),
             "rng": self._generators.together(),
             "callbacks": self._listeners.state(),
+            "drift": self._drift.state(),
         }
         if distributed.rank != 0:
             return
@@ -231,6 +304,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self._measures.restore(contents["measures"])
             self._objects = contents["measures"]["objects"]
             self._measures.objects.take_up(self._objects)
+            self._drifted = contents.get("drift", [])
         self._generators.take_up(contents["rng"])
 
     def _build(self) -> None:
@@ -243,6 +317,13 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self._measures.objects.reset()
 
     # Facts
+
+    def _params(self) -> dict[str, Any]:
+        """Return what Keras's own `fit` of the trial's length would tell callbacks; `epochs` is None where nobody knows that."""
+        length, epoch, verbose = self._run.length, self._batches_per_epoch, self.context.fit_options.verbose
+        batches = None if length is None else to_batches(length.n, length.unit, self)
+        epochs = None if batches is None or not epoch else -(-batches // epoch)
+        return {"verbose": VERBOSE if verbose is None else verbose, "epochs": epochs, "steps": epoch}
 
     @property
     def batches_per_epoch(self) -> int | None:

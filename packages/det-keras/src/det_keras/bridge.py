@@ -29,10 +29,13 @@ class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
         steps: int,
         epoch: int | None,
         begin: Callable[[], None],
+        finish_epoch: Callable[[], None],
+        go_on: Callable[[], None],
     ) -> None:
         super().__init__()
         self._loop, self._listeners, self._measures = loop, listeners, measures
-        self._steps, self._epoch, self._begin = steps, epoch, begin
+        self._steps, self._epoch = steps, epoch
+        self._begin, self._finish_epoch, self._go_on = begin, finish_epoch, go_on
         self._size = 1
         self.chunks: Chunks | None = None
         self._rows = not measures.objects_only
@@ -71,20 +74,14 @@ class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
         if self._watched and epoch and done % epoch == 0:
             measures.end_epoch()
             if self._loop.remaining > size:  # nothing falls due here
-                self.finish_epoch()
+                self._finish_epoch()
         row = (self.chunks.mean if self.chunks else logs) if self._rows else _NOTHING
         stop = self._loop.step(row, batches=size)
         if stop:
             self.model.stop_training = True
         if stop is not Stop.PREEMPTED:  # the next run finds it still to do
-            self.finish_epoch()
-
-    def finish_epoch(self) -> None:
-        """Tell callbacks of an epoch's end, once, behind the validation that lies there."""
-        if self._measures.epoch_ended:
-            logs = self._measures.take_epoch()
-            self._listeners("on_epoch_end", self._measures.position // (self._epoch or 1) - 1, logs)
-            self.look_for_stop()
+            self._finish_epoch()
+        self._go_on()
 
     def look_for_stop(self) -> None:
         """Pass on that a callback has set `model.stop_training`."""

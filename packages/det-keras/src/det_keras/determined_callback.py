@@ -13,7 +13,7 @@ from det_core import DetError, DistributedContext, Flag, TrialError, preempted_b
 from det_core.code import copy_code
 from det_core.core import Context
 
-from .neighbours import memory, neighbours_of, refuse_rivals, remind
+from .neighbours import Place, memory, overwrites, refuse_rivals, remind, show_neighbours
 from .progress_lines import ProgressLines
 from .rng import Generators
 from .scripts import build, load_weights, save_weights, shape_of, start_at, steps_at_once
@@ -63,14 +63,17 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._report_period = _period(train_metrics_report_period)
         self._checkpoint_epochs = _epochs(checkpoint_epochs)
         self._code_dir = Path.cwd()
-        self._epoch = self._saved_epoch = -1
+        self._epoch = -1
         self._steps_before = self._reported = 0
         self._batch = -1
-        self._begun = self._due = self._preempted = False
+        self._begun = self._preempted = False
+        self._neighbours: list[Any] = []
+        self._left: list[Any] | None = None  # what training left, where a callback may overwrite it
         self._open = ExitStack()
         self._signal = Flag()
         self._memories: list[Any] = []
         self._lines: ProgressLines | None = None
+        show_neighbours()
         if self._report_period:
             self._after_batch, self.on_train_batch_end = self.on_train_batch_end, self._report_batch
 
@@ -89,6 +92,12 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     # Keras's hooks
 
+    def set_neighbours(self, callbacks: list[Any]) -> None:
+        """Take note of the callbacks that this one is listed with, and stand before and behind all of them, too."""
+        self._neighbours = [each for each in callbacks if each is not self]
+        callbacks.insert(0, Place(self._remind, self._epoch_is_trained))
+        callbacks.append(Place(lambda: None, self._epoch_is_over))
+
     def set_params(self, params: dict[str, Any]) -> None:
         keras.callbacks.Callback.set_params(self, params)
         silent = not self._is_chief or params.get("verbose", 0) == 0
@@ -100,7 +109,6 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
                 "a DeterminedCallback serves one fit(); train all epochs in it, or make another for the next"
             )
         self._begun = True
-        self._neighbours = neighbours_of(self)
         refuse_rivals(type(self).__name__, self._neighbours)
         self._open.enter_context(preempted_by(self._signal, signal.SIGTERM))
         if self._checkpoint is not None:
@@ -108,12 +116,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self._restore(self._open.enter_context(self._core.checkpoint.restore_path(self._checkpoint)))
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if self._memories:  # now, as callbacks forget everything when training begins
-            remind(self._neighbours, self._memories)
-            self._memories = []
         self._steps_before, self._batch = self._steps, -1
-        if self._due:
-            self._save()
         self._epoch = epoch
         self._status("training")
         if self._lines:
@@ -133,16 +136,9 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._told(epoch, _numbers(logs))
-        # saved when the next epoch begins, or training ends: then every callback has heard of the end of this one
-        self._due = bool(self._checkpoint_epochs) and (epoch + 1) % self._checkpoint_epochs == 0
-        ends = self.model.stop_training or epoch + 1 >= self.params["epochs"]
-        if not ends and self._asked_to_stop():
-            self._preempted = self.model.stop_training = True
 
     def on_train_end(self, logs: Any = None) -> None:
         self._steps_before, self._batch = self._steps, -1
-        if self._epoch > self._saved_epoch:
-            self._save()
         start_at(self.model, None)
         self._open.close()
         if self._preempted:
@@ -218,6 +214,31 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     # Checkpoints
 
+    def _remind(self) -> None:
+        if self._memories:  # now, as callbacks forget everything when training begins
+            remind(self._neighbours, self._memories)
+            self._memories = []
+
+    def _epoch_is_trained(self, epoch: int) -> None:
+        self._left = self.model.get_weights() if overwrites(self._neighbours) else None
+
+    def _epoch_is_over(self, epoch: int) -> None:
+        """Save where that is due: every callback has heard of the epoch's end, and Keras has not ended training yet, by which it
+        overwrites weights."""
+        ends = self.model.stop_training or epoch + 1 >= self.params["epochs"]
+        if not ends and self._asked_to_stop():
+            self._preempted = self.model.stop_training = True
+        if ends or self._preempted or (self._checkpoint_epochs and (epoch + 1) % self._checkpoint_epochs == 0):
+            final = self.model.get_weights() if self._left is not None else None
+            self._set_weights(self._left)
+            self._save()
+            self._set_weights(final)
+        self._left = None
+
+    def _set_weights(self, weights: list[Any] | None) -> None:
+        if weights is not None:
+            self.model.set_weights(weights)
+
     def _save(self) -> None:
         self._status("checkpointing")
         metadata = {"steps_completed": self._steps, "epochs_completed": self._epoch + 1}
@@ -226,7 +247,6 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self._write_state(_place(path, self._distributed.rank))
             if self._is_chief and self._core.info is not None:
                 self._write_code(path / "code")
-        self._saved_epoch, self._due = self._epoch, False
 
     def _write_state(self, directory: Path) -> None:
         directory.mkdir()
@@ -258,7 +278,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         own = read_state(mine) if (mine / STATE).is_file() else state
         Generators(self.model, self._distributed).restore(own["generators"])
         self._memories = own["callbacks"]
-        self._epoch = self._saved_epoch = int(state["epoch"])
+        self._epoch = int(state["epoch"])
         self._steps_before = self._reported = int(state["steps_completed"])
         start_at(self.model, self._epoch + 1)
         self._say(

@@ -17,6 +17,7 @@ from .versions import keras
 
 # min_delta: Keras 3 turns its sign when it first compares
 _KERAS_OWN = {"params", "model", "_model", "validation_data", "_chief_worker_only", "_supports_tf_logs", "min_delta"}
+_CLOSED = (Callback.__module__, "keras.", "tf_keras.")
 _OF_SCRIPTS = ("BackupAndRestore", "ModelCheckpoint")
 
 
@@ -47,6 +48,12 @@ class Listeners:
             method: Callable[..., Any] | None = getattr(callback, hook, None)
             if method is not None:
                 method(*arguments)
+
+    def validated(self, logs: dict[str, Any], *, ended: bool) -> None:
+        """Tell of a validation's metrics, to which callbacks may add; when training has `ended`, Keras's own have closed."""
+        for callback in self.callbacks:
+            if not (ended and type(callback).on_test_end.__module__.startswith(_CLOSED)):
+                callback.on_test_end(logs)
 
     def state(self) -> list[dict[str, Any]]:
         """Return the state of each: what `get_state` returns, else its attributes of plain data or arrays that have changed."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from types import FrameType
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from det_core import TrialError
 
 from .state import is_plain
-from .versions import keras
+from .versions import KERAS_3, keras
 
 _RIVALS = ("BackupAndRestore", "ModelCheckpoint")
 _MEMORY = {
@@ -19,18 +19,39 @@ _MEMORY = {
 }
 
 
-def neighbours_of(callback: Any) -> list[Any]:
-    """Return the other callbacks of the `fit` that is calling this one.
+class Place(keras.callbacks.Callback):  # type: ignore[misc]
+    """Stands first or last among the callbacks of a `fit`, and passes on that epochs begin and end."""
 
-    Keras shows a callback its neighbours nowhere; they are in the list whose method is calling it.
+    _supports_tf_logs = True
+
+    def __init__(self, begins: Callable[[], None], ends: Callable[[int], None]) -> None:
+        super().__init__()
+        self._begins, self._ends = begins, ends
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._begins()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._ends(epoch)
+
+
+def show_neighbours() -> None:
+    """Let every list of callbacks that Keras makes call `set_neighbours(callbacks)` of those in it that have that method.
+
+    Keras gives a callback its model and its params, and shows it the callbacks beside it nowhere.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        listed = getattr(frame.f_locals.get("self"), "callbacks", None)
-        if isinstance(listed, list) and any(each is callback for each in listed):
-            return [each for each in listed if each is not callback]
-        frame = frame.f_back
-    return []
+    kind = keras.callbacks.CallbackList
+    if hasattr(kind.set_params, "__wrapped__"):
+        return
+
+    @functools.wraps(kind.set_params)
+    def set_params(self: Any, params: Any) -> None:
+        for each in list(self.callbacks):
+            if hasattr(each, "set_neighbours"):
+                each.set_neighbours(self.callbacks)
+        set_params.__wrapped__(self, params)
+
+    kind.set_params = set_params
 
 
 def refuse_rivals(name: str, neighbours: list[Any]) -> None:
@@ -40,6 +61,15 @@ def refuse_rivals(name: str, neighbours: list[Any]) -> None:
             raise TrialError(f"{name} and {rival} both save and restore; leave {rival} out of the callbacks")
     if any(type(each).__name__ == name for each in neighbours):
         raise TrialError(f"the callbacks of fit() have two of {name}; leave one out")
+
+
+def overwrites(neighbours: list[Any]) -> bool:
+    """Tell whether a callback may put other weights into the model while others hear of an epoch's end.
+
+    In Keras 2 an EarlyStopping with `restore_best_weights` does; in Keras 3 it does so when training ends.
+    """
+    stopping = keras.callbacks.EarlyStopping
+    return not KERAS_3 and any(isinstance(each, stopping) and each.restore_best_weights for each in neighbours)
 
 
 def memory(neighbours: list[Any]) -> list[list[Any]]:

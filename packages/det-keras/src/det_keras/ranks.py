@@ -36,6 +36,17 @@ def without_xla(model: Any) -> None:
             )
 
 
+def tell_of_local_statistics(model: Any) -> None:
+    """Warn of layers that are to synchronize their statistics, which they do under a strategy of TensorFlow's only."""
+    names = [layer.name for layer in model._flatten_layers() if getattr(layer, "synchronized", False)]
+    if names:
+        warnings.warn(
+            f"{names[0]} has synchronized=True, which Keras heeds under tf.distribute only; each rank has the statistics of its "
+            "own part of a batch",
+            stacklevel=2,
+        )
+
+
 def _asked_for_xla(model: Any) -> bool:
     """Keras 3 decides by itself where nobody asked."""
     config = getattr(model, "_compile_config", None)

@@ -13,6 +13,9 @@ KERAS_VERSION: str = str(getattr(tf.keras, "__version__", tf.__version__))  # 2.
 KERAS_3 = int(KERAS_VERSION.partition(".")[0]) >= 3
 keras: Any = importlib.import_module("keras") if KERAS_3 else tf.keras  # tf.keras has not all of Keras 3
 
+VERBOSE = "auto" if KERAS_3 else 1
+"""What callbacks are told where `fit` is not."""
+
 
 def check_backend(backend: str | None = None) -> None:
     """Raise PluginError where Keras computes by something other than TensorFlow; `backend` is by default what it computes by."""

@@ -18,7 +18,8 @@ _PARTS = ("x", "y", "sample_weights")
 class ArrayFeed(Feed):
     """Batches of arrays, in an order that is a function of the seed and the epoch.
 
-    An epoch of training leaves out the records that do not fill a batch; validation has them all.
+    An epoch of training leaves out the records that do not fill a batch of all ranks; without shuffling the next one begins with
+    them. Validation has them all.
     """
 
     def __init__(self, data: tuple[Any, ...], name: str, reading: Reading, *, training: bool) -> None:
@@ -61,11 +62,14 @@ class ArrayFeed(Feed):
     def _indices(self, epoch: Any) -> Any:
         """Return this rank's batches of record numbers of an epoch."""
         batches, size, rank = self.batches_per_epoch, self._reading.size, self._reading.rank
+        used = batches * self._batch * size
         order = tf.range(self._records, dtype=tf.int64)
         if self._reading.shuffle:
             seed = tf.stack([tf.constant(self._reading.seed, tf.int64), epoch])
             order = tf.random.experimental.stateless_shuffle(order, seed=seed)
-        rows = tf.reshape(order[: batches * self._batch * size], (batches, size, self._batch))
+        else:
+            order = tf.roll(order, -(epoch * used % self._records), 0)
+        rows = tf.reshape(order[:used], (batches, size, self._batch))
         return tf.data.Dataset.from_tensor_slices(rows[:, rank])
 
     def _records_at(self, indices: Any) -> Any:

@@ -80,7 +80,8 @@ class CachedDataset:
     def endless(self, share: Share, *, shuffle: bool, reshuffle: bool) -> Any:
         """Return a dataset of this rank's records from its first batch on, epoch behind epoch, without end.
 
-        An epoch leaves out the records that do not fill a batch of all ranks.
+        An epoch leaves out the records that do not fill a batch of all ranks; where it is not shuffled anew, the next one begins
+        with them.
         """
         batches = len(self) // (share.batch * share.size)
         if not batches:
@@ -89,12 +90,16 @@ class CachedDataset:
                 "global_batch_size smaller"
             )
 
+        used = batches * share.batch * share.size
+
         def indices(epoch: Any) -> Any:
             order = tf.range(len(self), dtype=tf.int64)
             if shuffle:
                 seed = tf.stack([tf.constant(share.seed, tf.int64), epoch if reshuffle else tf.zeros_like(epoch)])
                 order = tf.random.experimental.stateless_shuffle(order, seed=seed)
-            rows = tf.reshape(order[: batches * share.batch * share.size], (batches, share.size, share.batch))
+            if not (shuffle and reshuffle):
+                order = tf.roll(order, -(epoch * used % len(self)), 0)
+            rows = tf.reshape(order[:used], (batches, share.size, share.batch))
             return tf.data.Dataset.from_tensor_slices(tf.reshape(rows[:, share.rank], (-1,)))
 
         epochs = tf.data.Dataset.range(share.first // batches, ENDLESS)

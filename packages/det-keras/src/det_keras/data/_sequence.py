@@ -43,7 +43,9 @@ class SequenceFeed(Feed):
     """Batches of a sequence, each asked for by its index: what was trained is not read again.
 
     The order of an epoch is a function of the seed and the epoch; what an item draws at random, of the seed and the number of
-    the batch; what `on_epoch_end` draws, of the seed and the epoch. Ranks share the items of an epoch, one each in turn.
+    the batch; what `on_epoch_end` draws, of the seed and the epoch. Ranks share the items of an epoch, one each in turn; those at
+    its end that are not enough for one each are left out, and without shuffling the next epoch begins with them. A
+    sequence whose `det_sharded` is true has this rank's items only, and is read whole.
     """
 
     def __init__(self, adapter: SequenceAdapter, name: str, reading: Reading) -> None:
@@ -51,7 +53,10 @@ class SequenceFeed(Feed):
         self._adapter = adapter
         self._seeded = SeededReading(reading.seed)
         self._length = _length(adapter.sequence, name)
-        if self._length < reading.size:
+        self._rank, self._size = (
+            (0, 1) if getattr(adapter.sequence, "det_sharded", False) else (reading.rank, reading.size)
+        )
+        if self._length < self._size:
             raise TrialError(
                 f"{name} returned a sequence of {self._length} batches; give one at least for each of {reading.size} ranks"
             )
@@ -66,13 +71,13 @@ class SequenceFeed(Feed):
 
     @property
     def batches_per_epoch(self) -> int:
-        return self._length // self._reading.size
+        return self._length // self._size
 
     def training(self, first: int) -> Any:
         return self._dataset(lambda: self._trained(first)).prefetch(tf.data.AUTOTUNE)
 
     def validation(self) -> Any:
-        indices = range(self._reading.rank, self._length, self._reading.size)[: self._reading.validation_steps]
+        indices = range(self._rank, self._length, self._size)[: self._reading.validation_steps]
         dataset = self._dataset(lambda: self._evaluated(indices))
         return dataset.apply(tf.data.experimental.assert_cardinality(len(indices)))
 
@@ -97,15 +102,16 @@ class SequenceFeed(Feed):
     def _trained(self, first: int) -> Iterator[Any]:
         """Yield the batches behind `first`, without end."""
         epoch, at = divmod(first, self.batches_per_epoch)
-        size, rank = self._reading.size, self._reading.rank
+        size, rank, ranks = self._size, self._rank, self._reading.size
         while True:
             self._turn_to(epoch)
-            order = (
-                permutation(self._length, self._reading.seed, epoch) if self._reading.shuffle else range(self._length)
-            )
-            mine = [int(order[batch * size + rank]) for batch in range(at, self.batches_per_epoch)]
-            number = (epoch * self.batches_per_epoch + at) * size + rank
-            yield from self._read(mine, [(_BATCH, number + i * size) for i in range(len(mine))])
+            length, shuffle = self._length, self._reading.shuffle
+            order = permutation(length, self._reading.seed, epoch) if shuffle else range(length)
+            begin = 0 if shuffle else epoch * self.batches_per_epoch * size
+            places = [begin + batch * size + rank for batch in range(at, self.batches_per_epoch)]
+            mine = [int(order[place % length]) for place in places]
+            number = (epoch * self.batches_per_epoch + at) * ranks + self._reading.rank
+            yield from self._read(mine, [(_BATCH, number + i * ranks) for i in range(len(mine))])
             epoch, at = epoch + 1, 0
 
     def _turn_to(self, epoch: int) -> None:
