@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from det_keras import TFKerasTrial
 from det_keras.versions import keras
@@ -29,38 +30,6 @@ def convolutions() -> Any:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss, metrics=["accuracy"])
     return model
-
-
-class Convolutions(TFKerasTrial):
-    """The CNN, on data in a fixed order."""
-
-    def build_model(self) -> Any:
-        self.context.configure_fit(shuffle=False)
-        return convolutions()
-
-    def build_training_data_loader(self) -> Any:
-        return IMAGES, LABELS
-
-    def build_validation_data_loader(self) -> Any:
-        return VALIDATION
-
-
-class ByItself(keras.Model):
-    """Its step moves a weight by what it sees, past any optimizer."""
-
-    def train_step(self, data: Any) -> Any:
-        logs = super().train_step(data)
-        bias = self.trainable_variables[-1]
-        bias.assign_add(0.01 * data[0][0, 0, 0, 0] * [1.0, 1.0])
-        return logs
-
-
-class Unreduced(Convolutions):
-    def build_model(self) -> Any:
-        plain = convolutions()
-        model = ByItself(plain.inputs, plain.outputs)
-        model.compile(keras.optimizers.SGD(0.05), plain.loss)
-        return model
 
 
 POINTS = np.random.default_rng(1).normal(size=(24, 4)).astype("float32")
@@ -88,9 +57,11 @@ def best_weights(monitor: str = "val_loss", **more: Any) -> Any:
 
 
 class Line(TFKerasTrial):
-    """The linear model, on data in a fixed order; heirs have another `compiled`, or callbacks."""
+    """The linear model, on data in a fixed order; heirs have another `compiled`, other data, or callbacks."""
 
     compiled = staticmethod(line)
+    training: Any = (POINTS, SUMS)
+    validation: Any = UNSEEN
     callbacks: Any = ()
 
     def build_model(self) -> Any:
@@ -98,10 +69,108 @@ class Line(TFKerasTrial):
         return type(self).compiled()
 
     def build_training_data_loader(self) -> Any:
-        return POINTS, SUMS
+        return self.training
 
     def build_validation_data_loader(self) -> Any:
-        return UNSEEN
+        return self.validation
 
     def keras_callbacks(self) -> list[Any]:
         return [make() for make in self.callbacks]
+
+
+class Averaged(Line):
+    """The weights that count are averages."""
+
+    compiled = staticmethod(averaged)
+
+
+class Convolutions(Line):
+    """A CNN with BatchNorm."""
+
+    compiled = staticmethod(convolutions)
+    training: Any = (IMAGES, LABELS)
+    validation: Any = VALIDATION
+
+
+def several() -> Any:
+    """Return a model of two inputs by name, with dropout, and two outputs, each with a loss of its own."""
+    a, b = keras.Input((4,), name="a"), keras.Input((1,), name="b")
+    both = keras.layers.Dropout(0.3, seed=5)(keras.layers.Concatenate()([a, b]))
+    outputs = {"c": keras.layers.Dense(1, name="c")(both), "d": keras.layers.Dense(3, name="d")(both)}
+    model = keras.Model({"a": a, "b": b}, outputs)
+    losses = {"c": "mse", "d": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}
+    model.compile(keras.optimizers.Adam(0.02), losses, loss_weights={"c": 1.0, "d": 0.5})
+    return model
+
+
+class Several(Line):
+    """Several inputs and outputs."""
+
+    compiled = staticmethod(several)
+    training: Any = ({"a": POINTS, "b": SUMS}, {"c": SUMS, "d": np.arange(24) % 3})
+    validation: Any = ({"a": POINTS[:10], "b": SUMS[:10]}, {"c": SUMS[:10], "d": np.arange(10) % 3})
+
+
+class Game(keras.Model):
+    """Two parts, each with an optimizer of its own; nobody calls the whole, and only training calls the second part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maker, self.critic = keras.layers.Dense(4), keras.layers.Dense(1)
+
+    def compile(self, maker: Any, critic: Any) -> None:
+        super().compile()
+        self.of_maker, self.of_critic = maker, critic
+
+    def train_step(self, data: Any) -> Any:
+        x, _ = data
+        with tf.GradientTape(persistent=True) as tape:
+            made = self.maker(x)
+            judged = tf.reduce_mean(self.critic(made) ** 2)
+            distance = tf.reduce_mean((made - x) ** 2) + judged
+            apart = tf.reduce_mean((self.critic(x) - 1.0) ** 2) + judged
+        for part, optimizer, loss in ((self.maker, self.of_maker, distance), (self.critic, self.of_critic, apart)):
+            weights = part.trainable_weights
+            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"distance": distance, "apart": apart}
+
+    def test_step(self, data: Any) -> Any:
+        x, _ = data
+        return {"distance": tf.reduce_mean((self.maker(x) - x) ** 2)}
+
+
+def game() -> Any:
+    model = Game()
+    model.compile(keras.optimizers.Adam(0.02), keras.optimizers.SGD(0.05, momentum=0.9))
+    return model
+
+
+class NeverCalled(Line):
+    """A model with steps of its own."""
+
+    compiled = staticmethod(game)
+    validation: Any = (POINTS[:4], SUMS[:4])
+
+    def build_model(self) -> Any:
+        model = super().build_model()
+        for name in ("of_maker", "of_critic"):
+            setattr(model, name, self.context.wrap_optimizer(getattr(model, name)))
+        return model
+
+
+class ByItself(keras.Model):
+    """Its step moves a weight by what it sees, past any optimizer."""
+
+    def train_step(self, data: Any) -> Any:
+        logs = super().train_step(data)
+        bias = self.trainable_variables[-1]
+        bias.assign_add(0.01 * data[0][0, 0, 0, 0] * [1.0, 1.0])
+        return logs
+
+
+class Unreduced(Convolutions):
+    def build_model(self) -> Any:
+        plain = convolutions()
+        model = ByItself(plain.inputs, plain.outputs)
+        model.compile(keras.optimizers.SGD(0.05), plain.loss)
+        return model

@@ -140,3 +140,10 @@ def test_pip_brings_that_framework_and_no_other(what: str) -> None:
 
 def test_tensorflow_comes_under_one_of_its_names() -> None:
     assert {"tensorflow", "tensorflow-cpu"} & set(resolved("det-keras[cpu]")) == {"tensorflow-cpu"}
+
+
+@pytest.mark.parametrize("extra", ["cpu", "tensorflow"])
+def test_keras_comes_with_what_its_tensorboard_callback_writes_by(extra: str) -> None:
+    """TensorFlow 2.21 brings no tensorboard, and Keras's callback does not work without."""
+    asked = PROJECTS["det-keras"]["optional-dependencies"][extra]
+    assert "tensorboard" in {canonicalize_name(Requirement(each).name) for each in asked}

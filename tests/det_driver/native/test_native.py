@@ -11,7 +11,8 @@ import textwrap
 import pytest
 
 from det_core import DetError
-from det_driver.native import Categorical, Constant, Double, Integer, Log, Mode, create
+from det_core.config import Length
+from det_driver.native import Categorical, Constant, Double, Integer, Log, Mode, begin, create
 from det_driver.native._submit import script_of
 
 HEAD = """
@@ -72,6 +73,13 @@ def test_local_trains_to_the_end_and_the_script_goes_on(script, det):
     assert "after {'lr': 0.05} True" in done.stdout
     assert "manifest.json" in done.stdout
     assert not det.home.joinpath("det.db").exists()
+
+
+@pytest.mark.parametrize("length", [{"batches": 7}, {"epochs": 2}])
+def test_local_knows_the_length_of_its_trial_before_it_starts(length):
+    place = begin({"searcher": {"name": "single", "metric": "loss", "max_length": length}}, Mode.LOCAL, framework="")
+    ((unit, n),) = length.items()
+    assert place.run.length == Length(unit, n)
 
 
 def test_local_says_what_it_does_not_use(script):

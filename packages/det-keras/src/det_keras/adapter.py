@@ -15,7 +15,7 @@ from det_core.schedule import to_batches
 
 from .backends import KerasBackend
 from .bridge import Bridge
-from .build import build_model, build_trial
+from .build import build_model, build_trial, trace
 from .chunks import Chunks, steps_of
 from .context import TFKerasTrialContext
 from .data import BatchError, Feed
@@ -308,11 +308,13 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self._generators.take_up(contents["rng"])
 
     def _build(self) -> None:
-        """Let Keras make every variable of the model and its metrics, by evaluating a batch."""
+        """Let Keras make every variable of the model and its metrics: by tracing its step, where it has parts without, and by
+        evaluating a batch."""
         data = self._validation.validation()
         if data is not None and not self._built:
             self._built = True
             with self._generators.untouched():
+                trace(self.model, self._training.training(0).element_spec)
                 self._evaluated(data.take(1), quiet=True)
             self._measures.objects.reset()
 

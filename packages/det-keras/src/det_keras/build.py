@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import Any
+
+import tensorflow as tf
 
 from det_core import TrialError
 from det_core.trial_class import make_trial
@@ -40,6 +43,16 @@ def build_model(trial: Any, context: TFKerasTrialContext) -> Any:
         )
     _wrap_optimizers(model, context)
     return model
+
+
+def trace(model: Any, batch: Any) -> None:
+    """Trace the model's `train_step`, for a batch of such a structure, where that makes variables that the model lacks.
+
+    Keras's `fit` does so before anything else, so that they begin as they do there. What a step raises, it raises when it trains.
+    """
+    if not model.run_eagerly and not (model.built and all(layer.built for layer in model.layers)):
+        with contextlib.suppress(Exception):
+            tf.function(model.train_step).get_concrete_function(batch)
 
 
 def is_compiled(model: Any) -> bool:

@@ -12,6 +12,7 @@ from det_core import TrialError
 
 from .state import is_plain
 from .versions import KERAS_3
+from .weights import see_built
 
 _LEGACY = "legacy_optimizer.npz"
 
@@ -21,6 +22,7 @@ def save_weights(model: Any, path: str, rank: int) -> None:
 
     Some strategies need all workers for that.
     """
+    see_built(model)
     if rank:
         with tempfile.TemporaryDirectory(prefix="det-scratch-") as scratch:
             model.save_weights(str(Path(scratch) / "model.weights.h5"))
@@ -52,6 +54,7 @@ def shape_of(model: Any) -> Any:
 
 def build(model: Any, shape: Any) -> None:
     """Build a model that is not. Raises TrialError where that is impossible."""
+    see_built(model)
     if model.built:
         return
     try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,12 @@ _CONFIG, _METADATA = "config.json", "metadata.json"
 def write_weights(model: Any, directory: Path) -> None:
     """Write `model.keras`, or `model.weights.h5` where Keras cannot describe the model.
 
-    `model.keras` is Keras's format without the state of the optimizer, which the checkpoint holds already.
+    Both are Keras's formats without the state of optimizers, which the checkpoint holds already.
     """
     weights = directory / WEIGHTS
-    model.save_weights(str(weights))
+    see_built(model)
+    with _without_optimizers(model):
+        model.save_weights(str(weights))
     try:
         config = json.dumps(keras.saving.serialize_keras_object(model))
     except Exception:  # whatever a model's get_config may raise: it is then known by its code alone
@@ -38,13 +42,42 @@ def write_weights(model: Any, directory: Path) -> None:
 def read_weights(model: Any, directory: Path) -> None:
     """Give a model, which is built, the weights of a checkpoint. Raises TrialError where they are another model's."""
     file = weights_file(directory)
+    see_built(model)
     try:
-        model.load_weights(str(file))
+        with _without_optimizers(model):
+            model.load_weights(str(file))
     except (ValueError, KeyError, TypeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise TrialError(
             f"the checkpoint does not fit the trial's model: {lines[0] if lines else type(error).__name__}"
         ) from error
+
+
+def see_built(model: Any) -> None:
+    """Let Keras 3 save and load a model that was never called, and whose own `train_step` has made its variables."""
+    if not model.built and model.weights:
+        model.built = True
+
+
+@contextmanager
+def _without_optimizers(model: Any) -> Iterator[None]:
+    """Let Keras's files pass over the optimizers among a model's attributes, in writing and reading."""
+
+    def nothing(store: Any) -> None:
+        pass
+
+    methods = ("save_own_variables", "load_own_variables")
+    found = [each for each in vars(model).values() if isinstance(each, keras.optimizers.Optimizer)]
+    found += [each.inner_optimizer for each in found if hasattr(each, "inner_optimizer")]
+    for each in found:
+        for method in methods:
+            object.__setattr__(each, method, nothing)
+    try:
+        yield
+    finally:
+        for each in found:
+            for method in methods:
+                object.__delattr__(each, method)
 
 
 def weights_file(directory: Path) -> Path:

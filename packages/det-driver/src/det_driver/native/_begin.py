@@ -17,6 +17,7 @@ from det_core.distributed import DistributedContext
 from det_core.environ import WorkerEnv
 from det_core.errors import DetError
 from det_core.plugins import Plugins, extensions_of
+from det_core.run import length_of
 from det_core.trial_context import TrialContext
 from det_core.worker import run_info
 
@@ -120,6 +121,7 @@ def _local(data: Data, framework: str, plugins: Plugins, context_dir: str | Path
         seed=seed,
         build=plugins.build(framework),
         distributed=DistributedContext(),
+        length=length_of(config),
         code_dir=Path(context_dir).resolve() if str(context_dir) else None,
     )
 
