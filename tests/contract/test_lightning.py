@@ -19,7 +19,7 @@ class TestLightning(AdapterSuite):
     expected_failures: ClassVar[dict[str, str]] = dict.fromkeys(
         ("test_gradients_are_aggregated", "test_two_ranks_aggregate_gradients"),
         "Lightning steps behind the last batch of an epoch too",
-    )
+    ) | {"test_two_ranks_validate_every_record_once": "a rank that runs short validates batch 0 again"}
 
     @pytest.fixture
     def trial(self) -> type:

@@ -95,10 +95,13 @@ def test_an_expected_failure_that_passes_is_a_failure(run) -> None:
     result.stdout.fnmatch_lines(["*XPASS(strict)*odd (#12)*", "det conformance four: *1 failed"])
 
 
-def test_skipped_tests_are_counted(run) -> None:
+def test_skipped_tests_are_counted_with_their_reasons(run) -> None:
     result = run(GOOD.replace("return 4", "return 42"))
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["det conformance four: 3 tests, 2 passed, 0 expected failures, 1 skipped"])
+
+    result.stdout.fnmatch_lines(
+        ["det conformance four: 3 tests, 2 passed, 0 expected failures, 1 skipped", "  skipped 2 ×: 42 has no size"]
+    )
 
 
 HIDING = "def pytest_collection_modifyitems(items):\n    items[:] = [i for i in items if '{}' not in i.nodeid]\n"

@@ -74,7 +74,7 @@ def test_it_is_an_ordinary_package(plugin: Path) -> None:
     assert (plugin / "src" / plugin.name.replace("-", "_") / "py.typed").is_file()
 
 
-def test_the_smallest_has_fewer_than_eighty_lines() -> None:
+def test_the_smallest_has_fewer_than_ninety_lines() -> None:
     (plugin,) = (plugin for plugin in PLUGINS if plugin.name == "det-numpy")
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in (plugin / "src").rglob("*.py"))
-    assert lines < 80
+    assert lines < 90

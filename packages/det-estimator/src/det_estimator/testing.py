@@ -27,9 +27,10 @@ class OneVarTrial(EstimatorTrial):
         labels = features
         if mode == tf.estimator.ModeKeys.TRAIN and self.settings.noise:
             labels = features * (1 + self.settings.noise * tf.random.uniform(tf.shape(features), -1, 1))
-        loss = tf.reduce_mean((labels - weight * features) ** 2)
+        squares = (labels - weight * features) ** 2
+        loss = tf.reduce_mean(squares)
         if mode == tf.estimator.ModeKeys.EVAL:
-            metrics = {"val_loss": v1.metrics.mean(loss), "weight": v1.metrics.mean(weight)}
+            metrics = {"val_loss": v1.metrics.mean(squares), "weight": v1.metrics.mean(weight)}
             return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
         optimizer = self.context.wrap_optimizer(v1.train.GradientDescentOptimizer(self.settings.lr))
         step = optimizer.minimize(loss, global_step=v1.train.get_global_step())
@@ -50,5 +51,5 @@ class OneVarTrial(EstimatorTrial):
         return data.batch(self.context.get_per_slot_batch_size())
 
     def validation_data(self) -> Any:
-        data = tf.data.Dataset.from_tensor_slices(tf.constant([1.0, 2.0]))
+        data = tf.data.Dataset.from_tensor_slices(tf.constant(self.settings.validation_records()))
         return self.context.wrap_dataset(data).batch(2)

@@ -65,7 +65,7 @@ class OneVarTrial(TFKerasTrial):
         return self.data(np.array(xs, dtype="float32").reshape(-1, 1))
 
     def build_validation_data_loader(self) -> Any:
-        x = np.array([[1.0], [2.0]], dtype="float32")
+        x = np.array(self.settings.validation_records(), dtype="float32").reshape(-1, 1)
         return x, x
 
     def data(self, x: Any) -> Any:

@@ -50,4 +50,4 @@ class OneVarTrial(LightningAdapter):
         return DataLoader(Records(xs), batch_size=self.context.get_per_slot_batch_size(), shuffle=self.settings.shuffle)
 
     def build_validation_data_loader(self) -> Any:
-        return DataLoader(Records([1.0, 2.0]), batch_size=2)
+        return DataLoader(Records(self.settings.validation_records()), batch_size=2)

@@ -20,7 +20,7 @@ from det_core.schedule import At, Every, Schedule
 from ._manners import heavy_modules, hooks_of, imported_by, leftovers, private_imports
 from ._onevar import OneVar
 from ._ranks_suite import RanksSuite
-from ._runs import EACH_BATCH, Run, Runs
+from ._runs import EACH_BATCH, Runs
 
 GRADIENT_AGGREGATION = "aggregation"
 """The capability of a framework whose adapter honours `optimizations.aggregation_frequency`."""
@@ -113,8 +113,8 @@ class AdapterSuite(RanksSuite):
             assert run(8, lr=lr).weight == pytest.approx(OneVar(lr=lr).weight(8), rel=tolerance)
 
     def test_losses_have_their_closed_form(self, run: Runs, tolerance: float) -> None:
-        """A batch's loss is that before its step; the validation's is over the whole validation set."""
-        result, model = run(8), OneVar()
+        """A batch's loss is that before its step; the validation's is over the whole validation set, of several batches."""
+        result, model = run(8, validation_batches=3), OneVar(validation_batches=3)
         assert result.losses == pytest.approx({n + 1: model.loss(n) for n in range(8)}, rel=tolerance)
         assert result.validations[8]["val_loss"] == pytest.approx(model.validation_loss(8), rel=tolerance)
 
@@ -272,12 +272,8 @@ def _resumes_exactly(run: Runs, at: int, schedule: Schedule, aggregation: int = 
     whole = run(12, schedule=saving, aggregation=aggregation, noise=0.5, shuffle=True)
     checkpoint = whole.checkpoints[at]
     second = run(12, schedule=saving, checkpoint=checkpoint, aggregation=aggregation, noise=0.5, shuffle=True)
-    assert second.losses == _behind(whole, at)
+    assert second.losses == {batches: loss for batches, loss in whole.losses.items() if batches > at}
     assert second.weight == whole.weight
-
-
-def _behind(run: Run, at: int) -> dict[int, float]:
-    return {batches: loss for batches, loss in run.losses.items() if batches > at}
 
 
 def _weight(adapter: Adapter[object]) -> float:

@@ -24,8 +24,8 @@ class OneVar:
         lossᵢ = mᵢ · eᵢ²        eᵢ₊₁ = eᵢ · (1 - 2 · lr · mᵢ)        mᵢ = the mean of the batch's x²
 
     on one rank as on many. Where the gradients of k batches are aggregated and averaged, e changes behind every k-th batch
-    only, by the factor 1 - 2 · lr · (the mean of the k mᵢ). The validation set holds the records x = 1 and x = 2, without
-    noise.
+    only, by the factor 1 - 2 · lr · (the mean of the k mᵢ). The validation set holds, without noise, the records x = 1, 2, 3 …
+    in `validation_batches` batches of two.
     """
 
     lr: float = 0.03
@@ -34,6 +34,7 @@ class OneVar:
     noise: float = 0.0
     shuffle: bool = False
     spread: float = 0.0
+    validation_batches: int = 1
 
     @classmethod
     def of(cls, hparams: Mapping[str, Any]) -> OneVar:
@@ -53,22 +54,28 @@ class OneVar:
         """Return the mean of the squares of a batch's records."""
         return sum(x * x for x in self.records(batch)) / self.global_batch_size
 
-    def error(self, batches: int, aggregation: int = 1) -> float:
-        """Return e = 1 - w after so many batches."""
+    def validation_records(self) -> list[float]:
+        """Return what the records of the validation set hold."""
+        return [float(x) for x in range(1, 1 + 2 * self.validation_batches)]
+
+    def error(self, batches: int, aggregation: int = 1, length: int | None = None) -> float:
+        """Return e = 1 - w after so many batches; with a `length`, `lr` falls in a line, batch by batch, to 0 at that batch."""
         error = 1.0
         for first in range(0, batches - batches % aggregation, aggregation):
             squares = [self.square(batch) for batch in range(first, first + aggregation)]
-            error *= 1 - 2 * self.lr * sum(squares) / aggregation
+            lr = self.lr * (1 - first / length) if length else self.lr
+            error *= 1 - 2 * lr * sum(squares) / aggregation
         return error
 
-    def weight(self, batches: int, aggregation: int = 1) -> float:
+    def weight(self, batches: int, aggregation: int = 1, length: int | None = None) -> float:
         """Return w after so many batches."""
-        return 1 - self.error(batches, aggregation)
+        return 1 - self.error(batches, aggregation, length)
 
-    def loss(self, batch: int, aggregation: int = 1) -> float:
+    def loss(self, batch: int, aggregation: int = 1, length: int | None = None) -> float:
         """Return the loss of a batch, counted from the trial's start."""
-        return self.square(batch) * self.error(batch, aggregation) ** 2
+        return self.square(batch) * self.error(batch, aggregation, length) ** 2
 
     def validation_loss(self, batches: int, aggregation: int = 1) -> float:
         """Return the mean loss over the validation set after so many batches."""
-        return 2.5 * self.error(batches, aggregation) ** 2
+        squares = [x * x for x in self.validation_records()]
+        return sum(squares) / len(squares) * self.error(batches, aggregation) ** 2

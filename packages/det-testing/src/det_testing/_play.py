@@ -9,8 +9,8 @@ import contextlib
 import importlib
 import json
 import os
+import pkgutil
 import secrets
-import select
 import signal
 import subprocess
 import sys
@@ -24,6 +24,7 @@ from det_core.adapter import Stop
 from det_core.backend import Ranks
 from det_core.backends import Socket, choose_backend
 from det_core.distributed import DistributedContext
+from det_core.errors import DetError
 from det_core.plugins import Plugins
 from det_core.schedule import At, Every, Schedule
 
@@ -39,7 +40,7 @@ class Request:
     """One run that all ranks do together: to a length in batches, saving behind those of `save_at`.
 
     It begins from `checkpoint`, a uuid, or from what the request `behind[0]` of the same play saved behind batch `behind[1]`. A
-    `trial` takes the place of the play's.
+    `trial` takes the place of the play's. What `may_be_refused` comes last, as ranks are out of step once they failed.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Request:
     behind: tuple[str, int] | None = None
     hparams: Mapping[str, Any] = field(default_factory=dict)
     trial: type | None = None
+    may_be_refused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,28 +117,15 @@ def _start(command: Sequence[str], rank: int, folder: Path) -> subprocess.Popen[
 def _await(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
     """Wait until all have ended well; raise as soon as one has not, and the others had time to say why."""
     deadline, failed = time.monotonic() + LIMIT_SECONDS, list[int]()
-    running = {os.pidfd_open(process.pid): rank for rank, process in enumerate(processes)}
-    try:
-        while running:
-            ready, _, _ = select.select(list(running), [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                break
-            for pidfd in ready:
-                rank = running.pop(pidfd)
-                os.close(pidfd)
-                if processes[rank].wait():
-                    failed.append(rank)
-                    deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
-    finally:
-        for pidfd in running:
-            os.close(pidfd)
-    if failed or running:
-        late = [rank for rank in range(len(processes)) if rank in running.values()]
-        first = failed[0] if failed else late[0]
-        status = processes[first].returncode
-        what = f"ended with status {status}" if failed else f"did not end within {LIMIT_SECONDS:g} s"
-        said = (folder / f"rank-{first}.log").read_text(errors="replace")[-6000:]
-        raise RuntimeError(f"rank {first} {what}:\n{said}")
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+        if not failed and (failed := [rank for rank, process in enumerate(processes) if process.poll()]):
+            deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+        time.sleep(0.02)
+    for rank in failed or [rank for rank, process in enumerate(processes) if process.poll() != 0]:
+        status = processes[rank].poll()
+        what = f"did not end within {LIMIT_SECONDS:g} s" if status is None else f"ended with status {status}"
+        said = (folder / f"rank-{rank}.log").read_text(errors="replace")[-6000:]
+        raise RuntimeError(f"rank {rank} {what}:\n{said}")
 
 
 def _read(file: Path) -> dict[str, Run]:
@@ -148,7 +137,7 @@ def _run(facts: dict[str, Any]) -> Run:
     by_position = ("reports", "validations", "checkpoints")
     numbered = {name: {int(at): value for at, value in facts[name].items()} for name in by_position}
     events = [(group, at) for group, at in facts["events"]]
-    return Run(stop=Stop[facts["stop"]], events=events, batches=facts["batches"], **numbered)
+    return Run(stop=Stop[facts["stop"]], events=events, error=facts["error"], **numbered)
 
 
 def _be_rank(plan_file: str, rank: str) -> None:
@@ -159,7 +148,12 @@ def _be_rank(plan_file: str, rank: str) -> None:
         done: dict[str, Run] = {}
         for request in plan["requests"]:
             runs = _runs_of(plan, request["trial"], distributed, path.parent)
-            done[request["name"]] = _do(runs, request, distributed, done)
+            try:
+                done[request["name"]] = _do(runs, request, distributed, done)
+            except DetError as error:
+                if not request["may_be_refused"]:
+                    raise
+                done[request["name"]] = Run(stop=Stop.NO, error=str(error))
     results = {name: asdict(run) | {"stop": run.stop.name} for name, run in done.items()}
     path.with_name(f"result-{rank}.json").write_text(json.dumps(results))
 
@@ -191,12 +185,8 @@ def _runs_of(plan: dict[str, Any], spec: str, distributed: DistributedContext, f
     plugins = Plugins.installed(strict=True)
     if plan["framework"] not in plugins.frameworks():
         plugins.register(importlib.import_module(plan["hooks"]), plan["hooks"])
-    module, _, name = spec.partition(":")
-    trial: Any = importlib.import_module(module)
-    for part in name.split("."):
-        trial = getattr(trial, part)
     backend = choose_backend(plan["backend"], plan["framework"], plugins.backends())
-    return Runs(plugins, trial, folder, distributed=distributed, backend=backend)
+    return Runs(plugins, pkgutil.resolve_name(spec), folder, distributed=distributed, backend=backend)
 
 
 def _do(runs: Runs, request: dict[str, Any], distributed: DistributedContext, done: dict[str, Run]) -> Run:

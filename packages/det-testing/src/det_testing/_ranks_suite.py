@@ -11,21 +11,22 @@ import pytest
 
 from det_core.adapter import Stop
 from det_core.backends import choose_backend
+from det_core.checkpoint import read_checkpoint
 from det_core.errors import ConfigError
 from det_core.plugins import Plugins
 from det_core.records import Framework
 
 from ._onevar import OneVar
+from ._oracle_suite import SPREAD, Evaluate, OracleSuite, Variants, same, the
 from ._play import Cast, Request, play
 from ._runs import Run, Runs
-from ._suite import Suite
 
 RANKS = "ranks"
 """The capability of a framework whose trials may have several ranks."""
 
-_SPREAD: dict[str, Any] = {"spread": 0.5, "global_batch_size": 4}
-_NOISY: dict[str, Any] = {"noise": 0.5, "shuffle": True, **_SPREAD}
-_MODEL = OneVar(spread=0.5, global_batch_size=4)
+_NOISY: dict[str, Any] = {"noise": 0.5, "shuffle": True, **SPREAD}
+_TWO, _THREE = ({**SPREAD, "validation_batches": batches} for batches in (2, 3))
+_MODEL = OneVar(**SPREAD)
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Played:
         return self.ranks[0][name]
 
 
-class RanksSuite(Suite):
+class RanksSuite(OracleSuite):
     """The part of `AdapterSuite` that is about several ranks.
 
     All runs of one backend share a pair of processes. The trial class must be one that can be imported by its module's name.
@@ -55,6 +56,7 @@ class RanksSuite(Suite):
         request: pytest.FixtureRequest,
         plugins: Plugins,
         trial: type,
+        variants: Variants,
         framework: Framework,
         hooks: str,
         tmp_path_factory: pytest.TempPathFactory,
@@ -72,7 +74,7 @@ class RanksSuite(Suite):
             cast = Cast(trial=trial, framework=framework.name, hooks=hooks, backend=backend.name)
             alone = Runs(plugins, trial, folder)
             try:
-                requests = list(_requests(alone, framework))
+                requests = list(_requests(alone, framework, variants))
                 self._played[key] = Played(play(cast, requests, folder), alone, folder)
             except Exception as error:
                 self._played[key] = error
@@ -87,9 +89,24 @@ class RanksSuite(Suite):
         assert ranks["plain"].losses == pytest.approx({n + 1: _MODEL.loss(n) for n in range(8)}, rel=tolerance)
 
     def test_two_ranks_validate_every_record_once(self, ranks: Played, tolerance: float) -> None:
-        """Though the validation set may have one batch only, and one of the ranks nothing to validate."""
-        validation = ranks["plain"].validations[8]
-        assert validation["val_loss"] == pytest.approx(_MODEL.validation_loss(8), rel=tolerance)
+        """Though one of the ranks has nothing to validate, of one batch, or fewer than the other, of three."""
+        assert ranks["plain"].validations[8]["val_loss"] == pytest.approx(_MODEL.validation_loss(8), rel=tolerance)
+        three = OneVar(**_THREE).validation_loss(12)
+        assert ranks["of one"].validations[12]["val_loss"] == pytest.approx(three, rel=tolerance)
+
+    def test_two_ranks_report_what_the_checkpoint_evaluates_to(
+        self, ranks: Played, variants: Variants, evaluate: Evaluate, tolerance: float
+    ) -> None:
+        """Though the model has statistics that no reduction of gradients keeps equal."""
+        run = the("buffered", ranks.ranks[0])
+        with read_checkpoint(ranks.alone.storage, run.checkpoints[8]) as (path, _):
+            same(run.validations[8], evaluate(variants["buffered"], path, OneVar(**_TWO)), tolerance)
+
+    @pytest.mark.parametrize("kind", ["finishing", "sharded", "streamed", "bypassing"])
+    def test_two_ranks_train_a_variant_as_one_would(self, ranks: Played, kind: str, tolerance: float) -> None:
+        """No record is lost or trained twice, and each rank ends training. Steps around det may be refused."""
+        run = the(kind, ranks.ranks[0])
+        assert run.error or run.weight == pytest.approx((1 + (kind == "finishing")) * _MODEL.weight(8), rel=tolerance)
 
     def test_two_ranks_train_every_record_once_in_an_epoch(self, ranks: Played, tolerance: float) -> None:
         """In shuffled order; the learning rate is 0, so that the losses of an epoch add up to those of its records."""
@@ -101,7 +118,8 @@ class RanksSuite(Suite):
     def test_two_ranks_end_at_the_same_batch(self, ranks: Played) -> None:
         """With the same reason, whether they are complete or preempted."""
         for name, stop, batches in (("plain", Stop.COMPLETED, 8), ("preempted", Stop.PREEMPTED, 5)):
-            assert [(rank[name].stop, rank[name].batches) for rank in ranks.ranks] == [(stop, batches)] * 2
+            assert [rank[name].stop for rank in ranks.ranks] == [stop] * 2
+            assert max(ranks[name].reports) == batches
 
     def test_two_ranks_resume_exactly(self, ranks: Played) -> None:
         """Within an epoch, with noise and in shuffled order: every rank has its own random numbers again."""
@@ -118,7 +136,7 @@ class RanksSuite(Suite):
 
     def test_a_checkpoint_of_two_ranks_is_restored_on_one(self, ranks: Played, tolerance: float) -> None:
         """Positions count the batches of all ranks, so that it goes on at the same place in the data."""
-        one = ranks.alone(12, checkpoint=ranks["saved"].checkpoints[7], **_SPREAD)
+        one = ranks.alone(12, checkpoint=ranks["plain"].checkpoints[7], **SPREAD)
         assert one.losses == pytest.approx({n + 1: _MODEL.loss(n) for n in range(7, 12)}, rel=tolerance)
         assert one.weight == pytest.approx(_MODEL.weight(12), rel=tolerance)
 
@@ -150,18 +168,22 @@ class RanksSuite(Suite):
         assert second.weight == whole.weight
 
 
-def _requests(alone: Runs, framework: Framework) -> Iterator[Request]:
+def _requests(alone: Runs, framework: Framework, variants: Variants) -> Iterator[Request]:
     """Yield all runs on two ranks; what they need of one rank is run here."""
-    yield Request(name="plain", length=8, hparams=_SPREAD)
-    yield Request(name="still", length=10, hparams={**_SPREAD, "shuffle": True, "lr": 0.0})
+    yield Request(name="plain", length=8, save_at=[7], hparams=SPREAD)
+    yield Request(name="still", length=10, hparams={**SPREAD, "shuffle": True, "lr": 0.0})
     yield Request(name="noisy", length=12, save_at=[7], hparams=_NOISY)
     yield Request(name="resumed", length=12, behind=("noisy", 7), hparams=_NOISY)
     yield Request(name="preempted", length=12, preempt_at=5, hparams=_NOISY)
     yield Request(name="gone on", length=12, behind=("preempted", 5), save_at=[7], hparams=_NOISY)
-    yield Request(name="saved", length=7, hparams=_SPREAD)
-    yield Request(name="of one", length=12, checkpoint=alone(7, **_SPREAD).checkpoints[7], hparams=_SPREAD)
+    of_one = alone(12, preempt_at=7, **SPREAD).checkpoints[7]
+    yield Request(name="of one", length=12, checkpoint=of_one, hparams=_THREE)
     if "aggregation" in framework.capabilities:
-        yield Request(name="aggregated", length=8, aggregation=2, hparams=_SPREAD)
+        yield Request(name="aggregated", length=8, aggregation=2, hparams=SPREAD)
         yield Request(name="noisy, aggregated", length=12, save_at=[7], aggregation=2, hparams=_NOISY)
         resumed = ("noisy, aggregated", 7)
         yield Request(name="resumed, aggregated", length=12, behind=resumed, aggregation=2, hparams=_NOISY)
+    for name in ("buffered", "finishing", "sharded", "streamed", "bypassing"):
+        if trial := variants.get(name):
+            refusable = name == "bypassing"
+            yield Request(name=name, length=8, hparams=_TWO, trial=trial, may_be_refused=refusable)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from det_core.adapter import Adapter, Loop, RunInfo, Stop
+from det_core.adapter import Adapter, RunInfo, Stop
 from det_core.backend import BackendRecord
-from det_core.config import parse
+from det_core.config import Length, parse
 from det_core.distributed import DistributedContext
 from det_core.host import Target
 from det_core.local import LocalHost
-from det_core.loop import RunLoop
 from det_core.plugins import Plugins
 from det_core.records import Framework
 from det_core.run import Keep, run_trial
@@ -22,18 +21,19 @@ from det_core.schedule import Every, Schedule
 from det_core.storage import LocalStorage
 
 EACH_BATCH = Schedule(report=Every(1), policy="none")
+_LENGTH = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run left behind: why and where it stopped, its reports by position, its checkpoints in order."""
+    """What one run left behind: why and where it stopped, its reports by position, its checkpoints in order; or an error."""
 
     stop: Stop
-    reports: Mapping[int, Mapping[str, Any]]
-    validations: Mapping[int, Mapping[str, Any]]
-    checkpoints: Mapping[int, str]
-    events: Sequence[tuple[str, int]]
-    batches: int = 0
+    reports: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    validations: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    checkpoints: Mapping[int, str] = field(default_factory=dict)
+    events: Sequence[tuple[str, int]] = ()
+    error: str = ""
 
     @property
     def losses(self) -> dict[int, float]:
@@ -102,12 +102,12 @@ class Runs:
         framework: Framework | None = None,
         **hparams: Any,
     ) -> Run:
-        """Train until the first of `lengths`, on to the next one when that is complete, and so on."""
+        """Train until the first of `lengths`, on to the next one when that is complete, and so on; the trial knows the last."""
         host = KitHost(lengths, preempt_at)
-        info = replace(self.info(seed=seed, aggregation=aggregation, **hparams), checkpoint=checkpoint)
-        stopped_at: list[int] = []
+        info = self.info(seed=seed, aggregation=aggregation, length=lengths[-1] or _LENGTH, **hparams)
+        info = replace(info, checkpoint=checkpoint)
         stop = run_trial(
-            _watched(framework or self.framework, stopped_at),
+            framework or self.framework,
             self._trial,
             info,
             host,
@@ -120,17 +120,20 @@ class Runs:
             validations={batches: metrics for group, batches, metrics in host.history if group == "validation"},
             checkpoints={manifest.batches: manifest.uuid for manifest, _ in host.checkpoints},
             events=host.events,
-            batches=stopped_at[-1] if stopped_at else 0,
         )
 
-    def info(self, *, seed: int = 1, aggregation: int = 1, **hparams: Any) -> RunInfo:
+    def of(self, trial: type) -> Runs:
+        """Return what runs another trial class in the same way, with the same checkpoints."""
+        return Runs(self._plugins, trial, self._root, distributed=self._distributed, backend=self._backend)
+
+    def info(self, *, seed: int = 1, aggregation: int = 1, length: int = _LENGTH, **hparams: Any) -> RunInfo:
         """Return what an adapter is told of a run with these hyperparameters."""
         hparams = {"lr": 0.03, "batches_per_epoch": 5, "global_batch_size": 2, "noise": 0.0, "shuffle": False} | hparams
         config = {
             "name": "one weight",
             "entrypoint": f"{self._trial.__module__}:{self._trial.__qualname__}",
             "hyperparameters": hparams,
-            "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 10}},
+            "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": length}},
             "optimizations": {"aggregation_frequency": aggregation},
         }
         return RunInfo(
@@ -142,6 +145,7 @@ class Runs:
             slots=self._distributed.size,
             backend=self._backend,
             trial_id=1,
+            length=Length("batches", length),
             tensorboard_dir=self._root / "tensorboard",
         )
 
@@ -150,28 +154,3 @@ class Runs:
         """Give an adapter that has not trained, and close it."""
         with closing(self.framework.load().create(self._trial, self.info(**hparams))) as adapter:
             yield adapter
-
-
-def _watched(framework: Framework, stopped_at: list[int]) -> Framework:
-    """Return a framework whose adapter notes how many batches were trained when training ended."""
-
-    def load() -> type[Adapter[Any]]:
-        kind = framework.load()
-
-        class Watched(kind):  # type: ignore[valid-type, misc]
-            def run(self, start: Callable[[], Loop]) -> None:
-                loops: list[RunLoop] = []
-
-                def begin() -> Loop:
-                    loop = start()
-                    assert isinstance(loop, RunLoop)
-                    loops.append(loop)
-                    return loop
-
-                super().run(begin)
-                stopped_at.append(loops[0].progress.batches)
-
-        Watched.__name__ = kind.__name__
-        return Watched
-
-    return replace(framework, load=load)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
+from det_core import BackendRecord, Framework, hookimpl
 
 CAPABILITIES = frozenset({"aggregation", "ranks"})
 FRAMEWORKS = (
@@ -18,13 +19,15 @@ FRAMEWORKS = (
 @hookimpl
 def det_frameworks() -> Iterator[Framework]:
     for name, trial, adapter in FRAMEWORKS:
-        yield Framework(name=name, trial=f"det_testing:{trial}", load=_loader(adapter), capabilities=CAPABILITIES)
+        yield Framework(
+            name=name, trial=f"det_testing:{trial}", load=partial(_fake, adapter), capabilities=CAPABILITIES
+        )
 
 
 @hookimpl
 def det_backends() -> Iterator[BackendRecord]:
     for name, _, _ in FRAMEWORKS:
-        yield BackendRecord(name="together", framework=name, load=_together)
+        yield BackendRecord(name="together", framework=name, load=partial(_fake, "Together"))
 
 
 @hookimpl
@@ -37,17 +40,7 @@ def det_build_data_loader(build: Callable[[], Any]) -> Any:
     return build()
 
 
-def _together() -> type[Backend]:
-    from .fakes import Together
+def _fake(name: str) -> Any:
+    from . import fakes
 
-    return Together
-
-
-def _loader(name: str) -> Callable[[], type[Adapter[Any]]]:
-    def load() -> type[Adapter[Any]]:
-        from . import fakes
-
-        adapter: type[Adapter[Any]] = getattr(fakes, name)
-        return adapter
-
-    return load
+    return getattr(fakes, name)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,8 +128,8 @@ class Training:
         return {"loss": Scalar(sum(difference**2 for difference in differences) / len(records))}
 
     def validate(self) -> Metrics:
-        error = 1 - self.model.value
-        return {"val_loss": Scalar((error**2 + (2 * error) ** 2) / 2), "weight": Scalar(self.model.value)}
+        losses = [((1 - self.model.value) * x) ** 2 for x in self.data.validation_records()]
+        return {"val_loss": Scalar(sum(losses) / len(losses)), "weight": Scalar(self.model.value)}
 
     def _mine(self, records: list[float]) -> list[float]:
         """Return this rank's share of a batch."""
@@ -192,13 +193,8 @@ class OwnedAdapter(FakeAdapter[OwnedTrial]):
     """The plugin writes the `for`."""
 
     def train(self, loop: Loop) -> None:
-        for number in loop.batches(self._numbers(loop.done)):
+        for number in loop.batches(count(loop.done)):
             loop.step(self.training.batch(number))
-
-    def _numbers(self, done: int) -> Iterator[int]:
-        while True:
-            yield done
-            done += 1
 
 
 class CallbackAdapter(FakeAdapter[CallbackTrial]):

@@ -6,6 +6,7 @@ nothing of det is imported before coverage measures.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +16,8 @@ import pytest
 from ._suite import Suite, kit_tests
 
 # The suites are not imported yet: what an assertion of theirs compared is to be shown.
-pytest.register_assert_rewrite(
-    *(
-        f"{__package__}.{suite}"
-        for suite in ("_adapter_suite", "_ranks_suite", "_search_play", "_searcher_suite", "_storage_suite")
-    )
-)
+_SUITES = "_adapter_suite _oracle_suite _ranks_suite _search_play _searcher_suite _storage_suite"
+pytest.register_assert_rewrite(*(f"{__package__}.{suite}" for suite in _SUITES.split()))
 
 _INFO = "det_conformance"
 _NARROWING = ("keyword", "markexpr", "deselect", "lf", "stepwise", "collectonly")
@@ -33,6 +30,7 @@ class _Tally:
     label: str
     defined: list[str]
     outcomes: dict[str, set[str]] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # of what was skipped, a test or one with a parameter
 
     @property
     def missing(self) -> list[str]:
@@ -42,17 +40,14 @@ class _Tally:
         counts = dict.fromkeys(("passed", "xfailed", "skipped", "failed"), 0)
         for outcomes in self.outcomes.values():
             counts[_worst(outcomes)] += 1
-        parts = [
-            f"{len(self.outcomes)} tests",
-            f"{counts['passed']} passed",
-            f"{counts['xfailed']} expected failure{'' if counts['xfailed'] == 1 else 's'}",
-            f"{counts['skipped']} skipped",
-        ]
+        expected = f"{counts['xfailed']} expected failure{'' if counts['xfailed'] == 1 else 's'}"
+        parts = [f"{len(self.outcomes)} tests, {counts['passed']} passed, {expected}, {counts['skipped']} skipped"]
         if counts["failed"]:
             parts.append(f"{counts['failed']} failed")
         if self.missing:
             parts.append(f"not run: {', '.join(self.missing)}")
-        return f"det conformance {self.label}: {', '.join(parts)}"
+        why = "".join(f"\n  skipped {count} ×: {reason}" for reason, count in Counter(self.reasons.values()).items())
+        return f"det conformance {self.label}: {', '.join(parts)}{why}"
 
 
 class _Conformance:
@@ -82,7 +77,10 @@ class _Conformance:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         info = getattr(report, _INFO, None)
         if info is not None and (report.when == "call" or report.outcome != "passed"):
-            self._tally(info).outcomes.setdefault(info["test"], set()).add(_outcome(report))
+            tally = self._tally(info)
+            tally.outcomes.setdefault(info["test"], set()).add(_outcome(report))
+            if _outcome(report) == "skipped" and isinstance(report.longrepr, tuple | list):
+                tally.reasons[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         complete = not (self._narrowed or self._is_worker or session.shouldstop or session.shouldfail)

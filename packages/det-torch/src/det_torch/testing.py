@@ -30,17 +30,22 @@ class OneVarTrial(PyTorchTrial):
     def __init__(self, context: Any) -> None:
         super().__init__(context)
         self.settings = OneVar.of(context.get_hparams())
-        model = torch.nn.Linear(1, 1, bias=False)
-        torch.nn.init.zeros_(model.weight)
-        self.model = context.wrap_model(model)
+        self.model = context.wrap_model(self.build_model())
         self.optimizer = context.wrap_optimizer(torch.optim.SGD(self.model.parameters(), lr=self.settings.lr))
+
+    @staticmethod
+    def build_model() -> torch.nn.Module:
+        """Return the model as it is before the first batch; an heir may return another."""
+        linear = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.zeros_(linear.weight)
+        return linear
 
     def build_training_data_loader(self) -> Any:
         xs = [x for batch in range(self.settings.batches_per_epoch) for x in self.settings.records(batch)]
         return DataLoader(Records(xs), batch_size=self.context.get_per_slot_batch_size(), shuffle=self.settings.shuffle)
 
     def build_validation_data_loader(self) -> Any:
-        return DataLoader(Records([1.0, 2.0]), batch_size=2)
+        return DataLoader(Records(self.settings.validation_records()), batch_size=2)
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> dict[str, Any]:
         labels = batch

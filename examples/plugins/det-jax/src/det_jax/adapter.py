@@ -80,6 +80,10 @@ class JaxAdapter(Adapter[JaxTrial]):
         names = rows[0][1] if rows else ()
         return {name: math.fsum(count * row[name] for count, row in rows) / data.length for name in names}
 
+    def finish(self) -> None:
+        params = self.trial.finish(self._ranks.local(self._state["params"]))
+        self._state["params"] = self._ranks.replicated(params)
+
     def save(self, path: Path) -> None:
         state.save(self._state, path)
 

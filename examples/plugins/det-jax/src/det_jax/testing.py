@@ -31,7 +31,7 @@ class OneVarTrial(JaxTrial):
 
     def build_data(self, split: str) -> ArrayData:
         if split == "validation":
-            return ArrayData(np.array([1.0, 2.0], np.float32))
+            return ArrayData(np.array(self.settings.validation_records(), np.float32))
         records = [x for batch in range(self.settings.batches_per_epoch) for x in self.settings.records(batch)]
         return ArrayData(np.array(records, np.float32), shuffle=self.settings.shuffle)
 
@@ -43,3 +43,19 @@ class OneVarTrial(JaxTrial):
 
     def evaluate(self, params: Any, batch: jax.Array) -> dict[str, jax.Array]:
         return {"val_loss": jnp.mean((batch - params["w"] * batch) ** 2), "weight": params["w"]}
+
+
+class Finishing(OneVarTrial):
+    """Doubles the weight at the end."""
+
+    def finish(self, params: Any) -> Any:
+        return jax.tree.map(lambda array: 2 * array, params)
+
+
+class Scheduled(OneVarTrial):
+    """Lets the learning rate fall to 0 at the trial's length."""
+
+    def build_optimizer(self) -> optax.GradientTransformation:
+        length = self.context.run.length
+        assert length is not None
+        return optax.sgd(optax.linear_schedule(self.settings.lr, 0.0, length.n))

@@ -39,6 +39,10 @@ class JaxTrial(ABC):
     def loss(self, params: Any, batch: Any, key: jax.Array) -> jax.Array | tuple[jax.Array, dict[str, jax.Array]]:
         """Return the mean loss of a batch of all ranks, or that and further metrics; `key` is another one for each batch."""
 
+    def finish(self, params: Any) -> Any:
+        """Return what is validated and saved when training is over, such as an average; by default the parameters as they are."""
+        return params
+
     @abstractmethod
     def evaluate(self, params: Any, batch: Any) -> dict[str, jax.Array]:
         """Return the metrics of a validation batch, each a mean over its records."""

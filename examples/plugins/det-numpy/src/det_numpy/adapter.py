@@ -24,6 +24,7 @@ class NumpyAdapter(Adapter):
         return cls(trial(run.hparams), run)
 
     def train(self, loop):
+        self.trial.length = loop.length
         for batch in loop.batches(self._after(loop.done)):
             loop.step(self.trial.train_batch(self._params, batch, self._rng))
 
@@ -33,6 +34,9 @@ class NumpyAdapter(Adapter):
             shuffled = np.random.default_rng([self._seed, number]).permutation(len(self._batches))
             order = shuffled if self.trial.shuffle else range(len(self._batches))
             yield from (self._batches[index] for index in order[skip if number == epoch else 0 :])
+
+    def finish(self):
+        self.trial.finish(self._params)
 
     def validate(self):
         return self.trial.evaluate(self._params, self._held_out)
