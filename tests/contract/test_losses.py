@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.det_testing import style_hooks, styles
 
 from det_core import Plugins
 from det_testing import OneVar, Runs, fake_hooks, fakes
 
 TRIALS: dict[str, Any] = {
     "fake-owned": fakes.OwnedOneVar,
-    "fake-callback": fakes.CallbackOneVar,
-    "fake-chunked": fakes.ChunkedOneVar,
+    "fake-callback": styles.CallbackOneVar,
+    "fake-chunked": styles.ChunkedOneVar,
 }
 ELSEWHERE = {
     "lightning": ("det_lightning.testing", "OneVarTrial"),
@@ -44,6 +45,7 @@ def frameworks() -> Iterator[Any]:
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Runs:
     plugins = Plugins.installed(strict=True)
     plugins.register(fake_hooks, "fakes")
+    plugins.register(style_hooks, "styles")
     return Runs(plugins, request.param, tmp_path)
 
 

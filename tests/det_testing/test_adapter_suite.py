@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import ClassVar
+
 import pytest
+from tests.det_testing import style_hooks, styles
 
 from det_core import Plugins
 from det_testing import AdapterSuite, fake_hooks, fakes
@@ -12,21 +16,23 @@ class Fake(AdapterSuite):
     """What the fakes have in common: they are not installed."""
 
     __test__ = False
+    module: ClassVar[ModuleType] = style_hooks
 
     @pytest.fixture
     def plugins(self) -> Plugins:
         plugins = Plugins(strict=True)
-        plugins.register(fake_hooks, "fakes")
+        plugins.register(self.module, "fakes")
         return plugins
 
     @pytest.fixture
     def hooks(self) -> str:
-        return fake_hooks.__name__
+        return self.module.__name__
 
 
 class TestOwned(Fake):
     __test__ = True
     label = "fake-owned"
+    module = fake_hooks
 
     @pytest.fixture
     def trial(self) -> type:
@@ -39,7 +45,7 @@ class TestCallback(Fake):
 
     @pytest.fixture
     def trial(self) -> type:
-        return fakes.CallbackOneVar
+        return styles.CallbackOneVar
 
 
 class TestChunked(Fake):
@@ -48,4 +54,4 @@ class TestChunked(Fake):
 
     @pytest.fixture
     def trial(self) -> type:
-        return fakes.ChunkedOneVar
+        return styles.ChunkedOneVar

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.det_testing import style_hooks, styles
 
 from det_core import (
     DistributedContext,
@@ -32,8 +33,8 @@ from det_testing import fake_hooks, fakes
 
 STYLES = {
     "owned": (fakes.OwnedAdapter, fakes.OwnedOneVar),
-    "callback": (fakes.CallbackAdapter, fakes.CallbackOneVar),
-    "chunked": (fakes.ChunkedAdapter, fakes.ChunkedOneVar),
+    "callback": (styles.CallbackAdapter, styles.CallbackOneVar),
+    "chunked": (styles.ChunkedAdapter, styles.ChunkedOneVar),
 }
 
 
@@ -168,6 +169,7 @@ class Trial:
         self.weight = 0.0
         plugins = Plugins()
         plugins.register(fake_hooks, "fakes")
+        plugins.register(style_hooks, "styles")
         self._build = plugins.build(f"fake-{style}")
 
     def run(

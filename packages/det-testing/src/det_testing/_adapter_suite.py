@@ -22,9 +22,6 @@ from ._onevar import OneVar
 from ._ranks_suite import RanksSuite
 from ._runs import EACH_BATCH, Runs
 
-GRADIENT_AGGREGATION = "aggregation"
-"""The capability of a framework whose adapter honours `optimizations.aggregation_frequency`."""
-
 
 class AdapterSuite(RanksSuite):
     """Inherit it, and give a trial class of your framework that trains the one-weight model.
@@ -253,16 +250,16 @@ class AdapterSuite(RanksSuite):
 
     def test_gradients_are_aggregated(self, run: Runs, tolerance: float) -> None:
         """`optimizations.aggregation_frequency: 2` steps behind every second batch, by the mean of both gradients."""
-        if GRADIENT_AGGREGATION not in run.framework.capabilities:
-            pytest.skip(f"{run.framework.name} does not name the capability {GRADIENT_AGGREGATION}")
+        if "aggregation" not in run.framework.capabilities:
+            pytest.skip(f"{run.framework.name} does not name the capability aggregation")
         result, model = run(8, aggregation=2), OneVar()
         assert result.weight == pytest.approx(model.weight(8, aggregation=2), rel=tolerance)
         assert result.losses == pytest.approx({n + 1: model.loss(n, aggregation=2) for n in range(8)}, rel=tolerance)
 
     def test_resumes_between_aggregated_gradients(self, run: Runs) -> None:
         """Gradients that wait for their step are part of the checkpoint."""
-        if GRADIENT_AGGREGATION not in run.framework.capabilities:
-            pytest.skip(f"{run.framework.name} does not name the capability {GRADIENT_AGGREGATION}")
+        if "aggregation" not in run.framework.capabilities:
+            pytest.skip(f"{run.framework.name} does not name the capability aggregation")
         _resumes_exactly(run, 7, EACH_BATCH, aggregation=2)
 
 

@@ -43,10 +43,7 @@ class OracleSuite(Suite):
 
     @pytest.fixture
     def plain(self) -> Plain:
-        """A function of a trial class, settings and a number of batches: the framework alone trains what the trial does.
-
-        It returns the loss of each batch, and what a validation reports in the end.
-        """
+        """A function of a trial class, settings and a number of batches: their losses and a validation, by the framework alone."""
         pytest.skip("no fixture `plain`")
 
     @pytest.mark.parametrize("kind", ["trial", "buffered", "finishing", "scheduled"])

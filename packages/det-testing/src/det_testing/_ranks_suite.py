@@ -21,9 +21,6 @@ from ._oracle_suite import SPREAD, Evaluate, OracleSuite, Variants, same, the
 from ._play import Cast, Request, play
 from ._runs import Run, Runs
 
-RANKS = "ranks"
-"""The capability of a framework whose trials may have several ranks."""
-
 _NOISY: dict[str, Any] = {"noise": 0.5, "shuffle": True, **SPREAD}
 _TWO, _THREE = ({**SPREAD, "validation_batches": batches} for batches in (2, 3))
 _MODEL = OneVar(**SPREAD)
@@ -62,8 +59,8 @@ class RanksSuite(OracleSuite):
         tmp_path_factory: pytest.TempPathFactory,
     ) -> Played:
         """What two ranks did over a backend; not to be overridden."""
-        if RANKS not in framework.capabilities:
-            pytest.skip(f"{framework.name} does not name the capability {RANKS}")
+        if "ranks" not in framework.capabilities:
+            pytest.skip(f"{framework.name} does not name the capability ranks")
         try:
             backend = choose_backend(request.param, framework.name, plugins.backends())
         except ConfigError as error:
@@ -185,5 +182,4 @@ def _requests(alone: Runs, framework: Framework, variants: Variants) -> Iterator
         yield Request(name="resumed, aggregated", length=12, behind=resumed, aggregation=2, hparams=_NOISY)
     for name in ("buffered", "finishing", "sharded", "streamed", "bypassing"):
         if trial := variants.get(name):
-            refusable = name == "bypassing"
-            yield Request(name=name, length=8, hparams=_TWO, trial=trial, may_be_refused=refusable)
+            yield Request(name=name, length=8, hparams=_TWO, trial=trial, may_be_refused=name == "bypassing")

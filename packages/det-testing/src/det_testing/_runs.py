@@ -21,7 +21,6 @@ from det_core.schedule import Every, Schedule
 from det_core.storage import LocalStorage
 
 EACH_BATCH = Schedule(report=Every(1), policy="none")
-_LENGTH = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +103,11 @@ class Runs:
     ) -> Run:
         """Train until the first of `lengths`, on to the next one when that is complete, and so on; the trial knows the last."""
         host = KitHost(lengths, preempt_at)
-        info = self.info(seed=seed, aggregation=aggregation, length=lengths[-1] or _LENGTH, **hparams)
-        info = replace(info, checkpoint=checkpoint)
+        info = self.info(seed=seed, aggregation=aggregation, length=lengths[-1] or 10, **hparams)
         stop = run_trial(
             framework or self.framework,
             self._trial,
-            info,
+            replace(info, checkpoint=checkpoint),
             host,
             Keep(storage=self.storage),
             schedule=lambda adapter: schedule,
@@ -126,7 +124,7 @@ class Runs:
         """Return what runs another trial class in the same way, with the same checkpoints."""
         return Runs(self._plugins, trial, self._root, distributed=self._distributed, backend=self._backend)
 
-    def info(self, *, seed: int = 1, aggregation: int = 1, length: int = _LENGTH, **hparams: Any) -> RunInfo:
+    def info(self, *, seed: int = 1, aggregation: int = 1, length: int = 10, **hparams: Any) -> RunInfo:
         """Return what an adapter is told of a run with these hyperparameters."""
         hparams = {"lr": 0.03, "batches_per_epoch": 5, "global_batch_size": 2, "noise": 0.0, "shuffle": False} | hparams
         config = {

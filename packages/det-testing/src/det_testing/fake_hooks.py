@@ -1,4 +1,4 @@
-"""The hooks of the kit's three fakes: as light as every plugin's, though nothing here is heavy."""
+"""The hooks of the kit's fake: as light as every plugin's, though nothing here is heavy."""
 
 from __future__ import annotations
 
@@ -9,25 +9,17 @@ from typing import Any
 from det_core import BackendRecord, Framework, hookimpl
 
 CAPABILITIES = frozenset({"aggregation", "ranks"})
-FRAMEWORKS = (
-    ("fake-owned", "OwnedTrial", "OwnedAdapter"),
-    ("fake-callback", "CallbackTrial", "CallbackAdapter"),
-    ("fake-chunked", "ChunkedTrial", "ChunkedAdapter"),
-)
 
 
 @hookimpl
 def det_frameworks() -> Iterator[Framework]:
-    for name, trial, adapter in FRAMEWORKS:
-        yield Framework(
-            name=name, trial=f"det_testing:{trial}", load=partial(_fake, adapter), capabilities=CAPABILITIES
-        )
+    load = partial(_fake, "OwnedAdapter")
+    yield Framework(name="fake-owned", trial="det_testing:OwnedTrial", load=load, capabilities=CAPABILITIES)
 
 
 @hookimpl
 def det_backends() -> Iterator[BackendRecord]:
-    for name, _, _ in FRAMEWORKS:
-        yield BackendRecord(name="together", framework=name, load=partial(_fake, "Together"))
+    yield BackendRecord(name="together", framework="fake-owned", load=partial(_fake, "Together"))
 
 
 @hookimpl

@@ -1,6 +1,6 @@
-"""Three plugins without a framework, one for each style of loop: owned, the framework's with a callback, and in chunks.
+"""A plugin without a framework, whose loop it owns, and which is whole: a trial class, an adapter, hooks (`fake_hooks`).
 
-They are whole: a trial class for users to derive from, an adapter, hooks (`fake_hooks`). Their numbers are Python's.
+Its numbers are Python's.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from det_core.adapter import Adapter, Loop, Metrics, RunInfo, Stop
+from det_core.adapter import Adapter, Loop, Metrics, RunInfo
 from det_core.backend import Backend, Communicator
 from det_core.distributed import DistributedContext
 
@@ -56,14 +56,6 @@ class FakeTrial(ABC):
 
 class OwnedTrial(FakeTrial):
     """A trial of the framework whose loop the plugin owns."""
-
-
-class CallbackTrial(FakeTrial):
-    """A trial of the framework that owns its loop."""
-
-
-class ChunkedTrial(FakeTrial):
-    """A trial of the framework that runs several batches at once."""
 
 
 F = TypeVar("F", bound=FakeTrial)
@@ -197,46 +189,8 @@ class OwnedAdapter(FakeAdapter[OwnedTrial]):
             loop.step(self.training.batch(number))
 
 
-class CallbackAdapter(FakeAdapter[CallbackTrial]):
-    """The framework writes the `for`, by epochs, and calls back after each batch."""
-
-    def train(self, loop: Loop) -> None:
-        framework = _Framework(self.training)
-        framework.fit(loop.done, on_batch_end=lambda logs: framework.stop(bool(loop.step(logs))))
-
-
-class _Framework:
-    def __init__(self, training: Training) -> None:
-        self._training = training
-        self._stop = False
-
-    def stop(self, stop: bool) -> None:
-        self._stop = stop
-
-    def fit(self, done: int, on_batch_end: Callable[[Metrics], None]) -> None:
-        length = self._training.data.batches_per_epoch
-        epoch, batch = divmod(done, length)
-        while not self._stop:
-            while batch < length and not self._stop:
-                on_batch_end(self._training.batch(epoch * length + batch))
-                batch += 1
-            epoch, batch = epoch + 1, 0
-
-
-class ChunkedAdapter(FakeAdapter[ChunkedTrial]):
-    """The framework runs as many batches at once as it may, and gives the mean of their metrics."""
-
-    def train(self, loop: Loop) -> None:
-        stop, done = Stop.NO, loop.done
-        while not stop:
-            chunk = loop.remaining
-            losses = [self.training.batch(number)["loss"].item() for number in range(done, done + chunk)]
-            done += chunk
-            stop = loop.step({"loss": Scalar(sum(losses) / chunk)}, batches=chunk)
-
-
 class OneVarTrial(FakeTrial):
-    """The kit's one-weight model, for any of the fakes."""
+    """The kit's one-weight model, for any fake."""
 
     def build_model(self) -> Weight:
         return Weight()
@@ -247,11 +201,3 @@ class OneVarTrial(FakeTrial):
 
 class OwnedOneVar(OneVarTrial, OwnedTrial):
     """The one-weight model for the loop that the plugin owns."""
-
-
-class CallbackOneVar(OneVarTrial, CallbackTrial):
-    """The one-weight model for the loop that the framework owns."""
-
-
-class ChunkedOneVar(OneVarTrial, ChunkedTrial):
-    """The one-weight model for the loop in chunks."""
