@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from det_core import Adapter, CheckpointError, Loop, Metrics, RunInfo
 from det_core.ranks import global_batch_size, join_ranks, of_all_ranks
 from det_core.rng import plain_host_rng, seed_host, set_host_rng, untouched_host_rng
+from det_keras.drift import Drift, checksum
 
 from .build import build_parts, build_trial
 from .context import EstimatorTrialContext
@@ -30,7 +32,7 @@ from .waiting import FILE as WAITING_FILE
 if TYPE_CHECKING:
     from .horovod import HorovodBackend
 
-STATE_FILE = "det_estimator.json"
+STATE_FILE, DRIFT_FILE = "det_estimator.json", "statistics_of_ranks.npz"
 _REFUSAL = (
     "the ranks of an estimator reduce their gradients over Horovod, and the run's backend is {name}; set distributed.backend to "
     "horovod"
@@ -69,6 +71,8 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
             self._open.callback(hook.on_trial_close)
         self._training = Training(self.context, self._parts)
         self._open.callback(self._training.close)
+        self._drift = Drift(self._training.unreduced, self._training.set_unreduced, run.distributed)
+        self._drifted: list[Any] = []
         self._evaluation = Evaluation(self.context, self._parts)
         self._exports = Exports(self._parts)
         self._batches_per_epoch: int | None = run.distributed.broadcast(self._training.batches.length)
@@ -81,7 +85,9 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
 
     def train(self, loop: Loop) -> None:
         self.context.stops(loop.request_stop)
-        training = self._training
+        training, drift = self._training, self._drift
+        self._take_up_drift()
+        drift.part()
         with Summaries(self._run) as summaries:
             step = training.steps(loop.done, summaries.write)
             for number in loop.batches(count(loop.done)):
@@ -90,6 +96,7 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
                 if training.stop_requested:
                     loop.request_stop()
                 loop.step(metrics)
+                drift.part()
 
     def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
         return of_all_ranks(super().numbers(rows), self._run)
@@ -101,6 +108,20 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
             if self._run.distributed.rank == 0:
                 self._exports(checkpoint, metrics, self._position)
         return {name: value for name, value in metrics.items() if name != "global_step"}
+
+    # Several ranks
+
+    def synchronize(self) -> None:
+        """Give every rank the means of BatchNorm's statistics and the like, until it trains on."""
+        self._take_up_drift()
+        self._drift.meet()
+
+    def fingerprint(self) -> str:
+        return checksum(self._training.trained())
+
+    def _take_up_drift(self) -> None:
+        drifted, self._drifted = self._drifted, []
+        self._drift.restore(drifted)
 
     # State
 
@@ -118,6 +139,7 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
         mine = {"random_ops": self._training.random_state(), "rng": plain_host_rng()}
         of_ranks = self._run.distributed.allgather(mine)
         self._training.save_waiting(path)
+        drift = self._drift.state()
         if self._run.distributed.rank != 0:
             return
         checkpoint = Path(self._saved_variables())
@@ -125,6 +147,10 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
             _copy(file, path / file.name)
         (path / "checkpoint").write_text(f'model_checkpoint_path: "{checkpoint.name}"\n')
         (path / STATE_FILE).write_text(json.dumps({"variables": checkpoint.name, "ranks": of_ranks}))
+        if any(drift):
+            np.savez(
+                path / DRIFT_FILE, **{f"{rank}:{name}": v for rank, own in enumerate(drift) for name, v in own.items()}
+            )
         self._exports.save(path)
         save_models(self._parts, str(checkpoint), path)
         for hook in self._hooks:
@@ -143,6 +169,8 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
         ranks, rank = state["ranks"], self._run.distributed.rank
         mine = ranks[rank] if rank < len(ranks) else {"random_ops": ranks[0]["random_ops"]}
         self._checkpoint = None
+        if (path / DRIFT_FILE).is_file() and self._run.first_batch:
+            self._drifted = _drift_in(path / DRIFT_FILE, len(ranks))
         self._training.restore(str(self._dir / f"{PREFIX}-restored"), mine["random_ops"])
         self._exports.load(path)
         if "rng" in mine:
@@ -162,6 +190,12 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
 
     def close(self) -> None:
         self._open.close()
+
+
+def _drift_in(file: Path, ranks: int) -> list[dict[str, Any]]:
+    with np.load(file, allow_pickle=False) as arrays:
+        found = [(*name.split(":", 1), arrays[name]) for name in arrays.files]
+    return [{name: array for number, name, array in found if number == str(rank)} for rank in range(ranks)]
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -61,6 +61,12 @@ class Training:
         chief = context.distributed.rank == 0
         self.hooks = [*parts.hooks(), *self._spec.training_hooks, *(self._spec.training_chief_hooks if chief else ())]
         self._waiting = Waiting(context.distributed)
+        kept = {*self._waiting.variables(), *(variable.op.name for variable in v1.trainable_variables())}
+        self._unreduced = {
+            variable.op.name: variable
+            for variable in v1.global_variables()
+            if variable.op.name not in kept and variable.dtype.base_dtype != tf.string
+        }
         if context.backend is not None:
             own = self._waiting.variables()
             shared = [variable for variable in v1.global_variables() if variable.op.name not in own]
@@ -131,6 +137,21 @@ class Training:
     def save_waiting(self, path: Path) -> None:
         """Write the gradients that wait for their step on each rank; every rank calls it."""
         self._waiting.save(self.session, path)
+
+    def unreduced(self) -> dict[str, Any]:
+        """Return the variables that no gradient trains, such as BatchNorm's statistics, but for gradients that wait."""
+        return self.session.run(self._unreduced)  # type: ignore[no-any-return]
+
+    def set_unreduced(self, values: Mapping[str, Any]) -> None:
+        """Set some of those."""
+        for name, value in values.items():
+            initializer = self._unreduced[name].initializer
+            self.session.run(initializer, {initializer.inputs[1]: value})
+
+    def trained(self) -> list[Any]:
+        """Return the variables that gradients train."""
+        with self.graph.as_default():
+            return self.session.run(v1.trainable_variables())  # type: ignore[no-any-return]
 
     def random_state(self) -> dict[str, int]:
         """Return how often each random op has run."""

@@ -48,7 +48,7 @@ class Drift:
 
     def restore(self, ranks: Sequence[Arrays]) -> None:
         """Take up what `state` returned, where there are as many ranks; others have the means, which the weights hold."""
-        if len(ranks) == self._distributed.size:
+        if len(ranks) == self._distributed.size and ranks[self._distributed.rank]:
             self._write(ranks[self._distributed.rank])
 
 
