@@ -14,7 +14,7 @@ from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
 from det_core.ranks import global_batch_size, of_all_ranks
 
 from . import parts, state
-from .build import build_trial, check_trial, overrides, training_step
+from .build import build_loader, build_trial, check_trial, overrides, training_step
 from .callbacks import Callbacks
 from .context import PyTorchTrialContext
 from .data import TrainingStream, seed_everything, validation_batches
@@ -274,7 +274,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     def _build_stream(self) -> TrainingStream:
         distributed = self.context.distributed
-        loader = self._build_loader(self.trial.build_training_data_loader, "training")
+        loader = build_loader(self.context, self.trial.build_training_data_loader, "training")
         self._loader_batch_size: int | None = getattr(loader, "batch_size", None)
         stream = TrainingStream(loader, seed=self._run.seed, rank=distributed.rank, size=distributed.size)
         self._open.callback(stream.close)
@@ -283,7 +283,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     def _build_validation(self) -> Validation:
         distributed = self.context.distributed
-        loader = self._build_loader(self.trial.build_validation_data_loader, "validation")
+        loader = build_loader(self.context, self.trial.build_validation_data_loader, "validation")
         whole = overrides(self.trial, "evaluate_full_dataset")
         rank, size = (0, 1) if whole else (distributed.rank, distributed.size)
         data = validation_batches(loader, rank=rank, size=size, seed=self._run.seed)
@@ -294,11 +294,3 @@ class TorchAdapter(Adapter[PyTorchTrial]):
                 "whole, or define evaluate_batch"
             )
         return Validation(self.trial, self.context, self._callbacks, data, self._run.quick)
-
-    def _build_loader(self, build: Callable[[], Any], split: str) -> Any:
-        loader = self._run.build.data_loader(self.context, build, split)
-        if loader is None or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
-            raise TrialError(
-                f"build_{split}_data_loader returned {type(loader).__name__}; return a data loader or an iterable of batches"
-            )
-        return loader

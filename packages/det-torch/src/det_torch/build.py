@@ -52,6 +52,16 @@ def check_trial(trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
         must_take(getattr(trial, method), f"{name}.{method}", forms)
 
 
+def build_loader(context: PyTorchTrialContext, build: Callable[[], Any], split: str) -> Any:
+    """Return the data that a trial's method `build` and the hooks around it make."""
+    loader = context.run.build.data_loader(context, build, split)
+    if loader is None or not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+        raise TrialError(
+            f"build_{split}_data_loader returned {type(loader).__name__}; return a data loader or an iterable of batches"
+        )
+    return loader
+
+
 def overrides(trial: PyTorchTrial, method: str) -> bool:
     """Return whether a trial has a method of its own in place of PyTorchTrial's."""
     return getattr(type(trial), method) is not getattr(PyTorchTrial, method)
