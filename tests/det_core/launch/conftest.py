@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.networks import Network, joined, why_no_network
 
 
 class Launch:
@@ -84,10 +83,6 @@ def all_gone(wait_until) -> Callable[[list[int]], float]:
     return wait
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
-
-
 @dataclass
 class Hosts:
     """Two hosts, whose names are their addresses, and how to run a command on one."""
@@ -108,44 +103,18 @@ class Hosts:
         return found
 
 
-def why_not() -> str:
-    """Say why there can be no hosts here, or nothing where there can."""
-    if shutil.which("ip") is None:
-        return "there is no ip command (package iproute2)"
-    name = f"det-probe-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False, timeout=20)
-    if made.returncode:
-        return f"network namespaces cannot be made here: {made.stderr.strip()}"
-    subprocess.run(["ip", "netns", "del", name], check=False, timeout=20)
-    return ""
-
-
 @pytest.fixture(scope="module")
-def network() -> Iterator[list[str]]:
-    """Two namespaces that see each other through a veth pair; their names are their addresses."""
-    reason = why_not()
-    if reason:
+def network() -> Iterator[Network]:
+    """Two hosts that see each other."""
+    if reason := why_no_network():
         pytest.skip(reason)
-    net = f"10.{secrets.randbelow(200) + 20}.{secrets.randbelow(250) + 1}"
-    names, ends = [f"{net}.1", f"{net}.2"], [f"dv{os.getpid()}a", f"dv{os.getpid()}b"]
-    try:
-        for name in names:
-            ip("netns", "add", name)
-        ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
-        for name, end in zip(names, ends, strict=True):
-            ip("link", "set", end, "netns", name, "name", "eth7")
-            ip("-n", name, "addr", "add", f"{name}/24", "dev", "eth7")
-            ip("-n", name, "link", "set", "eth7", "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        yield names
-    finally:
-        for name in names:
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)
+    with joined(2) as found:
+        yield found
 
 
 @pytest.fixture
 def hosts(network) -> Iterator[Hosts]:
-    found = Hosts(network)
+    found = Hosts(network.names)
     yield found
     deadline = time.monotonic() + 5
     while (left := found.processes()) and time.monotonic() < deadline:

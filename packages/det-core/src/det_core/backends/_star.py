@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..backend import RankLost
-from ..wire import Address, Connection, ConnectionLost, KeyRefused, Server, connect
+from ..wire import LOOK_SECONDS, Address, Connection, ConnectionLost, KeyRefused, Server, connect
 
 Parts = list[bytes | memoryview]
 
@@ -181,9 +181,12 @@ class Star:
             poll.register(descriptor, select.POLLIN)
         frames: dict[int, memoryview] = {}
         while waiting:
-            ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            if not ready:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 raise self._late(verb, [self.names[rank] for rank in waiting.values()])
+            ready = poll.poll(min(left, LOOK_SECONDS) * 1000)
+            for rank in () if ready else waiting.values():
+                self._heed(verb, rank)
             for descriptor, _ in ready:
                 poll.unregister(descriptor)
                 rank = waiting.pop(descriptor)
@@ -210,6 +213,12 @@ class Star:
             self.links[rank].send(*parts, timeout=deadline - time.monotonic())
         except TimeoutError:
             raise self._late(verb, [self.names[rank]]) from None
+        except ConnectionLost as error:
+            raise self._gone(verb, rank, error) from error
+
+    def _heed(self, verb: Verb, rank: int) -> None:
+        try:
+            self.links[rank].heed()
         except ConnectionLost as error:
             raise self._gone(verb, rank, error) from error
 

@@ -11,13 +11,25 @@ them; between hosts, whoever can alter packets on the way can read and change th
 from __future__ import annotations
 
 from ._client import connect
-from ._connection import HANDSHAKE_SECONDS, MAX_FRAME, Address, Connection, ConnectionLost, KeyRefused, new_key
+from ._connection import (
+    HANDSHAKE_SECONDS,
+    LOOK_SECONDS,
+    MAX_FRAME,
+    SILENCE_SECONDS,
+    Address,
+    Connection,
+    ConnectionLost,
+    KeyRefused,
+    new_key,
+)
 from ._server import MAX_PENDING, Server
 
 __all__ = [
     "HANDSHAKE_SECONDS",
+    "LOOK_SECONDS",
     "MAX_FRAME",
     "MAX_PENDING",
+    "SILENCE_SECONDS",
     "Address",
     "Connection",
     "ConnectionLost",

@@ -20,6 +20,10 @@ from typing import Self
 
 HANDSHAKE_SECONDS = 10.0
 MAX_FRAME = 1 << 30
+SILENCE_SECONDS = 30.0
+"""After how long a machine that acknowledges nothing counts as gone: longer than a switch or a route needs to come back, and
+far shorter than the quarter of an hour that the kernel takes for it."""
+LOOK_SECONDS = SILENCE_SECONDS / 6
 
 Address = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
@@ -32,6 +36,8 @@ REFUSAL = bytes(PROOF)
 _HEAD = struct.Struct("!Q")
 _SMALL = 1 << 16  # frames up to here are copied into one buffer, which is cheaper than a list of them
 _MAX_PARTS = 512  # below IOV_MAX
+_INFO = struct.Struct("=2xBB52xI")  # of tcp_info: retransmits and probes without an answer, milliseconds since the last
+_PROBES = 4  # a healthy peer answers nearly every one
 
 
 class ConnectionLost(ConnectionError):
@@ -74,6 +80,7 @@ class Connection:
         self._max = max_frame
         self._peer = _peer(sock)
         self._lost = ""
+        self._looked, self._doubted = time.monotonic(), math.inf
         self.detached = False
         self._sending, self._receiving = threading.RLock(), threading.RLock()
         self._writable, self._readable = select.poll(), select.poll()
@@ -113,6 +120,8 @@ class Connection:
         frame = [memoryview(b"".join((head, *views)))] if size <= _SMALL else [head, *views]
         deadline = _deadline(timeout)
         with self._sending:
+            if time.monotonic() - self._looked > LOOK_SECONDS:
+                self.heed()
             try:
                 self._write(frame, deadline)
             except BaseException as error:
@@ -136,6 +145,22 @@ class Connection:
             self._fill(self._body, deadline)
             body, self._body, self._filled = self._body, None, 0
             return body
+
+    def heed(self) -> None:
+        """Raise ConnectionLost if the peer's machine has acknowledged nothing of what it was sent for SILENCE_SECONDS.
+
+        Who sends, or waits in `send` or `recv`, heeds it. A peer that does not read, as it computes, still answers, though the
+        system asks it ever more rarely; under TCP_USER_TIMEOUT it would be lost, too.
+        """
+        try:
+            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+        except OSError:  # it is over; who uses it finds out
+            return
+        retransmits, probes, quiet = _INFO.unpack(info)
+        now = self._looked = time.monotonic()
+        self._doubted = min(self._doubted, now) if retransmits or probes >= _PROBES else math.inf
+        if min(now - self._doubted, quiet / 1000) >= SILENCE_SECONDS:
+            raise self._fail(f"its machine has not answered for {SILENCE_SECONDS:g} s")
 
     def close(self) -> None:
         """End the connection; safe to call twice and from any thread."""
@@ -191,7 +216,8 @@ class Connection:
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"{self._peer} did not answer in time")
-        poll.poll(None if left == math.inf else math.ceil(left * 1000))
+        if not poll.poll(math.ceil(min(left, LOOK_SECONDS) * 1000)):
+            self.heed()
 
     def _check(self) -> None:
         if self._lost:
@@ -211,9 +237,10 @@ class Connection:
 def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, option):  # not every system has all three
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    # A receiver, who is owed nothing that could be acknowledged, asks.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, math.ceil(SILENCE_SECONDS / 3))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, math.ceil(SILENCE_SECONDS / 6))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
 
 
 def _deadline(timeout: float | None) -> float:

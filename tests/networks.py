@@ -1,0 +1,70 @@
+"""Hosts as network namespaces of this machine, joined by a switch whose cables can be cut."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+
+_NUMBERS = count()
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Hosts whose names are their addresses: also those of the namespaces, for `ip netns exec NAME`."""
+
+    switch: str
+    names: list[str]
+
+    def cut(self, name: str) -> None:
+        """Cut the cable of a host: packets vanish, and nobody is told."""
+        ip("-n", self.switch, "link", "set", self._cable(name), "down")
+
+    def mend(self, name: str) -> None:
+        ip("-n", self.switch, "link", "set", self._cable(name), "up")
+
+    def _cable(self, name: str) -> str:
+        return f"p{self.names.index(name)}"
+
+
+def why_no_network() -> str:
+    """Say why there can be no hosts here, or nothing where there can."""
+    if shutil.which("ip") is None:
+        return "there is no ip command (package iproute2)"
+    name = f"det-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False, timeout=20)
+    if made.returncode:
+        return f"network namespaces cannot be made here: {made.stderr.strip()}"
+    subprocess.run(["ip", "netns", "del", name], check=False, timeout=20)
+    return ""
+
+
+@contextmanager
+def joined(hosts: int) -> Iterator[Network]:
+    """Make hosts and their switch, and take them away again."""
+    net = f"10.{secrets.randbelow(200) + 20}.{secrets.randbelow(250) + 1}"
+    found = Network(f"dsw{os.getpid()}-{next(_NUMBERS)}", [f"{net}.{n + 1}" for n in range(hosts)])
+    try:
+        ip("netns", "add", found.switch)
+        ip("-n", found.switch, "link", "add", "br0", "type", "bridge")
+        ip("-n", found.switch, "link", "set", "br0", "up")
+        for n, name in enumerate(found.names):
+            ip("netns", "add", name)
+            ip("link", "add", "eth7", "netns", name, "type", "veth", "peer", "name", f"p{n}", "netns", found.switch)
+            ip("-n", found.switch, "link", "set", f"p{n}", "master", "br0", "up")
+            ip("-n", name, "addr", "add", f"{name}/24", "dev", "eth7")
+            ip("-n", name, "link", "set", "eth7", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield found
+    finally:
+        for name in (*found.names, found.switch):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)
