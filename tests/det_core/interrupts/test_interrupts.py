@@ -72,3 +72,31 @@ def test_a_forked_process_ignores_ctrl_c_and_ends_by_sigterm():
         os.kill(pid, signal.SIGTERM)
         _, status = os.waitpid(pid, 0)
     assert os.WTERMSIG(status) == signal.SIGTERM
+
+
+def test_with_patience_a_late_sigterm_takes_its_course_unless_the_first_was_heeded():
+    flag, heard = Flag(), []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with preempted_by(flag, signal.SIGTERM, patience=0.2):
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            flag.heeded = True
+            signal.raise_signal(signal.SIGTERM)
+            assert heard == []
+            flag.heeded = False
+            signal.raise_signal(signal.SIGTERM)
+            assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_handler_that_a_script_sets_meanwhile_is_kept():
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with preempted_by(Flag(), signal.SIGTERM):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -49,9 +49,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Flag:
-    """A flag that one thread raises and another reads at every step, at the price of an attribute."""
+    """A flag that one thread raises and another reads at every step, at the price of an attribute.
+
+    `heeded` says that a script was told of it.
+    """
 
     raised: bool = False
+    heeded: bool = False
     reason: str = ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -14,25 +15,37 @@ from .host import Flag
 
 @contextmanager
 def preempted_by(
-    flag: Flag, *signals: signal.Signals, on_signal: Callable[[signal.Signals], None] | None = None
+    flag: Flag,
+    *signals: signal.Signals,
+    on_signal: Callable[[signal.Signals], None] | None = None,
+    patience: float | None = None,
 ) -> Iterator[None]:
-    """Raise `flag` at each of `signals`; at the end, or after one SIGINT, SIGINT is handled as it was before.
+    """Raise `flag` at each of `signals`; at the end, or after one SIGINT, they are handled as before, unless the script changed it.
 
-    `on_signal` is called in the handler. In a thread that is not the main one there are no signals to catch, and nothing is
-    done. Processes that are forked meanwhile, such as those of a data loader, inherit a handler: it ignores SIGINT there, as a
-    terminal sends it to all of them, and lets the others end them.
+    `on_signal` is called in the handler. With `patience`, a signal that comes so many seconds after the first while nobody has
+    heeded the flag is handled as before, too: a scheduler may send one twice at once, a person who sends it again means it.
+    In a thread that is not the main one there are no signals to catch, and nothing is done. Processes that are forked
+    meanwhile, such as those of a data loader, inherit a handler: it ignores SIGINT there, as a terminal sends it to all of
+    them, and lets the others end them.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     pid = os.getpid()
     previous = {number: signal.getsignal(number) for number in signals}
+    asked: list[float] = []
 
     def caught(number: int, frame: FrameType | None) -> None:
         if os.getpid() != pid:
             if number != signal.SIGINT:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
+            return
+        now = time.monotonic()
+        asked.append(now)
+        if patience is not None and not flag.heeded and now - asked[0] > patience:
+            signal.signal(number, previous[signal.Signals(number)])
+            os.kill(pid, number)
             return
         if number == signal.SIGINT:
             signal.signal(number, previous[signal.SIGINT])
@@ -47,4 +60,5 @@ def preempted_by(
         yield
     finally:
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is caught:
+                signal.signal(number, handler)

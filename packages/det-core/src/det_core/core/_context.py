@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +18,7 @@ from ..distributed import DistributedContext
 from ..environ import WorkerEnv
 from ..errors import InvalidHP
 from ..host import Outcome, Target, TrialHost
+from ..interrupts import preempted_by
 from ..local import LocalHost, print_report
 from ..manifest import Manifest
 from ..plugins import Plugins
@@ -25,6 +28,9 @@ from ._checkpoint import CheckpointContext
 from ._profiler import ProfilerContext
 from ._searcher import PreemptContext, PreemptMode, SearcherContext
 from ._train import Steps, TensorboardMode, TrainContext
+
+SIGTERM_AGAIN_SECONDS = 5.0
+"""A SIGTERM that comes so much later than the first ends a script that has not asked `should_preempt()` in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +100,7 @@ def info_of(env: WorkerEnv) -> ClusterInfo:
 class Context:
     """What a script may ask and tell; made by `init`, used as a context manager.
 
+    In a run SIGTERM asks for a preemption until it is closed, unless the script handles it itself.
     `info` is None outside of `det run`. Leaving it with InvalidHP says so to the searcher and ends the process with status 0.
     """
 
@@ -126,9 +133,14 @@ class Context:
         metric = (searcher.metric if searcher else None) or "metric"
         self.searcher = SearcherContext(host, steps, distributed, metric, unit)
         self.profiler = ProfilerContext(host, steps, distributed.local_rank)
+        self._signals = ExitStack()
+        if env and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the script has one of its own
+            caught = preempted_by(host.preempted, signal.SIGTERM, patience=SIGTERM_AGAIN_SECONDS)
+            self._signals.enter_context(caught)
 
     def close(self) -> None:
-        """Give the connection back; twice is harmless."""
+        """Give the connection back, and SIGTERM to whom it was before; twice is harmless."""
+        self._signals.close()
         self.profiler.off()
         self._host.close()
 

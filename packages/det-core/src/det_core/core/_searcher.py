@@ -91,7 +91,7 @@ class SearcherContext:
 
 
 class PreemptMode(enum.Enum):
-    """Who asks: all ranks together, of whom the chief asks (the default); the chief alone; or each for itself."""
+    """Who asks: all ranks together, for whom one of them may be asked to end (the default); the chief alone; or each for itself."""
 
     WorkersAskChief = "WORKERS_ASK_CHIEF"
     ChiefOnly = "CHIEF_ONLY"
@@ -99,7 +99,7 @@ class PreemptMode(enum.Enum):
 
 
 class PreemptContext:
-    """Tells whether the experiment is paused, canceled, or the searcher stopped the trial."""
+    """Tells whether the experiment is paused, canceled, the searcher stopped the trial, or SIGTERM asked for an end."""
 
     def __init__(self, host: TrialHost, distributed: DistributedContext, mode: PreemptMode) -> None:
         self._host, self._distributed, self._mode = host, distributed, mode
@@ -118,7 +118,8 @@ class PreemptContext:
             )
         answer = self._host.preempted.raised
         if self._mode is PreemptMode.WorkersAskChief:
-            answer = bool(self._distributed.broadcast(answer))
+            answer = self._distributed.agree(answer)
+        self._host.preempted.heeded = answer
         if answer and auto_ack and rank == 0:
             self.acknowledge_preemption_signal()
         return answer
