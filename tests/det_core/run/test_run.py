@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from det_core import (
     At,
@@ -31,6 +32,7 @@ from det_core import (
 )
 from det_core.checkpoint import read_checkpoint
 from det_core.config import parse
+from det_core.load_data import loading_run, read_load_data
 from det_core.run import LOAD_FILE, PROGRESS_FILE, schedule_of
 from det_testing import Runs, fake_hooks, fakes
 
@@ -52,6 +54,30 @@ def test_a_checkpoint_holds_the_framework_the_loop_and_the_way_to_load_it(runs: 
     assert load["trial_cls_spec"] == "det_testing.fakes:OwnedOneVar"
     assert load["hparams"]["lr"] == 0.03
     assert load["experiment_config"]["searcher"]["metric"] == "val_loss"
+
+
+SECRET = """
+checkpoint_storage: {type: s3, bucket: b, access_key: open-sesame, secret_key: wJalrXUtnFEMI}
+environment: {environment_variables: [HF_TOKEN=hf_1234567, A=1]}
+"""
+
+
+def test_no_file_of_a_checkpoint_holds_a_secret_of_the_configuration(runs: Runs, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "const.yaml").write_text(SECRET)
+    config = parse(yaml.safe_load(SECRET)).config
+    info, host = dataclasses.replace(runs.info(), code_dir=code, config=config), LocalHost(Target(n=1))
+    run_trial(runs.framework, fakes.OwnedOneVar, info, host, Keep(storage=runs.storage))
+    uuid = host.checkpoints[-1][0].uuid
+    with read_checkpoint(runs.storage, uuid) as (path, _):
+        everything = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
+        facts = read_load_data(path)
+    for secret in (b"open-sesame", b"wJalrXUtnFEMI", b"hf_1234567"):
+        assert secret not in everything
+    assert b"bucket: b" in everything
+    assert b"A=1" in everything
+    assert loading_run("fake-owned", facts["hparams"], facts["experiment_config"]).config.environment is not None
 
 
 def test_the_users_code_is_part_of_a_checkpoint(runs: Runs, tmp_path: Path) -> None:

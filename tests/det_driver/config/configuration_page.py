@@ -62,8 +62,11 @@ const.yaml:7:15: searcher.max_length is -5; give a positive number of batches
   `adaptive_simple` are gone in favour of `adaptive_asha`, `sync_halving` in favour of `async_halving`.
 - **Keys that only the master of a cluster could act on** are accepted, so that files can be shared, and named in one
   notice; the last column of the tables says `no`.
-- **Secrets** (access and secret keys, connection strings, credentials, passwords, tokens) are masked wherever a
-  configuration is printed. They are better left out: the environment's credentials are used then.
+- **Secrets** (access and secret keys, connection strings, credentials, passwords, tokens; in any text `NAME=VALUE` where
+  the name says so, such as `HF_TOKEN=…`, and the password in a URL) are masked wherever a configuration is printed, and in
+  every checkpoint: in `load_data.json`, and in YAML files among the code. They are better left out: the environment's
+  credentials are used then. What is named in `data` or `hyperparameters` alone, or in other files of the code, is not known
+  to be secret; list such files in `.detignore`.
 
 Editors that know JSON Schema check the file while you type: `det config schema > det.schema.json`, and as its first line
 `# yaml-language-server: $schema=det.schema.json`.

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from det_core.config import from_json, masked, to_builtins, to_json
+from det_core.config import from_json, masked, to_builtins, to_json, without_secrets
 from det_core.errors import ConfigError
 from det_driver.config import load, to_yaml
 
@@ -81,3 +81,27 @@ def test_what_is_stored_and_broken_is_an_error_of_ours() -> None:
         from_json("[]")
     with pytest.raises(ConfigError, match="unknown key 'sercher'"):
         from_json('{"sercher": 1}')
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("HF_TOKEN=hf_1234", "HF_TOKEN=********"),
+        ("AWS_SECRET_ACCESS_KEY=a=b c", "AWS_SECRET_ACCESS_KEY=********"),
+        ("PGPASSWORD=x", "PGPASSWORD=********"),
+        ("HTTPS_PROXY=http://me:pass@proxy:80", "HTTPS_PROXY=http://me:********@proxy:80"),
+        ("TOKENIZERS_PARALLELISM=false", "TOKENIZERS_PARALLELISM=false"),
+        ("OMP_NUM_THREADS=1", "OMP_NUM_THREADS=1"),
+        ("HF_TOKEN", "HF_TOKEN"),
+    ],
+)
+def test_variables_that_sound_secret_are_masked(text: str, shown: str) -> None:
+    config = load(FULL.replace("A=1", f"'{text}'")).config
+    assert masked(config)["environment"]["environment_variables"]["cpu"] == [shown]
+    assert load(masked(config)).config.entrypoint == ("python3", "train.py")
+
+
+def test_the_file_of_a_configuration_loses_its_secrets_and_nothing_else() -> None:
+    config = load(FULL).config
+    expected = FULL.replace("sesame", "********").replace("hunter2", "********").replace("open", "********")
+    assert without_secrets(FULL, config) == expected

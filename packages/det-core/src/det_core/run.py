@@ -211,10 +211,21 @@ class _Save:
         (path / LOAD_FILE).write_text(json.dumps(self._load_data(), indent=1))
         if self._info.code_dir is not None:
             copy_code(self._info.code_dir, path / "code")
+            self._blot(path / "code")
+
+    def _blot(self, code: Path) -> None:
+        """Blot the configuration's secrets out of the files that it may have been read from."""
+        from .config import without_secrets
+
+        for file in (file for file in code.rglob("*") if file.suffix in (".yaml", ".yml")):
+            before = file.read_bytes()
+            after = without_secrets(before.decode("utf-8", "surrogateescape"), self._info.config)
+            if (data := after.encode("utf-8", "surrogateescape")) != before:
+                file.write_bytes(data)
 
     def _load_data(self) -> dict[str, Any]:
         """What is needed to build the trial again without det's store."""
-        from .config import to_json
+        from .config import masked
 
         trial = type(self._adapter.trial)
         return {
@@ -223,5 +234,5 @@ class _Save:
             "trial_cls_spec": f"{trial.__module__}:{trial.__qualname__}",
             "hparams": dict(self._info.hparams),
             "trial_seed": self._info.seed,
-            "experiment_config": json.loads(to_json(self._info.config)),
+            "experiment_config": masked(self._info.config),
         }

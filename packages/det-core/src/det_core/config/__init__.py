@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._dump import masked, to_builtins, to_json
+from ._dump import masked, to_builtins, to_json, without_secrets
 from ._experiment import (
     Distributed,
     ExperimentConfig,
@@ -115,4 +115,5 @@ __all__ = [
     "to_builtins",
     "to_json",
     "without_effect",
+    "without_secrets",
 ]
