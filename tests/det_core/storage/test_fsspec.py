@@ -30,15 +30,15 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def _fill(directory: Path) -> None:
+def _fill(directory: Path, uuid: str = "one") -> None:
     (directory / "a.manifest").write_text("sorts before")
-    (directory / "manifest.json").write_text("{}")
+    (directory / "manifest.json").write_text(f'{{"uuid": "{uuid}"}}')
     (directory / "weights.pt").write_text("sorts after")
 
 
 def _store(storage: FsspecStorage, uuid: str) -> None:
     with storage.store(uuid) as directory:
-        _fill(directory)
+        _fill(directory, uuid)
 
 
 def _files(folder: Path) -> list[str]:
@@ -111,7 +111,7 @@ WRITER = textwrap.dedent(
         with storage.store(f"{sys.argv[2]}-{n}") as directory:
             for part in range(4):
                 (directory / f"part-{part}").write_bytes(b"x" * 200_000)
-            (directory / "manifest.json").write_text("{}")
+            (directory / "manifest.json").write_text('{"uuid": "%s-%d"}' % (sys.argv[2], n))
     """
 )
 
@@ -131,7 +131,7 @@ def test_a_killed_writer_leaves_only_whole_checkpoints_and_no_scratch(tmp_path: 
     listed = list(storage.list())
     assert listed
     for uuid in listed:
-        assert storage.files(uuid) == {"manifest.json": 2, **{f"part-{n}": 200_000 for n in range(4)}}
+        assert storage.files(uuid) == {"manifest.json": 12 + len(uuid), **{f"part-{n}": 200_000 for n in range(4)}}
     _store(storage, "last")
     assert _files(scratch) == []
 

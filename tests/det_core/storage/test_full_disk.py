@@ -74,7 +74,7 @@ def test_a_full_disk_is_named_with_its_free_space_and_nothing_stays(tmp_path: Pa
     done = subprocess.run([*mounted, *script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "cannot write checkpoint " in done.stdout
-    assert f" to {tmp_path}/.writing-" in done.stdout
+    assert f" to {tmp_path}/.staging/writing-" in done.stdout
     assert "No space left on device, 0 B free; make room there, or name another place" in done.stdout
     assert len(done.stdout.splitlines()) == 1
 

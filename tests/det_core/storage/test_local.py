@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ WRITER = textwrap.dedent(
         with storage.store(f"{sys.argv[2]}-{n}") as directory:
             for part in range(4):
                 (directory / f"part-{part}").write_bytes(bytes([n % 256]) * int(sys.argv[3]))
-            (directory / "manifest.json").write_text("{}")
+            (directory / "manifest.json").write_text('{"uuid": "%s-%d"}' % (sys.argv[2], n))
     """
 )
 
@@ -81,15 +82,15 @@ def test_what_a_living_writer_writes_is_left_alone(tmp_path: Path) -> None:
         _age(tmp_path, hours=30)
         _store(LocalStorage(tmp_path), "two")
         assert [path for path in tmp_path.rglob("part") if path.stat().st_size == 1000]
-        with pytest.raises(StorageError, match=r"\.writing-one.* is being written by another process"):
+        with pytest.raises(StorageError, match=r"writing-one.* is being written by another process"):
             LocalStorage(tmp_path).begin("one")
 
 
 @pytest.mark.parametrize(("hours", "left"), [(0.9, 1), (1.1, 0)])
 def test_what_another_host_left_is_removed_after_an_hour(tmp_path: Path, hours: float, left: int) -> None:
     """Locks of other hosts may not be seen here, so that age decides."""
-    (tmp_path / ".writing-one@another-host").mkdir()
-    (tmp_path / ".writing-one@another-host" / "part").write_text("x")
+    (tmp_path / ".staging" / "writing-one@another-host").mkdir(parents=True)
+    (tmp_path / ".staging" / "writing-one@another-host" / "part").write_text("x")
     _age(tmp_path, hours)
     _store(LocalStorage(tmp_path), "two")
     assert len(_hidden(tmp_path)) == left
@@ -98,10 +99,44 @@ def test_what_another_host_left_is_removed_after_an_hour(tmp_path: Path, hours: 
 def test_an_interrupted_deletion_is_completed(tmp_path: Path) -> None:
     """What it left is not a checkpoint."""
     _store(LocalStorage(tmp_path), "one")
-    (tmp_path / "one").rename(tmp_path / ".deleting-one-1234")
+    (tmp_path / ".staging").mkdir()
+    (tmp_path / "one").rename(tmp_path / ".staging" / "deleting-one-1234")
     assert list(LocalStorage(tmp_path).list()) == []
     _store(LocalStorage(tmp_path), "two")
     assert _hidden(tmp_path) == []
+
+
+def test_a_directory_that_is_no_checkpoint_is_none(tmp_path: Path) -> None:
+    """Such as what other programs keep there, a checkpoint under another name, and half of one."""
+    storage = LocalStorage(tmp_path)
+    _store(storage, "one")
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "weights.pt").write_text("x")
+    shutil.copytree(tmp_path / "one", tmp_path / "copy-of-one")
+    (tmp_path / "notes").write_text("a file")
+    assert list(storage.list()) == ["one"]
+    assert [name for name in ("one", "half", "copy-of-one", "notes") if storage.exists(name)] == ["one"]
+    with pytest.raises(StorageError, match="half is already in"):
+        storage.begin("half")
+
+
+def test_a_save_looks_at_nothing_that_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root may be shared by thousands of trials: it is never listed."""
+    listed: list[str] = []
+
+    def noted(real):
+        return lambda path=".": listed.append(str(path)) or real(path)
+
+    monkeypatch.setattr(os, "listdir", noted(os.listdir))
+    monkeypatch.setattr(os, "scandir", noted(os.scandir))
+    storage = LocalStorage(tmp_path / "root")
+    _store(storage, "one")
+    with pytest.raises(ZeroDivisionError), storage.store("two"):
+        print(1 / 0)
+    storage.delete("one")
+    assert str(tmp_path / "root" / ".staging") in listed
+    assert str(tmp_path / "root") not in listed
 
 
 def test_restoring_copies_nothing(tmp_path: Path) -> None:
@@ -174,11 +209,11 @@ class _running:
 
 def _store(storage: LocalStorage, uuid: str) -> None:
     with storage.store(uuid) as directory:
-        (directory / "manifest.json").write_text("{}")
+        (directory / "manifest.json").write_text(f'{{"uuid": "{uuid}"}}')
 
 
 def _hidden(root: Path) -> list[str]:
-    return [path.name for path in root.iterdir() if path.name.startswith(".")]
+    return [path.name for path in root.glob(".staging/*")]
 
 
 def _age(root: Path, hours: float) -> None:

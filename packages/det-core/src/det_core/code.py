@@ -7,7 +7,6 @@ checkpoints and event files, is no code: a checkpoint that took it along would h
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import DetError
+from .storage import MANIFEST, is_manifest_of
 
 IGNORE_FILE = ".detignore"
 MAX_BYTES = 96 * 2**20
@@ -88,10 +88,9 @@ def _walk(directory: Path, around: tuple[Path, ...], rules: _Rules) -> Iterator[
 def _is_checkpoint(directory: Path) -> bool:
     """Tell whether a directory is a checkpoint: the manifest in it is of the directory's name."""
     try:
-        manifest = json.loads((directory / "manifest.json").read_bytes())
-    except (OSError, ValueError):
+        return is_manifest_of(directory.name, (directory / MANIFEST).read_bytes())
+    except OSError:
         return False
-    return isinstance(manifest, dict) and manifest.get("uuid") == directory.name
 
 
 def _unreadable(root: Path, error: PermissionError) -> DetError:

@@ -108,7 +108,12 @@ def decode(data: bytes, uuid: str) -> Manifest:
         newer = document["format"] > FORMAT
         sealed = document.pop("seal") == _seal(document)
         if not newer and sealed:
-            return msgspec.convert(document, Manifest)
+            manifest = msgspec.convert(document, Manifest)
+            if manifest.uuid != uuid:
+                raise CheckpointError(
+                    f"checkpoint {uuid}: its manifest is that of {manifest.uuid}; give the directory that name again"
+                )
+            return manifest
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"checkpoint {uuid}: manifest.json cannot be read ({reason}); {WAY_OUT}") from error

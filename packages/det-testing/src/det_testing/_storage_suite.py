@@ -13,8 +13,13 @@ from det_core.storage import Storage
 
 from ._suite import Suite
 
+
+def _manifest(uuid: str) -> bytes:
+    return b'{"uuid": "' + uuid.encode() + b'"}'
+
+
 FILES = {
-    "manifest.json": b"{}",
+    "manifest.json": _manifest("one"),
     "metadata.json": b'{"steps_completed": 1}',
     "empty": b"",
     "weights.pt": bytes(range(256)) * 8192,
@@ -122,6 +127,14 @@ class StorageSuite(Suite):
             _store(storage, uuid)
         assert list(storage.list()) == ["a", "b", "c"]
 
+    def test_a_manifest_of_another_name_is_no_checkpoint(self, storage: Storage) -> None:
+        """As in a directory that was copied or renamed."""
+        for uuid in ("one", "two"):
+            with storage.store(uuid) as directory:
+                _fill(directory, "one")
+        assert list(storage.list()) == ["one"]
+        assert [uuid for uuid in ("one", "two") if storage.exists(uuid)] == ["one"]
+
     def test_deleting_takes_the_whole_checkpoint(self, open_storage: Callable[[], Storage]) -> None:
         """And no other one whose uuid begins alike."""
         storage = open_storage()
@@ -223,7 +236,7 @@ class StorageSuite(Suite):
         assert list(open_storage().list()) == uuids
         for uuid in uuids:
             with open_storage().restore(uuid) as directory:
-                assert _content(directory) == FILES
+                assert _content(directory) == FILES | {"manifest.json": _manifest(uuid)}
 
     def test_the_url_names_the_checkpoint(self, storage: Storage) -> None:
         """A person finds it there."""
@@ -238,8 +251,8 @@ _READS: dict[str, Callable[[Storage, str, Path], object]] = {
 }
 
 
-def _fill(directory: Path) -> None:
-    for name, data in FILES.items():
+def _fill(directory: Path, uuid: str = "one") -> None:
+    for name, data in (FILES | {"manifest.json": _manifest(uuid)}).items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -247,7 +260,7 @@ def _fill(directory: Path) -> None:
 
 def _store(storage: Storage, uuid: str) -> None:
     with storage.store(uuid) as directory:
-        _fill(directory)
+        _fill(directory, uuid)
 
 
 def _content(directory: Path) -> dict[str, bytes]:

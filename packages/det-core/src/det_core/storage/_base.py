@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -54,7 +55,7 @@ class Storage(ABC):
 
     @abstractmethod
     def list(self) -> Iterable[str]:
-        """Return the uuids of the checkpoints that are whole, sorted."""
+        """Return the uuids of the checkpoints that are whole, sorted: of directories whose manifest says their name."""
 
     @abstractmethod
     def exists(self, uuid: str) -> bool:
@@ -96,6 +97,15 @@ def checked(uuid: str) -> str:
     if not _UUID.fullmatch(uuid):
         raise StorageError(f"{uuid!r} cannot name a checkpoint; use letters, digits, '-', '_' and '.', not first a '.'")
     return uuid
+
+
+def is_manifest_of(uuid: str, data: bytes) -> bool:
+    """Tell whether this is the manifest of the checkpoint `uuid`, and not another's or none at all."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and document.get("uuid") == uuid
 
 
 def below(directory: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Local directories: files that are found, copied and made to last; and those being filled, hidden, and locked by their writer.
+"""Local directories: files that are found, copied and made to last; and those being filled, set apart, and locked by their writer.
 
 The kernel drops the lock however the writer ends, so that what a killed process left behind is told from what a slow
 one is still writing. Where a filesystem keeps no locks, or keeps them for each host alone, age decides.
@@ -95,14 +95,15 @@ def readable(size: float) -> str:
     return f"{size:.1f} TiB"
 
 
-_WRITING = ".writing-"
-_DELETING = ".deleting-"
+STAGING = ".staging"
+"""The directory of what is not there yet, or no longer: looking through it costs nothing, however much lies beside it."""
+_WRITING, _DELETING = "writing-", "deleting-"
 _HOUR = 3600.0
 
 
 def staged(root: Path, uuid: str) -> Path | None:
     """Return the directory in which `uuid` is being filled, from whichever host."""
-    return next(root.glob(f"{_WRITING}{uuid}@*"), None)
+    return next((root / STAGING).glob(f"{_WRITING}{uuid}@*"), None)
 
 
 def claim(root: Path, uuid: str) -> tuple[Path, int]:
@@ -110,11 +111,12 @@ def claim(root: Path, uuid: str) -> tuple[Path, int]:
 
     BlockingIOError says that a living process is writing it.
     """
-    path = root / f"{_WRITING}{uuid}@{_host()}"
+    path = root / STAGING / f"{_WRITING}{uuid}@{_host()}"
     while True:
-        if (other := staged(root, uuid)) and not sweep_one(other):
+        if (other := staged(root, uuid)) and not sweep_one(root, other):
             raise BlockingIOError(errno.EWOULDBLOCK, "is being written by another process", str(other))
         with suppress(FileExistsError, FileNotFoundError):
+            path.parent.mkdir(exist_ok=True)
             path.mkdir()
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             with suppress(OSError):
@@ -132,25 +134,33 @@ def _is_still(path: Path, descriptor: int) -> bool:
         return False
 
 
-def discard(path: Path) -> None:
-    """Remove a directory so that no moment shows a part of it under its own name."""
-    doomed = path.with_name(f"{_DELETING}{path.name.lstrip('.')}-{os.urandom(4).hex()}")
-    try:
-        path.rename(doomed)
-    except FileNotFoundError:
-        return
+def discard(root: Path, path: Path) -> None:
+    """Remove a directory in `root` so that no moment shows a part of it under its own name."""
+    doomed = root / STAGING / f"{_DELETING}{path.name}-{os.urandom(4).hex()}"
+    while path.exists():
+        with suppress(FileNotFoundError):  # the path, or the directory apart, as another process has tidied up
+            doomed.parent.mkdir(exist_ok=True)
+            path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
+    tidy(root)
+
+
+def tidy(root: Path) -> None:
+    """Remove the directory apart where nothing is in it."""
+    with suppress(OSError):
+        (root / STAGING).rmdir()
 
 
 def sweep(root: Path) -> None:
     """Remove what dead writers and interrupted deletions left in `root`."""
-    for path in root.glob(f"{_DELETING}*"):
+    for path in (root / STAGING).glob(f"{_DELETING}*"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in root.glob(f"{_WRITING}*"):
-        sweep_one(path)
+    for path in (root / STAGING).glob(f"{_WRITING}*"):
+        sweep_one(root, path)
+    tidy(root)
 
 
-def sweep_one(path: Path) -> bool:
+def sweep_one(root: Path, path: Path) -> bool:
     """Remove a directory whose writer is gone, and say whether it is gone now."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -162,7 +172,7 @@ def sweep_one(path: Path) -> bool:
         if not _is_abandoned(path, descriptor):
             return False
         with suppress(OSError):
-            discard(path)
+            discard(root, path)
         return not path.exists()
     finally:
         os.close(descriptor)

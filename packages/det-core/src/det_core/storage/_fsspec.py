@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import DetError, StorageError
 from . import _files
-from ._base import MANIFEST, Selector, Storage, below, checked, matching
+from ._base import MANIFEST, Selector, Storage, below, checked, is_manifest_of, matching
 
 _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
@@ -92,21 +92,20 @@ class FsspecStorage(Storage):
         with self._reaching("list"):
             self._fs.invalidate_cache()
             found = {path.removeprefix(f"{self._root}/") for path in self._find(self._root)}
-        uuids = (name.removesuffix(f"/{MANIFEST}") for name in found if name.endswith(f"/{MANIFEST}"))
-        return sorted(uuid for uuid in uuids if "/" not in uuid and f"{uuid}/{_PART}" not in found)
+            uuids = (name.removesuffix(f"/{MANIFEST}") for name in found if name.endswith(f"/{MANIFEST}"))
+            return self._whole(uuid for uuid in uuids if "/" not in uuid and f"{uuid}/{_PART}" not in found)
 
     def exists(self, uuid: str) -> bool:
-        manifest, part = self._path(uuid, MANIFEST), self._path(uuid, _PART)
         with self._reaching("read"):
-            self._fs.invalidate_cache()
-            return self._is_there(manifest) and (self._scheme in _WHOLE_OBJECTS or not self._is_there(part))
+            return self._is_published(uuid) and bool(self._whole([uuid]))
 
     def url(self, uuid: str) -> str:
         return self._url(checked(uuid))
 
     def begin(self, uuid: str) -> None:
-        if self.exists(uuid):
-            raise StorageError(f"checkpoint {uuid} is already in {self._url()}; a checkpoint is written once")
+        with self._reaching("read"):
+            if self._is_published(uuid):
+                raise StorageError(f"checkpoint {uuid} is already in {self._url()}; a checkpoint is written once")
         with self._reaching("write to"):
             self._remove(uuid)
         self._own.add(uuid)
@@ -118,8 +117,9 @@ class FsspecStorage(Storage):
             self._publish(uuid, below(source, MANIFEST))
 
     def commit(self, uuid: str) -> None:
-        if not self.exists(uuid):
-            raise StorageError(f"checkpoint {uuid} was given no {MANIFEST}; write it with write_checkpoint")
+        with self._reaching("read"):
+            if not self._is_published(uuid):
+                raise StorageError(f"checkpoint {uuid} was given no {MANIFEST}; write it with write_checkpoint")
         self._own.discard(uuid)
 
     def abort(self, uuid: str) -> None:
@@ -152,6 +152,20 @@ class FsspecStorage(Storage):
             else:
                 self._fs.put_file(str(manifest), self._path(uuid, _PART))
                 self._fs.mv(self._path(uuid, _PART), path)
+
+    def _is_published(self, uuid: str) -> bool:
+        manifest, part = self._path(uuid, MANIFEST), self._path(uuid, _PART)
+        self._fs.invalidate_cache()
+        return self._is_there(manifest) and (self._scheme in _WHOLE_OBJECTS or not self._is_there(part))
+
+    def _whole(self, uuids: Iterable[str]) -> list[str]:
+        """Return those whose manifests are theirs, sorted; one that is deleted meanwhile is not."""
+        places = {self._path(uuid, MANIFEST): uuid for uuid in sorted(uuids)}
+        read = self._fs.cat(sorted(places), on_error="return") if places else {}
+        for error in (data for data in read.values() if isinstance(data, Exception)):
+            if not isinstance(error, FileNotFoundError):
+                raise error
+        return [uuid for place, uuid in places.items() if is_manifest_of(uuid, _bytes(read.get(place)))]
 
     def _make(self, directories: Iterable[str]) -> None:
         if self._scheme not in _WHOLE_OBJECTS:  # there, making a directory would make a bucket that is mistyped
@@ -216,6 +230,10 @@ def _filesystem(url: str, shown: str, options: dict[str, Any]) -> tuple[Any, str
     return filesystem, root
 
 
+def _bytes(data: object) -> bytes:
+    return data if isinstance(data, bytes) else b""
+
+
 def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
@@ -230,5 +248,5 @@ def _scratch(uuid: str) -> Iterator[Path]:
     try:
         yield directory
     finally:
-        _files.discard(directory)
+        _files.discard(root, directory)
         os.close(lock)

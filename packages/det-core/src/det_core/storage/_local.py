@@ -9,11 +9,11 @@ from pathlib import Path
 
 from ..errors import StorageError
 from . import _files
-from ._base import MANIFEST, Selector, Storage, below, checked, matching
+from ._base import MANIFEST, Selector, Storage, below, checked, is_manifest_of, matching
 
 
 class LocalStorage(Storage):
-    """Checkpoints in `root`, written under a hidden name, synced, and renamed.
+    """Checkpoints in `root`, written in a directory apart, synced, and renamed.
 
     A process that is killed at any instant leaves a checkpoint whole or not at all; what it had begun is removed by the
     next one that writes here.
@@ -61,7 +61,7 @@ class LocalStorage(Storage):
         doomed = set(matching(present, globs))
         with self._writing(uuid):
             if doomed == present.keys():
-                _files.discard(path)
+                _files.discard(self.root, path)
             else:
                 for name in doomed:
                     (path / name).unlink(missing_ok=True)
@@ -70,16 +70,16 @@ class LocalStorage(Storage):
     def list(self) -> Iterable[str]:
         if not self.root.is_dir():
             return []
-        return sorted(path.name for path in self.root.iterdir() if path.name[0] != "." and path.is_dir())
+        return sorted(path.name for path in self.root.iterdir() if path.name[0] != "." and _is_whole(path))
 
     def exists(self, uuid: str) -> bool:
-        return (self.root / checked(uuid)).is_dir()
+        return _is_whole(self.root / checked(uuid))
 
     def url(self, uuid: str) -> str:
         return str(self.root / checked(uuid))
 
     def begin(self, uuid: str) -> None:
-        if self.exists(uuid):
+        if (self.root / checked(uuid)).exists():
             raise StorageError(f"checkpoint {uuid} is already in {self.root}; a checkpoint is written once")
         with self._writing(uuid):
             self.root.mkdir(parents=True, exist_ok=True)
@@ -99,12 +99,13 @@ class LocalStorage(Storage):
         with self._writing(uuid):
             _files.sync_tree(staging)
             staging.rename(self.root / uuid)
+            _files.tidy(self.root)
             _files.sync(self.root)
         self._release(uuid)
 
     def abort(self, uuid: str) -> None:
         if uuid in self._locks and (staging := _files.staged(self.root, uuid)):
-            _files.discard(staging)
+            _files.discard(self.root, staging)
         self._release(uuid)
 
     def check(self) -> None:
@@ -142,3 +143,10 @@ class LocalStorage(Storage):
     def _refusal(self, error: OSError) -> str:
         where = error.filename or self.root
         return f"cannot write checkpoints to {self.root}: {where}: {error.strerror}; see checkpoint_storage"
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return is_manifest_of(path.name, (path / MANIFEST).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
