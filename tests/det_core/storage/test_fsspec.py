@@ -58,6 +58,30 @@ def test_nothing_temporary_stays(scratch: Path) -> None:
     assert _files(scratch) == []
 
 
+@pytest.mark.parametrize("whose", ["open to all", "a link", "another's"])
+def test_a_temporary_directory_that_others_can_change_is_not_used(scratch: Path, whose: str) -> None:
+    """Its name can be guessed, and who makes it first could swap code that was verified."""
+    trap = scratch / f"det-checkpoints-{os.getuid()}"
+    if whose == "a link":
+        (scratch / "elsewhere").mkdir()
+        trap.symlink_to(scratch / "elsewhere")
+    else:
+        trap.mkdir()
+        trap.chmod(0o777 if whose == "open to all" else 0o700)
+    if whose == "another's":
+        if os.getuid():
+            pytest.skip("only root can give a directory to another user")
+        os.chown(trap, 65534, 65534)
+    storage = FsspecStorage(f"memory://{uuid4()}")
+    _store(storage, "one")
+    with storage.restore("one") as directory:
+        assert not directory.resolve().is_relative_to(trap.resolve())
+        assert directory.is_relative_to(scratch)
+        assert [p.stat().st_mode & 0o077 for p in directory.parents if p.is_relative_to(scratch)][-2] == 0
+    assert _files(scratch) == []
+    assert {path.name for path in scratch.iterdir()} <= {trap.name, "elsewhere"}
+
+
 def test_the_manifest_is_uploaded_last(tmp_path: Path) -> None:
     """An upload that breaks off before it leaves nothing that is listed."""
     (tmp_path / "source").mkdir()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -158,7 +160,7 @@ class FsspecStorage(Storage):
         self._fs.invalidate_cache()
         return self._is_there(manifest) and (self._scheme in _WHOLE_OBJECTS or not self._is_there(part))
 
-    def _whole(self, uuids: Iterable[str]) -> list[str]:
+    def _whole(self, uuids: Iterable[str]) -> Sequence[str]:
         """Return those whose manifests are theirs, sorted; one that is deleted meanwhile is not."""
         places = {self._path(uuid, MANIFEST): uuid for uuid in sorted(uuids)}
         read = self._fs.cat(sorted(places), on_error="return") if places else {}
@@ -241,8 +243,11 @@ def _told(error: Exception) -> str:
 @contextmanager
 def _scratch(uuid: str) -> Iterator[Path]:
     """Give a temporary directory that a later process removes should this one be killed."""
-    root = Path(tempfile.gettempdir(), f"det-checkpoints-{os.getuid()}")
-    root.mkdir(mode=0o700, exist_ok=True)
+    shared = root = Path(tempfile.gettempdir(), f"det-checkpoints-{os.getuid()}")
+    with suppress(FileExistsError):
+        root.mkdir(mode=0o700)
+    if not _is_private(root):  # anyone can make it there first, and swap what was verified
+        root = Path(tempfile.mkdtemp(prefix="det-checkpoints-"))
     _files.sweep(root)
     directory, lock = _files.claim(root, f"{uuid}-{os.urandom(4).hex()}")
     try:
@@ -250,3 +255,11 @@ def _scratch(uuid: str) -> Iterator[Path]:
     finally:
         _files.discard(root, directory)
         os.close(lock)
+        if root != shared:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _is_private(directory: Path) -> bool:
+    """Tell whether a directory is this user's, and closed to all others."""
+    found = directory.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
