@@ -11,9 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HOUSES = ("det-core", "det-driver", "det-testing", "det-horovod")
-AT_MOST = {"det-core": 11_600}
+AT_MOST = {"det-core": 11_800}
 """The aim is 9,000; docs/decisions/0011-size-of-core.md says part by part what is above it."""
-TOGETHER = 26_000
+TOGETHER = 26_600
 """Fewer lines than what was once one package."""
 
 SMALL = 25

@@ -14,6 +14,8 @@ import signal
 import subprocess
 import sys
 
+from det_core.process import adopt_orphans, kill_below
+
 LAUNCHERS = ("launch", "torchrun", "torch.distributed.run", "horovodrun", "mpirun", "mpiexec", "srun", "deepspeed")
 
 
@@ -22,6 +24,7 @@ def main(argv: list[str]) -> int:
     fd, command = int(argv[0]), argv[2:]
     sys.stderr.write(notice(command[-1], int(os.environ.get("DET_SLOTS", "1"))))
     sys.stderr.flush()
+    adopt_orphans()  # so that whatever the command starts can be found from here
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it reaches the whole group; the command decides
     process = subprocess.Popen(command, preexec_fn=_default_sigterm)  # noqa: PLW1509 - this process has one thread
     pidfd = os.pidfd_open(process.pid)
@@ -29,6 +32,7 @@ def main(argv: list[str]) -> int:
     if pidfd not in ready:
         _end_group(process)
     status = process.wait()
+    kill_below(os.getpid())
     return 128 - status if status < 0 else status
 
 
@@ -46,7 +50,8 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     os.killpg(0, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_patience())
-    os.killpg(0, signal.SIGKILL)  # what the command started, and this process
+    kill_below(os.getpid())
+    os.killpg(0, signal.SIGKILL)  # this process, too
 
 
 def _patience() -> float:

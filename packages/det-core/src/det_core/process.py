@@ -29,15 +29,18 @@ def noted_processes(log_dir: Path) -> list[tuple[int, str]]:
 
 
 def born(pid: int) -> str | None:
-    """Return what tells a process from a later one of the same number, or None when it is gone."""
+    """Return what tells a process from every other one that has its number, or None when it is gone.
+
+    That is when it began, and where it counts: since which boot, in which space of numbers, as a container has its own.
+    """
     stat = _stat(pid)
-    return stat[19] if stat else None
+    return f"{stat[19]} {_here()}" if stat else None
 
 
 def is_running(pid: int, birth: str) -> bool:
     """Tell whether that process is there, and not as a zombie."""
     stat = _stat(pid)
-    return stat is not None and stat[19] == birth and stat[0] != "Z"
+    return stat is not None and f"{stat[19]} {_here()}" == birth and stat[0] != "Z"
 
 
 def end_group(leader: int) -> None:
@@ -46,14 +49,48 @@ def end_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
+def adopt_orphans() -> None:
+    """Become the parent of what this process's children start and leave, also in sessions of its own."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+def kill_below(ancestor: int, patience: float = 2.0) -> None:
+    """Kill all that a process started, directly or not and in whatever session; killing one may uncover others."""
+    deadline = time.monotonic() + patience  # one that waits for a broken disk cannot be killed
+    while (found := _below(ancestor)) and time.monotonic() < deadline:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.002)
+
+
+def _below(ancestor: int) -> list[int]:
+    """Return the living descendants of a process."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (stat := _stat(int(entry))):
+            children.setdefault(int(stat[1]), []).append(int(entry) if stat[0] not in "ZX" else 0)
+    found, waiting = list[int](), [ancestor]
+    while waiting:
+        found += (more := [pid for pid in children.pop(waiting.pop(), []) if pid])
+        waiting += more
+    return found
+
+
 def end_leftover(log_dir: Path, patience: float) -> None:
-    """Wait for the processes that an earlier driver started to end by themselves, then end them."""
+    """Wait for the processes that an earlier driver started to end by themselves, then end them; never those of another boot."""
     deadline = time.monotonic() + patience
     for pid, birth in noted_processes(log_dir):
         while is_running(pid, birth) and time.monotonic() < deadline:
             time.sleep(0.02)
-        if born(pid) in (None, birth):
+        if birth.endswith(_here()) and born(pid) in (None, birth):
             end_group(pid)
+
+
+def _here() -> str:
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from ..process import kill_below
+
 GRACE_SECONDS = 3.0
 _PR_SET_PDEATHSIG = 1
 
@@ -87,6 +89,11 @@ class Group:
                 self._doomed.update(self._running)
             for process in self._running.values():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
+                    if (
+                        number == signal.SIGKILL
+                    ):  # first what it started in sessions of their own, while it is there to ask
+                        os.kill(process.pid, signal.SIGSTOP)
+                        kill_below(process.pid)
                     os.killpg(process.pid, number)
 
     def join(self, timeout: float | None = None) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 from ..errors import DetError
 from ..machine import reserved
+from ..process import adopt_orphans, kill_below
 from ._frames import CHUNK, Kind, Lines, Teller
 from ._group import Group, RankExit
 from ._plan import cannot_start, commands
@@ -56,7 +57,7 @@ class _Ranks:
         self._numbers = [rank["rank"] for rank in order["ranks"]]
         pipes = [os.pipe() for _ in self._numbers]
         outputs = [write for _, write in pipes]
-        _adopt_orphans()
+        adopt_orphans()
         try:
             self._group = Group(
                 commands(order, os.environ, outputs), self._ended, each=self._one_ended, grace=GRACE_SECONDS
@@ -84,7 +85,7 @@ class _Ranks:
         if not self._group.join(0):
             self._group.signal(signal.SIGKILL)  # the launcher is gone
         self._group.join()
-        _end_orphans()
+        kill_below(os.getpid())
         for pump in self._pumps:
             pump.join()
 
@@ -132,25 +133,6 @@ class _Ranks:
             for pid in arrived(waiting):
                 del waiting[pid]
                 self._tell(Kind.CAME, ranks[pid])
-
-
-def _adopt_orphans() -> None:
-    """Become the parent of what ranks start and leave, also in sessions of its own."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
-
-
-def _end_orphans() -> None:
-    """Kill what is left; killing one may bring its children here."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    while pids := [int(pid) for pid in children.read_text().split()] if children.exists() else []:
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for pid in pids:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
 
 
 def arrived(ports: dict[int, int]) -> set[int]:
