@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import textwrap
 import time
 from pathlib import Path
 from random import Random
@@ -254,6 +255,28 @@ def test_a_signal_is_passed_on_and_ranks_may_end_well_after_it(launch, note, ran
     output, _ = process.communicate(timeout=20)
     assert process.returncode == 0
     assert output == f"det: {number.name} is passed on to the ranks; a second one kills them\n"
+
+
+def test_ranks_save_where_every_process_of_a_job_is_asked_to_end(launch, note, ranks, det):
+    """As `scancel`, `systemctl stop` and the end of a container do."""
+    script = """
+        import threading
+        asked = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: asked.set())
+        while not asked.wait(0.05):
+            pass
+        time.sleep(1)
+        open(f"saved-{rank}", "w").close()
+    """
+    process = launch.start(note + textwrap.dedent(script))
+    pids = ranks()
+    starter = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+    time.sleep(0.3)
+    for pid in (starter, *pids, process.pid):
+        os.kill(pid, signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert {path.name for path in det.cwd.glob("saved-*")} == {"saved-0", "saved-1"}
 
 
 def test_ranks_that_a_passed_on_signal_ends_are_no_failure_but_a_status(launch, note, ranks):

@@ -1,7 +1,8 @@
 """Starts and supervises the ranks of one host: `python -m det_core.launch.host`, started by the launcher.
 
 It reads JSON from its standard input, a line each: what to prepare, what to start, then signals to pass on. When that
-closes, whoever closed it, the ranks are killed. What it says on its standard output is framed (`_frames`).
+closes, whoever closed it, the ranks are killed; a SIGTERM to this process is theirs, so that they can save where every
+process of a job is asked to end. What it says on its standard output is framed (`_frames`).
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class _Ranks:
         for rank, pid in zip(self._numbers, self._group.pids, strict=True):
             tell(Kind.STARTED, rank, str(pid).encode())
         self._ready.set()
+        signal.signal(signal.SIGTERM, lambda number, frame: self._group.signal(signal.SIGTERM))
         self._pumps = [self._pump(rank, read) for rank, (read, _) in zip(self._numbers, pipes, strict=True)]
         ports = {pid: r["port"] for pid, r in zip(self._group.pids, order["ranks"], strict=True) if r["port"]}
         threading.Thread(target=self._watch, args=(ports,), daemon=True).start()
