@@ -54,8 +54,8 @@ const.yaml:7:15: searcher.max_length is -5; give a positive number of batches
 - **On the command line**, `--config key.path=value` changes one key: the value is a number, `true`, `false`, `null`,
   text, a list with commas between, or JSON. `--config hyperparameters.lr=0.1` replaces a range by a constant.
 - **Old spellings** are read as today's, with a notice: `searcher.max_steps` and `searcher.target_trial_steps` (times
-  `batches_per_step`, 100) as `searcher.max_length`, `searcher.steps_per_round` as `searcher.length_per_round`, periods that are bare
-  numbers beside these as steps, too,
+  `batches_per_step`, 100) as `searcher.max_length`, `searcher.steps_per_round` as `searcher.length_per_round`, bare numbers of
+  periods beside these as steps, too,
   `batches_per_step` as `scheduling_unit`, `gpu` as `cuda` under `environment.image` and
   `environment.environment_variables`, `{type: …}` as the action of a log policy, and
   `checkpoint_storage.checkpoint_path` as `checkpoint_storage.storage_path`. The searchers `adaptive` and
