@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -19,13 +19,38 @@ class TestLightning(AdapterSuite):
     expected_failures: ClassVar[dict[str, str]] = dict.fromkeys(
         ("test_gradients_are_aggregated", "test_two_ranks_aggregate_gradients"),
         "Lightning steps behind the last batch of an epoch too",
-    ) | {"test_two_ranks_validate_every_record_once": "a rank that runs short validates batch 0 again"}
+    ) | {
+        "test_two_ranks_validate_every_record_once": "a rank that runs short validates batch 0 again",
+        "test_trains_as_the_framework_alone[finishing]": "the last checkpoint is written before Lightning ends training",
+        "test_what_ends_training_is_in_the_last_report_and_checkpoint_and_in_no_other": "so it is",
+        "test_two_ranks_train_a_variant_as_one_would[native-finishing]": "so it is",
+        "test_two_ranks_train_a_variant_as_one_would[horovod-finishing]": "so it is",
+        "test_two_ranks_train_a_variant_as_one_would[native-bypassing]": "a step of the module's own is not reduced",
+    }
 
     @pytest.fixture
     def trial(self) -> type:
         from det_lightning.testing import OneVarTrial
 
         return OneVarTrial
+
+    @pytest.fixture
+    def variants(self) -> dict[str, type]:
+        from tests.contract.lightning_variants import OF_LIGHTNING
+
+        return OF_LIGHTNING
+
+    @pytest.fixture
+    def evaluate(self) -> Any:
+        from tests.contract.lightning_variants import evaluate
+
+        return evaluate
+
+    @pytest.fixture
+    def plain(self) -> Any:
+        from tests.contract.lightning_variants import plain
+
+        return plain
 
 
 def test_its_losses_are_det_torchs(tmp_path: Path) -> None:

@@ -15,17 +15,16 @@ from det_torch import DataLoader, LRScheduler, PyTorchCallback
 from det_torch.testing import OneVarTrial
 
 
-class Normalized(torch.nn.Module):
+class Normalized(torch.nn.Linear):
     """Weights what a batch normalisation leaves of the data."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(1, 1, bias=False)
-        torch.nn.init.zeros_(self.linear.weight)
+        super().__init__(1, 1, bias=False)
+        torch.nn.init.zeros_(self.weight)
         self.norm = torch.nn.BatchNorm1d(1, affine=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(self.norm(x))
+        return super().forward(self.norm(x))
 
 
 class Buffered(OneVarTrial):

@@ -43,7 +43,11 @@ class OneVarTrial(LightningAdapter):
 
     def __init__(self, context: Any) -> None:
         self.settings = OneVar.of(context.get_hparams())
-        super().__init__(context, lightning_module=OneVarModule(self.settings))
+        super().__init__(context, lightning_module=self.build_module())
+
+    def build_module(self) -> OneVarModule:
+        """Return the module; an heir may return another."""
+        return OneVarModule(self.settings)
 
     def build_training_data_loader(self) -> Any:
         xs = [x for batch in range(self.settings.batches_per_epoch) for x in self.settings.records(batch)]
