@@ -18,19 +18,20 @@ from .bridge import Bridge
 from .build import build_model, build_trial, trace
 from .chunks import Chunks, steps_of
 from .context import TFKerasTrialContext
-from .data import BatchError, Feed
-from .drift import Drift, checksum
+from .data import Feed
+from .drift import checksum
+from .evaluation import Evaluation, raise_what_it_raised
 from .feeds import feed_of
-from .listeners import Listeners, Tests, tensorboard_dir
+from .listeners import Listeners, params_of_fit, tensorboard_dir
 from .measures import Measures
 from .metrics import MetricObjects, flat
 from .optim import Reduction, variables_of
 from .parts import build_as_saved, optimizer_state, restore_optimizer
-from .ranks import join_ranks, spread, tell_of_local_statistics, without_xla
+from .ranks import drift_of, join_ranks, spread, tell_of_local_statistics, without_xla
 from .rng import Generators, seed_everything
 from .state import read_state, write_state
 from .trial import TFKerasTrial
-from .versions import KERAS_VERSION, VERBOSE, check_backend
+from .versions import KERAS_VERSION, check_backend
 from .weights import read_weights, write_weights
 
 _ENDLESS = 2**62  # batches in Keras's one epoch
@@ -45,36 +46,39 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self, trial: TFKerasTrial, context: TFKerasTrialContext, run: RunInfo, group: KerasBackend | None = None
     ) -> None:
         self.trial, self.context, self._run = trial, context, run
-        self._group = group
-        self._open = ExitStack()
+        self._group, self._open = group, ExitStack()
         if group is not None:
             self._open.callback(group.shutdown)
         try:
-            self.model = build_model(trial, context)
-            if group is not None:
-                without_xla(self.model)
-                tell_of_local_statistics(self.model)
-            self._generators = Generators(self.model, context.distributed)
-            self._generators.part()
-            self._training = self._feed("training")
-            self._validation = self._feed("validation")
-            self._validated = self._validation.validation()
+            self._make(group)
         except BaseException:
             self.close()
             raise
-        distributed = context.distributed
-        self._batches_per_epoch = distributed.broadcast(self._training.batches_per_epoch)
-        average = run.config.optimizations.average_training_metrics
-        self._measures = Measures(self.model, MetricObjects(self.model, distributed), run.first_batch, average)
-        self._drift = Drift(self._unreduced, self._set_unreduced, distributed)
-        self._drifted: list[Any] = []
-        self._listeners = Listeners(trial.keras_callbacks(), self.model, self._params(), tensorboard_dir(run))
         self._callback_states: list[Any] = []
         self._objects: list[Any] | None = None
         self._bridge: Bridge | None = None
         self._started = self._built = self._ended = False
         self._validated_at = -1
         self._known: dict[str, Any] | None = None  # of the validation that is to come
+
+    def _make(self, group: KerasBackend | None) -> None:
+        trial, context, run = self.trial, self.context, self._run
+        distributed, average = context.distributed, run.config.optimizations.average_training_metrics
+        model = self.model = build_model(trial, context)
+        if group is not None:
+            without_xla(model)
+            tell_of_local_statistics(model)
+        self._generators = Generators(model, distributed)
+        self._generators.part()
+        self._training, self._validation = self._feed("training"), self._feed("validation")
+        epoch = self._batches_per_epoch = distributed.broadcast(self._training.batches_per_epoch)
+        objects = MetricObjects(model, distributed)
+        self._measures = Measures(model, objects, run.first_batch, average)
+        self._drift, self._drifted = drift_of(model, objects, distributed), list[Any]()
+        length = None if run.length is None else to_batches(run.length.n, run.length.unit, self)
+        params = params_of_fit(length, epoch, context.fit_options.verbose)
+        self._listeners = Listeners(trial.keras_callbacks(), model, params, tensorboard_dir(run))
+        self._evaluation = Evaluation(model, self._validation, objects, self._listeners, distributed)
 
     @classmethod
     def create(cls, trial: type[TFKerasTrial], run: RunInfo) -> KerasAdapter:
@@ -124,11 +128,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self._end()
 
     def finish(self) -> None:
-        """Let callbacks hear of what training left, and then Keras and them do what they do at the end of `fit`.
-
-        Keras's own evaluates an epoch before that, and so is done here where there are callbacks; where nothing changes weights
-        afterwards, this was the last validation.
-        """
+        """Let callbacks hear of a validation of what training left, as `fit` does, and then Keras and them have the last word."""
         self._start()
         told = before = None
         if self._listeners.callbacks and self._validated_at != self._measures.position:
@@ -142,7 +142,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self._end()
         self._drift.forget()
         if told is not None and checksum(self.model.get_weights()) == before:
-            self._known = dict(told)
+            self._known = dict(told)  # nothing has changed a weight
 
     def _end(self) -> None:
         if not self._ended:
@@ -169,10 +169,10 @@ class KerasAdapter(Adapter[TFKerasTrial]):
                 callbacks=[self._bridge],
             )
         except tf.errors.OpError as error:
-            self._raise_what_the_data_raised(self._training)
+            raise_what_it_raised(self._training)
             ranks = self.context.distributed
             raise lost(error, ranks.rank, ranks.size, "while gradients were exchanged") from error
-        self._raise_what_the_data_raised(self._training)
+        raise_what_it_raised(self._training)
 
     def _start(self) -> None:
         if not self._started:
@@ -201,25 +201,10 @@ class KerasAdapter(Adapter[TFKerasTrial]):
     def fingerprint(self) -> str:
         return checksum(variable.numpy() for variable in self.model.trainable_variables)
 
-    def _unreduced(self) -> dict[str, Any]:
-        metrics = {id(each) for each in self._measures.objects.variables()}
-        weights = self.model.non_trainable_weights
-        return {str(i): each.numpy() for i, each in enumerate(weights) if id(each) not in metrics}
-
-    def _set_unreduced(self, values: Mapping[str, Any]) -> None:
-        variables = self.model.non_trainable_weights
-        for place, value in values.items():
-            variables[int(place)].assign(value)
-
     def _take_up_metrics(self) -> None:
         if self._objects is not None:
             self._measures.objects.take_up(self._objects)
             self._objects = None
-
-    def _raise_what_the_data_raised(self, feed: Feed) -> None:
-        failure = feed.failure()
-        if failure is not None:
-            raise failure from None if isinstance(failure, BatchError) else failure
 
     # Metrics
 
@@ -238,7 +223,7 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         if self._known is not None:
             return self._known
         with self._generators.untouched():
-            logs = self._evaluate()
+            logs = self._evaluation(quiet=self._ended)
             self._listeners.validated(logs, ended=self._ended)
         self._validated_at = self._measures.position
         self._measures.validation = {name: value for name, value in logs.items() if isinstance(value, float)}
@@ -246,28 +231,6 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self._bridge.look_for_stop()
             self._finish_epoch()
         return logs
-
-    def _evaluate(self) -> dict[str, Any]:
-        objects = self._measures.objects
-        before = objects.state()
-        own = self._evaluated(self._validated) if self._validated is not None else {}
-        together = objects.values()
-        raw = [each for each in self.context.distributed.allgather(own) if each]
-        values = {name: sum(each[name] for each in raw) / len(raw) for name in raw[0]}
-        values |= {name: value for name, value in together.items() if name in values}
-        objects.reset()
-        objects.restore(before)
-        return {name if name.startswith("val_") else f"val_{name}": value for name, value in values.items()}
-
-    def _evaluated(self, data: Any, *, quiet: bool = False) -> dict[str, float]:
-        callbacks = [] if quiet or self._ended else [Tests(self._listeners)]
-        try:
-            logs = self.model.evaluate(data, verbose=0, return_dict=True, callbacks=callbacks)
-        except tf.errors.OpError:
-            self._raise_what_the_data_raised(self._validation)
-            raise
-        self._raise_what_the_data_raised(self._validation)
-        return flat(logs)
 
     # Checkpoints
 
@@ -308,24 +271,15 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self._generators.take_up(contents["rng"])
 
     def _build(self) -> None:
-        """Let Keras make every variable of the model and its metrics: by tracing its step, where it has parts without, and by
-        evaluating a batch."""
-        data = self._validation.validation()
-        if data is not None and not self._built:
+        """Let Keras make every variable of the model and its metrics, by tracing a step, if need be, and evaluating a batch."""
+        if not self._built and self._evaluation.data is not None:
             self._built = True
             with self._generators.untouched():
                 trace(self.model, self._training.training(0).element_spec)
-                self._evaluated(data.take(1), quiet=True)
+                self._evaluation.build()
             self._measures.objects.reset()
 
     # Facts
-
-    def _params(self) -> dict[str, Any]:
-        """Return what Keras's own `fit` of the trial's length would tell callbacks; `epochs` is None where nobody knows that."""
-        length, epoch, verbose = self._run.length, self._batches_per_epoch, self.context.fit_options.verbose
-        batches = None if length is None else to_batches(length.n, length.unit, self)
-        epochs = None if batches is None or not epoch else -(-batches // epoch)
-        return {"verbose": VERBOSE if verbose is None else verbose, "epochs": epochs, "steps": epoch}
 
     @property
     def batches_per_epoch(self) -> int | None:

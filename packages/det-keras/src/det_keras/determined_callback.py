@@ -13,6 +13,7 @@ from det_core import DetError, DistributedContext, Flag, TrialError, preempted_b
 from det_core.code import copy_code
 from det_core.core import Context
 
+from .callback_options import checked_epochs, checked_id, checked_period
 from .neighbours import Place, memory, overwrites, refuse_rivals, remind, show_neighbours
 from .progress_lines import ProgressLines
 from .rng import Generators
@@ -59,9 +60,9 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._core = core_context
         self._distributed: DistributedContext = core_context.distributed
         self._is_chief = self._distributed.rank == 0
-        self._checkpoint, self._continue_id = checkpoint, _id(continue_id)
-        self._report_period = _period(train_metrics_report_period)
-        self._checkpoint_epochs = _epochs(checkpoint_epochs)
+        self._checkpoint, self._continue_id = checkpoint, checked_id(continue_id)
+        self._report_period = checked_period(train_metrics_report_period)
+        self._checkpoint_epochs = checked_epochs(checkpoint_epochs)
         self._code_dir = Path.cwd()
         self._epoch = -1
         self._steps_before = self._reported = 0
@@ -297,24 +298,3 @@ def _place(path: Path, rank: int) -> Path:
 
 def _numbers(logs: Any) -> dict[str, Any]:
     return {name: value.numpy() if hasattr(value, "numpy") else value for name, value in (logs or {}).items()}
-
-
-def _id(continue_id: Any) -> int | str:
-    if isinstance(continue_id, bool) or not isinstance(continue_id, (int, str)):
-        raise TrialError(f"continue_id is {continue_id!r}; give a number or text that names this training")
-    return continue_id
-
-
-def _period(period: Any) -> int:
-    """Return the batches between two reports, 0 for an epoch."""
-    if period == "epoch":
-        return 0
-    if isinstance(period, bool) or not isinstance(period, int) or period < 1:
-        raise TrialError(f"train_metrics_report_period is {period!r}; give 'epoch', or a number of batches")
-    return period
-
-
-def _epochs(epochs: Any) -> int:
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
-        raise TrialError(f"checkpoint_epochs is {epochs!r}; give a number of epochs, or 0 to save at the end only")
-    return epochs

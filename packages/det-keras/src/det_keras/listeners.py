@@ -13,7 +13,7 @@ from det_core import RunInfo, TrialError
 
 from .callbacks import Callback, TensorBoard
 from .state import is_plain
-from .versions import keras
+from .versions import VERBOSE, keras
 
 # min_delta: Keras 3 turns its sign when it first compares
 _KERAS_OWN = {"params", "model", "_model", "validation_data", "_chief_worker_only", "_supports_tf_logs", "min_delta"}
@@ -143,3 +143,9 @@ def tensorboard_dir(run: RunInfo) -> Path | None:
     """Return where this rank writes event files: the chief in the trial's own place, others below it."""
     directory, rank = run.tensorboard_dir, run.distributed.rank
     return directory / f"rank-{rank}" if directory is not None and rank else directory
+
+
+def params_of_fit(batches: int | None, epoch: int | None, verbose: Any) -> dict[str, Any]:
+    """Return what Keras's own `fit` over so many batches would tell callbacks; `epochs` is None where nobody knows that."""
+    epochs = None if batches is None or not epoch else -(-batches // epoch)
+    return {"verbose": VERBOSE if verbose is None else verbose, "epochs": epochs, "steps": epoch}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from det_core import Communicator, RunInfo, ranks
 
 from .backends import KerasBackend
+from .drift import Drift
+from .metrics import MetricObjects
 
 _REFUSAL = (
     "the backend {name} cannot reduce Keras's gradients; derive it from det_keras.backends.KerasBackend, or set "
@@ -60,3 +62,19 @@ def spread(variables: Sequence[Any], distributed: Communicator) -> None:
     for variable, value in zip(variables, distributed.broadcast(mine), strict=True):
         if distributed.rank:
             variable.assign(value)
+
+
+def drift_of(model: Any, objects: MetricObjects, distributed: Communicator) -> Drift:
+    """Return a model's weights that no gradient trains, as they drift apart over the ranks; metrics have a way of their own."""
+
+    def read() -> dict[str, Any]:
+        metrics = {id(each) for each in objects.variables()}
+        weights = model.non_trainable_weights
+        return {str(i): each.numpy() for i, each in enumerate(weights) if id(each) not in metrics}
+
+    def write(values: Mapping[str, Any]) -> None:
+        weights = model.non_trainable_weights
+        for place, value in values.items():
+            weights[int(place)].assign(value)
+
+    return Drift(read, write, distributed)
