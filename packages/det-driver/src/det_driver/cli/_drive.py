@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +38,15 @@ def drive(
     driver = Driver(settings.driver(engine), experiment, plugins)
     screen = view(quiet or as_json)
     plugins.register(screen, "det-view")
-    with screen, _Signals(driver, experiment):
-        state = _run(driver)
-    settings.observers.settle(plugins)
+    out, err = _Unbreakable(sys.stdout), _Unbreakable(sys.stderr)
+    with redirect_stdout(out), redirect_stderr(err):
+        with screen, _Signals(driver, experiment):
+            state = _run(driver)
+        settings.observers.settle(plugins)
+        return _told(driver, settings, experiment, state, as_json)
+
+
+def _told(driver: Driver, settings: Settings, experiment: int, state: ExperimentState, as_json: bool) -> int:
     with settings.reader() as store:
         result = _result(store, settings, experiment, state)
     _complain(driver, experiment)
@@ -84,6 +93,34 @@ def _caught(driver: Driver) -> ExperimentState | BaseException:
         driver.engine.close()
 
 
+class _Unbreakable:
+    """A stream whose reader may leave, as `tee` does at Ctrl-C: what is written then is lost, and nothing else is."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._leaving():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._leaving():
+            self._stream.flush()
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+
+
 class _Signals:
     """Ctrl-C and SIGTERM pause; once more ends at once."""
 
@@ -102,8 +139,8 @@ class _Signals:
     def _handle(self, number: int, frame: object) -> None:
         self._count += 1
         if self._count == 1:
-            sys.stderr.write("\ndet: saving checkpoints and pausing; once more ends at once\n")
             self._driver.pause()
+            sys.stderr.write("\ndet: saving checkpoints and pausing; once more ends at once\n")
         else:
             self._driver.kill()
 
