@@ -69,6 +69,7 @@ class Backend(ABC):
 
     ranks: Ranks
     chief_ip: str = "127.0.0.1"
+    timeout: float | None = None
     """The address of rank 0's host, as this process reaches it, where the backend knows."""
 
     @classmethod
@@ -175,13 +176,14 @@ class Communicator:
 
     Every rank must call the same collectives in the same order, from one thread at a time. A rank that is gone or late is a
     RankLost on the others, which names it. Values are pickled; a rank gets its own value back as it is. The `_local` forms are
-    among the ranks of one host. `chief_ip` is the address of rank 0's host, as this process reaches it.
+    among the ranks of one host. `chief_ip` is the address of rank 0's host, as this process reaches it;
+    `timeout` is how many seconds a rank waits for the others, None where nobody said.
     """
 
     def __init__(self, backend: Backend) -> None:
         backend.init()
         self._backend, ranks = backend, backend.ranks
-        self.chief_ip = backend.chief_ip
+        self.chief_ip, self.timeout = backend.chief_ip, backend.timeout
         self.rank, self.size = ranks.rank, ranks.size
         self.local_rank, self.local_size = ranks.local_rank, ranks.local_size
         self.cross_rank, self.cross_size = ranks.cross_rank, ranks.cross_size

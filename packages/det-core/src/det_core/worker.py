@@ -141,14 +141,17 @@ def _train(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost, pl
 def meet(env: WorkerEnv, host: RemoteHost) -> DistributedContext:
     """Meet the other ranks of the run, at an address that the chief opens and the driver passes on."""
     key, patience = hashlib.sha256(b"the ranks of a run" + env.key).digest(), env.start_timeout
+    timeout = env.config.distributed.timeout
     if env.ranks.rank == 0:
-        socket = Socket(env.ranks, chief=(env.chief, 0), key=key, start_timeout=patience, ready=host.meet)
+        socket = Socket(
+            env.ranks, chief=(env.chief, 0), key=key, start_timeout=patience, timeout=timeout, ready=host.meet
+        )
     else:
         try:
             chief = host.meet(timeout=patience)
         except TimeoutError:
             raise RankLost(0, f"rank 0 did not come within {patience:g} s; see why it did not start") from None
-        socket = Socket(env.ranks, chief=chief, key=key, start_timeout=patience)
+        socket = Socket(env.ranks, chief=chief, key=key, start_timeout=patience, timeout=timeout)
     return DistributedContext.from_backend(socket)
 
 

@@ -43,15 +43,15 @@ class Socket(Backend):
         chief: Address = ("", 0),
         key: bytes = b"",
         start_timeout: float = START_SECONDS,
-        timeout: float = CALL_SECONDS,
+        timeout: float | None = None,
         ready: Callable[[Address], object] = lambda address: None,
     ) -> None:
         if ranks is None:
             ranks, chief, key, start_timeout = _launched(os.environ)
         self.ranks = ranks
-        self.chief_ip = chief[0]
+        self.chief_ip, self.timeout = chief[0], timeout
         self._ready = ready
-        self._meeting = Meeting(address=chief, key=key, start_timeout=start_timeout, timeout=timeout)
+        self._meeting = Meeting(address=chief, key=key, start_timeout=start_timeout, timeout=timeout or CALL_SECONDS)
         self._all: Star | None = None
         self._here: Star | None = None
 

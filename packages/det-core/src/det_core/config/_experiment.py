@@ -143,6 +143,8 @@ class Distributed(Struct, frozen=True, kw_only=True):
     """`auto` (Horovod where it is importable, else native), `horovod`, `native`, or one that a plugin registers."""
     hosts: tuple[str, ...] = ()
     """The machines, each as `host` or `host:slots`; none means this one."""
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    """How many seconds a trial's rank waits for the others in a collective; by default 1800, for tensors what the framework has."""
 
 
 class ExperimentConfig(Struct, frozen=True, kw_only=True):

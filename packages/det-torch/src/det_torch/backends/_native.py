@@ -8,6 +8,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -97,7 +98,13 @@ class Native(TorchBackend):
                 store: Store = self._in_a_file(control)
             else:
                 store = _at_a_port(control)
-            dist.init_process_group(_collectives(), store=store, rank=ranks.rank, world_size=ranks.size)
+            dist.init_process_group(
+                _collectives(),
+                store=store,
+                rank=ranks.rank,
+                world_size=ranks.size,
+                timeout=None if control.timeout is None else timedelta(seconds=control.timeout),
+            )
         return ranks
 
     def _in_a_file(self, control: Communicator) -> Store:

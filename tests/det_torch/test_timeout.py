@@ -1,0 +1,64 @@
+"""`distributed.timeout`: how long ranks wait for one that is late."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from det_core.config import parse
+
+RANK = """
+import sys, time
+from det_core import DistributedContext, Ranks
+from det_core.backends import Socket
+from det_torch.backends._native import Native
+
+rank, kind, file = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+ranks = Ranks(rank=rank, size=2, local_rank=rank, local_size=2, cross_rank=0, cross_size=1)
+ready = lambda at: open(file, "w").write(str(at[1]))
+if rank:
+    while not (port := open(file).read()):
+        time.sleep(0.05)
+chief = ("127.0.0.1", int(port) if rank else 0)
+control = DistributedContext.from_backend(Socket(ranks, chief=chief, key=bytes(32), timeout=3.0, ready=ready))
+group = control if kind == "control" else Native.join(control)
+if group is not control:
+    group.init()
+if rank:
+    time.sleep(100)
+began = time.monotonic()
+try:
+    group.allgather(1)
+except Exception as error:
+    print("gave up after", round(time.monotonic() - began), type(error).__name__, flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["control", "native"])
+def test_a_rank_that_is_late_is_given_up_after_the_time_of_the_configuration(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "port").touch()
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank), kind, str(tmp_path / "port")], stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    began = time.monotonic()
+    try:
+        output, _ = ranks[0].communicate(timeout=60)
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    assert "gave up after 3 RankLost" in output or "gave up after 4 RankLost" in output
+    assert time.monotonic() - began < 60
+
+
+def test_the_key_of_the_configuration_is_read() -> None:
+    base = {"entrypoint": "a:B", "searcher": {"name": "single", "metric": "m", "max_length": 1}}
+    assert parse({**base, "distributed": {"timeout": 60}}).config.distributed.timeout == 60
+    assert parse(base).config.distributed.timeout is None
