@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from det_core import DistributedContext, Every, Keep, LocalHost, Plugins, RunInfo, Schedule, Stop, Target, run_trial
 from det_core.checkpoint import read_checkpoint
 from det_core.config import parse
+from det_core.run import length_of
 from det_core.storage import LocalStorage
 from det_lightning import LightningAdapter
 from det_lightning.adapter import TrainerAdapter
@@ -92,9 +93,11 @@ class Lab:
     def info(
         self, *, config: Mapping[str, Any] | None = None, hparams: Mapping[str, Any] | None = None, **more: Any
     ) -> RunInfo:
-        """Return a run with these hyperparameters and settings."""
+        """Return a run with these hyperparameters and settings, trained for the length that they say, if any."""
+        parsed = parse({"entrypoint": "model_def:Trial", **(config or {})}).config
         return RunInfo(
-            config=parse({"entrypoint": "model_def:Trial", **(config or {})}).config,
+            config=parsed,
+            length=length_of(parsed) if config and "searcher" in config else None,
             hparams=hparams or {},
             build=self.plugins.build("lightning"),
             distributed=DistributedContext(),

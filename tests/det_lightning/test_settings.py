@@ -122,27 +122,3 @@ def test_what_a_checkpoint_cannot_hold_is_named_when_it_is_saved(lab: Any) -> No
             return {"a": Strange()}
 
     refused(lab, "Callback is Strange, which a checkpoint cannot hold safely", callbacks=[Callback()])
-
-
-@pytest.mark.parametrize(
-    ("length", "every", "expected"),
-    [
-        ({"batches": 20}, 1, 20),
-        ({"epochs": 2}, 1, 16),
-        ({"epochs": 2}, 3, 6),
-        ({"batches": 20}, 3, 8),
-        ({"records": 20}, 1, 10),
-    ],
-)
-def test_a_scheduler_learns_how_many_steps_there_will_be(lab: Any, length: Any, every: int, expected: int) -> None:
-    """From the searcher's length; Lightning steps behind the last batch of an epoch, too."""
-    told: list[Any] = []
-
-    class Told(Line):
-        def configure_optimizers(self) -> Any:
-            told.append(self.trainer.estimated_stepping_batches)
-            return super().configure_optimizers()
-
-    config = {"searcher": {"name": "single", "metric": "val_loss", "max_length": length}}
-    lab(trial_of(Told, accumulate_grad_batches=every), 1, config=config, hparams={"global_batch_size": 2})
-    assert told == [expected]

@@ -5,23 +5,28 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 
-from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
+from det_core import Adapter, Loop, Metrics, RunInfo, Stop, TrialError
 from det_core.ranks import global_batch_size, mean_row, of_all_ranks
+from det_core.schedule import to_batches
 from det_core.trial_class import make_trial
 from det_torch.backends import TorchBackend
 from det_torch.data import seed_everything
 from det_torch.metrics import Numbers
-from det_torch.ranks import join_ranks
+from det_torch.ranks import Replicas, join_ranks
 
 from . import settings, snapshot
-from .conductor import Conductor, Pace
+from .conductor import Conductor
+from .ends import TrialConductor
 from .fitting import make_trainer
+from .pace import Pace
 from .trial import LightningAdapter, LightningTrialContext, own
 
 
@@ -34,15 +39,16 @@ class TrainerAdapter(Adapter[LightningAdapter]):
     framework_version = version("lightning")
 
     def __init__(self, trial: LightningAdapter, run: RunInfo, backend: TorchBackend | None = None) -> None:
-        self.trial, self._run = trial, run
+        self.trial, self._run, self.build = trial, run, run.build
         self._numbers = Numbers()
-        self._loop_pace = _LoopPace()
+        self._loop_pace = _LoopPace(self)
+        self._backend = backend
         self._length: int | str | None = "unknown"
         self._batch_size: int | None = None
         self._open, self._last = ExitStack(), ExitStack()
         self._checkpoint = ""
         try:
-            self._conductor = Conductor(
+            self._conductor = TrialConductor(
                 self._loop_pace,
                 run.distributed,
                 seed=run.seed,
@@ -52,7 +58,7 @@ class TrainerAdapter(Adapter[LightningAdapter]):
                 check=settings.check_callbacks,
             )
             self._open.callback(self._conductor.close)
-            self._trainer = make_trainer(trial, run, self._conductor, backend)
+            self._trainer = make_trainer(trial, run, self._conductor, backend, lambda: self.length or 0)
             self._conductor.attach(self._trainer)
         except BaseException:
             self.close()
@@ -96,6 +102,27 @@ class TrainerAdapter(Adapter[LightningAdapter]):
             self._loop_pace.instead = None
         return self._loop_pace.answer
 
+    def finish(self) -> None:
+        self._conductor.finish()
+
+    # The ranks
+
+    def synchronize(self) -> None:
+        """Take over the chief's buffers, of the module and of what callbacks average of it."""
+        if self._backend is not None:
+            self._replicas(self._backend).align_buffers()
+
+    def fingerprint(self) -> str:
+        return self._replicas(self._backend).fingerprint() if self._backend is not None else ""
+
+    def _replicas(self, backend: TorchBackend) -> Replicas:
+        """Return the module, and copies of it that callbacks hold, as they are now: hooks may put others in their places."""
+        module = self.trial.lightning_module
+        held = [each for callback in self._trainer.callbacks for each in vars(callback).values()]  # type: ignore[attr-defined]
+        copies = [each for each in held if isinstance(each, torch.nn.Module) and each is not module]
+        there = [each for each in copies if all(b.device == module.device for b in each.buffers())]
+        return Replicas(backend, [module, *there], [])
+
     # Metrics
 
     def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
@@ -133,6 +160,12 @@ class TrainerAdapter(Adapter[LightningAdapter]):
     # Facts
 
     @property
+    def length(self) -> int | None:
+        """Batches that the trial is trained for; None where nobody knows."""
+        length = self._run.length
+        return None if length is None else to_batches(length.n, length.unit, self)
+
+    @property
     def batches_per_epoch(self) -> int | None:
         self._learn()
         assert not isinstance(self._length, str)
@@ -149,7 +182,8 @@ class TrainerAdapter(Adapter[LightningAdapter]):
     def _learn(self) -> None:
         """Ask the training data once for its length: a boundary asks for it, too."""
         if isinstance(self._length, str):
-            feed = self._briefly(lambda: self._conductor.feed)
+            conductor = self._conductor
+            feed = conductor.feed if conductor.has_feed else self._briefly(lambda: conductor.feed)
             self._length, self._batch_size = feed.batches_per_epoch, feed.batch_size
 
     def close(self) -> None:
@@ -160,18 +194,20 @@ class TrainerAdapter(Adapter[LightningAdapter]):
 class _LoopPace(Pace):
     """Lets core's loop decide between two batches; `instead` is done in place of training."""
 
-    def __init__(self) -> None:
+    def __init__(self, adapter: TrainerAdapter) -> None:
+        self._adapter = adapter
         self.start: Callable[[], Loop] | None = None
         self.instead: Callable[[], Any] | None = None
         self.answer: Any = None
         self._loop: Loop | None = None
+        self._length: int | None = None
 
     def begin(self, fit: Conductor) -> bool:
         if self.instead is not None:
             self.answer = self.instead()
             return True
         assert self.start is not None
-        self._loop = None
+        self._loop, self._length = None, self._adapter.length
         self._loop = self.start()
         return bool(self._loop.stop)
 
@@ -182,6 +218,26 @@ class _LoopPace(Pace):
     def request_stop(self) -> None:
         if self._loop is not None:
             self._loop.request_stop()
+
+    def is_last(self, done: int) -> bool:
+        return self._length is not None and done >= self._length
+
+    @property
+    def leaves(self) -> bool:
+        return self.instead is not None or (self._loop is not None and self._loop.stop is Stop.PREEMPTED)
+
+    def synchronize(self) -> None:
+        self._adapter.synchronize()
+
+    def wrap(self, trainer: pl.Trainer) -> None:
+        context, build = self._adapter.trial.context, self._adapter.build
+        trainer.optimizers = [build.optimizer(context, partial(_same, each)) for each in trainer.optimizers]
+        for config in trainer.lr_scheduler_configs:
+            config.scheduler = build.lr_scheduler(context, partial(_same, config.scheduler))
+
+
+def _same(built: Any) -> Any:
+    return built
 
 
 def build_trial(trial: type[LightningAdapter], context: LightningTrialContext, **arguments: Any) -> LightningAdapter:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,26 +19,11 @@ from det_torch.rng import set_rng_state, untouched_rng
 
 from . import logged, position, snapshot, sources, validation
 from .feed import Feed
+from .pace import Pace
 from .position import Position
 from .validation_feed import ValidationFeed
 
 Build = Callable[[], Any]
-
-
-class Pace(ABC):
-    """Decides, between two batches, what happens next."""
-
-    @abstractmethod
-    def begin(self, fit: Conductor) -> bool:
-        """Take notice that the trainer is set up and restored; return whether to stop at once."""
-
-    @abstractmethod
-    def step(self, fit: Conductor, row: dict[str, Any]) -> bool:
-        """Take the metrics of a batch that is over; return whether to stop."""
-
-    @abstractmethod
-    def request_stop(self) -> None:
-        """Take notice that the module or a callback has set `trainer.should_stop`."""
 
 
 class Conductor(pl.Callback):
@@ -68,13 +52,13 @@ class Conductor(pl.Callback):
         self._contents: dict[str, Any] = {}  # of the checkpoint that this fit goes on from
         self._loops: dict[str, Any] = {}
         self._epoch_metrics: dict[str, Any] = {}  # not reported yet
-        self._at_epoch_end: dict[str, Any] | None = None
+        self._at_epoch_end: tuple[dict[str, Any], set[str]] | None = None
         self._handler: Any = None
 
     def _begin_anew(self) -> None:
         self.at = Position()
         self._row: dict[str, Any] | None = None  # of a batch that det has not been told of
-        self._running = self._stopped = False
+        self._running = self._stopped = self._set_up = False
         self._rng: Mapping[str, Any] | None = None
 
     # What a pace asks
@@ -89,6 +73,16 @@ class Conductor(pl.Callback):
     def running(self) -> bool:
         """Whether a fit is set up and has not been torn down."""
         return self._running
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether a fit has begun, so that its data may be asked for."""
+        return self._set_up
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether the training data is there."""
+        return self._feed is not None
 
     @property
     def feed(self) -> Feed:
@@ -107,7 +101,7 @@ class Conductor(pl.Callback):
     def validate(self) -> dict[str, Any]:
         """Return the metrics of a validation: what was logged, and means of what was returned under other names."""
         self._returned.means()
-        found = validation.run_validation(self.trainer)
+        found = validation.run_validation(self.trainer, behind_a_batch=self.at.done > 0)
         if self.trainer.should_stop and not self._stopped:
             self._should_stop()
         return self._returned.means() | found
@@ -121,7 +115,14 @@ class Conductor(pl.Callback):
         """Return the two parts of a checkpoint; every rank must ask for it."""
         more = {"epoch_metrics": {name: float(value) for name, value in self._epoch_metrics.items()}}
         with untouched_rng():  # what hooks draw here must not depend on how often a run is saved
-            return snapshot.capture(self.trainer, self.feed, self.at, self._distributed, more)
+            return snapshot.capture(self.trainer, self.feed, self.at, self._distributed, more, self._of_rank())
+
+    def _of_rank(self) -> dict[str, Any]:
+        """Return what a checkpoint must hold of this rank, beside what every conductor has."""
+        return {}
+
+    def _restore_of_rank(self, own: dict[str, Any]) -> None:
+        """Take up what `_of_rank` returned."""
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint; every rank must ask for it, the chief writes."""
@@ -180,6 +181,7 @@ class Conductor(pl.Callback):
             self._check(list(trainer.callbacks))  # type: ignore[attr-defined]  # those of the module are among them now
             self._begin_anew()
             self.close()
+            self._set_up = True
             if threading.current_thread() is threading.main_thread():
                 self._handler = signal.getsignal(signal.SIGTERM)
 
@@ -187,7 +189,11 @@ class Conductor(pl.Callback):
         if self._handler is not None:  # Lightning's would end the run with an exception in the middle of an epoch
             signal.signal(signal.SIGTERM, self._handler)
         self._restore(pl_module)
+
+    def begin(self) -> None:
+        """Begin training: there may be something to be done before the first batch, or no batch at all."""
         self._running = True
+        self._restore_rng(keep=bool(self.at.done))
         if self._pace.begin(self):
             self._stop()
 
@@ -212,26 +218,6 @@ class Conductor(pl.Callback):
         if outputs is not None:
             self._returned(outputs)
 
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._stopped:
-            return
-        if not self.at.ended:  # else the run that saved this checkpoint has taken them
-            self._epoch_metrics |= logged.epoch_metrics(trainer)
-        if self._row is not None:
-            self.at.ended = True
-            if self._conclude():
-                position.leave_at_end(trainer)
-                return
-        else:
-            self._restore_rng()
-        position.end_as_any_other(trainer)
-        self._at_epoch_end = logged.known(trainer) | logged.epoch_metrics(trainer)
-        self.at.end_epoch()
-        self.feed.begin_epoch(self.at)
-
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._running = False
-
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._running = False
 
@@ -245,16 +231,49 @@ class Conductor(pl.Callback):
         return self._stopped or (self._row is not None and self._conclude())
 
     def _conclude(self) -> bool:
+        return self._tell(self._take_row())
+
+    def _take_row(self) -> dict[str, Any]:
+        """Count the batch that is over, and return its metrics."""
         row, self._row = self._row or {}, None
-        self.at.batch, self.at.done = self.at.batch + 1, self.at.done + 1
-        if self.trainer.should_stop:
-            self._should_stop()
+        self.at.batch, self.at.done, self.at.closed = self.at.batch + 1, self.at.done + 1, False
         scale = self.trainer.accumulate_grad_batches
         if scale > 1 and "loss" in row and self.trainer.lightning_module.automatic_optimization:
             row["loss"] = row["loss"] * scale  # Lightning divides it
-        if self._pace.step(self, row | self._step_metrics(self.trainer)):
+        return row | self._step_metrics(self.trainer)
+
+    def _tell(self, row: dict[str, Any]) -> bool:
+        if self.trainer.should_stop:
+            self._should_stop()
+        if self._pace.step(self, row):
             self._stop()
         return self._stopped
+
+    # Behind the last batch of an epoch
+
+    def _end_of_data(self) -> None:
+        """Tell of the last batch of an epoch, unless the run that saved this checkpoint did."""
+        self._take_epoch_metrics()
+        if self._row is not None:
+            self.at.ended = True
+            if self._conclude():
+                position.leave_at_end(self.trainer)
+        else:
+            self._restore_rng()
+
+    def _go_on(self, *, next_epoch: bool = True) -> None:
+        """Let the hooks end the epoch as any other, and stand before the next one."""
+        if self._stopped:
+            return
+        position.end_as_any_other(self.trainer)
+        self._at_epoch_end = logged.known(self.trainer), logged.names(self.trainer)
+        if next_epoch:
+            self.at.end_epoch()
+            self.feed.begin_epoch(self.at)
+
+    def _take_epoch_metrics(self) -> None:
+        if not self.at.ended:  # else the run that saved this checkpoint has taken them
+            self._epoch_metrics |= logged.epoch_metrics(self.trainer)
 
     def _stop(self) -> None:
         self._stopped = self.trainer.should_stop = True
@@ -267,9 +286,9 @@ class Conductor(pl.Callback):
     def _take_late_metrics(self) -> None:
         """Take what hooks have logged at the end of the epoch, behind det's step."""
         if self._at_epoch_end is not None:
-            before, self._at_epoch_end = self._at_epoch_end, None
+            (before, taken), self._at_epoch_end = self._at_epoch_end, None
             late = logged.changed(self.trainer, before)
-            self._epoch_metrics |= {name: value for name, value in late.items() if name not in before}
+            self._epoch_metrics |= {name: value for name, value in late.items() if name not in taken}
 
     # Restoring
 
@@ -286,6 +305,7 @@ class Conductor(pl.Callback):
             self._epoch_metrics = dict(contents["epoch_metrics"])
             snapshot.set_gradients(module, contents["gradients"])
             snapshot.set_evaluating(module, contents["evaluating"])
+            self._restore_of_rank(own)
         self._rng = own["rng_state"]
         self._restore_rng(keep=bool(self.at.done))
 

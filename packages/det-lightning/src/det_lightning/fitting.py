@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning.pytorch as pl
 
 from det_core import RunInfo, TrialError
-from det_core.config import Length
 from det_torch.backends import TorchBackend
 from det_torch.device import choose_device
 
 from . import settings
-from .conductor import Conductor
+from .ends import FitLoop, TrialConductor
 from .ranks import arguments
 from .trial import LightningAdapter
 
@@ -25,38 +23,17 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-class Trainer(pl.Trainer):
-    """Lightning's own Trainer, which knows how long the experiment means to train."""
+def make_trainer(
+    trial: LightningAdapter,
+    run: RunInfo,
+    conductor: TrialConductor,
+    backend: TorchBackend | None,
+    batches: Callable[[], int],
+) -> pl.Trainer:
+    """Return a Trainer that knows the length of the run, of `batches()`, but trains until it is stopped.
 
-    length: Length | None = None
-    global_batch_size: int | None = None
-
-    @property
-    def estimated_stepping_batches(self) -> int | float:
-        """Return the optimizer's steps in the searcher's length, for schedulers that must know; infinity where it has none."""
-        self.fit_loop.setup_data()
-        epoch, every = self.num_training_batches, self.accumulate_grad_batches
-        batches = self._batches(epoch)
-        if batches is None:
-            return math.inf
-        if epoch == math.inf:
-            return -(-batches // every)
-        epochs, rest = divmod(batches, int(epoch))
-        return epochs * -(-int(epoch) // every) - (-rest // every)  # it steps behind the last batch of an epoch, too
-
-    def _batches(self, epoch: int | float) -> int | None:
-        length = self.length
-        if length is None:
-            return None
-        if length.unit == "epochs":
-            return None if epoch == math.inf else length.n * int(epoch)
-        if length.unit == "records":
-            return length.n // self.global_batch_size if self.global_batch_size else None
-        return length.n
-
-
-def make_trainer(trial: LightningAdapter, run: RunInfo, conductor: Conductor, backend: TorchBackend | None) -> Trainer:
-    """Return a Trainer that trains until it is stopped, and validates and saves only when it is asked to."""
+    It validates and saves only when it is asked to.
+    """
     given = dict(trial.trainer_arguments)
     callbacks = [*_callbacks(given.pop("callbacks", None)), *_callbacks(trial.build_callbacks())]
     settings.check_callbacks(callbacks)
@@ -80,10 +57,8 @@ def make_trainer(trial: LightningAdapter, run: RunInfo, conductor: Conductor, ba
         chosen["limit_val_batches"] = 1
     if run.config.optimizations.compile:
         trial.lightning_module.compile()
-    trainer = Trainer(**chosen)
-    searcher, size = run.config.searcher, run.hparams.get("global_batch_size")
-    trainer.length = getattr(searcher, "max_length", None)
-    trainer.global_batch_size = size if isinstance(size, int) else None
+    trainer = pl.Trainer(**chosen)
+    trainer.fit_loop = FitLoop(trainer, conductor, run.length, batches)
     return trainer
 
 

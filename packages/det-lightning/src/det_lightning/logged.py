@@ -49,6 +49,12 @@ def epoch_metrics(trainer: pl.Trainer) -> dict[str, Any]:
     return found
 
 
+def names(trainer: pl.Trainer) -> set[str]:
+    """Return the names, of callbacks and of loggers, of all that was logged over the epoch that ends."""
+    found = trainer.fit_loop.epoch_loop._results.valid_items()
+    return {name for _, metric in found for name in (metric.meta.name, _name(metric.meta, step=False))}
+
+
 def changed(trainer: pl.Trainer, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics that callbacks see and that are others than `before`."""
     now = trainer._logger_connector._callback_metrics

@@ -17,13 +17,15 @@ import lightning.pytorch as pl
 class Position:
     """`epoch` epochs are over; `batch` batches of the current one are trained, of `done` batches in all.
 
-    `ended` says that the epoch has no more batches, and its end is still to be told to the hooks.
+    `ended` says that the epoch has no more batches, and its end is still to be told to the hooks. `closed` says that the trial
+    is over here, and the hooks that end an epoch have been told, wherever in it that is.
     """
 
     epoch: int = 0
     batch: int = 0
     done: int = 0
     ended: bool = False
+    closed: bool = False
 
     @classmethod
     def after(cls, done: int, length: int) -> Position:
@@ -41,7 +43,8 @@ class Position:
 def loops_state(saved: Mapping[str, Any], at: Position) -> dict[str, Any]:
     """Return the state of Lightning's fit loop at a position; counters of steps and schedulers stay as they were saved."""
     state = dict(saved)
-    begun = {"ready": at.epoch + 1, "started": at.epoch + 1, "processed": at.epoch, "completed": at.epoch}
+    started = at.epoch + (0 if at.closed and not at.batch else 1)
+    begun = {"ready": started, "started": started, "processed": at.epoch, "completed": at.epoch}
     state["epoch_progress"] = {"total": dict(begun), "current": dict(begun)}
     state["epoch_loop.batch_progress"] = {
         "total": _trained(at.done),
@@ -59,8 +62,11 @@ def take_up(trainer: pl.Trainer, saved: Mapping[str, Any], at: Position) -> None
 
 
 def end_as_any_other(trainer: pl.Trainer) -> None:
-    """Let an epoch that a resumed run began within end as any other; schedulers that watch a metric would be passed over."""
-    trainer.fit_loop._restarting = False
+    """Let an epoch that a resumed run began within end as any other.
+
+    Schedulers that watch a metric would be passed over, and the next epoch would have no batch where this one had none left.
+    """
+    trainer.fit_loop._restarting = trainer.fit_loop.epoch_loop.restarting = False
 
 
 def leave_at_end(trainer: pl.Trainer) -> None:

@@ -14,7 +14,8 @@ from det_core import TrialError
 from det_core.core import Context
 
 from . import logged, snapshot
-from .conductor import Conductor, Pace
+from .conductor import Conductor
+from .pace import Pace
 
 _LENGTHS = ("max_epochs", "max_steps", "max_time")
 
@@ -80,13 +81,22 @@ class DetCallback(Conductor):
         assert isinstance(pace, _ScriptPace)
         pace.validated(self.at.done + (self._row is not None), found)
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        self.begin()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if not self._stopped:
+            self._end_of_data()
+            self._go_on()
+
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._take_late_metrics()
         pace = self._pace
         assert isinstance(pace, _ScriptPace)
         if not self._stopped:
             pace.end(self)
-        super().on_train_end(trainer, pl_module)
+        self._running = False
         self.close()
 
     def _should_stop(self) -> None:

@@ -31,7 +31,12 @@ _OWNERS = {
 
 
 def capture(
-    trainer: pl.Trainer, feed: Feed, at: Position, distributed: Communicator, more: Mapping[str, Any]
+    trainer: pl.Trainer,
+    feed: Feed,
+    at: Position,
+    distributed: Communicator,
+    more: Mapping[str, Any],
+    of_rank: Mapping[str, Any],
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return Lightning's checkpoint and det's. Every rank must call it; it raises TrialError for what cannot be held safely."""
     module = trainer.lightning_module
@@ -43,9 +48,10 @@ def capture(
         "sums": logged.sums(trainer),
         "metric_states": logged.metric_states(module),
         "known": logged.known(trainer),
+        **of_rank,
     }
     contents = {
-        "position": {"epoch": at.epoch, "batch": at.batch, "done": at.done, "ended": at.ended},
+        "position": {"epoch": at.epoch, "batch": at.batch, "done": at.done, "ended": at.ended, "closed": at.closed},
         "batches_per_epoch": feed.batches_per_epoch,
         "data": feed.state(at),
         "ranks": distributed.allgather(_on_cpu(own)) if distributed.size > 1 else [own],

@@ -16,15 +16,18 @@ from det_torch.rng import untouched_rng
 from . import logged
 
 
-def run_validation(trainer: pl.Trainer) -> dict[str, Any]:
+def run_validation(trainer: pl.Trainer, *, behind_a_batch: bool) -> dict[str, Any]:
     """Validate as Lightning's own loop does at the end of a batch; return what was logged over the validation set.
 
-    Lightning has no call for this within a fit. These are the lines of `_TrainingEpochLoop.on_advance_end`.
+    Lightning has no call for this within a fit. These are the lines of `_TrainingEpochLoop.on_advance_end`, where the step of
+    the batch is not counted yet, so that loggers get the number of that step.
     """
     loop, connector = trainer.fit_loop.epoch_loop, trainer._logger_connector
     module = trainer.lightning_module
     before, iteration = logged.known(trainer), connector._first_loop_iter
+    stepped = behind_a_batch and not loop._should_accumulate()
     with untouched_rng(), _as_before(connector, iteration):
+        loop._batches_that_stepped -= stepped
         trainer.validating = True
         try:
             if is_overridden("on_validation_model_zero_grad", module) or (
@@ -34,6 +37,7 @@ def run_validation(trainer: pl.Trainer) -> dict[str, Any]:
             loop.val_loop.run()
         finally:
             trainer.training = True
+            loop._batches_that_stepped += stepped
     return logged.changed(trainer, before)
 
 
