@@ -19,14 +19,7 @@ class TestLightning(AdapterSuite):
     expected_failures: ClassVar[dict[str, str]] = dict.fromkeys(
         ("test_gradients_are_aggregated", "test_two_ranks_aggregate_gradients"),
         "Lightning steps behind the last batch of an epoch too",
-    ) | {
-        "test_two_ranks_validate_every_record_once": "a rank that runs short validates batch 0 again",
-        "test_trains_as_the_framework_alone[finishing]": "the last checkpoint is written before Lightning ends training",
-        "test_what_ends_training_is_in_the_last_report_and_checkpoint_and_in_no_other": "so it is",
-        "test_two_ranks_train_a_variant_as_one_would[native-finishing]": "so it is",
-        "test_two_ranks_train_a_variant_as_one_would[horovod-finishing]": "so it is",
-        "test_two_ranks_train_a_variant_as_one_would[native-bypassing]": "a step of the module's own is not reduced",
-    }
+    )
 
     @pytest.fixture
     def trial(self) -> type:

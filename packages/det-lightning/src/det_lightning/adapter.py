@@ -14,7 +14,7 @@ import lightning.pytorch as pl
 import torch
 
 from det_core import Adapter, Loop, Metrics, RunInfo, Stop, TrialError
-from det_core.ranks import global_batch_size, mean_row, of_all_ranks
+from det_core.ranks import global_batch_size, of_all_ranks
 from det_core.schedule import to_batches
 from det_core.trial_class import make_trial
 from det_torch.backends import TorchBackend
@@ -27,6 +27,7 @@ from .conductor import Conductor
 from .ends import TrialConductor
 from .fitting import make_trainer
 from .pace import Pace
+from .shares import of_shares
 from .trial import LightningAdapter, LightningTrialContext, own
 
 
@@ -132,14 +133,20 @@ class TrainerAdapter(Adapter[LightningAdapter]):
         return {**metrics, **self._over_ranks(self._conductor.take_epoch_metrics())}
 
     def validate(self) -> Metrics:
-        metrics: Metrics = self._briefly(lambda: self._over_ranks(self._conductor.validate()))
+        metrics: Metrics = self._briefly(self._measure)
         return metrics
 
-    def _over_ranks(self, metrics: Metrics) -> dict[str, float]:
-        """Return the mean over the ranks of each metric that is a number."""
+    def _measure(self) -> dict[str, float]:
+        found = self._conductor.validate()
+        return self._over_ranks(found, self._conductor.shares)
+
+    def _over_ranks(self, metrics: Metrics, shares: Mapping[str, tuple[str, float]] | None = None) -> dict[str, float]:
+        """Return the mean over the ranks of each metric that is a number, or what their shares make of it together."""
         mine = self._numbers([metrics])[0]
-        ranks = self._run.distributed.allgather(mine) if self._run.distributed.size > 1 else [mine]
-        return ranks[0] if all(each == ranks[0] for each in ranks) else mean_row(ranks)
+        if self._run.distributed.size == 1:
+            return mine
+        ranks = self._run.distributed.allgather((mine, shares or {}))
+        return of_shares(ranks)
 
     # State
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from . import logged, position, snapshot, sources, validation
 from .feed import Feed
 from .pace import Pace
 from .position import Position
+from .repeated import leave_no_trace
 from .validation_feed import ValidationFeed
 
 Build = Callable[[], Any]
@@ -48,6 +50,10 @@ class Conductor(pl.Callback):
         self._validation: list[ValidationFeed] = []
         self._step_metrics = logged.StepMetrics()
         self._returned = validation.Returned()
+        self.shares: dict[
+            str, tuple[str, float]
+        ] = {}  # of each metric of the last validation, how it is reduced over ranks
+        self._batches, self._repeating = 0, False  # of a validation
         self._begin_anew()
         self._contents: dict[str, Any] = {}  # of the checkpoint that this fit goes on from
         self._loops: dict[str, Any] = {}
@@ -101,10 +107,13 @@ class Conductor(pl.Callback):
     def validate(self) -> dict[str, Any]:
         """Return the metrics of a validation: what was logged, and means of what was returned under other names."""
         self._returned.means()
+        self._batches, self.shares = 0, {}
         found = validation.run_validation(self.trainer, behind_a_batch=self.at.done > 0)
         if self.trainer.should_stop and not self._stopped:
             self._should_stop()
-        return self._returned.means() | found
+        means = self._returned.means()
+        self.shares = dict.fromkeys(means, ("mean", float(self._batches))) | self.shares
+        return means | found
 
     def take_epoch_metrics(self) -> dict[str, Any]:
         """Return what was logged over epochs since this was last asked."""
@@ -156,10 +165,11 @@ class Conductor(pl.Callback):
             feed.begin_epoch(self.at)
         elif self._contents:
             self.at = snapshot.position_of(self._contents, feed)
-            feed.restore(self.at, self._contents["data"])
+            feed.restore(self.at, snapshot.data_of(self._contents, self._distributed))
             if self.at.done:
                 position.take_up(self.trainer, self._loops, self.at)
         self._feed = feed
+        self._advise(feed.advice)
         return feed
 
     def _validate_on(self, build: Build) -> Any:
@@ -171,8 +181,15 @@ class Conductor(pl.Callback):
         return sources.each_loader(loaders, self._one_validation_loader)
 
     def _one_validation_loader(self, loader: Any) -> ValidationFeed:
-        self._validation.append(ValidationFeed(loader, self._distributed, self._seed))
-        return self._validation[-1]
+        feed = ValidationFeed(loader, self._distributed, self._seed)
+        self._validation.append(feed)
+        self._advise([feed.advice] if feed.advice else [])
+        return feed
+
+    def _advise(self, advice: list[str]) -> None:
+        if self._distributed.rank == 0:
+            for sentence in advice:
+                warnings.warn(sentence, stacklevel=1)
 
     # Hooks
 
@@ -212,11 +229,25 @@ class Conductor(pl.Callback):
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         self._row = {} if loss is None else {"loss": loss}
 
+    def on_validation_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, *loader: int
+    ) -> None:
+        feeds = [self._validation[index] for index in loader] if self._validation else []
+        self._repeating = bool(self._validation) and all(each.repeating for each in feeds or self._validation)
+        if self._repeating:
+            leave_no_trace(trainer, logged.validation_results(trainer))
+        else:
+            self._batches += 1
+
     def on_validation_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *rest: Any, **more: Any
     ) -> None:
-        if outputs is not None:
+        if outputs is not None and not self._repeating:
             self._returned(outputs)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._validation and all(each.dealt for each in self._validation):
+            self.shares = logged.shares(trainer, self._batches)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._running = False

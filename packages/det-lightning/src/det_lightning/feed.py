@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -105,9 +106,9 @@ class Feed:
         )
 
     @property
-    def warnings(self) -> list[str]:
-        """What is to be said of data that cannot be resumed exactly."""
-        return [stream.warning for stream in self._streams if stream.warning]
+    def advice(self) -> list[str]:
+        """What is to be said of data that every rank reads whole."""
+        return [stream.advice for stream in self._streams if stream.advice]
 
     def state(self, at: Position) -> dict[str, Any]:
         """Return what a checkpoint must hold of the data at a position."""
@@ -143,6 +144,9 @@ class Feed:
     def _pull(self) -> Any:
         if self._iterators is None:
             self._iterators = [s.batches(self._index(i, self._at)) for i, s in enumerate(self._streams)]
+            for warning in (stream.warning for stream in self._streams):
+                if warning:
+                    warnings.warn(warning, stacklevel=1)
         batches = self._pull_unsized() if self._whole is None else self._pull_sized()
         return tree_unflatten(batches, self._spec)
 
@@ -171,7 +175,7 @@ class Feed:
         self._states[self._next] = states
         self._states.pop(self._next - 4, None)
         epochs = [
-            state["epoch"] if length is None and state else (self._next - 1) // (length or 1)
+            _plain(state)["epoch"] if length is None and state else (self._next - 1) // (length or 1)
             for state, length in zip(states, self._lengths, strict=True)
         ]
         return batches, epochs
@@ -197,6 +201,11 @@ class Feed:
                 raise TrialError("the training data has a loader without a length; take the mode 'max_size_cycle'")
             return None
         return min(known) if self._mode == "min_size" else max(known)
+
+
+def _plain(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the state of a stream's data, which is within that of data that shards itself."""
+    return state["state"] if "shards" in state else state
 
 
 def _limited(length: int | None, limit: int | float) -> int | None:

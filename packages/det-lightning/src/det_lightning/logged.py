@@ -73,6 +73,29 @@ def set_known(trainer: pl.Trainer, metrics: Mapping[str, Any], *, within_epoch: 
     connector._first_loop_iter = True if within_epoch else None
 
 
+def validation_results(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return what is logged over a validation, by Lightning's own keys."""
+    found: dict[str, Any] = trainer.fit_loop.epoch_loop.val_loop._results
+    return found
+
+
+def shares(trainer: pl.Trainer, batches: int) -> dict[str, tuple[str, float]]:
+    """Return how each metric of a validation, of which this rank had so many batches, is reduced over the ranks, and its weight.
+
+    What Lightning has reduced already is the same on every rank.
+    """
+    found: dict[str, tuple[str, float]] = {}
+    for metric in validation_results(trainer).values():
+        meta, reduction = metric.meta, "mean"
+        weight = float(batches)
+        if metric.is_tensor and not meta.sync.should:
+            reduction = next(name for name in _REDUCTIONS if getattr(meta, f"is_{name}_reduction"))
+            if reduction == "mean" and meta.fx.startswith("validation_step"):
+                weight = float(metric.cumulated_batch_size)
+        found[_name(meta, step=False)] = reduction, weight
+    return found
+
+
 # To a checkpoint and back
 
 

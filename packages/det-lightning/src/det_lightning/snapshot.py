@@ -48,12 +48,13 @@ def capture(
         "sums": logged.sums(trainer),
         "metric_states": logged.metric_states(module),
         "known": logged.known(trainer),
+        "data": feed.state(at),
         **of_rank,
     }
     contents = {
         "position": {"epoch": at.epoch, "batch": at.batch, "done": at.done, "ended": at.ended, "closed": at.closed},
         "batches_per_epoch": feed.batches_per_epoch,
-        "data": feed.state(at),
+        "data": own["data"],
         "ranks": distributed.allgather(_on_cpu(own)) if distributed.size > 1 else [own],
         "gradients": _gradients(trainer),
         "evaluating": [name for name, each in module.named_modules() if not each.training],
@@ -138,9 +139,17 @@ def _check(checkpoint: Mapping[str, Any]) -> None:
 
 
 def _check_own(contents: Mapping[str, Any]) -> None:
-    check_plain(contents["data"], "state_dict()", "the training data loader")
     for own in contents["ranks"]:
         check_plain(own["metric_states"], "the state", "a metric")
+        check_plain(own["data"], "state_dict()", "the training data loader")
+
+
+def data_of(contents: Mapping[str, Any], distributed: Communicator) -> Mapping[str, Any] | None:
+    """Return the place of this rank in the data; on another number of ranks than it was saved by, the chief's."""
+    ranks = contents["ranks"]
+    own = ranks[distributed.rank] if len(ranks) == distributed.size else contents
+    found: Mapping[str, Any] | None = own.get("data", contents["data"])
+    return found
 
 
 def position_of(contents: Mapping[str, Any], feed: Feed) -> Position:

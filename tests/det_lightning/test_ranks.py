@@ -1,0 +1,129 @@
+"""Two ranks, each in a thread: what they see, validate and save together."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from tests.det_lightning.conftest import Host, Ran, trial_of
+from tests.det_torch.test_ranks import together
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+
+from det_core import DistributedContext, Keep, Schedule, run_trial
+
+
+class Mean(pl.LightningModule):
+    """Validates the mean of its records, in every way that a module may; has a statistic that no gradient reaches."""
+
+    def __init__(self, seen: list[tuple[int, float]], validation: Any, training: Any = None) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.register_buffer("statistic", torch.zeros(1))
+        self.seen, self.validation, self.training_data = seen, validation, training
+        self.outputs: list[torch.Tensor] = []
+        self.total = torch.zeros(1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        (x,) = batch
+        self.seen.extend((self.global_rank, value) for value in x.flatten().tolist())
+        self.statistic += x.mean().detach()
+        return (self.weight * x).mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        (x,) = batch
+        mean = x.mean()
+        self.outputs.append(mean)
+        self.total += x.sum()
+        self.log("mean", mean)
+        self.log("synced", mean, sync_dist=True)
+        self.log("largest", x.max(), reduce_fx="max")
+        self.log("sum", x.sum(), reduce_fx="sum")
+        self.log("statistic", self.statistic.squeeze())
+        return {"returned": mean}
+
+    def on_validation_epoch_end(self) -> None:
+        if self.outputs:
+            self.log("at_end", torch.stack(self.outputs).mean())
+        gathered = self.all_gather(self.total)
+        self.log("total", gathered.sum(), sync_dist=True)
+        self.outputs.clear()
+        self.total.zero_()
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    def train_dataloader(self) -> Any:
+        return self.training_data(self) if self.training_data else loader(4)
+
+    def val_dataloader(self) -> Any:
+        return self.validation(self)
+
+
+def loader(count: int, values: list[float] | None = None) -> Any:
+    numbers = torch.tensor(values) if values else torch.arange(float(count))
+    return DataLoader(TensorDataset(numbers.reshape(-1, 1)), batch_size=1)
+
+
+def on_two(lab: Any, trial: type, length: int) -> Any:
+    def run(rank: int, distributed: DistributedContext) -> Ran:
+        host = Host(length, None)
+        mine = replace(lab.info(), distributed=distributed, slots=2)
+        framework = lab.plugins.frameworks()["lightning"]
+        stop = run_trial(
+            framework, trial, mine, host, Keep(storage=lab.storage), schedule=lambda a: Schedule(policy="none")
+        )
+        return Ran(stop, host)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return together(run)[0]
+
+
+def metrics(ran: Any) -> dict[str, float]:
+    (found,) = ran.validation.values()
+    return {name: value for name, value in found.items() if name not in ("batches", "epochs", "statistic")}
+
+
+@pytest.mark.parametrize("values", [[100.0, 0.0, 0.0], [100.0], [1.0, 2.0, 3.0, 4.0, 9.0]])
+def test_each_validation_record_counts_once(lab: Any, values: list[float]) -> None:
+    """Whatever the number of ranks; also where one of them gets fewer batches, or none."""
+    trial = trial_of(lambda: Mean([], lambda module: loader(0, values)))
+    one, two = lab(trial, 2), on_two(lab, trial, 1)
+    assert metrics(two) == pytest.approx(metrics(one))
+    assert metrics(two)["mean"] == pytest.approx(sum(values) / len(values))
+
+
+def test_what_is_reported_is_what_is_saved(lab: Any) -> None:
+    """A statistic that differs between the ranks is the chief's, in the report as in the checkpoint."""
+    ran = on_two(lab, trial_of(lambda: Mean([], lambda module: loader(3))), 2)
+    with lab.opened(ran.checkpoints[2]) as path:
+        saved = torch.load(path / "lightning.ckpt", weights_only=True)["state_dict"]["statistic"]
+    assert ran.validation[2]["statistic"] == saved.item()
+
+
+def sampled(module: pl.LightningModule) -> Any:
+    data = TensorDataset(torch.arange(8.0).reshape(-1, 1))
+    rank, ranks = module.trainer.global_rank, module.trainer.world_size
+    return DataLoader(data, batch_size=1, sampler=DistributedSampler(data, ranks, rank, shuffle=False))
+
+
+def declared(module: pl.LightningModule) -> Any:
+    class Share(IterableDataset):
+        det_sharded = True
+
+        def __iter__(self) -> Any:
+            yield from ((torch.tensor([float(i)]),) for i in range(module.trainer.global_rank, 8, 2))
+
+    return DataLoader(Share(), batch_size=1)
+
+
+@pytest.mark.parametrize("data", [sampled, declared])
+def test_data_that_shards_itself_is_not_dealt_again(lab: Any, data: Any) -> None:
+    seen: list[tuple[int, float]] = []
+    ran = on_two(lab, trial_of(lambda: Mean(seen, data, data)), 4)
+    assert sorted(seen) == [(i % 2, float(i)) for i in (0, 2, 4, 6, 1, 3, 5, 7)]
+    assert metrics(ran)["mean"] == pytest.approx(3.5)
