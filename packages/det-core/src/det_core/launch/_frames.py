@@ -18,6 +18,7 @@ MAX_NOISE = 1 << 16
 MAX_BODY = 1 << 20
 _HEAD = struct.Struct("!BII")
 CHUNK = 1 << 16
+BEAT_SECONDS = 5.0
 _CHUNKS_AHEAD = 64
 
 
@@ -31,6 +32,7 @@ class Kind(enum.IntEnum):
     EXITED = 5  # how a rank ended, as JSON
     PROBLEM = 6  # why nothing was started, in a sentence
     END = 7  # all of the host's ranks have ended, and their output is told
+    BEAT = 8  # the host is there
 
 
 class FrameError(ValueError):

@@ -16,7 +16,7 @@ from ..backend import Ranks, rank_variables
 from ..errors import DetError
 from ..launcher import Launcher, Layout, Place
 from ..machine import reserved
-from ._frames import Frame, Kind
+from ._frames import BEAT_SECONDS, Frame, Kind
 from ._hosts import LOCAL, cannot_run
 from ._link import Link
 from ._output import Failures, Files, Prefixed, Tails, say
@@ -24,6 +24,8 @@ from ._plan import START_SECONDS, Plan
 
 _ANSWER_SECONDS = 60.0
 _LEAVE_SECONDS = 5.0
+SILENCE_SECONDS = 60.0
+"""After how long a host that says nothing is given up: twelve beats, more than a connection that comes back is away."""
 
 
 class Job:
@@ -56,6 +58,8 @@ class Job:
                 link.send({"ports": host.slots, "first_port": self._plan.port})
             layout = self._plan.layout(self._ports(selector, wake))
             with self._launcher.meeting(layout) as variables:
+                for link in self._links:
+                    link.heard = time.monotonic()
                 self._start(self._plan.orders(self._launcher, layout, variables))
                 self._watch(selector, wake)
                 self._close()
@@ -110,11 +114,17 @@ class Job:
                 self._pass_on(self._signals.pop(0))
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 self._too_late()
+            for link in self._links:
+                if not link.over and time.monotonic() - link.heard > SILENCE_SECONDS:
+                    raise DetError(
+                        f"the host {link.host.name!r} has said nothing for {SILENCE_SECONDS:g} s; it is frozen or cannot be "
+                        "reached, and all ranks are ended"
+                    )
 
-    def _pause(self) -> float | None:
+    def _pause(self) -> float:
         quiet = self._output.show_quiet()
         late = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
-        return min((pause for pause in (quiet, late) if pause is not None), default=None)
+        return min(pause for pause in (quiet, late, BEAT_SECONDS) if pause is not None)
 
     def _hear(self, link: Link) -> None:
         for frame in link.hear():

@@ -23,6 +23,7 @@ class Link:
     def __init__(self, host: Host, template: str) -> None:
         self.host = host
         self.over = False
+        self.heard = time.monotonic()
         self._pids: dict[int, int] = {}
         self._decoder = FrameDecoder()
         argv = agent_argv(host, template)
@@ -50,6 +51,7 @@ class Link:
     def hear(self) -> list[Frame]:
         """Return what it has said; after the last of it `over` is true. DetError where it failed."""
         data = os.read(self.fileno(), _CHUNK)
+        self.heard = time.monotonic()
         try:
             frames = self._decoder.feed(data)
         except FrameError as error:

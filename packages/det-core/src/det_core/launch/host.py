@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import DetError
 from ..machine import reserved
 from ..process import adopt_orphans, kill_below
-from ._frames import CHUNK, Kind, Lines, Teller
+from ._frames import BEAT_SECONDS, CHUNK, Kind, Lines, Teller
 from ._group import Group, RankExit
 from ._plan import cannot_start, commands
 
@@ -75,6 +75,7 @@ class _Ranks:
         self._pumps = [self._pump(rank, read) for rank, (read, _) in zip(self._numbers, pipes, strict=True)]
         ports = {pid: r["port"] for pid, r in zip(self._group.pids, order["ranks"], strict=True) if r["port"]}
         threading.Thread(target=self._watch, args=(ports,), daemon=True).start()
+        threading.Thread(target=self._beat, daemon=True).start()
 
     def supervise(self, lines: Lines) -> None:
         """Pass on what the launcher asks for, until the ranks have ended."""
@@ -125,6 +126,10 @@ class _Ranks:
         while data := os.read(read, CHUNK):
             self._tell.output(rank, data)
         os.close(read)
+
+    def _beat(self) -> None:
+        while not self._group.join(BEAT_SECONDS):
+            self._tell(Kind.BEAT)
 
     def _watch(self, ports: dict[int, int]) -> None:
         """Tell which ranks have come to the meeting."""
