@@ -192,6 +192,26 @@ def test_a_script_under_det_run_starts_its_ranks_on_the_hosts_of_its_configurati
     assert len({words[-1] for words in lines}) == 2
 
 
+def test_a_name_of_our_own_that_is_loopback_here_is_not_given_to_others(hosts, tmp_path):
+    """Debian and Ubuntu let a machine's own name lead to 127.0.1.1."""
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n127.0.1.1 our-own-name\n")
+    script = "hostname our-own-name; mount --bind $1 /etc/hosts; exec $2 -c $3"
+    code = (
+        "from det_core.launch._hosts import addresses, parse_hosts; "
+        f"print(*addresses(parse_hosts('our-own-name:1,{hosts.names[1]}:1'), None))"
+    )
+    inside = ["ip", "netns", "exec", hosts.names[0], "unshare", "--uts", "--mount"]
+    quoted = script.replace("$3", '"$3"')
+    done = subprocess.run(
+        [*inside, "sh", "-c", quoted, "sh", str(tmp_path / "hosts"), sys.executable, code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.split() == hosts.names, done.stderr
+
+
 # Without namespaces
 
 

@@ -83,13 +83,28 @@ def ranks_on(hosts: Sequence[Host]) -> list[Ranks]:
 
 
 def addresses(hosts: Sequence[Host], chief_ip: str | None) -> list[str]:
-    """Return the address of each host, as the others reach it; the first one's is `chief_ip` where that is given."""
-    named = [chief_ip or hosts[0].name, *(host.name for host in hosts[1:])]
+    """Return the address of each host, as the others reach it; the first one's is `chief_ip` where that is given.
+
+    This machine's own name may lead to 127.0.1.1 here, as Debian has it: then it is the address on the way to the others.
+    """
+    named = [_address(host, hosts) for host in hosts]
+    named[0] = chief_ip or named[0]
     for host, address in zip(hosts, named, strict=True):
         if len(hosts) > 1 and _is_loopback(address):
             way_out = "give --chief-ip" if host is hosts[0] else "give its name or address in --hosts"
             raise DetError(f"the host {host.name!r} is {address} to the others, which is each one's own; {way_out}")
     return named
+
+
+def _address(host: Host, hosts: Sequence[Host]) -> str:
+    others = [other.name for other in hosts if other is not host]
+    if not (host.here and others) or _is_loopback(host.name):
+        return host.name
+    try:
+        found = {str(at[0]) for *_, at in socket.getaddrinfo(host.name, 0, type=socket.SOCK_STREAM)}
+    except OSError:
+        return host.name
+    return (address_towards(others[0]) or host.name) if all(map(_is_loopback, found)) else host.name
 
 
 def address_of_this(hosts: Sequence[Host], named: Sequence[str]) -> str:
