@@ -151,7 +151,9 @@ def test_the_tutorials_metrics(det: Any, write: Any) -> None:
 def test_the_tutorials_checkpoints_survive_a_pause(det: Any, write: Any, wait_until: Any) -> None:
     write(config__yaml=CONFIG, script__py=CHECKPOINTS)
     driver = det.start("e", "create", "config.yaml", ".", "-f")
-    wait_until(lambda: det.home.joinpath("det.db").exists() and len(det.metrics(1)) >= 2, "two reports")
+    wait_until(
+        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) >= 2, "two reports"
+    )
     driver.send_signal(signal.SIGINT)
     driver.communicate(timeout=60)
     det("e", "continue", "1", "-f")

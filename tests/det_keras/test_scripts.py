@@ -122,7 +122,9 @@ def test_tensorboard_writes_where_det_looks(det, project):
 def test_a_paused_script_goes_on_where_it_was(det, project, wait_until):
     project(ALONE)
     driver = det.start("run", "c.yaml", env={**ENV, "PAUSE": "0.5"})
-    wait_until(lambda: det.home.joinpath("det.db").exists() and len(det.metrics(1)) > 1, "an epoch", 100)
+    wait_until(
+        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) > 1, "an epoch", 100
+    )
     os.kill(driver.pid, signal.SIGINT)
     output, _ = driver.communicate(timeout=60)
     assert driver.returncode == 130, output

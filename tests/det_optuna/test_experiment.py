@@ -59,7 +59,9 @@ def test_a_search_is_found_by_its_entry_point_and_replaces_invalid_trials(det, p
 
 def test_a_search_whose_driver_is_killed_goes_on_as_if_it_had_not_been(det, project, wait_until) -> None:
     driver = det.start("run", "search.yaml", env={"PAUSE": "0.3"})
-    wait_until(lambda: det.home.joinpath("det.db").exists() and len(det.metrics(1)) >= 3, "some trials")
+    wait_until(
+        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) >= 3, "some trials"
+    )
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     det("resume", "1")

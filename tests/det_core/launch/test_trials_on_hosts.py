@@ -124,7 +124,9 @@ def test_a_rank_killed_on_another_host_ends_the_run(project, wait_until) -> None
     project.write(2000, 2, *project.hosts.names)
     driver = project.start("run", "const.yaml", PAUSE="0.02")
     wait_until(
-        lambda: project.det.home.joinpath("det.db").exists() and len(project.det.metrics(1)) > 1, "some training", 60
+        lambda: project.det.home.joinpath("experiments/1/experiment.db").exists() and len(project.det.metrics(1)) > 1,
+        "some training",
+        60,
     )
     os.kill(worker_on(project.hosts.names[1]), signal.SIGKILL)
     output, _ = driver.communicate(timeout=60)

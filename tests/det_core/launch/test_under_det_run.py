@@ -83,7 +83,10 @@ def test_a_script_trains_on_every_slot_and_its_chief_reports(project):
 
 def test_a_pause_reaches_every_rank_at_the_same_batch_and_the_script_goes_on_from_there(project, wait_until):
     driver = project.start("run", "const.yaml", env={"PAUSE": "0.1"})
-    wait_until(lambda: project.home.joinpath("det.db").exists() and len(project.metrics(1)) > 2, "some training")
+    wait_until(
+        lambda: project.home.joinpath("experiments/1/experiment.db").exists() and len(project.metrics(1)) > 2,
+        "some training",
+    )
     driver.send_signal(signal.SIGINT)
     output, _ = driver.communicate(timeout=60)
     assert driver.returncode == 130, output
@@ -99,7 +102,10 @@ def test_a_rank_that_is_killed_ends_the_run_which_is_tried_again(project, wait_u
     config = (project.cwd / "const.yaml").read_text().replace("max_restarts: 0", "max_restarts: 1")
     (project.cwd / "const.yaml").write_text(config)
     driver = project.start("run", "const.yaml", env={"PAUSE": "0.1"})
-    wait_until(lambda: project.home.joinpath("det.db").exists() and len(project.metrics(1)) > 6, "some training")
+    wait_until(
+        lambda: project.home.joinpath("experiments/1/experiment.db").exists() and len(project.metrics(1)) > 6,
+        "some training",
+    )
     [pid] = [int(line.rpartition(" ")[2]) for line in said(project) if f"rank {victim} of 2 is" in line]
     os.kill(pid, signal.SIGKILL)
     output, _ = driver.communicate(timeout=60)
@@ -112,7 +118,10 @@ def test_a_rank_that_is_killed_ends_the_run_which_is_tried_again(project, wait_u
 
 def test_the_ranks_end_with_a_driver_that_is_killed(project, wait_until):
     driver = project.start("run", "const.yaml", env={"PAUSE": "1"})
-    wait_until(lambda: project.home.joinpath("det.db").exists() and len(project.metrics(1)) > 0, "some training")
+    wait_until(
+        lambda: project.home.joinpath("experiments/1/experiment.db").exists() and len(project.metrics(1)) > 0,
+        "some training",
+    )
     driver.kill()
     driver.wait()  # the fixture fails the test when a rank is left behind
 

@@ -101,7 +101,7 @@ def test_a_bad_override_is_one_line(det):
     det.cwd.joinpath("c.yaml").write_text(SCRIPT)
     done = det("run", "c.yaml", "--config", "max_restarts=-1", status=2)
     assert "max_restarts" in done.stderr
-    assert not det.home.joinpath("det.db").exists()
+    assert not det.home.joinpath("index.db").exists()
 
 
 def test_a_configuration_that_does_not_exist_is_one_line(det):

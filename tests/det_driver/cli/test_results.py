@@ -77,7 +77,7 @@ def test_everything_that_a_finished_search_tells(det, finished, tmp_path):
 
 def test_an_experiment_whose_driver_died_is_marked_and_the_way_out_told(det, project, wait_until):
     driver = det.start("run", "c.yaml", env={"PAUSE": "100"})
-    wait_until(lambda: det.home.joinpath("det.db").exists() and det.json("list"), "the experiment")
+    wait_until(lambda: det.home.joinpath("experiments/1/experiment.db").exists() and det.json("list"), "the experiment")
     wait_until(lambda: any(t["state"] == "RUNNING" for t in det.json("show", "1")["trials"]), "a run")
     assert "is gone" not in det("list").stdout
     os.kill(driver.pid, signal.SIGKILL)

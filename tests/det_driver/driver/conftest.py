@@ -153,7 +153,7 @@ def running(project: Project) -> Callable[[], int]:
     """Count the trials that have a run now."""
 
     def count() -> int:
-        if not project.det.home.joinpath("det.db").exists():
+        if not project.det.home.joinpath("experiments/1/experiment.db").exists():
             return 0
         with Store.reader(project.det.home) as store:
             if not store.experiments.list():

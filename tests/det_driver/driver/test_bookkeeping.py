@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -55,15 +57,17 @@ def test_the_queue_is_in_order_of_creation_and_forgets_what_wants_no_slot_any_mo
     assert len(queue) == 0
 
 
-def search_of(store: Store, trials: int) -> State:
+@contextmanager
+def search_of(store: Store, trials: int) -> Iterator[State]:
     searcher = {"name": "random", "metric": "loss", "max_trials": trials, "max_length": 10, "max_concurrent_trials": 0}
     space = {"lr": {"type": "double", "minval": 0, "maxval": 1}}
     config = parse({"entrypoint": "model_def:Trial", "hyperparameters": space, "searcher": searcher}).config
     made = store.experiments.create(name="x", config=to_json(config), metric="loss")
-    state = State(store, made.id, Plugins.installed())
-    with state.turn():
-        state.happened(SearchStarted())
-    return state
+    with store.lock(made.id):
+        state = State(store, made.id, Plugins.installed())
+        with state.turn():
+            state.happened(SearchStarted())
+        yield state
 
 
 def seconds_per_event(state: State, count: int) -> float:
@@ -73,7 +77,7 @@ def seconds_per_event(state: State, count: int) -> float:
         start = time.perf_counter()
         for _ in range(count):
             first = state.queue.first
-            lease = state.store.slots.lease(state.id, 1, 4)
+            lease = state.store.slots.lease(state.id, 1, ["cpu:0", "cpu:1"])
             with state.turn():
                 run = state.begin(first, lease, 0)
             with state.turn():
@@ -90,6 +94,8 @@ def seconds_per_event(state: State, count: int) -> float:
 
 def test_an_event_costs_the_same_in_a_search_of_two_hundred_trials_and_of_ten_thousand(tmp_path):
     with Store(tmp_path) as store:
-        small = seconds_per_event(search_of(store, 200), 30)
-        large = seconds_per_event(search_of(store, 10_000), 30)
+        with search_of(store, 200) as state:
+            small = seconds_per_event(state, 30)
+        with search_of(store, 10_000) as state:
+            large = seconds_per_event(state, 30)
     assert large < 1.5 * small

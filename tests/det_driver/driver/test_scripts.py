@@ -75,7 +75,9 @@ def test_a_script_is_trained_to_its_end(det, project):
 
 def test_a_script_that_its_driver_dies_under_ends_and_is_resumed_without_gap_or_repeat(det, project, wait_until):
     driver = det.start("run", "const.yaml", env={"PAUSE": "0.3"})
-    wait_until(lambda: det.home.joinpath("det.db").exists() and len(det.metrics(1)) > 8, "some training")
+    wait_until(
+        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) > 8, "some training"
+    )
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     det("resume", "1")
@@ -84,7 +86,9 @@ def test_a_script_that_its_driver_dies_under_ends_and_is_resumed_without_gap_or_
 
 def test_sigint_pauses_with_status_130_and_resume_completes(det, project, wait_until):
     driver = det.start("run", "const.yaml", env={"PAUSE": "0.3"})
-    wait_until(lambda: det.home.joinpath("det.db").exists() and len(det.metrics(1)) > 3, "some training")
+    wait_until(
+        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) > 3, "some training"
+    )
     os.kill(driver.pid, signal.SIGINT)
     output, _ = driver.communicate(timeout=30)
     assert driver.returncode == 130
@@ -95,7 +99,9 @@ def test_sigint_pauses_with_status_130_and_resume_completes(det, project, wait_u
 
 def test_pause_from_another_terminal_waits_until_the_experiment_is_paused(det, project, wait_until):
     driver = det.start("run", "const.yaml", env={"PAUSE": "0.3"})
-    wait_until(lambda: det.home.joinpath("det.db").exists() and len(det.metrics(1)) > 1, "some training")
+    wait_until(
+        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) > 1, "some training"
+    )
     assert "experiment 1 is paused" in det("pause", "1").stdout
     assert driver.wait(timeout=30) == 130
 
@@ -232,7 +238,9 @@ def test_invalid_hyperparameters_are_replaced_by_a_random_search(det):
 
 def test_an_experiment_that_a_driver_holds_cannot_be_driven_twice(det, project, wait_until):
     driver = det.start("run", "const.yaml", env={"PAUSE": "1"})
-    wait_until(lambda: det.home.joinpath("det.db").exists() and len(det.metrics(1)) > 0, "some training")
+    wait_until(
+        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) > 0, "some training"
+    )
     for options in [(), ("--detach",)]:
         done = det("resume", "1", *options, status=2)
         assert str(driver.pid) in done.stderr

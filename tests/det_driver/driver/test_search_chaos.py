@@ -87,11 +87,11 @@ def killed_drivers(project, text, kills, slots, chance):
 
 def state(project):
     """Return the state of the first experiment, None where there is none yet."""
-    if not project.det.home.joinpath("det.db").exists():
+    if not project.det.home.joinpath("experiments/1/experiment.db").exists():
         return None
     with Store.reader(project.det.home) as store:
         listed = store.experiments.list()
-        return listed[0].state if listed else None
+        return listed[0].experiment.state if listed else None
 
 
 def undisturbed(project, text, slots):
@@ -143,7 +143,7 @@ def test_killed_workers_are_started_again_and_nothing_shows_in_the_table(watched
 def kill_a_worker(home, chance) -> bool:
     """Kill the process of one of the runs that have not ended."""
     pids = []
-    if home.joinpath("det.db").exists():
+    if home.joinpath("experiments/1/experiment.db").exists():
         with Store.reader(home) as store:
             runs = [r for t in store.trials.list(1) if not t.state.ended for r in store.runs.list(t.id) if not r.ended]
         for run in runs:

@@ -23,7 +23,10 @@ def state_of(store: Store, searcher: dict[str, Any] = RANDOM, plugins: Plugins |
     space = settings.pop("hyperparameters", {"lr": {"type": "double", "minval": 0, "maxval": 1}})
     config = parse({"entrypoint": "model_def:Trial", "hyperparameters": space, "searcher": searcher, **settings}).config
     made = store.experiments.create(name="x", config=to_json(config), metric="loss")
+    held = store.lock(made.id)
+    held.__enter__()  # until the store is closed
     state = State(store, made.id, plugins or Plugins.installed())
+    state.held = held  # type: ignore[attr-defined]
     with state.turn():
         state.happened(SearchStarted())
     return state
@@ -33,7 +36,7 @@ def run(state: State) -> Any:
     """Begin a run of the trial whose turn it is."""
     live = state.queue.first
     with state.turn():
-        state.begin(live, state.store.slots.lease(state.id, 1, 4), 0)
+        state.begin(live, state.store.slots.lease(state.id, 1, ["cpu:0", "cpu:1"]), 0)
     return live
 
 

@@ -72,7 +72,7 @@ def test_local_trains_to_the_end_and_the_script_goes_on(script, det):
     assert re.search(r"batch 8 validation: val_loss=", done.stdout)
     assert "after {'lr': 0.05} True" in done.stdout
     assert "manifest.json" in done.stdout
-    assert not det.home.joinpath("det.db").exists()
+    assert not det.home.joinpath("index.db").exists()
 
 
 @pytest.mark.parametrize("length", [{"batches": 7}, {"epochs": 2}])
@@ -211,7 +211,7 @@ def test_a_link_that_leads_out_of_the_code_is_refused(script, det, tmp_path):
 def test_who_imports_the_script_submits_nothing(script, det):
     det.cwd.joinpath("train.py").write_text(HEAD + CLUSTER)
     assert script.python("-c", "import train; print(train.Trial.__name__)").stdout.splitlines()[-1] == "Trial"
-    assert not det.home.joinpath("det.db").exists()
+    assert not det.home.joinpath("index.db").exists()
 
 
 def test_what_is_handed_over_can_be_imported_by_who_reads_a_checkpoint(script, det):
@@ -279,7 +279,7 @@ def test_mistakes_are_named_in_the_last_line(script, det, call, message):
     det.cwd.joinpath("sub").mkdir()
     done = script(call, status=1)
     assert re.search(message, done.stderr.strip().splitlines()[-1]), done.stderr
-    assert not det.home.joinpath("det.db").exists()
+    assert not det.home.joinpath("index.db").exists()
 
 
 def test_an_interpreter_without_a_script_has_to_name_one(script):

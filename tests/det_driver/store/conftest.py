@@ -3,7 +3,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +19,24 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def experiment(store: Store) -> ExperimentRow:
-    return store.experiments.create(name="digits", config="{}", metric="loss")
+def experiment(store: Store) -> Iterator[ExperimentRow]:
+    """An experiment whose lock is held, as it is written by nobody else."""
+    made = store.experiments.create(name="digits", config="{}", metric="loss")
+    with store.lock(made.id):
+        yield made
+
+
+@pytest.fixture
+def another(store: Store) -> Iterator[Callable[[], ExperimentRow]]:
+    """Make further experiments, whose locks are held likewise."""
+    with ExitStack() as locks:
+
+        def make(**settings: Any) -> ExperimentRow:
+            made = store.experiments.create(**{"name": "x", "config": "{}", **settings})
+            locks.enter_context(store.lock(made.id))
+            return made
+
+        yield make
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from det_core.errors import StoreError
 from det_driver.store import Store
 from det_driver.store._database import Database
-from det_driver.store._schema import MIGRATIONS
+from det_driver.store._schema import EXPERIMENT
 
 
 @pytest.fixture
@@ -31,11 +31,10 @@ def open_home() -> Iterator[Path]:
 
 def fill(store: Store) -> int:
     """Append and project until the store refuses; returns how many transactions it took."""
-    experiment = store.experiments.create(name="x", config="{}")
     for count in range(100_000):
         with store.transaction():
-            store.journal.append(experiment.id, '"' + "x" * 500 + '"')
-            store.trials.create(experiment.id, count, {"x": "x" * 500}, seed=0)
+            store.journal.append(1, '"' + "x" * 500 + '"')
+            store.trials.create(1, count, {"x": "x" * 500}, seed=0)
     pytest.fail("the disk never filled up")
 
 
@@ -69,30 +68,43 @@ def as_nobody(act: Callable[[], None]) -> None:
     in_child(act_as_nobody)
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
-    (tmp_path / "det.db").write_bytes(b"these are not the bytes of a database" * 100)
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The database of experiment 1, beside which there is another."""
+    with Store(tmp_path) as store:
+        for _ in range(2):
+            store.experiments.create(name="x" * 500, config="{}" + " " * 20_000)
+    return tmp_path / "experiments" / "1" / "experiment.db"
+
+
+def test_a_file_that_is_no_database_is_named_and_concerns_no_other_experiment(file: Path, tmp_path: Path) -> None:
+    file.write_bytes(b"these are not the bytes of a database" * 100)
 
     for open in (Store, Store.reader):
-        with pytest.raises(StoreError, match=rf"^{tmp_path}/det.db is not a store of det \(file is not a database\); "):
-            open(tmp_path)
+        with open(tmp_path) as store:
+            with pytest.raises(StoreError, match=rf"^{file} is not a store of det \(file is not a database\); "):
+                store.experiments.get(1)
+            assert store.experiments.get(2).id == 2
+            assert store.trials.sources() == set()
+            with pytest.raises(StoreError, match=r"^no checkpoint 'u'; "):
+                store.checkpoints.get("u")
+            with pytest.raises(StoreError, match=r"^no trial 9; "):
+                store.trials.get(9)
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_a_damaged_file_is_named(file: Path, tmp_path: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(4096)
+        opened.write(b"\xff" * (os.path.getsize(file) - 4096))
+
     with Store(tmp_path) as store:
-        for _ in range(50):
-            store.experiments.create(name="x" * 500, config="{}")
-    with (tmp_path / "det.db").open("r+b") as file:
-        file.seek(4096)
-        file.write(b"\xff" * (os.path.getsize(tmp_path / "det.db") - 4096))
-
-    def use() -> None:
-        with Store(tmp_path) as store:
-            store.experiments.list()
-
-    with pytest.raises(
-        StoreError, match=r"^.*/det.db is damaged \(database disk image is malformed\); restore it from"
-    ):
-        use()
+        with pytest.raises(
+            StoreError, match=r"1/experiment.db is damaged \(database disk image is malformed\); restore it from"
+        ):
+            store.experiments.get(1)
+        assert [each.experiment.id for each in store.experiments.list()] == [2]
+        assert store.trials.sources() == set()
+        assert len(store.index.repair()) == 2
 
 
 def test_a_home_that_is_a_file_is_named(tmp_path: Path) -> None:
@@ -110,43 +122,87 @@ def test_a_home_without_the_right_to_write_is_named(open_home: Path) -> None:
     def act() -> None:
         with pytest.raises(StoreError, match=r"^cannot make the home .*: Permission denied; choose one that you can"):
             Store(open_home / "home")
-        with pytest.raises(
-            StoreError, match=r"det.db cannot be opened \(unable to open database file\); choose a home"
-        ):
+        with pytest.raises(StoreError, match=r"^cannot make the home .*: Permission denied; choose one that you can"):
             Store(open_home)
 
     as_nobody(act)
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_store_that_cannot_be_written_can_be_read(open_home: Path, closed: bool) -> None:
+@pytest.mark.parametrize("index", [True, False])
+def test_a_store_that_cannot_be_written_can_be_read(open_home: Path, closed: bool, index: bool) -> None:
     store = Store(open_home)
     store.experiments.create(name="digits", config="{}")
+    held = store._databases.lock(1)
+    held.__enter__()
     if closed:
+        held.__exit__(None, None, None)
         store.close()
-    open_home.chmod(0o555)
+    if not index:
+        (open_home / "index.db").unlink()
+    for place in (open_home, open_home / "experiments", open_home / "experiments" / "1"):
+        place.chmod(0o555)
+    for file in open_home.rglob("*.db*"):
+        file.chmod(0o444)  # another user's, who may look
 
     def act() -> None:
         with Store.reader(open_home) as reader:
-            assert [found.name for found in reader.experiments.list()] == ["digits"]
+            assert [found.experiment.name for found in reader.experiments.list()] == ["digits"]
+            assert reader.experiments.get(1).name == "digits"
         with pytest.raises(
-            StoreError, match=r"det.db cannot be (written: it is read-only here|opened \(.*\)); choose a"
+            StoreError, match=r"^cannot make .*/experiments/2: Permission denied; check the home's rights"
         ):
             Store(open_home).experiments.create(name="x", config="{}")
 
     as_nobody(act)
-    store.close()
+    for place in (open_home, open_home / "experiments", open_home / "experiments" / "1"):
+        place.chmod(0o755)
 
 
 def test_an_old_schema_that_cannot_be_migrated_is_named(open_home: Path) -> None:
-    Database(open_home / "det.db", migrations=MIGRATIONS[:1]).close()
+    Database(open_home / "x.db", EXPERIMENT).close()
+    (open_home / "x.db").chmod(0o444)
     open_home.chmod(0o555)
 
     def act() -> None:
         with pytest.raises(StoreError, match=r"has schema version 1, and this det reads version 2; open it once where"):
-            Database(open_home / "det.db", readonly=True, migrations=(MIGRATIONS[0], ("CREATE TABLE notes (text)",)))
+            Database(open_home / "x.db", (*EXPERIMENT, ("CREATE TABLE notes (text)",)), readonly=True)
 
     as_nobody(act)
+
+
+def test_a_home_and_its_databases_are_their_owners_also_those_of_before(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+
+    def modes() -> dict[str, str]:
+        files = [home, *home.rglob("index.db*"), *home.rglob("experiment.db*"), *home.rglob("lock")]
+        return {path.name: oct(path.stat().st_mode & 0o777) for path in files}
+
+    def use() -> None:
+        with Store(home) as store, store.lock(1):
+            store.experiments.update(1, progress=0.5)
+            found = modes()
+            assert found.pop("home") == "0o700"
+            assert len(found) >= 5
+            assert {*found.values()} == {"0o600"}
+
+    before = os.umask(0o022)
+    try:
+        with Store(home) as store:
+            store.experiments.create(name="x", config="{}")
+        use()
+        home.chmod(0o755)
+        for file in home.rglob("*.db*"):
+            file.chmod(0o644)
+        use()
+    finally:
+        os.umask(before)
+
+
+def test_a_place_of_everybody_stays_everybodys(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    Store(tmp_path).close()
+    assert tmp_path.stat().st_mode & 0o7777 == 0o1777
 
 
 @contextmanager
@@ -167,8 +223,10 @@ def mounted(place: Path, size: str) -> Iterator[None]:
 def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path: Path) -> None:
     with mounted(tmp_path, "1m"):
         with Store(tmp_path) as store:
+            store.experiments.create(name="x", config="{}")
+        with Store(tmp_path) as store, store.lock(1):
             with pytest.raises(
-                StoreError, match=r"det.db: the disk (is full|failed .*); nothing of the last change was"
+                StoreError, match=r"experiment.db: the disk (is full|failed .*); nothing of the last change was"
             ):
                 fill(store)
             events, trials = counts(store)
@@ -185,9 +243,11 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path: Path) ->
 def test_a_write_that_the_system_refuses_leaves_nothing_half_written(tmp_path: Path) -> None:
     def act() -> None:
         with Store(tmp_path) as store:
+            store.experiments.create(name="x", config="{}")
+        with Store(tmp_path) as store, store.lock(1):
             resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, resource.RLIM_INFINITY))
             with pytest.raises(
-                StoreError, match=r"det.db: the disk (is full|failed .*); nothing of the last change was"
+                StoreError, match=r"experiment.db: the disk (is full|failed .*); nothing of the last change was"
             ):
                 fill(store)
             events, trials = counts(store)
@@ -203,6 +263,7 @@ def test_a_write_that_the_system_refuses_leaves_nothing_half_written(tmp_path: P
 
 def test_an_experiment_whose_directory_cannot_be_made_is_not_recorded(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
+        (tmp_path / "experiments").rmdir()
         (tmp_path / "experiments").write_text("in the way")
         with pytest.raises(
             StoreError, match=r"^cannot make .*/experiments/1: (Not a directory|File exists); check the"
@@ -223,10 +284,13 @@ def test_what_is_left_of_a_deleted_experiment_is_named(open_home: Path) -> None:
             (kept / "file").write_text("")
             kept.chmod(0o555)
             with pytest.raises(
-                StoreError, match=r"^experiment 1 is deleted, but not all of .*/1: Permission denied; remove"
+                StoreError, match=r"^experiment 1 is deleted, but not all of .*deleted-1-.*: Permission denied; remove"
             ):
                 store.experiments.delete(1)
             assert store.experiments.list() == []
-            kept.chmod(0o755)
+            next((open_home / "home" / "experiments").glob(".deleted-1-*/kept")).chmod(0o755)
+            store.experiments.create(name="y", config="{}")
+            store.experiments.delete(2)
+            assert [*(open_home / "home" / "experiments").iterdir()] == [], "the next deletion goes on with it"
 
     as_nobody(act)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,11 +28,12 @@ def test_an_experiment_comes_back_as_it_was_created(store: Store) -> None:
     assert made.started is None
 
 
-def test_creating_makes_an_empty_directory(store: Store, experiment: ExperimentRow) -> None:
+def test_creating_makes_a_directory_with_a_database(store: Store) -> None:
+    experiment = store.experiments.create(name="x", config="{}")
     directory = store.experiment_dir(experiment.id)
 
     assert directory == store.home / "experiments" / "1"
-    assert [*directory.iterdir()] == []
+    assert {path.name for path in directory.iterdir()} <= {"experiment.db", "experiment.db-wal", "experiment.db-shm"}
     assert store.code_dir(experiment.id) == directory / "code"
 
 
@@ -67,7 +71,7 @@ def test_listing_is_newest_first_and_leaves_out_the_archived(store: Store) -> No
     store.experiments.update(3, state=ExperimentState.COMPLETED, archived=True)
 
     def listed(**filters: object) -> list[int]:
-        return [found.id for found in store.experiments.list(**filters)]  # type: ignore[arg-type]
+        return [found.experiment.id for found in store.experiments.list(**filters)]  # type: ignore[arg-type]
 
     assert listed() == [2, 1]
     assert listed(archived=None) == [3, 2, 1]
@@ -75,45 +79,98 @@ def test_listing_is_newest_first_and_leaves_out_the_archived(store: Store) -> No
     assert listed(archived=None, limit=2) == [3, 2]
 
 
-def test_summaries_count_trials_by_state_and_name_the_best(store: Store) -> None:
+def test_summaries_count_trials_by_state_and_name_the_best(store: Store, another: Callable[..., ExperimentRow]) -> None:
     for smaller in (True, False, True):
-        store.experiments.create(name="x", config="{}", metric="m", smaller_is_better=smaller)
+        another(metric="m", smaller_is_better=smaller)
+    made: dict[int, list[int]] = {1: [], 2: []}
     for id in (1, 2):
         for request, value in enumerate([0.5, float("nan"), 0.25]):
             trial = store.trials.create(id, request, {}, seed=0)
+            made[id].append(trial.id)
             run = store.runs.begin(trial.id)
             store.metrics.report(trial.id, run.id, "validation", 10, {"m": value})
-    store.trials.update(1, state=TrialState.COMPLETED)
+    store.trials.update(made[1][0], state=TrialState.COMPLETED)
 
-    found = {each.experiment.id: each for each in store.experiments.summaries(store.experiments.list())}
+    found = {id: store.experiments.summary(id) for id in (1, 2, 3)}
 
     assert found[1].trials == {TrialState.COMPLETED: 1, TrialState.QUEUED: 2}
-    assert (found[1].best_metric, found[1].best_trial) == (0.25, 3)
-    assert (found[2].best_metric, found[2].best_trial) == (0.5, 4)
+    assert (found[1].best_metric, found[1].best_trial) == (0.25, made[1][2])
+    assert (found[2].best_metric, found[2].best_trial) == (0.5, made[2][0])
     assert (found[3].trials, found[3].best_metric, found[3].best_trial) == ({}, None, None)
+    for id in found:
+        store.experiments.publish(id)
+    assert {each.experiment.id: each for each in store.experiments.list()} == found
 
 
-def test_deleting_leaves_no_trace_and_its_id_is_not_used_again(store: Store, experiment: ExperimentRow) -> None:
-    trial = store.trials.create(experiment.id, 0, {}, seed=0)
-    run = store.runs.begin(trial.id)
-    store.metrics.report(trial.id, run.id, "training", 1, {"loss": 1.0})
-    store.checkpoints.record("u", trial.id, run.id, 1, storage="{}", size=1)
-    store.journal.append(experiment.id, "{}")
+def test_deleting_leaves_no_trace_and_its_numbers_are_not_used_again(store: Store) -> None:
+    experiment = store.experiments.create(name="x", config="{}")
+    with store.lock(experiment.id):
+        trial = store.trials.create(experiment.id, 0, {}, seed=0)
     (store.experiment_dir(experiment.id) / "code").mkdir()
 
     store.experiments.delete(experiment.id)
 
-    assert not store.experiment_dir(experiment.id).exists()
-    assert [*store.metrics.read(trial_id=trial.id)] == []
-    assert [*store.journal.read(experiment.id)] == []
-    assert store.experiments.create(name="next", config="{}").id == experiment.id + 1
+    assert [*(store.home / "experiments").iterdir()] == []
+    assert store.experiments.list() == []
+    with pytest.raises(StoreError, match=rf"^no trial {trial.id}; "):
+        store.trials.get(trial.id)
+    following = store.experiments.create(name="next", config="{}")
+    assert following.id == experiment.id + 1
+    with store.lock(following.id):
+        assert store.trials.create(following.id, 0, {}, seed=0).id > trial.id
 
 
-def test_an_experiment_that_a_driver_holds_is_not_deleted(store: Store, experiment: ExperimentRow) -> None:
-    with store.lock(experiment.id), pytest.raises(ExperimentBusy):
+def test_an_experiment_that_a_driver_holds_is_not_deleted(store: Store) -> None:
+    experiment = store.experiments.create(name="x", config="{}")
+    with Store(store.home) as driver, driver.lock(experiment.id), pytest.raises(ExperimentBusy):
         store.experiments.delete(experiment.id)
 
     assert store.experiments.get(experiment.id) == experiment
+
+
+DRIVE = """
+import sys, time
+from pathlib import Path
+from det_driver.store import Store
+with Store(Path(sys.argv[1])) as store, store.lock(int(sys.argv[2])):
+    print("ready", flush=True)
+    worst, count, end = 0.0, 0, time.monotonic() + 2
+    trial = store.trials.create(int(sys.argv[2]), 0, {}, 0)
+    while time.monotonic() < end:
+        began = time.monotonic()
+        with store.transaction():
+            store.journal.append(int(sys.argv[2]), "{}")
+            store.trials.update(trial.id, batches=count)
+        store.experiments.update(int(sys.argv[2]), progress=0.5)
+        worst, count = max(worst, time.monotonic() - began), count + 1
+        time.sleep(0.001)
+    print(worst, count)
+"""
+
+
+def test_deleting_one_makes_the_drivers_of_others_wait_for_nothing(
+    store: Store, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Each database has one writer; the index, which all share, nobody waits for."""
+    doomed = store.experiments.create(name="x", config="{}")
+    with store.lock(doomed.id), store.transaction():
+        for request in range(20_000):
+            store.trials.create(doomed.id, request, {"x": "x" * 100}, 0)
+            store.journal.append(doomed.id, "{}")
+    drivers = [start(DRIVE, store.home, store.experiments.create(name="y", config="{}").id) for _ in range(3)]
+    for driver in drivers:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "ready\n"
+
+    with store.lock(doomed.id), store.transaction():  # in the middle of a change that takes long
+        store.trials.create(doomed.id, 20_000, {}, 0)
+        time.sleep(0.7)
+    store.experiments.delete(doomed.id)
+
+    for driver in drivers:
+        worst, count = driver.communicate()[0].split()
+        assert float(worst) < 0.5, "a driver that waits for the other's transaction waits 0.7 s"
+        assert int(count) > 100
 
 
 def test_a_directory_that_was_left_behind_is_never_shared(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-import pytest
-
 from det_driver.store import Store
 
 WRITE = """
@@ -20,7 +18,7 @@ from pathlib import Path
 from det_driver.store import Store
 with Store(Path(sys.argv[1])) as store:
     if not store.experiments.list():
-        store.experiments.create(name="x", config="{}", metric="loss")
+        assert store.experiments.create(name="x", config="{}", metric="loss").id == 1
     with store.lock(1):
         print("ready", flush=True)
         n = len(store.trials.list(1))
@@ -38,7 +36,7 @@ with Store(Path(sys.argv[1])) as store:
 
 def check(home: Path) -> int:
     """Assert that the store is sound and every transaction whole; returns how many there are."""
-    with closing(sqlite3.connect(home / "det.db")) as raw:
+    with closing(sqlite3.connect(home / "experiments" / "1" / "experiment.db")) as raw:
         assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
     with Store.reader(home) as store:
@@ -70,17 +68,37 @@ def test_a_writer_killed_at_any_moment_leaves_whole_transactions(
     assert before > 0
 
 
-@pytest.mark.parametrize("round", range(3))
-def test_a_writer_killed_while_it_makes_the_store_leaves_one_that_opens(
-    round: int, tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
-    writer = start(WRITE, tmp_path)
-    while not (tmp_path / "det.db").exists():
-        assert writer.poll() is None
-    time.sleep(round * 0.002)
-    writer.kill()
-    writer.wait()
+CREATE = """
+import os, signal, sys
+from pathlib import Path
+from det_driver.store import Store, _database
+count = int(sys.argv[2])
+run = _database.Database.run
+def counted(*arguments):
+    global count
+    count -= 1
+    if count < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run(*arguments)
+_database.Database.run = counted
+with Store(Path(sys.argv[1])) as store:
+    store.experiments.create(name="x", config="{}", metric="loss")
+"""
 
-    with Store(tmp_path) as store:
-        store.experiments.create(name="next", config="{}")
-    check(tmp_path)
+
+def test_a_home_whose_first_experiment_was_being_made_by_who_was_killed_opens(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Killed before each of its statements in turn: there is a whole experiment afterwards, or none."""
+    for step in range(100):
+        home = tmp_path / str(step)
+        killed = start(CREATE, home, step).wait() != 0
+        with Store(home) as store:
+            listed = [each.experiment.id for each in store.experiments.list()]
+            made = store.experiments.create(name="next", config="{}").id
+            assert listed in ([], [1])
+            assert made not in listed
+            assert [each.experiment.id for each in store.experiments.list()] == [made, *listed]
+        if not killed:
+            break
+    assert 5 < step < 99

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -110,8 +111,10 @@ begins = st.tuples(st.just("begin"), st.integers(0, 6))
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(smaller=st.booleans(), actions=st.lists(reports | begins, max_size=25))
-def test_any_history_is_one_live_row_per_position(store: Store, smaller: bool, actions: list[tuple]) -> None:
-    experiment = store.experiments.create(name="x", config="{}", metric="loss", smaller_is_better=smaller)
+def test_any_history_is_one_live_row_per_position(
+    store: Store, another: Callable[..., ExperimentRow], smaller: bool, actions: list[tuple]
+) -> None:
+    experiment = another(metric="loss", smaller_is_better=smaller)
     trial = store.trials.create(experiment.id, 0, {}, seed=0)
     run = store.runs.begin(trial.id)
     live: dict[tuple[int, str], float] = {}

@@ -9,71 +9,86 @@ from pathlib import Path
 import pytest
 
 from det_core.errors import StoreError
-from det_driver.store import Store
+from det_driver.store import Store, _databases
 from det_driver.store._database import Database
-from det_driver.store._schema import MIGRATIONS
+from det_driver.store._schema import EXPERIMENT
 
-NEXT = ("ALTER TABLE experiments ADD COLUMN owner TEXT NOT NULL DEFAULT 'me'", "CREATE TABLE notes (text TEXT)")
+NEXT = ("ALTER TABLE experiment ADD COLUMN owner TEXT NOT NULL DEFAULT 'me'", "CREATE TABLE notes (text TEXT)")
 
 
-def version(home: Path) -> int:
-    with closing(sqlite3.connect(home / "det.db")) as raw:
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The database of experiment 1 of a home."""
+    with Store(tmp_path) as store:
+        store.experiments.create(name="old", config="{}")
+    return tmp_path / "experiments" / "1" / "experiment.db"
+
+
+def version(file: Path) -> int:
+    with closing(sqlite3.connect(file)) as raw:
         return int(raw.execute("PRAGMA user_version").fetchone()[0])
 
 
-def build_version_1(home: Path) -> None:
-    database = Database(home / "det.db", migrations=MIGRATIONS[:1])
-    database.run(
-        "INSERT INTO experiments (name, description, labels, config, entrypoint, metric, smaller_is_better, state, "
-        "created) VALUES ('old', '', '[\"a\"]', '{}', 'm:T', 'loss', 1, 'ACTIVE', 5.0)"
-    )
-    database.close()
+def test_an_experiment_of_an_earlier_version_is_brought_up_by_who_opens_it(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_databases, "EXPERIMENT", (*EXPERIMENT, NEXT))
+
+    with Store(tmp_path) as store, store.lock(1):
+        assert store.experiments.get(1).name == "old"
+
+    assert version(file) == len(EXPERIMENT) + 1
 
 
-def test_a_store_of_version_1_opens_with_all_it_held(tmp_path: Path) -> None:
-    build_version_1(tmp_path)
-
-    with Store(tmp_path) as store:
-        (found,) = store.experiments.list()
-
-    assert (found.id, found.name, found.labels, found.created) == (1, "old", ("a",), 5.0)
-    assert version(tmp_path) == len(MIGRATIONS)
-
-
-def test_steps_that_are_missing_are_taken_in_place(tmp_path: Path) -> None:
-    build_version_1(tmp_path)
-
+def test_steps_that_are_missing_are_taken_in_place(file: Path) -> None:
     for readonly in (True, False):
-        database = Database(tmp_path / "det.db", readonly=readonly, migrations=(*MIGRATIONS, NEXT))
-        assert database.rows("SELECT name, owner FROM experiments") == [("old", "me")]
+        database = Database(file, (*EXPERIMENT, NEXT), readonly=readonly)
+        assert database.rows("SELECT name, owner FROM experiment") == [("old", "me")]
         database.close()
-    assert version(tmp_path) == len(MIGRATIONS) + 1
+    assert version(file) == len(EXPERIMENT) + 1
 
 
-def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
-    build_version_1(tmp_path)
-
+def test_a_step_that_fails_changes_nothing(file: Path) -> None:
     with pytest.raises(StoreError, match=r"no such table: nowhere$"):
-        Database(tmp_path / "det.db", migrations=(*MIGRATIONS[:1], (*NEXT, "INSERT INTO nowhere VALUES (1)")))
+        Database(file, (*EXPERIMENT, (*NEXT, "INSERT INTO nowhere VALUES (1)")))
 
-    assert version(tmp_path) == 1
-    with Store(tmp_path) as store:
-        assert len(store.experiments.list()) == 1
+    assert version(file) == len(EXPERIMENT)
 
 
-def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
-    Store(tmp_path).close()
-    newer = len(MIGRATIONS) + 1
-    with closing(sqlite3.connect(tmp_path / "det.db")) as raw:
+def test_a_newer_schema_is_refused_and_left_alone_and_other_experiments_are_listed(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer = len(EXPERIMENT) + 1
+    with closing(sqlite3.connect(file)) as raw:
         raw.execute(f"PRAGMA user_version = {newer}")
+    sentence = (
+        rf"experiments/1/experiment.db has schema version {newer}, newer than the {newer - 1} that this det knows; "
+        "upgrade det-driver"
+    )
+    with Store(tmp_path) as store:
+        store.experiments.create(name="mine", config="{}")
+        for _ in range(2):
+            with pytest.raises(StoreError, match=f"{sentence}$"):
+                store.experiments.get(1)
+        with pytest.raises(StoreError, match=f"{sentence}$"), store.lock(1):
+            pass
+        store.index.repair()
+        assert [each.experiment.name for each in store.experiments.list()] == ["mine"]
+    assert capsys.readouterr().err.startswith("det: experiment 1 is left out: ")
+    assert version(file) == newer
+
+
+def test_the_home_of_an_earlier_det_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "det.db").write_bytes(b"SQLite format 3")
 
     for open in (Store, Store.reader):
         with pytest.raises(
             StoreError,
-            match=rf"det.db has schema version {newer}, newer than the {newer - 1} that this det knows; upgrade det-core$",
+            match=rf"^{tmp_path}/det.db is the store of an earlier det, which this one does not read; choose another home "
+            r"\(DET_HOME\), or move that file away to begin anew$",
         ):
             open(tmp_path)
-    assert version(tmp_path) == newer
+    assert (tmp_path / "det.db").read_bytes() == b"SQLite format 3"
 
 
 def test_processes_that_make_the_store_at_once_do_not_collide(

@@ -14,7 +14,7 @@ WRITE = """
 import sys, time
 from pathlib import Path
 from det_driver.store import Store
-with Store(Path(sys.argv[1])) as store:
+with Store(Path(sys.argv[1])) as store, store.lock(1):
     print("ready", flush=True)
     n = 0
     worst = 0.0
@@ -30,8 +30,11 @@ with Store(Path(sys.argv[1])) as store:
 
 
 def test_readers_see_whole_transactions_and_hold_nobody_up(
-    store: Store, trial: TrialRow, start: Callable[..., subprocess.Popen[str]]
+    store: Store, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
+    store.experiments.create(name="x", config="{}")
+    with store.lock(1):
+        trial = store.trials.create(1, 0, {}, 0)
     writer = start(WRITE, store.home)
     assert writer.stdout is not None
     assert writer.stdout.readline() == "ready\n"
@@ -71,12 +74,10 @@ def test_a_history_is_streamed_while_its_reader_writes(
         store.metrics.report(trial.id, run.id, "training", batches, {"loss": 1.0})
         store.journal.append(experiment.id, "{}")
 
-    with Store(store.home) as other:
-        for stream in (store.metrics.read(trial_id=trial.id), store.journal.read(experiment.id)):
-            next(stream)  # type: ignore[call-overload]
-            other.trials.update(trial.id, restarts=1)
-            store.trials.update(trial.id, restarts=2)
-            assert len([*stream]) == 2
+    for stream in (store.metrics.read(trial_id=trial.id), store.journal.read(experiment.id)):
+        next(stream)  # type: ignore[call-overload]
+        store.trials.update(trial.id, restarts=2)
+        assert len([*stream]) == 2
 
 
 def test_reading_where_there_is_no_store_makes_none(tmp_path: Path) -> None:

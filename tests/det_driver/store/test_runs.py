@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from det_core.errors import StoreError
-from det_driver.store import Run, Store, TrialRow
+from det_driver.store import ExperimentRow, Run, Store, TrialRow
 
 
 def test_runs_are_numbered_from_one_and_counted(store: Store, trial: TrialRow) -> None:
@@ -39,7 +39,7 @@ def test_a_run_that_its_driver_left_open_is_lost_when_the_next_begins(store: Sto
     assert [each.outcome for each in store.runs.list(trial.id)] == ["LOST", None]
 
 
-def test_missing_runs_and_trials_are_named(store: Store) -> None:
+def test_missing_runs_and_trials_are_named(store: Store, experiment: ExperimentRow) -> None:
     with pytest.raises(StoreError, match=r"^no trial 4; create it before its runs$"):
         store.runs.begin(4)
     with pytest.raises(StoreError, match=r"^no run 4; begin it before it ends$"):

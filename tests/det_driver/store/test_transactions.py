@@ -2,11 +2,15 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from det_core.errors import StoreError
-from det_driver.store import ExperimentRow, Store, TrialRow, _database
+from det_driver.store import ExperimentRow, Store, TrialRow
+from det_driver.store._database import Database
+from det_driver.store._schema import EXPERIMENT
 
 
 def test_a_transaction_is_seen_by_others_when_it_ends_and_not_before(store: Store, experiment: ExperimentRow) -> None:
@@ -98,7 +102,7 @@ def test_a_transaction_that_sqlite_has_undone_takes_nothing_more(store: Store, t
 
     def go_on_regardless() -> None:
         with store.transaction():
-            store._database.run("ROLLBACK")
+            store._databases.held().run("ROLLBACK")
             store.trials.update(trial.id, restarts=1)
 
     with pytest.raises(StoreError, match=r"an error has undone this transaction; nothing of it was written$"):
@@ -108,15 +112,33 @@ def test_a_transaction_that_sqlite_has_undone_takes_nothing_more(store: Store, t
     store.trials.update(trial.id, restarts=2)
 
 
-def test_a_writer_that_waits_too_long_says_why(store: Store, trial: TrialRow, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_database, "BUSY_SECONDS", 0.05)
+def test_a_writer_that_waits_too_long_says_why(tmp_path: Path) -> None:
+    first, second = (Database(tmp_path / "x.db", EXPERIMENT, patience=0.05) for _ in range(2))
 
     with (
-        Store(store.home) as other,
-        store.transaction(),
-        pytest.raises(StoreError, match=r"has been locked by another process for 30 s; try again later$"),
+        first.transaction(),
+        pytest.raises(StoreError, match=r"x.db has been locked by another process for too long; try"),
     ):
-        other.trials.update(trial.id, restarts=1)
+        second.run("DELETE FROM trials")
+
+
+def test_what_is_to_follow_a_commit_follows_it_and_nothing_else(store: Store, trial: TrialRow) -> None:
+    done: list[str] = []
+    database = store._databases.held()
+    with store.transaction():
+        database.afterwards(lambda: done.append("outer"))
+        with suppress(ZeroDivisionError), store.transaction():
+            database.afterwards(lambda: done.append("undone in part"))
+            raise ZeroDivisionError
+        assert done == []
+    assert done == ["outer"]
+
+    with suppress(ZeroDivisionError), store.transaction():
+        database.afterwards(lambda: done.append("undone"))
+        raise ZeroDivisionError
+    with store.transaction():
+        pass
+    assert done == ["outer"]
 
 
 def test_closing_twice_is_harmless(store: Store) -> None:

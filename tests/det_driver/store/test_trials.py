@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,15 +25,17 @@ def test_a_missing_trial_or_experiment_is_named(store: Store) -> None:
         store.trials.get(3)
     with pytest.raises(StoreError, match=r"^no trial 3;"):
         store.trials.update(3, restarts=1)
-    with pytest.raises(StoreError, match=r"^no experiment 9; create it before its trials$"):
+    with pytest.raises(StoreError, match=r"^no experiment 9; det list shows those in "):
         store.trials.create(9, 0, {}, seed=0)
 
 
-def test_a_request_has_one_trial_in_an_experiment(store: Store, trial: TrialRow) -> None:
+def test_a_request_has_one_trial_in_an_experiment(
+    store: Store, trial: TrialRow, another: Callable[[], ExperimentRow]
+) -> None:
     with pytest.raises(StoreError, match=r"^experiment 1 has a trial 0 of its searcher already$"):
         store.trials.create(trial.experiment_id, trial.request, {}, seed=0)
 
-    other = store.experiments.create(name="other", config="{}")
+    other = another()
     assert store.trials.create(other.id, trial.request, {}, seed=0).id != trial.id
 
 
@@ -75,14 +79,48 @@ json_values = st.recursive(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(hparams=st.dictionaries(st.text(), json_values, max_size=4))
-def test_any_json_comes_back_equal(store: Store, hparams: dict[str, object]) -> None:
-    experiment = store.experiments.create(name="x", config="{}")
+def test_any_json_comes_back_equal(
+    another: Callable[[], ExperimentRow], store: Store, hparams: dict[str, object]
+) -> None:
+    experiment = another()
 
     assert store.trials.create(experiment.id, 0, hparams, seed=0).hparams == hparams
 
 
-def test_the_checkpoints_that_trials_start_from_are_known(store):
-    experiment = store.experiments.create(name="e", config="{}")
+def test_the_checkpoints_that_trials_of_any_experiment_start_from_are_known(
+    store: Store, experiment: ExperimentRow, another: Callable[[], ExperimentRow]
+) -> None:
     store.trials.create(experiment.id, 0, {}, 1)
     store.trials.create(experiment.id, 1, {}, 1, source_checkpoint="abc")
-    assert store.trials.sources() == {"abc"}
+    store.trials.create(another().id, 0, {}, 1, source_checkpoint="def")
+    assert store.trials.sources() == {"abc", "def"}
+    assert store.trials.sources(but=experiment.id) == {"def"}
+
+
+def test_trials_have_numbers_of_their_own_in_a_home(store: Store, another: Callable[[], ExperimentRow]) -> None:
+    """Commands take the number of a trial alone."""
+    first, second = another(), another()
+    made = [store.trials.create(each.id, request, {}, 0).id for request in range(40) for each in (first, second)]
+
+    assert len({*made}) == 80
+    assert made[:2] == [1, 2]
+    assert {store.trials.get(id).experiment_id for id in made[::2]} == {first.id}
+    with Store.reader(store.home) as reader:
+        assert [reader.trials.get(id).experiment_id for id in made[:2]] == [first.id, second.id]
+
+
+def test_numbers_are_taken_in_blocks_that_survive_what_is_undone(store: Store, experiment: ExperimentRow) -> None:
+    """So that the index is asked now and then only: 20 times for ten thousand trials."""
+    with store.transaction():
+        made = [store.trials.create(experiment.id, request, {}, 0).id for request in range(10_000)]
+    assert made == [*range(1, 10_001)]
+    assert len(store._databases.held().rows("SELECT 1 FROM blocks")) <= 20
+
+    def undo() -> None:
+        with store.transaction():
+            store.trials.create(experiment.id, 10_000, {}, 0)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        undo()
+    assert store.trials.create(experiment.id, 10_000, {}, 0).id not in made

@@ -178,19 +178,21 @@ def project(det: Any, warm: Callable[..., subprocess.CompletedProcess[str]]) -> 
 
 def must_be_sound(project: Project) -> None:
     """Look at the store as SQLite, as a driver and as a person do."""
-    file = project.home / "det.db"
-    if not file.exists():
-        assert project.quick("list", status=2).stderr.startswith(f"det: no experiments in {project.home} yet")
+    files = [*project.home.glob("experiments/*/experiment.db")]
+    if not files:
+        assert project.json("list") == []
         return
-    with sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-        for table in ("leases", "slots", "waiting"):
+    for file in files:
+        with sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+            first, last, count = connection.execute("SELECT min(seq), max(seq), count(*) FROM journal").fetchone()
+            assert (first, last) in ((1, count), (None, None)), f"the journal of {file} has gaps"
+            assert connection.execute("SELECT id FROM runs WHERE ended IS NULL").fetchall() == []
+        connection.close()
+    with sqlite3.connect(f"{(project.home / 'index.db').as_uri()}?mode=ro", uri=True) as connection:
+        for table in ("leases", "waiting"):
             assert connection.execute(f"SELECT * FROM {table}").fetchall() == [], table
-        journals = connection.execute("SELECT experiment_id, min(seq), max(seq), count(*) FROM journal GROUP BY 1")
-        for experiment, first, last, count in journals.fetchall():
-            assert (first, last) == (1, count), f"the journal of experiment {experiment} has gaps"
-        assert connection.execute("SELECT id FROM runs WHERE ended IS NULL").fetchall() == []
     connection.close()
     for row in project.json("list"):
         experiment = row["experiment"]

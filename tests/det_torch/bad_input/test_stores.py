@@ -11,24 +11,20 @@ from typing import Any
 import pytest
 
 
-def garbage(home: Path) -> None:
-    home.mkdir()
-    home.joinpath("det.db").write_bytes(os.urandom(5000))
+def garbage(file: Path) -> None:
+    file.write_bytes(os.urandom(5000))
 
 
-def newer(home: Path) -> None:
-    home.mkdir()
-    with sqlite3.connect(home / "det.db") as connection:
+def newer(file: Path) -> None:
+    with sqlite3.connect(file) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
 
 
-def a_directory(home: Path) -> None:
-    home.joinpath("det.db").mkdir(parents=True)
-
-
-def a_file(home: Path) -> None:
-    home.write_text("")
+def damaged_within(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[100 : len(data) - 100] = bytes(len(data) - 200)
+    file.write_bytes(data)
 
 
 DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -36,58 +32,62 @@ DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
         garbage,
         "{db} is not a store of det (file is not a database); move it away, or choose another home",
     ),
-    "a newer schema": (newer, "{db} has schema version 99, newer than the 2 that this det knows; upgrade det-core"),
-    "a directory": (
-        a_directory,
-        "{db} cannot be opened (unable to open database file); choose a home that you can read and write",
-    ),
-    "a file in the place of the home": (
-        a_file,
-        "cannot make the home {home}: File exists; choose one that you can write to",
+    "a newer schema": (newer, "{db} has schema version 99, newer than the 1 that this det knows; upgrade det-driver"),
+    "damaged within": (
+        damaged_within,
+        "{db} is damaged (database disk image is malformed); restore it from a copy, or move it away to begin anew",
     ),
 }
 
 
 @pytest.mark.parametrize("title", DAMAGED)
-def test_a_store_that_cannot_be_used_is_one_line_and_is_left_as_it_was(project: Any, title: str) -> None:
+def test_an_experiment_that_cannot_be_read_is_one_line_is_left_as_it_was_and_stops_no_other(
+    project: Any, title: str
+) -> None:
     spoil, line = DAMAGED[title]
-    spoil(project.home)
+    project.write("script.yaml", "entrypoint: 'true'\nsearcher: {name: single, metric: error}\n")
+    project.quick("run", "script.yaml", "--quiet", status=0)
+    project.sound = False
+    file = project.home / "experiments" / "1" / "experiment.db"
+    spoil(file)
+    before = file.read_bytes()
+    for command in ("show", "resume", "cancel"):
+        done = project.quick(command, "1")
+        assert (done.returncode, done.stderr, done.stdout) == (2, f"det: {line.format(db=file)}\n", "")
+    assert file.read_bytes() == before
+    project.quick("run", "script.yaml", "--quiet", status=0)
+    assert [row["experiment"]["id"] for row in project.json("list")] == [2, 1]
+
+
+def test_a_file_in_the_place_of_the_home_is_one_line(project: Any) -> None:
+    project.home.write_text("")
     project.sound = False
     project.model("Trial = Sound")
-    file = project.home / "det.db"
-    before = file.read_bytes() if file.is_file() else None
     done = project.quick("run", "const.yaml")
-    text = line.format(db=file, home=project.home)
-    assert (done.returncode, done.stderr, done.stdout) == (2, f"det: {text}\n", "")
-    assert project.quick("list").returncode == 2
-    assert (file.read_bytes() if file.is_file() else None) == before
+    line = f"cannot make the home {project.home}: File exists; choose one that you can write to"
+    assert (done.returncode, done.stderr, done.stdout) == (2, f"det: {line}\n", "")
+
+
+def test_the_home_of_an_earlier_det_is_one_line(project: Any) -> None:
+    project.home.mkdir()
+    project.home.joinpath("det.db").touch()
+    project.sound = False
+    line = (
+        f"{project.home}/det.db is the store of an earlier det, which this one does not read; choose another home "
+        "(DET_HOME), or move that file away to begin anew"
+    )
+    for command in (("list",), ("show", "1"), ("run", "const.yaml")):
+        done = project.quick(*command)
+        assert (done.returncode, done.stderr, done.stdout) == (2, f"det: {line}\n", "")
 
 
 def test_a_home_that_cannot_be_written_is_one_line(project: Any) -> None:
     project.home.mkdir(mode=0o555)
+    project.sound = False
     project.model("Trial = Sound")
     done = project.quick("run", "const.yaml", mighty=False)
-    (told,) = done.stderr.splitlines()
-    assert done.returncode == 2
-    assert (
-        told
-        == f"det: {project.home}/det.db cannot be opened (unable to open database file); choose a home that you can read and write"
-    )
-
-
-def test_a_store_that_is_damaged_within_is_one_line(project: Any) -> None:
-    project.model("Trial = Sound")
-    project.quick("run", "const.yaml", "--in-process", "--quiet", status=0)
-    project.sound = False
-    file = project.home / "det.db"
-    data = bytearray(file.read_bytes())
-    data[100 : len(data) - 100] = bytes(len(data) - 200)
-    file.write_bytes(data)
-    for command in (("list",), ("show", "1"), ("run", "const.yaml")):
-        done = project.quick(*command)
-        (told,) = done.stderr.splitlines()
-        assert done.returncode == 2
-        assert told.startswith(f"det: {file} ")
+    line = f"cannot make the home {project.home}: Permission denied; choose one that you can write to"
+    assert (done.returncode, done.stderr) == (2, f"det: {line}\n")
 
 
 UNKNOWN = (
@@ -110,7 +110,10 @@ def test_an_unknown_experiment_is_one_line_for_every_command(project: Any) -> No
         line = f"no experiment 7; det list shows those in {project.home}"
         assert (done.returncode, done.stderr) == (2, f"det: {line}\n"), command
     done = project.quick("show", "9" * 30)
-    line = "a number of an experiment or trial has at most 18 digits; det list shows them"
+    line = f"no experiment {'9' * 30}; det list shows those in {project.home}"
+    assert (done.returncode, done.stderr) == (2, f"det: {line}\n")
+    done = project.quick("metrics", "1", "--trial", "9" * 30)
+    line = f"no trial {'9' * 30}; det show EXPERIMENT lists an experiment's trials"
     assert (done.returncode, done.stderr) == (2, f"det: {line}\n")
 
 

@@ -57,10 +57,10 @@ def _told(driver: Driver, settings: Settings, experiment: int, state: Experiment
     return 2 if driver.failures.mistake and state is ExperimentState.ERROR else STATUS[state]
 
 
-def detach(settings: Settings, experiment: int, *, engine: str = "local", as_json: bool) -> None:
+def detach(settings: Settings, experiment: int, *, as_json: bool) -> None:
     """Start a driver of its own in the background."""
     with settings.reader() as store:
-        pid, log = start_driver(store, settings.home, experiment, settings.environ, engine)
+        pid, log = start_driver(store, settings.home, experiment, settings.environ)
     if as_json:
         print_json({"experiment": experiment, "pid": pid, "log": str(log)})
     else:
@@ -147,7 +147,7 @@ class _Signals:
 
 def _result(store: Store, settings: Settings, id: int, state: ExperimentState) -> dict[str, Any]:
     experiment = store.experiments.get(id)
-    summary = store.experiments.summaries([experiment])[0]
+    summary = store.experiments.summary(id)
     checkpoints = [c for c in store.checkpoints.list(experiment_id=id) if c.state is CheckpointState.COMPLETED]
     sign = 1 if experiment.smaller_is_better else -1
     ranked = sorted((c for c in checkpoints if c.metric is not None), key=lambda c: sign * (c.metric or 0.0))

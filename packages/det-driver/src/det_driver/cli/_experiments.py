@@ -25,17 +25,17 @@ from ._settings import Settings
 @click.pass_obj
 def list_(settings: Settings, everything: bool, limit: int, as_json: bool) -> None:
     """List the experiments of the store, newest first."""
-    if not (settings.home / "det.db").exists():
+    from ..driver import orphaned
+    from ..store import Store
+
+    if not Store.is_at(settings.home):
         if as_json:
             print_json([])
             return
         raise StoreError(f"no experiments in {settings.home} yet; start one with: det run CONFIG")
-    from ..driver import orphaned
-
     with settings.reader() as store:
-        found = store.experiments.list(archived=None if everything else False, limit=limit)
-        summaries = store.experiments.summaries(found)
-        died = {experiment.id for experiment in found if orphaned(store, experiment)}
+        summaries = store.experiments.list(archived=None if everything else False, limit=limit)
+        died = {s.experiment.id for s in summaries if orphaned(store, s.experiment)}
     if as_json:
         print_json([_as_dict(s, s.experiment.id in died) for s in summaries])
         return

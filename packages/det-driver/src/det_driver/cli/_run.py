@@ -72,9 +72,11 @@ def run(
     chosen = chosen_engine(settings, engine=engine, in_process=in_process, in_background=in_background)
     check_startable(loaded.config, settings.driver())
     with settings.store() as store:
-        experiment = create(store, loaded.config, code, default_name=config.absolute().parent.name)
+        recorded = LOCAL if in_process else chosen
+        name = config.absolute().parent.name
+        experiment = create(store, loaded.config, code, default_name=name, engine=recorded)
     if in_background:
-        detach(settings, experiment, engine=chosen, as_json=as_json)
+        detach(settings, experiment, as_json=as_json)
         return
     raise SystemExit(drive(settings, experiment, engine=chosen, quiet=quiet, as_json=as_json))
 
@@ -97,16 +99,22 @@ def resume(
 ) -> None:
     """Go on with EXPERIMENT from its trials' checkpoints: after a pause, a crash, or a failure that was mended.
 
-    Trials that had failed are tried again where the searcher has only one.
+    Trials that had failed are tried again where the searcher has only one. Runs are executed by the engine that executed
+    them before, unless --engine names another.
     """
     from ..driver import reopen
     from ._drive import detach, drive
 
     chosen = chosen_engine(settings, engine=engine, in_process=in_process, in_background=in_background)
     with settings.store() as store:
+        if engine:
+            store.experiments.update(experiment, engine=chosen)
+        elif not in_process:
+            recorded = store.experiments.get(experiment).engine
+            chosen = chosen_engine(settings, engine=recorded, in_process=False, in_background=in_background)
         reopen(store, experiment)
     if in_background:
-        detach(settings, experiment, engine=chosen, as_json=as_json)
+        detach(settings, experiment, as_json=as_json)
         return
     raise SystemExit(drive(settings, experiment, engine=chosen, quiet=quiet, as_json=as_json))
 

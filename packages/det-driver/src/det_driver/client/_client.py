@@ -49,8 +49,8 @@ class Client:
     def list_experiments(self, *, archived: bool | None = False, limit: int | None = None) -> list[Experiment]:
         """Return the experiments, the newest first; `archived` None asks for all."""
         with self._home.reader() as store:
-            rows = store.experiments.list(archived=archived, limit=limit)
-            return [Experiment(self._home, row) for row in rows]
+            found = store.experiments.list(archived=archived, limit=limit)
+            return [Experiment(self._home, each.experiment) for each in found]
 
     def get_experiment(self, experiment_id: int) -> Experiment:
         """Return an experiment; StoreError where there is none of that number."""

@@ -195,8 +195,7 @@ class Trial:
     def list_checkpoints(self) -> list[Checkpoint]:
         """Return its checkpoints that exist, the latest first."""
         with self._home.reader() as store:
-            rows = store.checkpoints.list(experiment_id=self.experiment_id)
-        mine = [r for r in rows if r.trial_id == self.id and r.state is CheckpointState.COMPLETED]
+            mine = [r for r in store.checkpoints.list(trial_id=self.id) if r.state is CheckpointState.COMPLETED]
         return [Checkpoint(self._home, row) for row in sorted(mine, key=lambda r: r.batches, reverse=True)]
 
     def select_checkpoint(self, latest: bool = False, best: bool = False, uuid: str | None = None) -> Checkpoint:

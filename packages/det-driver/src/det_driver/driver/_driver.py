@@ -143,9 +143,15 @@ class Driver:
         code_dir = self._store.code_dir(self._id)
         self._warm = warm_frameworks(self._state.config, self._settings, self._plugins, code_dir)
         self._hosts = hosts_of(self._state.config)
-        each = self._state.config.resources.slots_per_trial
-        total = each if self._hosts else self._settings.slots
-        self._turns = Turns(self._store, self._id, self._state.queue, each=each, total=total)
+        resources = self._state.config.resources
+        there = [f"{host.name}/{k}" for host in self._hosts for k in range(host.slots)]
+        devices = there[: resources.slots_per_trial] or self._settings.devices()
+        self._turns = Turns(
+            *(self._store, self._id, self._state.queue),
+            each=resources.slots_per_trial,
+            devices=devices,
+            most=resources.max_slots,
+        )
         self._endings = Endings(self._state, self.failures)
         with self._state.turn():
             self._state.take_over()

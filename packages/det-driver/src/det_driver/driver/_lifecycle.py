@@ -24,7 +24,14 @@ _HEARS_SECONDS = 10.0
 _BECOMES = {"pause": ExperimentState.PAUSED, "cancel": ExperimentState.CANCELED, "kill": ExperimentState.CANCELED}
 
 
-def create(store: Store, config: ExperimentConfig, code_dir: Path | None, *, default_name: str = "experiment") -> int:
+def create(
+    store: Store,
+    config: ExperimentConfig,
+    code_dir: Path | None,
+    *,
+    default_name: str = "experiment",
+    engine: str = "local",
+) -> int:
     """Record an experiment and copy the user's code into the store; return its id.
 
     What must be fixed from here on is fixed: the seed (the time, where none is given) and the name. When the code cannot
@@ -40,6 +47,7 @@ def create(store: Store, config: ExperimentConfig, code_dir: Path | None, *, def
         smaller_is_better=searcher.smaller_is_better if searcher else True,
         description=config.description or "",
         labels=tuple(config.labels),
+        engine=engine,
     )
     try:
         if code_dir is not None:
@@ -137,16 +145,11 @@ def _check_not_ended(store: Store, experiment_id: int, kind: str) -> None:
 
 def is_driven(store: Store, experiment_id: int) -> bool:
     """Tell whether a driver holds the experiment."""
-    try:
-        with store.lock(experiment_id):
-            return False
-    except ExperimentBusy:
-        return True
+    lock = store.experiment_dir(experiment_id) / "lock"
+    return lock.exists() and not _is_free(lock)
 
 
-def start_driver(
-    store: Store, home: Path, experiment_id: int, environ: Mapping[str, str], engine: str = "local"
-) -> tuple[int, Path]:
+def start_driver(store: Store, home: Path, experiment_id: int, environ: Mapping[str, str]) -> tuple[int, Path]:
     """Start a driver of its own for an experiment, which outlives this process; return its process and its log.
 
     Returns when the driver has the experiment, so that who waits for it from then on finds it ACTIVE or ended. Raises
@@ -160,7 +163,7 @@ def start_driver(
     with log.open("ab") as output:
         began = output.tell()
         driver = subprocess.Popen(
-            [sys.executable, "-P", "-m", "det_driver.cli", "resume", str(experiment_id), "--engine", engine],
+            [sys.executable, "-P", "-m", "det_driver.cli", "resume", str(experiment_id)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

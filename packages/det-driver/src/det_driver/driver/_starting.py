@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,6 +62,23 @@ class DriverSettings:
             agent=environ.get("DET_AGENT") or SSH,
         )
 
+    def devices(self) -> tuple[str, ...]:
+        """Return the ids of the slots, by which drivers lease them: a device has the same for each of them.
+
+        NVIDIA's tool says which GPU is meant by a number, or by the beginning of a UUID.
+        """
+        uuids: list[tuple[str, str]] = []
+        if self.gpus:
+            with suppress(OSError, subprocess.SubprocessError):
+                told = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
+                uuids = re.findall(r"^GPU (\d+): .*\(UUID: (GPU-[^)]+)\)", told.stdout, re.MULTILINE)
+        named = [next((uuid for number, uuid in uuids if g == number or _begins(uuid, g)), g) for g in self.gpus]
+        return tuple(f"cuda:{gpu}" for gpu in named) or tuple(f"cpu:{k}" for k in range(self.slots))
+
+
+def _begins(uuid: str, gpu: str) -> bool:
+    return gpu.startswith("GPU-") and uuid.startswith(gpu)
+
 
 def check_startable(config: ExperimentConfig, settings: DriverSettings) -> None:
     """Raise DetError where a trial would wait for ever for its slots, or train for ever without a word of its time."""
@@ -68,10 +88,12 @@ def check_startable(config: ExperimentConfig, settings: DriverSettings) -> None:
             f"searcher.time_metric is {unit!r}, which validations report, and there is none before the end; "
             "set min_validation_period, such as {batches: 100}"
         )
-    if hosts_of(config):
-        return
-    wanted, there = config.resources.slots_per_trial, settings.slots
-    if wanted > max(there, 1):
+    wanted, there, most = config.resources.slots_per_trial, settings.slots, config.resources.max_slots
+    if most is not None and wanted > most:
+        raise DetError(
+            f"resources.slots_per_trial is {wanted}, and resources.max_slots is {most}; no trial could ever run"
+        )
+    if wanted > max(there, 1) and not hosts_of(config):
         kind = "GPUs" if settings.gpus else "CPU slots and no GPU"
         raise DetError(
             f"resources.slots_per_trial is {wanted}, but this machine has {there} {kind}; ask for {there} at most"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from det_core import wire
@@ -138,9 +139,18 @@ class Turns:
     another experiment.
     """
 
-    def __init__(self, store: Store, experiment_id: int, queue: Queue, *, each: int, total: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        experiment_id: int,
+        queue: Queue,
+        *,
+        each: int,
+        devices: Sequence[str],
+        most: int | None = None,
+    ) -> None:
         self._store, self._id, self._queue = store, experiment_id, queue
-        self._each, self._total = each, max(total, 1)
+        self._each, self._devices, self._most = each, devices, most
         self._refused = False
         self._waits = False  # on the waiting list of slots
 
@@ -161,8 +171,10 @@ class Turns:
         if live is None:
             self._stop_waiting()
             return None
-        full = self._each == 0 and running >= self._total  # what needs no slot is to leave some of the machine, too
-        lease = None if full else self._store.slots.lease(self._id, self._each, self._total)
+        full = self._each == 0 and running >= max(
+            len(self._devices), 1
+        )  # what needs no slot is to leave some of the machine, too
+        lease = None if full else self._store.slots.lease(self._id, self._each, self._devices, most=self._most)
         if lease is None:
             self._refused = self._waits = True
             return None

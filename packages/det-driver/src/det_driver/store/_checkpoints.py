@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from det_core.errors import StoreError
+from det_core.errors import ExperimentBusy, StoreError
 from det_driver.store._database import Database, Row
+from det_driver.store._databases import Databases
 from det_driver.store._records import CheckpointRow, CheckpointState
 from det_driver.store._schema import dump, load
+from det_driver.store._trials import Trials
+
+FORGET = "forget"
+"""The command that asks a driver to record that a checkpoint (`uuid`, of which `left` bytes remain) was deleted."""
 
 _SELECT = """
 SELECT c.uuid, c.trial_id, c.run_id, c.batches, c.state, c.storage, c.size, c.metadata, c.created, c.framework,
@@ -21,10 +26,14 @@ FROM checkpoints c LEFT JOIN metrics m
 
 
 class Checkpoints:
-    """The checkpoints of a store's trials; the newest whole one is its trial's latest checkpoint."""
+    """The checkpoints of trials; the newest whole one is its trial's latest checkpoint."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(
+        self, databases: Databases, trials: Trials, send: Callable[[int, str, Mapping[str, Any]], None]
+    ) -> None:
+        self._databases = databases
+        self._trials = trials
+        self._send = send
 
     def record(
         self,
@@ -39,67 +48,87 @@ class Checkpoints:
         framework: str = "",
     ) -> CheckpointRow:
         """Record a checkpoint whose files are complete; `size` is in bytes, `storage` JSON text or a URL."""
-        with self._database.transaction():
+        database = self._trials.of(trial_id, "create it before its checkpoints")
+        with database.transaction():
             try:
-                self._database.run(
+                database.run(
                     "INSERT INTO checkpoints (uuid, trial_id, run_id, batches, state, storage, size, metadata, "
                     "created, framework) VALUES (?, ?, ?, ?, 'COMPLETED', ?, ?, ?, ?, ?)",
                     (uuid, trial_id, run_id, batches, storage, size, dump(metadata or {}), time.time(), framework),
                 )
             except sqlite3.IntegrityError as error:
-                raise self._refused(uuid, trial_id) from error
-            self._database.run("UPDATE trials SET latest_checkpoint = ? WHERE id = ?", (uuid, trial_id))
-            return self.get(uuid)
-
-    def _refused(self, uuid: str, trial_id: int) -> StoreError:
-        if self._database.row("SELECT 1 FROM trials WHERE id = ?", (trial_id,)) is None:
-            return StoreError(f"no trial {trial_id}; create it before its checkpoints")
-        return StoreError(f"checkpoint {uuid} is recorded already; give each checkpoint a uuid of its own")
+                raise StoreError(
+                    f"checkpoint {uuid} is recorded already; give each checkpoint a uuid of its own"
+                ) from error
+            database.run("UPDATE trials SET latest_checkpoint = ? WHERE id = ?", (uuid, trial_id))
+            return _checkpoint(database.rows(f"{_SELECT} WHERE c.uuid = ?", (uuid,))[0])
 
     def get(self, uuid: str) -> CheckpointRow:
         """The checkpoint of that uuid, or the only one whose uuid begins so."""
-        rows = self._database.rows(f"{_SELECT} WHERE c.uuid = ?", (uuid,))
-        if not rows and uuid:
-            # A range, not LIKE: the index serves it, and no character is a wildcard.
-            rows = self._database.rows(
-                f"{_SELECT} WHERE c.uuid > :u AND c.uuid < :u || char(1114111) LIMIT 2", {"u": uuid}
-            )
-        if not rows:
-            raise StoreError(f"no checkpoint {uuid!r}; det checkpoint list EXPERIMENT shows an experiment's")
-        if len(rows) > 1:
-            raise StoreError(
-                f"several checkpoints begin with {uuid!r}, such as {rows[0][0]} and {rows[1][0]}; give more of it"
-            )
-        return _checkpoint(rows[0])
+        return _checkpoint(self._find(uuid)[1])
+
+    def _find(self, uuid: str) -> tuple[int, Row]:
+        # A range, not LIKE: the index serves it, and no character is a wildcard.
+        sql = f"{_SELECT} WHERE c.uuid >= :u AND c.uuid < :u || char(1114111) LIMIT 2"
+        found: dict[str, tuple[int, Row]] = {}
+        for id, row in self._databases.ask(sql, {"u": uuid}) if uuid else ():
+            if row[0] == uuid:
+                return id, row
+            found[row[0]] = id, row
+        if not found:
+            raise _missing(uuid)
+        if len(found) > 1:
+            one, other, *_ = sorted(found)
+            raise StoreError(f"several checkpoints begin with {uuid!r}, such as {one} and {other}; give more of it")
+        return next(iter(found.values()))
 
     def list(self, *, trial_id: int | None = None, experiment_id: int | None = None) -> list[CheckpointRow]:
         """Those of a trial or of an experiment, in the order in which they were recorded."""
-        if (trial_id is None) == (experiment_id is None):
+        if experiment_id is not None and trial_id is None:
+            return [*map(_checkpoint, self._databases.of(experiment_id).rows(f"{_SELECT} ORDER BY c.seq"))]
+        if trial_id is None or experiment_id is not None:
             raise TypeError("give trial_id or experiment_id")
-        where, id = ("c.trial_id = :id", trial_id) if experiment_id is None else (_IN_EXPERIMENT, experiment_id)
-        rows = self._database.rows(f"{_SELECT} WHERE {where} ORDER BY c.seq", {"id": id})
-        return [_checkpoint(row) for row in rows]
+        rows = self._trials.of(trial_id).rows(f"{_SELECT} WHERE c.trial_id = ? ORDER BY c.seq", (trial_id,))
+        return [*map(_checkpoint, rows)]
+
+    def elsewhere(self, experiment_id: int) -> set[str]:
+        """The uuids of an experiment's checkpoints that others start from, or have too as copies of it."""
+        mine = {each.uuid for each in self.list(experiment_id=experiment_id)}
+        sql = "SELECT uuid FROM checkpoints WHERE uuid IN (SELECT value FROM json_each(?))"
+        copies = {uuid for _, (uuid,) in self._databases.ask(sql, (dump([*mine]),), but=experiment_id)}
+        return copies | (mine & self._trials.sources(but=experiment_id))
 
     def mark_deleted(self, uuid: str, *, left: int = 0) -> None:
         """Record that files were deleted; `left` bytes remain, and with any the checkpoint is partially deleted.
 
-        The trial's latest checkpoint becomes the newest that is still whole, or none.
+        The trial's latest checkpoint becomes the newest that is still whole, or none. Where another process drives the
+        experiment, that one is asked to record it.
         """
-        state = CheckpointState.PARTIALLY_DELETED if left else CheckpointState.DELETED
-        with self._database.transaction():
-            changed = self._database.row(
-                "UPDATE checkpoints SET state = ?, size = ? WHERE uuid = ? RETURNING trial_id", (state, left, uuid)
-            )
-            if changed is None:
-                raise StoreError(f"no checkpoint {uuid!r}; det checkpoint list EXPERIMENT shows an experiment's")
-            self._database.run(
-                "UPDATE trials SET latest_checkpoint = (SELECT uuid FROM checkpoints WHERE trial_id = trials.id "
-                "AND state = 'COMPLETED' ORDER BY seq DESC LIMIT 1) WHERE id = ? AND latest_checkpoint = ?",
-                (*changed, uuid),
-            )
+        experiment_id, (found, *_) = self._find(uuid)
+        if found != uuid:
+            raise _missing(uuid)
+        try:
+            with self._databases.writing(experiment_id) as database:
+                record_deleted(database, uuid, left)
+        except ExperimentBusy:
+            self._send(experiment_id, FORGET, {"uuid": uuid, "left": left})
 
 
-_IN_EXPERIMENT = "c.trial_id IN (SELECT id FROM trials WHERE experiment_id = :id)"
+def record_deleted(database: Database, uuid: str, left: int) -> None:
+    """Record that a checkpoint's files were deleted, but for `left` bytes."""
+    state = CheckpointState.PARTIALLY_DELETED if left else CheckpointState.DELETED
+    with database.transaction():
+        database.run("UPDATE checkpoints SET state = ?, size = ? WHERE uuid = ?", (state, left, uuid))
+        database.run(
+            "UPDATE trials SET latest_checkpoint = (SELECT uuid FROM checkpoints WHERE trial_id = trials.id "
+            "AND state = 'COMPLETED' ORDER BY seq DESC LIMIT 1) WHERE latest_checkpoint = :uuid "
+            "AND id = (SELECT trial_id FROM checkpoints WHERE uuid = :uuid)",
+            {"uuid": uuid},
+        )
+
+
+def _missing(uuid: str) -> StoreError:
+    return StoreError(f"no checkpoint {uuid!r}; det checkpoint list EXPERIMENT shows an experiment's")
 
 
 def _checkpoint(row: Row) -> CheckpointRow:

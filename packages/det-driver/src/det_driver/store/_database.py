@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from det_core.errors import StoreError, StoreUnwritable
-from det_driver.store._schema import MIGRATIONS
 
 BUSY_SECONDS = 30.0
 
@@ -20,13 +19,27 @@ Row = tuple[Any, ...]
 
 
 class Database:
-    """A connection for one thread of one process; its statements are atomic, alone or grouped by `transaction`."""
+    """A connection for one thread of one process; its statements are atomic, alone or grouped by `transaction`.
 
-    def __init__(self, path: Path, *, readonly: bool = False, migrations: Sequence[Sequence[str]] = MIGRATIONS) -> None:
+    `id` is the experiment's, where it is one's; a writer waits at most `patience` seconds for another.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        migrations: Sequence[Sequence[str]],
+        *,
+        readonly: bool = False,
+        id: int = 0,
+        patience: float | None = None,
+    ) -> None:
         self.path = path
         self.readonly = readonly
+        self.id = id
+        self._patience = BUSY_SECONDS if patience is None else patience
         self._pid = os.getpid()
         self._depth = 0
+        self._afterwards: list[Callable[[], None]] = []
         try:
             self._connection = self._connect()
             with ExitStack() as undo:
@@ -39,8 +52,10 @@ class Database:
             raise self._explain(error) from error
 
     def _connect(self) -> sqlite3.Connection:
+        if not self.readonly:
+            _keep_private(self.path)
         place = f"{self.path.as_uri()}?{self._read_mode() if self.readonly else 'mode=rwc'}"
-        return sqlite3.connect(place, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+        return sqlite3.connect(place, uri=True, timeout=self._patience, isolation_level=None)
 
     def _set_up(self) -> None:
         if self.readonly:
@@ -79,7 +94,7 @@ class Database:
         if version > len(migrations):
             raise StoreError(
                 f"{self.path} has schema version {version}, newer than the {len(migrations)} that this det knows; "
-                "upgrade det-core"
+                "upgrade det-driver"
             )
         return version
 
@@ -89,7 +104,7 @@ class Database:
                 f"{self.path} has schema version {version}, and this det reads version {len(migrations)}; "
                 "open it once where it can be written"
             )
-        Database(self.path, migrations=migrations).close()
+        Database(self.path, migrations).close()
 
     def _version(self) -> int:
         return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
@@ -133,21 +148,31 @@ class Database:
             yield
             self.run("COMMIT")
         except BaseException:
+            self._afterwards.clear()
             # A full disk makes SQLite roll back by itself, and then there is nothing left to undo.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
         finally:
             self._depth = 0
+        afterwards, self._afterwards = self._afterwards, []
+        for act in afterwards:
+            act()
+
+    def afterwards(self, act: Callable[[], None]) -> None:
+        """Do it when the transaction has been committed, or now where there is none; never when it is undone."""
+        self._afterwards.append(act) if self._depth else act()
 
     @contextmanager
     def _part(self) -> Iterator[None]:
         self.run("SAVEPOINT part")
         self._depth += 1
+        before = len(self._afterwards)
         try:
             yield
             self.run("RELEASE part")
         except BaseException:
+            del self._afterwards[before:]
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK TO part")
                 self._connection.execute("RELEASE part")
@@ -178,10 +203,29 @@ _SENTENCES = {
     sqlite3.SQLITE_READONLY: "{path} cannot be written: it is read-only here; choose a home that you can write to",
     sqlite3.SQLITE_CORRUPT: "{path} is damaged ({error}); restore it from a copy, or move it away to begin anew",
     sqlite3.SQLITE_NOTADB: "{path} is not a store of det ({error}); move it away, or choose another home",
-    sqlite3.SQLITE_BUSY: f"{{path}} has been locked by another process for {BUSY_SECONDS:.0f} s; try again later",
+    sqlite3.SQLITE_BUSY: "{path} has been locked by another process for too long; try again later",
     sqlite3.SQLITE_CANTOPEN: "{path} cannot be opened ({error}); choose a home that you can read and write",
     sqlite3.SQLITE_IOERR: "{path}: the disk failed ({error}); nothing of the last change was written",
 }
+
+
+def damaged(error: StoreError) -> bool:
+    """Tell whether the file itself is at fault, so that asking again will not help."""
+    code = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _keep_private(path: Path) -> None:
+    """Let nobody else read the file, which may be made here; SQLite gives its other files the same rights."""
+    with suppress(OSError):  # SQLite says what is wrong with the place
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(file).st_mode & 0o077:
+                for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+                    with suppress(FileNotFoundError):
+                        each.chmod(0o600)
+        finally:
+            os.close(file)
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -1,22 +1,29 @@
-"""Experiments: one row each, and one directory below `<home>/experiments`."""
+"""Experiments: one directory each below `<home>/experiments`, and a row in its database."""
 
 from __future__ import annotations
 
+import os
+import secrets
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from det_core.errors import StoreError
-from det_driver.store._database import Database, Row
-from det_driver.store._locks import ExperimentLock
+from det_driver.store._database import Database
+from det_driver.store._databases import FILE, Databases
+from det_driver.store._index import Entry, Index
+from det_driver.store._locks import boot_id
 from det_driver.store._records import ExperimentRow, ExperimentState, ExperimentSummary, TrialState
-from det_driver.store._schema import assignments, dump, load
+from det_driver.store._schema import EXPERIMENT, assignments, dump, load
 
 _COLUMNS = (
-    "id, name, description, labels, config, entrypoint, metric, smaller_is_better, state, archived, progress, "
-    "created, started, ended, pid, boot"
+    "name, description, labels, config, entrypoint, metric, smaller_is_better, engine, state, archived, progress, "
+    "created, started, ended, reason, pid, boot"
 )
+PUBLISHED_SECONDS = 1.0
 
 
 class ExperimentChanges(TypedDict, total=False):
@@ -26,21 +33,25 @@ class ExperimentChanges(TypedDict, total=False):
     description: str
     labels: Sequence[str]
     config: str
+    engine: str
     state: ExperimentState
     archived: bool
     progress: float
     started: float | None
     ended: float | None
+    reason: str | None
     pid: int | None
     boot: str | None
 
 
 class Experiments:
-    """The experiments of a store."""
+    """The experiments of a home; `published` is called whenever the index has been told of one."""
 
-    def __init__(self, database: Database, home: Path) -> None:
-        self._database = database
-        self._home = home
+    def __init__(self, databases: Databases, index: Index, published: Callable[[], None]) -> None:
+        self._databases = databases
+        self._index = index
+        self._published = published
+        self._next = 0.0
 
     def create(
         self,
@@ -52,114 +63,152 @@ class Experiments:
         smaller_is_better: bool = True,
         description: str = "",
         labels: Sequence[str] = (),
+        engine: str = "local",
         state: ExperimentState = ExperimentState.ACTIVE,
     ) -> ExperimentRow:
-        """Add an experiment and make its directory, empty."""
-        with self._database.transaction():
-            id = self._free_id()
-            self._database.run(
-                "INSERT INTO experiments (id, name, description, labels, config, entrypoint, metric, "
-                "smaller_is_better, state, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        """Make an experiment's directory and, in it, its database."""
+        id = self.new_directory()
+        place = self.directory(id) / f"{FILE}.new"  # under its name it is whole, be this process killed wherever it is
+        database = Database(place, EXPERIMENT)
+        try:
+            database.run(
+                "INSERT INTO experiment (name, description, labels, config, entrypoint, metric, smaller_is_better, "
+                "engine, state, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    *(id, name, description, dump(list(labels)), config, entrypoint, metric),
-                    *(smaller_is_better, state, time.time()),
+                    *(name, description, dump(list(labels)), config, entrypoint, metric, smaller_is_better, engine),
+                    *(state, time.time()),
                 ),
             )
-            self._make_directory(id)
-            return self.get(id)
+        finally:
+            database.close()
+        os.rename(place, place.with_suffix(""))
+        self.publish(id)
+        return self.get(id)
 
-    def _free_id(self) -> int:
-        # Ids are never used twice, and a directory that an undone or lost experiment left is never mixed with another.
-        row = self._database.row("SELECT seq FROM sqlite_sequence WHERE name = 'experiments'")
-        id = row[0] + 1 if row else 1
-        while self.directory(id).exists():
-            id += 1
-        return int(id)
+    def new_directory(self) -> int:
+        """Make an empty directory; its number was no other experiment's, be the index as it may."""
+        while True:
+            id = self._index.number() or max(self._databases.ids(), default=0) + 1
+            try:
+                self.directory(id).mkdir(parents=True)
+            except FileExistsError:
+                if not self.directory(id).is_dir():
+                    raise self._unmade(id, "File exists") from None
+            except OSError as error:
+                raise self._unmade(id, error.strerror) from error
+            else:
+                return id
 
-    def _make_directory(self, id: int) -> None:
-        try:
-            self.directory(id).mkdir(parents=True)
-        except OSError as error:
-            raise StoreError(f"cannot make {self.directory(id)}: {error.strerror}; check the home's rights") from error
+    def _unmade(self, id: int, why: str | None) -> StoreError:
+        return StoreError(f"cannot make {self.directory(id)}: {why}; check the home's rights")
 
     def directory(self, id: int) -> Path:
         """`<home>/experiments/<id>`, whether it exists or not."""
-        return self._home / "experiments" / str(id)
+        return self._databases.directory(id)
 
     def get(self, id: int) -> ExperimentRow:
         """The experiment, or a StoreError where there is none."""
-        row = self._database.row(f"SELECT {_COLUMNS} FROM experiments WHERE id = ?", (id,))
-        if row is None:
-            raise self._missing(id)
-        return _experiment(row)
+        return _experiment(self._databases.of(id))
 
-    def summaries(self, experiments: Iterable[ExperimentRow]) -> list[ExperimentSummary]:
-        """Each with the number of its trials by state, and its best trial by the searcher's metric."""
-        listed = [*experiments]
-        ids = (dump([experiment.id for experiment in listed]),)
-        counts: dict[int, dict[TrialState, int]] = {experiment.id: {} for experiment in listed}
-        for id, state, count in self._database.rows(
-            "SELECT experiment_id, state, count(*) FROM trials "
-            "WHERE experiment_id IN (SELECT value FROM json_each(?)) GROUP BY experiment_id, state",
-            ids,
-        ):
-            counts[id][TrialState(state)] = count
-        best = {row[0]: row[1:] for row in self._database.rows(_BEST, ids)}
-        return [ExperimentSummary(each, counts[each.id], *best.get(each.id, (None, None))) for each in listed]
+    def summary(self, id: int) -> ExperimentSummary:
+        """The experiment with the number of its trials by state, and its best trial by the searcher's metric."""
+        return _summary(self._databases.of(id))
 
-    def list(self, *, archived: bool | None = False, limit: int | None = None) -> list[ExperimentRow]:
-        """Newest first; `archived=None` means both kinds."""
-        rows = self._database.rows(
-            f"SELECT {_COLUMNS} FROM experiments WHERE :archived IS NULL OR archived = :archived "
-            "ORDER BY id DESC LIMIT :limit",
-            {"archived": archived, "limit": -1 if limit is None else limit},
-        )
-        return [_experiment(row) for row in rows]
+    def list(self, *, archived: bool | None = False, limit: int | None = None) -> list[ExperimentSummary]:
+        """Newest first, as the index has them; `archived=None` means both kinds.
+
+        Directories that the index does not know are read, and so are those of experiments whose driver may be gone.
+        """
+        known, found = self._index.summaries(), list[ExperimentSummary]()
+        for id in self._databases.ids():
+            summary = known.get(id)
+            if summary is None or _doubtful(summary.experiment):
+                try:
+                    summary = self.summary(id)
+                except StoreError as error:
+                    if (self.directory(id) / FILE).exists():
+                        sys.stderr.write(f"det: experiment {id} is left out: {error}\n")
+                    continue
+                if summary != known.get(id):
+                    self._index.put(summary)
+            if len(found) == limit:
+                break
+            if archived is None or summary.experiment.archived == archived:
+                found.append(summary)
+        return found
 
     def update(self, id: int, **changes: Unpack[ExperimentChanges]) -> None:
-        """Change the columns named."""
+        """Change the columns named; takes the experiment's lock for that, unless this store holds it."""
         values: dict[str, Any] = {**changes}
         if "labels" in values:
             values["labels"] = dump([*values["labels"]])
         text, parameters = assignments(values, ExperimentChanges)
-        if self._database.run(f"UPDATE experiments SET {text} WHERE id = ?", (*parameters, id)).rowcount == 0:
-            raise self._missing(id)
+        with self._databases.writing(id) as database:
+            database.run(f"UPDATE experiment SET {text}", parameters)
+            if values.keys() - {"progress"} or time.monotonic() >= self._next:
+                database.afterwards(lambda: self.publish(id))
+
+    def publish(self, id: int) -> None:
+        """Tell the index how an experiment stands."""
+        with suppress(StoreError):
+            self._index.put(self.summary(id))
+        self._published()
+        self._next = time.monotonic() + PUBLISHED_SECONDS
 
     def delete(self, id: int) -> None:
-        """Remove the experiment, all that belongs to it and its directory; ExperimentBusy where a driver holds it.
+        """Remove the experiment and its directory; ExperimentBusy where a driver holds it.
 
         Checkpoints' files lie in their storage; remove them first.
         """
-        self.get(id)
-        with ExperimentLock(id, self.directory(id)):
-            self._database.run("DELETE FROM experiments WHERE id = ?", (id,))
-            import shutil  # brings every compressor along
+        import shutil  # brings every compressor along
 
-            try:
-                shutil.rmtree(self.directory(id))
-            except OSError as error:
-                raise StoreError(
-                    f"experiment {id} is deleted, but not all of {self.directory(id)}: {error.strerror}; remove it"
-                ) from error
-
-    def _missing(self, id: int) -> StoreError:
-        return StoreError(f"no experiment {id}; det list shows those in {self._home}")
-
-
-_BEST = """
-SELECT experiment_id, best_metric, id FROM (
-    SELECT t.experiment_id, t.best_metric, t.id, row_number() OVER (
-        PARTITION BY t.experiment_id
-        ORDER BY CASE WHEN e.smaller_is_better THEN t.best_metric ELSE -t.best_metric END, t.id) AS place
-    FROM trials t JOIN experiments e ON e.id = t.experiment_id
-    WHERE t.best_metric IS NOT NULL AND e.id IN (SELECT value FROM json_each(?)))
-WHERE place = 1
-"""
+        place = self.directory(id)
+        with self._databases.writing(id):
+            gone = place.with_name(f".deleted-{id}-{secrets.token_hex(4)}")
+            os.rename(place, gone)  # at once, so that nobody finds half of it
+            self._index.forget(id)
+        try:
+            for each in place.parent.glob(".deleted-*"):  # and what a deletion left that was interrupted
+                shutil.rmtree(each)
+        except OSError as error:
+            raise StoreError(
+                f"experiment {id} is deleted, but not all of {gone}: {error.strerror}; remove it"
+            ) from error
 
 
-def _experiment(row: Row) -> ExperimentRow:
-    id, name, description, labels, config, entrypoint, metric, smaller, state, archived, *rest = row
+def entries(databases: Databases) -> Iterator[Entry]:
+    """What the index is made of."""
+    read = {}
+    for database in databases.each():
+        with suppress(StoreError, IndexError):
+            read[database.id] = (_summary(database), database.rows("SELECT first, last FROM blocks"))
+    for id in databases.ids():
+        summary, blocks = read.get(id, (None, []))
+        yield id, summary, blocks
+
+
+def _doubtful(experiment: ExperimentRow) -> bool:
+    """Tell whether a driver may have changed it, or have died, without telling the index."""
+    if experiment.state is not ExperimentState.ACTIVE:
+        return False
+    return experiment.boot != boot_id() or not Path(f"/proc/{experiment.pid}").exists()
+
+
+def _experiment(database: Database) -> ExperimentRow:
+    name, description, labels, config, entrypoint, metric, smaller, engine, state, archived, *rest = database.rows(
+        f"SELECT {_COLUMNS} FROM experiment"
+    )[0]
     return ExperimentRow(
-        *(id, name, description, tuple(load(labels)), config, entrypoint, metric, bool(smaller)),
+        *(database.id, name, description, tuple(load(labels)), config, entrypoint, metric, bool(smaller), engine),
         *(ExperimentState(state), bool(archived), *rest),
     )
+
+
+def _summary(database: Database) -> ExperimentSummary:
+    experiment = _experiment(database)
+    counts = database.rows("SELECT state, count(*) FROM trials GROUP BY state")
+    order = "ASC" if experiment.smaller_is_better else "DESC"
+    best = database.row(
+        f"SELECT best_metric, id FROM trials WHERE best_metric IS NOT NULL ORDER BY best_metric {order}, id LIMIT 1"
+    )
+    return ExperimentSummary(experiment, {TrialState(s): count for s, count in counts}, *(best or (None, None)))

@@ -2,48 +2,46 @@
 
 from __future__ import annotations
 
-import sqlite3
+import os
+import secrets
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from det_core.errors import StoreError
-from det_driver.store._database import Database
+from det_driver.store._checkpoints import FORGET, record_deleted
+from det_driver.store._databases import Databases
 from det_driver.store._records import CommandRow, Event
-from det_driver.store._schema import dump, load
+from det_driver.store._schema import dump
 
 PAGE = 2000
+_SETTLED_NS = 2_000_000_000
 
 
 class Journal:
-    """The journals of a store's experiments; each is written by the driver that holds its experiment's lock."""
+    """The journals of a home's experiments; each is written by the driver that holds its experiment's lock."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
 
     def append(self, experiment_id: int, event: bytes | str) -> int:
         """Append one event, JSON; returns its number, 1, 2, 3 ... without a gap."""
-        try:
-            row = self._database.row(
-                "INSERT INTO journal SELECT :id, coalesce(max(seq), 0) + 1, :time, :event FROM journal "
-                "WHERE experiment_id = :id RETURNING seq",
-                {
-                    "id": experiment_id,
-                    "time": time.time(),
-                    "event": event if isinstance(event, str) else event.decode(),
-                },
-            )
-        except sqlite3.IntegrityError as error:
-            raise StoreError(f"no experiment {experiment_id}; create it before its journal") from error
+        row = self._databases.of(experiment_id).row(
+            "INSERT INTO journal SELECT coalesce(max(seq), 0) + 1, ?, ? FROM journal RETURNING seq",
+            (time.time(), event if isinstance(event, str) else event.decode()),
+        )
         assert row is not None  # RETURNING gives the row or raises
         return int(row[0])
 
     def read(self, experiment_id: int, after: int = 0) -> Iterator[Event]:
         """Stream the events whose number is above `after`, in order."""
         while True:
-            rows = self._database.rows(
-                "SELECT seq, time, event FROM journal WHERE experiment_id = ? AND seq > ? ORDER BY seq LIMIT ?",
-                (experiment_id, after, PAGE),
+            rows = self._databases.of(experiment_id).rows(
+                "SELECT seq, time, event FROM journal WHERE seq > ? ORDER BY seq LIMIT ?", (after, PAGE)
             )
             for seq, at, event in rows:
                 yield Event(seq, at, event.encode())
@@ -53,31 +51,67 @@ class Journal:
 
 
 class CommandQueue:
-    """The commands that wait for the drivers of a store."""
+    """The commands that wait for the drivers of a home: files in their experiments' directories, each whole or not there."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+        self._seen: dict[int, int] = {}  # when each directory was last changed, once that is settled
 
     def send(self, experiment_id: int, kind: str, args: Mapping[str, Any] | None = None) -> None:
         """Leave a command for the experiment's driver, now or when there is one."""
+        self._databases.of(experiment_id)
+        place = self._place(experiment_id)
+        text = dump({"kind": kind, "args": dict(args or {}), "sent": time.time()})
+        name = f"{time.time_ns():020}-{secrets.token_hex(4)}"
         try:
-            self._database.run(
-                "INSERT INTO commands (experiment_id, kind, args, sent) VALUES (?, ?, ?, ?)",
-                (experiment_id, kind, dump(args or {}), time.time()),
-            )
-        except sqlite3.IntegrityError as error:
-            raise StoreError(f"no experiment {experiment_id}; det list shows those there are") from error
+            place.mkdir(mode=0o700, exist_ok=True)
+            (place / f".{name}").write_text(text, encoding="utf-8")
+            os.rename(place / f".{name}", place / f"{name}.json")
+        except OSError as error:
+            raise StoreError(f"cannot write to {place}: {error.strerror}; check the home's rights") from error
 
     def waiting(self, experiment_id: int) -> bool:
         """Whether any has not been taken yet."""
-        return self._database.row("SELECT 1 FROM commands WHERE experiment_id = ?", (experiment_id,)) is not None
+        return any(self._place(experiment_id).glob("*.json"))
 
     def take(self, experiment_id: int) -> list[CommandRow]:
-        """Take those that wait, oldest first; in one transaction with their effect, each counts exactly once."""
-        # Looking first keeps a driver that polls from asking for the write lock each time.
-        if not self.waiting(experiment_id):
+        """Take those that wait, oldest first; in one transaction with their effect, each counts exactly once.
+
+        Checkpoints that others have deleted are recorded as such on the way.
+        """
+        place = self._place(experiment_id)
+        try:
+            changed = place.stat().st_mtime_ns
+        except OSError:
             return []
-        rows = self._database.rows(
-            "DELETE FROM commands WHERE experiment_id = ? RETURNING id, kind, args, sent", (experiment_id,)
-        )
-        return [CommandRow(id, kind, load(args), sent) for id, kind, args, sent in sorted(rows)]
+        if self._seen.get(experiment_id) == changed:
+            return []
+        with self._databases.of(experiment_id).transaction():
+            found = self._take(place, experiment_id)
+        # Two changes within one tick of the clock leave one time: a directory that has just changed is looked at again.
+        if not found and abs(time.time_ns() - changed) > _SETTLED_NS:
+            self._seen[experiment_id] = changed
+        return found
+
+    def _take(self, place: Path, experiment_id: int) -> list[CommandRow]:
+        database = self._databases.of(experiment_id)
+        names = sorted(each.name for each in place.glob("*.json"))
+        taken = {name for (name,) in database.rows("SELECT name FROM taken")}
+        found = []
+        for name in names:
+            if name not in taken:
+                with suppress(OSError, msgspec.DecodeError, msgspec.ValidationError):
+                    command = msgspec.json.decode((place / name).read_bytes(), type=CommandRow)
+                    if command.kind == FORGET:
+                        record_deleted(database, **command.args)
+                    else:
+                        found.append(command)
+                database.run("INSERT INTO taken VALUES (?)", (name,))
+            # A driver that is killed before it has removed the file finds its name here, and the command counts once.
+            database.afterwards(lambda file=place / name: file.unlink(missing_ok=True))  # type: ignore[misc]
+        for name in taken.difference(names):
+            database.run("DELETE FROM taken WHERE name = ?", (name,))
+        return found
+
+    def _place(self, experiment_id: int) -> Path:
+        return self._databases.directory(experiment_id) / "commands"

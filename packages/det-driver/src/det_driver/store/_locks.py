@@ -1,23 +1,22 @@
-"""What processes hold: an experiment, by its lock, and a machine's slots, by leases."""
+"""The lock of an experiment, and what tells processes apart."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import sqlite3
 import sys
 import time
 import weakref
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from det_core.errors import ExperimentBusy, StoreError
-from det_driver.store._database import Database
-from det_driver.store._records import Lease
 
-WAITING_SECONDS = 10.0
+_BRIEF_SECONDS = 0.3
+"""Who looks whether an experiment is held, or changes its name, has done so by then."""
 
 
 class ExperimentLock:
@@ -31,7 +30,7 @@ class ExperimentLock:
     def __enter__(self) -> Self:
         self._file = self._open()
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._wait(self._file)
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, str(os.getpid()).encode(), 0)
         except BlockingIOError as error:
@@ -56,9 +55,19 @@ class ExperimentLock:
             os.close(self._file)
             self._file = None
 
+    def _wait(self, file: int) -> None:
+        deadline = time.monotonic() + _BRIEF_SECONDS
+        while True:
+            try:
+                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
+
     def _open(self) -> int:
         try:
-            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise self._unusable(error) from error
 
@@ -84,94 +93,7 @@ def _forget(lock: ExperimentLock) -> Callable[[], None]:
     return forget
 
 
-class Slots:
-    """The slots of this machine, first come, first served.
-
-    Whoever is refused is put on the waiting list and keeps its place by asking again within `WAITING_SECONDS`. The
-    free slots that an earlier one waits for are kept for it, so that a trial of two slots is not starved by trials of
-    one. What dead processes held or waited for is taken back.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def lease(self, experiment_id: int, slots: int, total: int, pid: int | None = None) -> Lease | None:
-        """Lease `slots` of the machine's `total`, or None: ask again soon. A process waits once per experiment."""
-        if not 0 <= slots <= total:
-            raise StoreError(f"slots_per_trial is {slots}, and this machine has {total} slots; ask for {total} at most")
-        pid = os.getpid() if pid is None else pid
-        birth = born(pid)
-        if birth is None:
-            raise StoreError(f"there is no process {pid} to lease slots to")
-        with self._database.transaction():
-            self._reclaim()
-            turn = self._turn(experiment_id, pid, birth, total)
-            chosen = self._available(turn, total)[:slots]
-            if len(chosen) < slots:
-                return None
-            self._database.run("DELETE FROM waiting WHERE id = ?", (turn,))
-            return self._grant(experiment_id, pid, birth, chosen)
-
-    def release(self, lease: Lease) -> None:
-        """Give the slots back; again is harmless."""
-        self._database.run("DELETE FROM leases WHERE id = ?", (lease.id,))
-
-    def stop_waiting(self, experiment_id: int, pid: int | None = None) -> None:
-        """Leave the waiting list at once, not only when the place expires."""
-        self._database.run(
-            "DELETE FROM waiting WHERE experiment_id = ? AND pid = ?",
-            (experiment_id, os.getpid() if pid is None else pid),
-        )
-
-    def leased(self) -> list[Lease]:
-        """All leases of processes that are alive."""
-        taken: dict[int, list[int]] = {}
-        for slot, lease_id in self._database.rows("SELECT slot, lease_id FROM slots ORDER BY slot"):
-            taken.setdefault(lease_id, []).append(slot)
-        rows = self._database.rows("SELECT id, experiment_id, pid, born FROM leases ORDER BY id")
-        return [Lease(id, of, tuple(taken.get(id, ())), pid) for id, of, pid, birth in rows if born(pid) == birth]
-
-    def _reclaim(self) -> None:
-        holders = self._database.rows("SELECT pid, born FROM leases UNION SELECT pid, born FROM waiting")
-        for pid, birth in holders:
-            if born(pid) != birth:
-                self._database.run("DELETE FROM leases WHERE pid = ? AND born = ?", (pid, birth))
-                self._database.run("DELETE FROM waiting WHERE pid = ? AND born = ?", (pid, birth))
-        self._database.run("DELETE FROM waiting WHERE asked < ?", (_now() - WAITING_SECONDS,))
-
-    def _turn(self, experiment_id: int, pid: int, birth: str, total: int) -> int:
-        try:
-            row = self._database.row(
-                "INSERT INTO waiting (experiment_id, pid, born, total, asked) VALUES (?, ?, ?, ?, ?) "
-                "ON CONFLICT DO UPDATE SET total = excluded.total, asked = excluded.asked RETURNING id",
-                (experiment_id, pid, birth, total, _now()),
-            )
-        except sqlite3.IntegrityError as error:
-            raise StoreError(f"no experiment {experiment_id}; create it before it leases slots") from error
-        assert row is not None  # RETURNING gives the row or raises
-        return int(row[0])
-
-    def _available(self, turn: int, total: int) -> list[int]:
-        taken = {slot for (slot,) in self._database.rows("SELECT slot FROM slots")}
-        earlier = self._database.rows("SELECT max(total) FROM waiting WHERE id < ?", (turn,))[0][0]
-        # Slots below `earlier` are kept for those who came first, whether they are free by now or not.
-        return [slot for slot in range(earlier or 0, total) if slot not in taken]
-
-    def _grant(self, experiment_id: int, pid: int, birth: str, chosen: list[int]) -> Lease:
-        id = self._database.run(
-            "INSERT INTO leases (experiment_id, pid, born) VALUES (?, ?, ?)", (experiment_id, pid, birth)
-        ).lastrowid
-        assert id is not None  # an INSERT sets it
-        for slot in chosen:
-            self._database.run("INSERT INTO slots VALUES (?, ?)", (slot, id))
-        return Lease(id, experiment_id, tuple(chosen), pid)
-
-
-def _now() -> float:
-    # One clock for all processes of the machine, which nobody sets back.
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
-
-
+@cache
 def boot_id() -> str:
     """What tells this start of the machine from every other; empty where the system does not say."""
     try:

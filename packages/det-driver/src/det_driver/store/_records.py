@@ -51,7 +51,10 @@ class CheckpointState(StrEnum):
 
 
 class ExperimentRow(msgspec.Struct, frozen=True):
-    """One experiment; times are unix seconds, `config` is JSON text, `pid` and `boot` name its newest driver."""
+    """One experiment; times are unix seconds, `config` is JSON text, `pid` and `boot` name its newest driver.
+
+    `engine` is the name of what executes its runs, `reason` says why it ended or paused, where that is known.
+    """
 
     id: int
     name: str
@@ -61,12 +64,14 @@ class ExperimentRow(msgspec.Struct, frozen=True):
     entrypoint: str
     metric: str
     smaller_is_better: bool
+    engine: str
     state: ExperimentState
     archived: bool
     progress: float
     created: float
     started: float | None
     ended: float | None
+    reason: str | None
     pid: int | None
     boot: str | None
 
@@ -151,19 +156,17 @@ class Event(msgspec.Struct, frozen=True):
 class CommandRow(msgspec.Struct, frozen=True):
     """What somebody asked an experiment's driver to do."""
 
-    id: int
     kind: str
     args: dict[str, Any]
     sent: float
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The slots (indices from 0) that a process holds until it releases them or dies."""
+    """The devices that a driver holds until it releases them or dies; `slots` are their places among those it may use."""
 
-    id: int
     experiment_id: int
     slots: tuple[int, ...]
-    pid: int
+    devices: tuple[str, ...]
 
 
 class ExperimentSummary(msgspec.Struct, frozen=True):

@@ -9,61 +9,66 @@ from typing import Any
 import msgspec
 
 # A step, once released, is never edited: stores out there have already taken it. Append another.
+# Nothing in an experiment's database says its number, which is its directory's name.
 # Metrics: `archived` is 0 for a row that counts and the row's own id otherwise, so that one unique index both holds
 # "one live row per position" and gives every query its order. `metric` is the searcher's metric, for validations.
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
+# Chunks hold live reports of one group, between two positions, that would be rows of metrics otherwise.
+EXPERIMENT: tuple[tuple[str, ...], ...] = (
     (
-        """CREATE TABLE experiments (
-            id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, description TEXT NOT NULL, labels TEXT NOT NULL,
+        """CREATE TABLE experiment (
+            only INTEGER PRIMARY KEY CHECK (only = 1), name TEXT NOT NULL, description TEXT NOT NULL, labels TEXT NOT NULL,
             config TEXT NOT NULL, entrypoint TEXT NOT NULL, metric TEXT NOT NULL, smaller_is_better INTEGER NOT NULL,
-            state TEXT NOT NULL, archived INTEGER NOT NULL DEFAULT 0, progress REAL NOT NULL DEFAULT 0,
-            created REAL NOT NULL, started REAL, ended REAL, pid INTEGER, boot TEXT)""",
+            engine TEXT NOT NULL, state TEXT NOT NULL, archived INTEGER NOT NULL DEFAULT 0,
+            progress REAL NOT NULL DEFAULT 0, created REAL NOT NULL, started REAL, ended REAL, reason TEXT,
+            pid INTEGER, boot TEXT)""",
+        "CREATE TABLE blocks (seq INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL)",
         """CREATE TABLE trials (
-            id INTEGER PRIMARY KEY AUTOINCREMENT,
-            experiment_id INTEGER NOT NULL REFERENCES experiments ON DELETE CASCADE,
-            request INTEGER NOT NULL, hparams TEXT NOT NULL, seed INTEGER NOT NULL, state TEXT NOT NULL,
-            batches INTEGER NOT NULL DEFAULT 0, restarts INTEGER NOT NULL DEFAULT 0, runs INTEGER NOT NULL DEFAULT 0,
-            progress REAL NOT NULL DEFAULT 0, best_metric REAL, best_batches INTEGER, latest_metric REAL,
-            latest_checkpoint TEXT, source_checkpoint TEXT, started REAL, ended REAL, exit_reason TEXT,
-            UNIQUE (experiment_id, request))""",
+            id INTEGER PRIMARY KEY, request INTEGER NOT NULL UNIQUE, hparams TEXT NOT NULL, seed INTEGER NOT NULL,
+            state TEXT NOT NULL, batches INTEGER NOT NULL DEFAULT 0, restarts INTEGER NOT NULL DEFAULT 0,
+            runs INTEGER NOT NULL DEFAULT 0, progress REAL NOT NULL DEFAULT 0, best_metric REAL, best_batches INTEGER,
+            latest_metric REAL, latest_checkpoint TEXT, source_checkpoint TEXT, started REAL, ended REAL,
+            exit_reason TEXT)""",
+        "CREATE INDEX trials_by_state ON trials (state)",
+        "CREATE INDEX trials_by_metric ON trials (best_metric, id) WHERE best_metric IS NOT NULL",
+        "CREATE INDEX trials_by_source ON trials (source_checkpoint) WHERE source_checkpoint IS NOT NULL",
         """CREATE TABLE runs (
             id INTEGER PRIMARY KEY AUTOINCREMENT, trial_id INTEGER NOT NULL REFERENCES trials ON DELETE CASCADE,
             number INTEGER NOT NULL, first_batch INTEGER NOT NULL, log_dir TEXT NOT NULL,
-            started REAL NOT NULL, ended REAL, outcome TEXT, UNIQUE (trial_id, number))""",
+            started REAL NOT NULL, ended REAL, outcome TEXT, backend TEXT, UNIQUE (trial_id, number))""",
         """CREATE TABLE metrics (
             id INTEGER PRIMARY KEY, trial_id INTEGER NOT NULL REFERENCES trials ON DELETE CASCADE,
             run_id INTEGER NOT NULL, kind TEXT NOT NULL, batches INTEGER NOT NULL, time REAL NOT NULL,
             data TEXT NOT NULL, metric REAL, archived INTEGER NOT NULL DEFAULT 0)""",
         "CREATE UNIQUE INDEX metrics_in_order ON metrics (trial_id, batches, kind, archived)",
+        """CREATE TABLE chunks (
+            id INTEGER PRIMARY KEY, trial_id INTEGER NOT NULL REFERENCES trials ON DELETE CASCADE,
+            kind TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, reports BLOB NOT NULL)""",
+        "CREATE INDEX chunks_in_order ON chunks (trial_id, first)",
         """CREATE TABLE checkpoints (
             seq INTEGER PRIMARY KEY AUTOINCREMENT, uuid TEXT NOT NULL UNIQUE,
             trial_id INTEGER NOT NULL REFERENCES trials ON DELETE CASCADE, run_id INTEGER NOT NULL,
             batches INTEGER NOT NULL, state TEXT NOT NULL, storage TEXT NOT NULL, size INTEGER NOT NULL,
             metadata TEXT NOT NULL, created REAL NOT NULL, framework TEXT NOT NULL)""",
         "CREATE INDEX checkpoints_in_order ON checkpoints (trial_id, seq)",
-        """CREATE TABLE journal (
-            experiment_id INTEGER NOT NULL REFERENCES experiments ON DELETE CASCADE, seq INTEGER NOT NULL,
-            time REAL NOT NULL, event TEXT NOT NULL, PRIMARY KEY (experiment_id, seq)) WITHOUT ROWID""",
-        """CREATE TABLE commands (
-            id INTEGER PRIMARY KEY AUTOINCREMENT,
-            experiment_id INTEGER NOT NULL REFERENCES experiments ON DELETE CASCADE,
-            kind TEXT NOT NULL, args TEXT NOT NULL, sent REAL NOT NULL)""",
-        """CREATE TABLE metadata (
-            trial_id INTEGER NOT NULL REFERENCES trials ON DELETE CASCADE, key TEXT NOT NULL, value TEXT NOT NULL,
-            PRIMARY KEY (trial_id, key)) WITHOUT ROWID""",
-        """CREATE TABLE leases (
-            id INTEGER PRIMARY KEY AUTOINCREMENT,
-            experiment_id INTEGER NOT NULL REFERENCES experiments ON DELETE CASCADE,
-            pid INTEGER NOT NULL, born TEXT NOT NULL)""",
-        """CREATE TABLE slots (
-            slot INTEGER PRIMARY KEY, lease_id INTEGER NOT NULL REFERENCES leases ON DELETE CASCADE)""",
-        """CREATE TABLE waiting (
-            id INTEGER PRIMARY KEY AUTOINCREMENT,
-            experiment_id INTEGER NOT NULL REFERENCES experiments ON DELETE CASCADE,
-            pid INTEGER NOT NULL, born TEXT NOT NULL, total INTEGER NOT NULL, asked REAL NOT NULL,
-            UNIQUE (experiment_id, pid, born))""",
+        "CREATE TABLE journal (seq INTEGER PRIMARY KEY, time REAL NOT NULL, event TEXT NOT NULL)",
+        "CREATE TABLE taken (name TEXT PRIMARY KEY) WITHOUT ROWID",
     ),
-    ("ALTER TABLE runs ADD COLUMN backend TEXT",),
+)
+
+# The index is a cache: it has no steps, but is made again where a version of det expects another one.
+INDEX: tuple[tuple[str, ...], ...] = (
+    (
+        "CREATE TABLE counters (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE experiments (id INTEGER PRIMARY KEY, summary BLOB NOT NULL)",
+        "CREATE TABLE blocks (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, experiment_id INTEGER NOT NULL)",
+        """CREATE TABLE leases (
+            boot TEXT NOT NULL, device TEXT NOT NULL, experiment_id INTEGER NOT NULL, pid INTEGER NOT NULL,
+            born TEXT NOT NULL, PRIMARY KEY (boot, device)) WITHOUT ROWID""",
+        """CREATE TABLE waiting (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, experiment_id INTEGER NOT NULL,
+            pid INTEGER NOT NULL, born TEXT NOT NULL, devices TEXT NOT NULL, asked REAL NOT NULL,
+            UNIQUE (boot, experiment_id, pid, born))""",
+    ),
 )
 
 # JSON as the store keeps it: compact, and with NaN and Infinity, which metrics may be.

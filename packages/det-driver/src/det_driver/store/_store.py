@@ -1,63 +1,88 @@
-"""The store of experiments: one file and one directory tree below a home."""
+"""The store of experiments: a directory tree below a home, with a database for each experiment and an index of all."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from det_core.errors import StoreError
 from det_driver.store._checkpoints import Checkpoints
-from det_driver.store._database import Database
-from det_driver.store._experiments import Experiments
+from det_driver.store._databases import Databases
+from det_driver.store._experiments import Experiments, entries
+from det_driver.store._index import Index
 from det_driver.store._journal import CommandQueue, Journal
-from det_driver.store._locks import ExperimentLock, Slots
 from det_driver.store._metrics import Metrics
+from det_driver.store._slots import Slots
 from det_driver.store._trials import Runs, Trials
+
+OLD = "det.db"
+"""Where an earlier det kept everything."""
+_OTHERS = 0o077
+_STICKY = 0o1000
 
 
 class Store:
-    """Everything det knows about the experiments in `<home>/det.db` (SQLite, made when it is not there).
+    """Everything det knows about the experiments of a home (made when it is not there).
 
-    For one thread of one process; another opens its own, which costs less than a millisecond. Readers never wait for
-    a writer nor a writer for readers. Every method is atomic; `transaction()` makes several so.
+    For one thread of one process; another opens its own, which costs less than a millisecond. An experiment is read by
+    anybody and written by who holds its lock; readers never wait for a writer nor a writer for readers, and no experiment
+    waits for another. Every method is atomic; `transaction()` makes several so.
     """
 
     def __init__(self, home: Path, *, readonly: bool = False) -> None:
         self.home = Path(home).absolute()
+        if (self.home / OLD).is_file():
+            raise StoreError(
+                f"{self.home / OLD} is the store of an earlier det, which this one does not read; choose another home "
+                "(DET_HOME), or move that file away to begin anew"
+            )
         if not readonly:
             self._make_home()
-        elif not (self.home / "det.db").exists():
+        elif not self.is_at(self.home):
             raise StoreError(f"no store in {self.home}; det run makes one")
-        self._database = Database(self.home / "det.db", readonly=readonly)
-        self.experiments = Experiments(self._database, self.home)
-        self.trials = Trials(self._database)
-        self.metrics = Metrics(self._database)
-        self.runs = Runs(self._database, self.metrics, self.home)
-        self.checkpoints = Checkpoints(self._database)
-        self.journal = Journal(self._database)
-        self.slots = Slots(self._database)
-        self.commands = CommandQueue(self._database)
+        self._databases = Databases(self.home, readonly)
+        self.index = Index(self.home, partial(entries, self._databases))
+        self.slots = Slots(self.index)
+        self.experiments = Experiments(self._databases, self.index, self.slots.keep)
+        self.trials = Trials(self._databases, self.index)
+        self.metrics = Metrics(self._databases, self.trials.of)
+        self.runs = Runs(self._databases, self.trials, self.metrics)
+        self.commands = CommandQueue(self._databases)
+        self.checkpoints = Checkpoints(self._databases, self.trials, self.commands.send)
+        self.journal = Journal(self._databases)
 
     @classmethod
     def reader(cls, home: Path) -> Self:
         """Open for reading only, also while a driver writes, also on a read-only disk."""
         return cls(home, readonly=True)
 
+    @staticmethod
+    def is_at(home: Path) -> bool:
+        """Tell whether there is a store in a home, or has been one."""
+        return any((home / name).exists() for name in ("index.db", "experiments", OLD))
+
     def _make_home(self) -> None:
         try:
-            self.home.mkdir(parents=True, exist_ok=True)
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.home / "experiments").mkdir(exist_ok=True)
         except OSError as error:
             raise StoreError(
                 f"cannot make the home {self.home}: {error.strerror}; choose one that you can write to"
             ) from error
+        mode = self.home.stat().st_mode
+        if mode & _OTHERS and not mode & _STICKY:  # nobody's own place is one where everybody may write
+            with suppress(OSError):
+                os.chmod(self.home, 0o700)
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
-        """All changes inside are written together, or none; a reader sees one instant's state inside."""
-        with self._database.transaction():
+        """All changes inside are written together, or none; a reader sees one instant's state of each experiment inside."""
+        with self._databases.transaction():
             yield self
 
     def experiment_dir(self, experiment_id: int) -> Path:
@@ -70,15 +95,14 @@ class Store:
 
     @contextmanager
     def lock(self, experiment_id: int) -> Iterator[None]:
-        """Be the experiment's only driver; ExperimentBusy names the process that already is."""
-        self.experiments.get(experiment_id)
-        with ExperimentLock(experiment_id, self.experiment_dir(experiment_id)):
-            self.experiments.get(experiment_id)  # it may have been deleted in between
+        """Be the experiment's only driver, and its only writer; ExperimentBusy names the process that already is."""
+        with self._databases.lock(experiment_id):
             yield
 
     def close(self) -> None:
-        """Close the file; closing twice is harmless."""
-        self._database.close()
+        """Close the files; closing twice is harmless."""
+        self._databases.close()
+        self.index.close()
 
     def __enter__(self) -> Self:
         return self

@@ -10,18 +10,23 @@ from typing import Any, TypedDict, Unpack
 
 from det_core.errors import StoreError
 from det_driver.store._database import Database, Row
+from det_driver.store._databases import Databases
+from det_driver.store._index import Index
 from det_driver.store._metrics import Metrics
 from det_driver.store._records import Run, TrialRow, TrialState
 from det_driver.store._schema import assignments, dump, load
 
 _COLUMNS = (
-    "t.id, t.experiment_id, t.request, t.hparams, t.seed, t.state, t.batches, t.restarts, t.runs, t.progress, "
-    "t.best_metric, t.best_batches, t.latest_metric, t.latest_checkpoint, t.source_checkpoint, t.started, t.ended, "
-    "t.exit_reason"
+    "id, request, hparams, seed, state, batches, restarts, runs, progress, best_metric, best_batches, latest_metric, "
+    "latest_checkpoint, source_checkpoint, started, ended, exit_reason"
 )
 _RUN_COLUMNS = "id, trial_id, number, first_batch, log_dir, started, ended, outcome, backend"
 
 LOST = "LOST"
+_LARGEST_BLOCK = 1024
+_WITHOUT_INDEX = 10**9
+"""Where the index gives no numbers, those of an experiment's trials begin at so many times its own."""
+_LISTED = "det show EXPERIMENT lists an experiment's trials"
 
 
 class TrialChanges(TypedDict, total=False):
@@ -39,10 +44,11 @@ class TrialChanges(TypedDict, total=False):
 
 
 class Trials:
-    """The trials of a store."""
+    """The trials of a home's experiments."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, databases: Databases, index: Index) -> None:
+        self._databases = databases
+        self._index = index
 
     def create(
         self,
@@ -55,123 +61,129 @@ class Trials:
         source_checkpoint: str | None = None,
     ) -> TrialRow:
         """Add a trial; `request` is the searcher's number for it, unique in the experiment."""
+        database = self._databases.of(experiment_id)
+        values = (request, dump(hparams), seed, state, source_checkpoint)
         try:
-            row = self._database.row(
-                "INSERT INTO trials (experiment_id, request, hparams, seed, state, source_checkpoint) "
-                f"VALUES (?, ?, ?, ?, ?, ?) RETURNING {_COLUMNS.replace('t.', '')}",
-                (experiment_id, request, dump(hparams), seed, state, source_checkpoint),
-            )
+            with database.transaction():
+                row = database.row(
+                    "INSERT INTO trials (id, request, hparams, seed, state, source_checkpoint) "
+                    f"VALUES (?, ?, ?, ?, ?, ?) RETURNING {_COLUMNS}",
+                    (self._free_id(database), *values),
+                )
         except sqlite3.IntegrityError as error:
-            raise self._refused(experiment_id, request) from error
+            raise StoreError(f"experiment {experiment_id} has a trial {request} of its searcher already") from error
         assert row is not None  # RETURNING gives the row or raises
-        return _trial(row)
+        return _trial(database, row)
 
-    def _refused(self, experiment_id: int, request: int) -> StoreError:
-        if self._database.row("SELECT 1 FROM experiments WHERE id = ?", (experiment_id,)) is None:
-            return StoreError(f"no experiment {experiment_id}; create it before its trials")
-        return StoreError(f"experiment {experiment_id} has a trial {request} of its searcher already")
+    def _free_id(self, database: Database) -> int:
+        """A number that no other trial of the home has; the first blocks of them are small, as most experiments are."""
+        last = database.row("SELECT first, last FROM blocks ORDER BY seq DESC LIMIT 1")
+        if last is not None:
+            highest = "SELECT max(id) FROM trials WHERE id BETWEEN ? AND ?"
+            next = (database.rows(highest, last)[0][0] or last[0] - 1) + 1
+            if next <= last[1]:
+                return int(next)
+        given = database.rows("SELECT coalesce(sum(last - first + 1), 0) FROM blocks")[0][0]
+        count = min(max(given, 1), _LARGEST_BLOCK)
+        first = self._index.block(database.id, count) or database.id * _WITHOUT_INDEX + given
+        database.run("INSERT INTO blocks (first, last) VALUES (?, ?)", (first, first + count - 1))
+        return int(first)
 
     def get(self, id: int) -> TrialRow:
         """The trial, or a StoreError where there is none."""
-        row = self._database.row(f"SELECT {_COLUMNS} FROM trials t WHERE id = ?", (id,))
-        if row is None:
-            raise _missing(id)
-        return _trial(row)
+        database = self.of(id)
+        return _trial(database, database.rows(f"SELECT {_COLUMNS} FROM trials WHERE id = ?", (id,))[0])
+
+    def of(self, id: int, otherwise: str = _LISTED) -> Database:
+        """The database of a trial's experiment, or a StoreError that ends with `otherwise` where there is no such trial."""
+        return self._databases.of_trial(id, self._index.experiment_of, otherwise)
 
     def list(self, experiment_id: int, *, best_first: bool = False, limit: int | None = None) -> list[TrialRow]:
         """In order of creation, or by the searcher's metric with those that have none last."""
-        order = "t.best_metric IS NULL, CASE WHEN e.smaller_is_better THEN t.best_metric ELSE -t.best_metric END, "
-        rows = self._database.rows(
-            f"SELECT {_COLUMNS} FROM trials t JOIN experiments e ON e.id = t.experiment_id WHERE t.experiment_id = :id "
-            f"ORDER BY {order if best_first else ''} t.id LIMIT :limit",
-            {"id": experiment_id, "limit": -1 if limit is None else limit},
+        database = self._databases.of(experiment_id)
+        order = ""
+        if best_first:
+            smaller = database.rows("SELECT smaller_is_better FROM experiment")[0][0]
+            order = f"best_metric IS NULL, best_metric {'ASC' if smaller else 'DESC'}, "
+        rows = database.rows(
+            f"SELECT {_COLUMNS} FROM trials ORDER BY {order}id LIMIT ?", (-1 if limit is None else limit,)
         )
-        return [_trial(row) for row in rows]
+        return [_trial(database, row) for row in rows]
 
     def update(self, id: int, **changes: Unpack[TrialChanges]) -> None:
         """Change the columns named."""
         text, parameters = assignments(changes, TrialChanges)
-        if self._database.run(f"UPDATE trials SET {text} WHERE id = ?", (*parameters, id)).rowcount == 0:
-            raise _missing(id)
+        self.of(id).run(f"UPDATE trials SET {text} WHERE id = ?", (*parameters, id))
 
-    def sources(self) -> set[str]:
-        """The uuids of the checkpoints that trials of any experiment start from."""
-        rows = self._database.rows("SELECT DISTINCT source_checkpoint FROM trials WHERE source_checkpoint IS NOT NULL")
-        return {uuid for (uuid,) in rows}
-
-
-def _missing(id: int) -> StoreError:
-    return StoreError(f"no trial {id}; det show EXPERIMENT lists an experiment's trials")
+    def sources(self, *, but: int | None = None) -> set[str]:
+        """The uuids of the checkpoints that trials of any experiment, `but` one, start from."""
+        sql = "SELECT DISTINCT source_checkpoint FROM trials WHERE source_checkpoint IS NOT NULL"
+        return {uuid for _, (uuid,) in self._databases.ask(sql, but=but)}
 
 
-def _trial(row: Row) -> TrialRow:
-    id, experiment_id, request, hparams, seed, state, *rest = row
-    return TrialRow(id, experiment_id, request, load(hparams), seed, TrialState(state), *rest)
+def _trial(database: Database, row: Row) -> TrialRow:
+    id, request, hparams, seed, state, *rest = row
+    return TrialRow(id, database.id, request, load(hparams), seed, TrialState(state), *rest)
 
 
 class Runs:
-    """The runs of a store's trials."""
+    """The runs of trials; an experiment's are numbered for themselves, so that its lock says whose a number is."""
 
-    def __init__(self, database: Database, metrics: Metrics, home: Path) -> None:
-        self._database = database
+    def __init__(self, databases: Databases, trials: Trials, metrics: Metrics) -> None:
+        self._databases = databases
+        self._trials = trials
         self._metrics = metrics
-        self._home = home
 
     def begin(self, trial_id: int, from_batches: int = 0, *, log_dir: Path | None = None) -> Run:
         """Begin the trial's next run at a position; what earlier runs reported past it is archived, to be done again.
 
-        `log_dir` defaults to `<home>/experiments/<experiment>/trials/<trial>/run-<number>`; it is not made here.
+        `log_dir` defaults to `trials/<trial>/run-<number>` in the experiment's directory; it is not made here.
         A run that an earlier driver left open ends as LOST.
         """
         now = time.time()
-        with self._database.transaction():
-            self._database.run(
+        database = self._trials.of(trial_id, "create it before its runs")
+        with database.transaction():
+            database.run(
                 "UPDATE runs SET ended = ?, outcome = ? WHERE trial_id = ? AND ended IS NULL", (now, LOST, trial_id)
             )
-            counted = self._database.row(
-                "UPDATE trials SET runs = runs + 1, batches = ?, started = coalesce(started, ?) "
-                "WHERE id = ? RETURNING experiment_id, runs",
+            (number,) = database.rows(
+                "UPDATE trials SET runs = runs + 1, batches = ?, started = coalesce(started, ?) WHERE id = ? RETURNING runs",
                 (from_batches, now, trial_id),
-            )
-            if counted is None:
-                raise StoreError(f"no trial {trial_id}; create it before its runs")
-            experiment_id, number = counted
+            )[0]
             self._metrics.archive_past(trial_id, from_batches)
-            place = log_dir or Path("experiments", str(experiment_id), "trials", str(trial_id), f"run-{number}")
-            row = self._database.row(
+            place = log_dir or Path("trials", str(trial_id), f"run-{number}")
+            row = database.row(
                 "INSERT INTO runs (trial_id, number, first_batch, log_dir, started) VALUES (?, ?, ?, ?, ?) "
                 f"RETURNING {_RUN_COLUMNS}",
                 (trial_id, number, from_batches, str(place), now),
             )
             assert row is not None  # RETURNING gives the row or raises
-            return self._run(row)
+            return self._run(database, row)
 
     def end(self, id: int, outcome: str) -> None:
         """Close a run with one word that says how it ended."""
-        if (
-            self._database.run(
-                "UPDATE runs SET ended = ?, outcome = ? WHERE id = ?", (time.time(), outcome, id)
-            ).rowcount
-            == 0
-        ):
+        sql = "UPDATE runs SET ended = ?, outcome = ? WHERE id = ?"
+        if self._databases.held().run(sql, (time.time(), outcome, id)).rowcount == 0:
             raise StoreError(f"no run {id}; begin it before it ends")
 
     def chose(self, id: int, backend: str) -> None:
         """Note what reduces the gradients of a run with several ranks."""
-        self._database.run("UPDATE runs SET backend = ? WHERE id = ?", (backend, id))
+        self._databases.held().run("UPDATE runs SET backend = ? WHERE id = ?", (backend, id))
 
     def get(self, id: int) -> Run:
-        """The run, or a StoreError where there is none."""
-        row = self._database.row(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (id,))
+        """The run of the experiment whose lock is held, or a StoreError where there is none."""
+        database = self._databases.held()
+        row = database.row(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (id,))
         if row is None:
             raise StoreError(f"no run {id}; det show lists a trial's runs")
-        return self._run(row)
+        return self._run(database, row)
 
     def list(self, trial_id: int) -> list[Run]:
         """The trial's runs, the first one first."""
-        rows = self._database.rows(f"SELECT {_RUN_COLUMNS} FROM runs WHERE trial_id = ? ORDER BY number", (trial_id,))
-        return [self._run(row) for row in rows]
+        database = self._trials.of(trial_id)
+        rows = database.rows(f"SELECT {_RUN_COLUMNS} FROM runs WHERE trial_id = ? ORDER BY number", (trial_id,))
+        return [self._run(database, row) for row in rows]
 
-    def _run(self, row: Row) -> Run:
+    def _run(self, database: Database, row: Row) -> Run:
         id, trial_id, number, first_batch, log_dir, *rest = row
-        return Run(id, trial_id, number, first_batch, self._home / log_dir, *rest)
+        return Run(id, trial_id, number, first_batch, self._databases.directory(database.id) / log_dir, *rest)
