@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.distributions import lay_out, on_path
 
+from det_driver.store import Store
+
 HOOKS = """
 from det_core import EngineRecord, hookimpl
 from det_driver.engines.local import LocalEngine
@@ -65,3 +67,18 @@ def test_an_engine_that_does_not_exist_is_answered_with_those_that_do(det, stran
 def test_two_engines_at_once_are_refused(det, stranger) -> None:
     said = det("resume", "1", "--engine", "loud", "--in-process", env=stranger, status=2).stderr
     assert "--engine and --in-process contradict each other; choose one" in said
+
+
+def test_what_executed_an_experiment_executes_it_again(det, stranger) -> None:
+    """Only `--engine` changes what is recorded."""
+    det("run", "const.yaml", "--engine", "loud", env=stranger)
+    assert det.json("show", "1")["experiment"]["engine"] == "loud"
+    for engine, options, loud in (("loud", (), True), ("local", (), False), ("local", ("--engine", "loud"), True)):
+        with Store(det.home) as store:
+            config = store.experiments.get(1).config
+            id = store.experiments.create(name="x", config=config, metric="error", engine=engine).id
+            store.code_dir(id).mkdir()
+            (store.code_dir(id) / "train.py").write_text(SCRIPT)
+        said = det("resume", str(id), *options, env=stranger).stdout
+        assert ("started by a stranger" in said) == loud
+        assert det.json("show", str(id))["experiment"]["engine"] == ("loud" if loud else "local")

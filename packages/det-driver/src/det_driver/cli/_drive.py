@@ -15,7 +15,7 @@ from typing import Any
 from det_core.config import from_json, is_trial_entrypoint
 
 from ..driver import Driver, ExperimentFailures, start_driver
-from ..store import CheckpointState, ExperimentState, Store
+from ..store import CheckpointState, ExperimentState, Store, network_file_system
 from ._output import print_json
 from ._settings import Settings
 from ._view import view
@@ -35,6 +35,10 @@ def drive(
 ) -> int:
     """Drive an experiment until it ends or is paused; return the exit status."""
     plugins = settings.plugins
+    if kind := network_file_system(settings.home):
+        sys.stderr.write(
+            f"det: {settings.home} is on {kind}, where the locks of SQLite may not hold; set DET_HOME to a local disk\n"
+        )
     driver = Driver(settings.driver(engine), experiment, plugins)
     screen = view(quiet or as_json)
     plugins.register(screen, "det-view")

@@ -11,7 +11,7 @@ from det_core.plugins import extensions_of
 
 from ..config import load
 from ..driver import DriverSettings, check_startable, create
-from ..store import ExperimentState
+from ..store import ExperimentState, import_experiment
 from ._checkpoint import Checkpoint
 from ._experiment import Experiment, Trial
 from ._home import Home
@@ -45,6 +45,11 @@ class Client:
         if start:
             experiment.activate()
         return experiment
+
+    def import_experiment(self, file: str | Path) -> Experiment:
+        """Take over an experiment that `Experiment.export` wrote, under its own number unless that is taken."""
+        with self._home.writer() as store:
+            return Experiment(self._home, store.experiments.get(import_experiment(store, Path(file))))
 
     def list_experiments(self, *, archived: bool | None = False, limit: int | None = None) -> list[Experiment]:
         """Return the experiments, the newest first; `archived` None asks for all."""

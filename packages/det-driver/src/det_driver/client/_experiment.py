@@ -11,9 +11,10 @@ from typing import Any
 from det_core.code import copy_code
 from det_core.config import from_json, masked
 from det_core.errors import CheckpointError, StoreError
+from det_core.plugins import extensions_of
 
-from ..driver import ask, orphaned, reopen, start_driver
-from ..store import CheckpointState, ExperimentRow, ExperimentState, Metric, TrialRow
+from ..driver import ask, orphaned, reopen, start_driver, storage_of
+from ..store import CheckpointState, ExperimentRow, ExperimentState, Metric, TrialRow, export_experiment
 from ._checkpoint import Checkpoint
 from ._home import Home
 
@@ -141,6 +142,30 @@ class Experiment:
     def unarchive(self) -> None:
         """Show it in listings again."""
         self._archive(False)
+
+    def delete(self, *, keep_checkpoints: bool = False) -> list[str]:
+        """Delete it and all that came of it, its checkpoints too unless they are to be kept.
+
+        Returns the uuids of those checkpoints that stay, as trials of other experiments start from them. Raises
+        ExperimentBusy while it is driven.
+        """
+        with self._home.writer() as store, store.lock(self.id):
+            rows = [] if keep_checkpoints else store.checkpoints.list(experiment_id=self.id)
+            needed = store.checkpoints.elsewhere(self.id) if rows else set()
+            doomed = [row.uuid for row in rows if row.uuid not in needed and row.state is not CheckpointState.DELETED]
+            if doomed:
+                config = from_json(store.experiments.get(self.id).config, extensions=extensions_of(self._home.plugins))
+                storage = storage_of(config, self._home.plugins, self._home.path / "checkpoints")
+                for uuid in doomed:
+                    storage.delete(uuid)
+                    store.checkpoints.mark_deleted(uuid)
+            store.experiments.delete(self.id)
+        return sorted(needed)
+
+    def export(self, file: str | Path, *, checkpoints: bool = True) -> int:
+        """Write it to a tar file, with the checkpoints that lie in the home, for `Client.import_experiment`; return how many."""
+        with self._home.writer() as store:
+            return export_experiment(store, self.id, Path(file), checkpoints=checkpoints)
 
     def _archive(self, archived: bool) -> None:
         with self._home.writer() as store:

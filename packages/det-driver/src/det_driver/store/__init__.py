@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from det_driver.store._experiments import ExperimentChanges
-from det_driver.store._locks import boot_id
+from det_driver.store._locks import boot_id, network_file_system
+from det_driver.store._moving import export_experiment, import_experiment
 from det_driver.store._records import (
     CheckpointRow,
     CheckpointState,
@@ -38,4 +39,7 @@ __all__ = [
     "TrialRow",
     "TrialState",
     "boot_id",
+    "export_experiment",
+    "import_experiment",
+    "network_file_system",
 ]

@@ -73,6 +73,12 @@ class Index:
         row = self.attempt(lambda database: database.row(sql, {"id": trial_id}))
         return row[0] if row else None
 
+    def taken(self, first: int, last: int) -> bool:
+        """Whether any number of a range may have been given to a trial."""
+        sql = "SELECT 1 FROM blocks WHERE first <= ? AND last >= ?"
+        rows = self.attempt(lambda database: database.rows(sql, (last, first)))
+        return rows is None or bool(rows)
+
     def _claim(self, name: str, count: int, experiment_id: int | None) -> int | None:
         def take(database: Database) -> int:
             with database.transaction():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sys
 import time
 import weakref
@@ -91,6 +92,42 @@ def _forget(lock: ExperimentLock) -> Callable[[], None]:
             held.forget()
 
     return forget
+
+
+_REMOTE = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "fuse.glusterfs",
+        "fuse.sshfs",
+    }
+)
+
+
+def network_file_system(place: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system of a place, such as nfs4, where that is one of another machine; empty otherwise."""
+    found, best = "", -1
+    try:
+        lines = mounts.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4]))
+        if (
+            place.resolve().is_relative_to(point) and len(point.parts) >= best
+        ):  # of two in one place the later one counts
+            found, best = after.split()[0], len(point.parts)
+    return found if found in _REMOTE else ""
 
 
 @cache

@@ -12,6 +12,7 @@ from typing import Self
 
 from det_core.errors import StoreError
 from det_driver.store._checkpoints import Checkpoints
+from det_driver.store._database import Database
 from det_driver.store._databases import Databases
 from det_driver.store._experiments import Experiments, entries
 from det_driver.store._index import Index
@@ -98,6 +99,10 @@ class Store:
         """Be the experiment's only driver, and its only writer; ExperimentBusy names the process that already is."""
         with self._databases.lock(experiment_id):
             yield
+
+    def database(self, experiment_id: int) -> Database:
+        """The database of an experiment, for what moves it as a whole."""
+        return self._databases.of(experiment_id)
 
     def close(self) -> None:
         """Close the files; closing twice is harmless."""
