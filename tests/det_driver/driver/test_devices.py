@@ -47,7 +47,11 @@ def test_without_nvidias_tool_a_gpu_is_known_by_its_number(tmp_path: Path, monke
 
 
 def test_a_trial_that_needs_more_slots_than_max_slots_is_refused(tmp_path: Path) -> None:
-    data = {"entrypoint": "true", "searcher": {"name": "single"}, "resources": {"slots_per_trial": 2, "max_slots": 1}}
+    data = {
+        "entrypoint": "true",
+        "searcher": {"name": "single", "metric": "m", "max_length": 1},
+        "resources": {"slots_per_trial": 2, "max_slots": 1},
+    }
     settings = DriverSettings(home=tmp_path, slots=4)
     with pytest.raises(
         DetError, match=r"^resources.slots_per_trial is 2, and resources.max_slots is 1; no trial could ever"

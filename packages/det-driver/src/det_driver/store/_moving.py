@@ -24,7 +24,7 @@ from det_driver.store._store import Store
 _HEAD, _END = "det-experiment.json", "det-digests.json"
 _FORMAT = 1
 _LEFT_OUT = ("commands", "lock", "spool", FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}.new")
-_OF_TRIALS = (("runs", "trial_id"), ("metrics", "trial_id"), ("chunks", "trial_id"), ("checkpoints", "trial_id"))
+_OF_TRIALS = (("runs", "trial_id"), ("metrics", "trial_id"), ("checkpoints", "trial_id"))
 
 
 def export_experiment(store: Store, id: int, file: Path, *, checkpoints: bool = True) -> int:

@@ -12,7 +12,6 @@ import msgspec
 # Nothing in an experiment's database says its number, which is its directory's name.
 # Metrics: `archived` is 0 for a row that counts and the row's own id otherwise, so that one unique index both holds
 # "one live row per position" and gives every query its order. `metric` is the searcher's metric, for validations.
-# Chunks hold live reports of one group, between two positions, that would be rows of metrics otherwise.
 EXPERIMENT: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE experiment (
@@ -40,10 +39,6 @@ EXPERIMENT: tuple[tuple[str, ...], ...] = (
             run_id INTEGER NOT NULL, kind TEXT NOT NULL, batches INTEGER NOT NULL, time REAL NOT NULL,
             data TEXT NOT NULL, metric REAL, archived INTEGER NOT NULL DEFAULT 0)""",
         "CREATE UNIQUE INDEX metrics_in_order ON metrics (trial_id, batches, kind, archived)",
-        """CREATE TABLE chunks (
-            id INTEGER PRIMARY KEY, trial_id INTEGER NOT NULL REFERENCES trials ON DELETE CASCADE,
-            kind TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, reports BLOB NOT NULL)""",
-        "CREATE INDEX chunks_in_order ON chunks (trial_id, first)",
         """CREATE TABLE checkpoints (
             seq INTEGER PRIMARY KEY AUTOINCREMENT, uuid TEXT NOT NULL UNIQUE,
             trial_id INTEGER NOT NULL REFERENCES trials ON DELETE CASCADE, run_id INTEGER NOT NULL,
