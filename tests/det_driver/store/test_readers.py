@@ -75,7 +75,7 @@ def test_a_history_is_streamed_while_its_reader_writes(
         store.journal.append(experiment.id, "{}")
 
     for stream in (store.metrics.read(trial_id=trial.id), store.journal.read(experiment.id)):
-        next(stream)  # type: ignore[call-overload]
+        next(stream)
         store.trials.update(trial.id, restarts=2)
         assert len([*stream]) == 2
 
