@@ -6,9 +6,8 @@ from ._driver import Driver
 from ._endings import ExperimentFailures
 from ._lifecycle import ask, create, is_driven, orphaned, reopen, start_driver
 from ._recover import collect_left, storage_of
-from ._search import unit_of
+from ._search import ExperimentView, unit_of
 from ._starting import DriverSettings, check_startable
-from ._state import ExperimentView
 
 __all__ = [
     "Driver",

@@ -7,14 +7,12 @@ observers) is done after that, so that a driver killed at any instant is replace
 
 from __future__ import annotations
 
-import errno
 import os
 import queue
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 from det_core import wire
 from det_core.config import from_json
@@ -26,48 +24,20 @@ from det_core.protocol import Finished
 
 from ..engines import Engine
 from ..search import Exit
-from ..store import ExperimentState, Lease, Store, TrialState, boot_id
-from ._connections import Came, Heard, Refused, broke, came, heard, preempt, serve
-from ._endings import Endings, ExperimentFailures, exit_status
+from ..store import ExperimentState, Store, TrialState, boot_id
+from ._connections import Came, Heard, Refused, broke, came, heard, serve
+from ._endings import Endings, ExperimentFailures, outcome_of
+from ._fleet import Asked, Fleet, RunEnded
 from ._recover import abandon, adopt_spooled, collect_garbage, collect_left, end_leftovers, expect_garbage
 from ._search import SearchStarted
-from ._starting import DriverSettings, Starter, clear_scratch, driver_address
+from ._starting import DriverSettings, Starter, driver_address
 from ._state import State
-from ._trials import LiveTrial, Turns
+from ._trials import LiveTrial
 from ._warm import warm_frameworks
 
 _POLL_SECONDS = 0.25
 _PROGRESS_SECONDS = 1.0
-_FIRST_BACKOFF_SECONDS = 1.0
-_LONGEST_BACKOFF_SECONDS = 60.0
-_PASSES = (
-    errno.EAGAIN,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.ENOSPC,
-)  # what keeps a process from being started
-_SPARE = 10  # descriptors for a process that is being started, the store, logs
 _WAITS_SECONDS = 2.0  # for a store that cannot be written, before the experiment is left as it is
-
-
-@dataclass(frozen=True)
-class RunEnded:
-    """The engine says that a run's processes have ended, or with `unstarted` why they never began."""
-
-    run_id: int
-    status: int
-    rank: int = 0
-    unstarted: str = ""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """Somebody wants the experiment to `pause`, to `cancel`, or to `kill` its runs (and be CANCELED with `for_good`)."""
-
-    kind: str
-    why: str
-    for_good: bool = False
 
 
 Event = Came | Refused | Heard | RunEnded | Asked
@@ -87,9 +57,8 @@ class Driver:
         self._id = experiment_id
         self._plugins = plugins
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._running: dict[int, LiveTrial] = {}  # by the run's id
+        self._fleet: Fleet | None = None
         self._next_progress = 0.0
-        self._starts_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
 
     # From any thread
 
@@ -111,6 +80,11 @@ class Driver:
 
     # The driver's thread
 
+    @property
+    def _runs(self) -> Fleet:
+        assert self._fleet is not None  # from `_begin` on
+        return self._fleet
+
     def run(self) -> ExperimentState:
         """Drive the experiment; return the state that it ends in."""
         with Store(self._settings.home) as store, store.lock(self._id):
@@ -126,13 +100,15 @@ class Driver:
         try:
             self._begin()
             try:
-                with self._listening():
-                    self._drive()
+                with self._listening() as starter:
+                    self._drive(starter)
             except StoreUnwritable as error:
                 return self._do_without_store(error)
             return self._end()
         finally:
-            self._end_everything()
+            if self._fleet is not None:
+                self._fleet.close()
+            self.engine.close()
 
     def _begin(self) -> None:
         patience = from_json(self._store.experiments.get(self._id).config).patience
@@ -143,15 +119,7 @@ class Driver:
         code_dir = self._store.code_dir(self._id)
         self._warm = warm_frameworks(self._state.config, self._settings, self._plugins, code_dir)
         self._hosts = hosts_of(self._state.config)
-        resources = self._state.config.resources
-        there = [f"{host.name}/{k}" for host in self._hosts for k in range(host.slots)]
-        devices = there[: resources.slots_per_trial] or self._settings.devices()
-        self._turns = Turns(
-            *(self._store, self._id, self._state.queue),
-            each=resources.slots_per_trial,
-            devices=devices,
-            most=resources.max_slots,
-        )
+        self._fleet = Fleet(self.engine, self._state, self._settings, self._inbox.put)
         self._endings = Endings(self._state, self.failures)
         with self._state.turn():
             self._state.take_over()
@@ -164,23 +132,26 @@ class Driver:
             self._state.observe("det_experiment_started")
 
     @contextmanager
-    def _listening(self) -> Iterator[None]:
+    def _listening(self) -> Iterator[Starter]:
         key = secrets.token_bytes(32)
         server = wire.Server(key, on_connect=lambda c: serve(c, self._inbox.put), host=driver_address(self._hosts))
-        self._starter = Starter(
-            state=self._state, settings=self._settings, address=server.address, key=key, warm=self._warm
-        )
         try:
-            yield
+            yield Starter(
+                state=self._state,
+                settings=self._settings,
+                address=server.address,
+                key=key,
+                warm=self._warm,
+                launched=bool(self._hosts),
+            )
         finally:
             server.close()
 
-    def _drive(self) -> None:
+    def _drive(self, starter: Starter) -> None:
         next_poll = 0.0
         while True:
             self._follow_closes()
-            while self._may_start() and (turn := self._turns.next(len(self._running))) is not None:
-                self._start(*turn)
+            self._runs.start_what_is_due(starter)
             if self._finished():
                 return
             with suppress(queue.Empty):
@@ -197,7 +168,7 @@ class Driver:
             case RunEnded():
                 self._run_ended(event)
             case Came() | Refused() | Heard():
-                live = self._running.get(event.hello.run_id)
+                live = self._runs.running.get(event.hello.run_id)
                 if live is not None and live.active is not None:
                     self._spoken(live, event)
                 elif isinstance(event, Came):
@@ -218,21 +189,21 @@ class Driver:
                     raise
                 except Exception as error:  # what a word breaks is its run's failure, and nobody else's
                     if not broke(active, event, error):
-                        self._preempt(live, "what it said could not be taken")
+                        self._runs.preempt(live, "what it said could not be taken")
 
     def _poll(self) -> None:
         """Do what is done now and then, whatever happens: it may look at every trial."""
-        self._turns.look_again()
+        self._runs.look_again()
         for command in self._store.commands.take(self._id):
             if command.sent >= self._since:  # what was asked of an earlier driver is no longer meant
                 self._asked(Asked(command.kind, f"det {command.kind}", for_good=True))
-        self._lose_patience()
+        self._runs.lose_patience()
         if time.monotonic() >= self._next_progress:
             self._next_progress = time.monotonic() + _PROGRESS_SECONDS
             self._store.experiments.update(self._id, progress=self._state.progress)
 
     def _finished(self) -> bool:
-        if self._running:
+        if self._runs.running:
             return False
         return self._state.wish is not None or self._state.queue.first is None
 
@@ -259,60 +230,11 @@ class Driver:
 
     # Runs
 
-    def _may_start(self) -> bool:
-        return self._state.wish is None and time.monotonic() >= self._starts_at
-
-    def _start(self, live: LiveTrial, lease: Lease) -> None:
-        with self._state.turn():
-            row = self._state.row(live)
-            batches = self._store.checkpoints.get(row.latest_checkpoint).batches if row.latest_checkpoint else 0
-            run = self._state.begin(live, lease, batches, launched=bool(self._hosts))
-            self._state.then(lambda: self._launch(run.id, live))
-            self._state.observe("det_run_started", trial=self._state.row(live), run=run)
-
-    def _launch(self, run_id: int, live: LiveTrial) -> None:
-        """Have the engine start a run; where the machine cannot just now, it is as if it had ended at once."""
-        self._running[run_id] = live
-        try:
-            self._find_descriptors()
-            self.engine.start(self._starter.spec(live, self._state.row(live)))
-        except OSError as error:
-            if error.errno not in _PASSES:
-                raise
-            self._process_ended(run_id, 1, unstarted=error.strerror or str(error))
-
-    def _find_descriptors(self) -> None:
-        """Raise OSError where those are not left that a run takes here, and those that are to come will."""
-        coming = sum(
-            max(1, len(t.active.lease.slots)) for t in self._running.values() if t.active and not t.active.connections
-        )
-        found: list[int] = []
-        try:
-            while len(found) < _SPARE + coming:
-                found.append(os.open(os.devnull, os.O_RDONLY))
-        finally:
-            for each in found:
-                os.close(each)
-
     def _run_ended(self, event: RunEnded) -> None:
-        live = self._running.pop(event.run_id)
-        active, live.active = live.active, None
-        assert active is not None
-        if event.unstarted:
-            active.unstarted = event.unstarted
-            self._starts_at, self._backoff = time.monotonic() + self._backoff, self._backoff * 2
-            self._backoff = min(self._backoff, _LONGEST_BACKOFF_SECONDS)
-        else:
-            self._starts_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS  # it has given back what it had
-            if self._state.trial_class:
-                active.ended(event.rank, event.status)  # the process of a script is no rank, but starts them
-        for connection in active.connections:
-            connection.close()
-        clear_scratch(active.run)
-        self._turns.give_back(active.lease)
+        live, active = self._runs.take_back(event)
         with self._state.turn():
             self._endings.settle(live, active, event.status)
-            outcome = _outcome_of(event, active.outcome, active.message)
+            outcome = outcome_of(active, event.status)
             self._store.runs.end(event.run_id, outcome)
             if active.outcome is Outcome.BLOCKED:
                 self._state.then(lambda: self._asked(Asked("block", active.message)))
@@ -336,26 +258,16 @@ class Driver:
                 with self._state.turn():
                     self._state.exit(live, Exit.COMPLETED, TrialState.COMPLETED)
             elif not live.active.preempting:
-                self._preempt(live, "the searcher closed the trial")
+                self._runs.preempt(live, "the searcher closed the trial")
 
     # The end
-
-    def _preempt(self, live: LiveTrial, reason: str) -> None:
-        """Ask a run to save and end within its patience."""
-        active = live.active
-        assert active is not None
-        preempt(active, reason)
-        active.deadline = time.monotonic() + self._state.config.patience
-        if not active.connections and not self._state.trial_class:
-            self.engine.terminate(active.run.id)  # a script that does not use the Core API, or not yet
 
     def _asked(self, event: Asked) -> None:
         state = self._state
         match event.kind:
             case "kill":
                 state.wish = ExperimentState.CANCELED if event.for_good else state.wish or ExperimentState.PAUSED
-                for run_id in self._running:
-                    self.engine.kill(run_id)
+                self._runs.kill_all()
                 return
             case "pause":
                 wish = ExperimentState.PAUSED
@@ -364,16 +276,7 @@ class Driver:
             case _:
                 wish = ExperimentState.ERROR
         state.wish = state.wish if state.wish is ExperimentState.ERROR else wish
-        for live in self._running.values():
-            if live.active and not live.active.preempting:
-                self._preempt(live, event.why)
-
-    def _lose_patience(self) -> None:
-        """Kill runs that were asked to end long ago."""
-        now = time.monotonic()
-        for run_id, live in self._running.items():
-            if live.active and now > live.active.deadline:
-                self.engine.kill(run_id)
+        self._runs.preempt_all(event.why)
 
     def _do_without_store(self, error: StoreUnwritable) -> ExperimentState:
         """Let every run save and end by itself, as its driver is as good as gone, and leave the experiment resumable.
@@ -382,17 +285,7 @@ class Driver:
         """
         self.failures.resumable = True
         self.failures.messages.append(str(error))
-        deadline = time.monotonic() + self._state.config.patience
-        for live in self._running.values():
-            if live.active and not live.active.connections and not self._state.trial_class:
-                self.engine.terminate(live.active.run.id)
-        while self._running and time.monotonic() < deadline:
-            with suppress(queue.Empty):
-                match self._inbox.get(timeout=_POLL_SECONDS):
-                    case RunEnded(run_id=run_id):
-                        self._running.pop(run_id)
-                    case Asked(kind="kill"):
-                        break
+        self._runs.let_go(self._inbox)
         self._state.wish = ExperimentState.PAUSED
         deadline = time.monotonic() + _WAITS_SECONDS
         while True:  # what cannot be written now is found as it was by the next driver
@@ -406,19 +299,3 @@ class Driver:
                 if time.monotonic() > deadline:
                     return ExperimentState.PAUSED
                 time.sleep(_POLL_SECONDS)
-
-    def _end_everything(self) -> None:
-        """Leave no process behind, whatever went wrong."""
-        for run_id, live in self._running.items():
-            self.engine.kill(run_id)
-            if live.active:
-                with suppress(StoreError):  # whoever leases next takes back what a dead process held
-                    self._store.slots.release(live.active.lease)
-        self.engine.close()
-
-
-def _outcome_of(event: RunEnded, outcome: Outcome | None, message: str) -> str:
-    """Say in a word, or in a sentence, how a run ended."""
-    if event.unstarted:
-        return f"not started: {event.unstarted}"
-    return str(outcome.value) if outcome else message or exit_status(event.status)

@@ -133,6 +133,13 @@ class Endings:
         return ExperimentState.COMPLETED if good else ExperimentState.ERROR
 
 
+def outcome_of(active: ActiveRun, status: int) -> str:
+    """Say in a word, or in a sentence, how a run ended."""
+    if active.unstarted:
+        return f"not started: {active.unstarted}"
+    return str(active.outcome.value) if active.outcome else active.message or exit_status(status)
+
+
 def exit_status(status: int) -> str:
     """Say how a process ended; a negative status is a signal's number."""
     if status == 0:

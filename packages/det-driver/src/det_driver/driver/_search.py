@@ -6,8 +6,9 @@ Pure: events in, operations out. Replaying the journal gives the same search.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -215,6 +216,18 @@ class SearchView:
     def waiting(self) -> int:
         """How many trials wait for their searcher."""
         return self.trials - self.running - self.queued - self.ended
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentView:
+    """An experiment as observers see it; `search()` counts its trials, and is to be called in a hook only."""
+
+    id: int
+    name: str
+    config: ExperimentConfig
+    directory: Path
+    tensorboard_dir: Path
+    search: Callable[[], SearchView]
 
 
 UNITS = ("batches", "epochs", "records")

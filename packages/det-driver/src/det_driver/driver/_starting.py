@@ -117,13 +117,16 @@ def clear_scratch(run: Run) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Starter:
-    """Makes of a trial's run what an engine starts. `warm` names the frameworks that its process may have imported before."""
+    """Makes of a trial's run what an engine starts. `warm` names the frameworks that its process may have imported before,
+    `launched` says that what the engine starts is the launcher of ranks on several hosts.
+    """
 
     state: State
     settings: DriverSettings
     address: tuple[str, int]
     key: bytes
     warm: tuple[str, ...] | None
+    launched: bool = False
 
     def spec(self, live: LiveTrial, row: TrialRow) -> RunSpec:
         """Return the run of a trial, which has just begun, as engines take it."""
@@ -158,9 +161,9 @@ class Starter:
             slot_ids=slots,
             driver=self.address,
             key=self.key,
-            checkpoint_root=state.checkpoint_root,
+            checkpoint_root=state.store.home / "checkpoints",
             tensorboard_dir=state.view.tensorboard_dir / f"trial-{live.id}",
-            spool=state.spool,
+            spool=state.view.directory / "spool",
             latest_checkpoint=row.latest_checkpoint or row.source_checkpoint,
             steps_completed=active.progressed_to,
             slots=max(1, len(slots)),

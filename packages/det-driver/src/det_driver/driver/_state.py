@@ -7,11 +7,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from det_core.checkpoint import Manifest
 from det_core.config import Custom, ExperimentConfig, from_json, is_trial_entrypoint
 from det_core.entrypoint import make_importable
 from det_core.errors import DetError, StoreError, StoreUnwritable
@@ -24,6 +22,7 @@ from ..search import Close, Create, Exit, Operation, Train
 from ..store import ExperimentState, Lease, Run, Store, TrialRow, TrialState
 from ._search import (
     UNITS,
+    ExperimentView,
     JournaledSearch,
     SearchEvent,
     SearchView,
@@ -34,18 +33,6 @@ from ._search import (
     unit_of,
 )
 from ._trials import ActiveRun, Best, LiveTrial, Queue
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExperimentView:
-    """An experiment as observers see it; `search()` counts its trials, and is to be called in a hook only."""
-
-    id: int
-    name: str
-    config: ExperimentConfig
-    directory: Path
-    tensorboard_dir: Path
-    search: Callable[[], SearchView]
 
 
 class State:
@@ -155,16 +142,6 @@ class State:
     def trial_class(self) -> bool:
         """Whether the entrypoint is a trial class, and not a script."""
         return is_trial_entrypoint(self.config.entrypoint)
-
-    @property
-    def spool(self) -> Path:
-        """Where workers note checkpoints that the driver could not be told of."""
-        return self.view.directory / "spool"
-
-    @property
-    def checkpoint_root(self) -> Path:
-        """Where checkpoints lie when the configuration names no storage."""
-        return self.store.home / "checkpoints"
 
     @property
     def progress(self) -> float:
@@ -308,20 +285,6 @@ class State:
         if group == "validation" and (value := self._value(metrics)) is not None:
             self._best.offer(live.plan.request, value)
         self.observe("det_metrics_reported", trial=self.row(live), group=group, batches=batches, metrics=metrics)
-
-    def checkpointed(self, live: LiveTrial, active: ActiveRun, manifest: Manifest, storage: str) -> None:
-        """Record a checkpoint and tell the observers."""
-        checkpoint = self.store.checkpoints.record(
-            manifest.uuid,
-            live.id,
-            active.run.id,
-            manifest.batches,
-            storage=storage,
-            size=sum(file.size for file in manifest.files.values()),
-            metadata=manifest.metadata,
-            framework=manifest.framework,
-        )
-        self.observe("det_checkpoint_saved", trial=self.row(live), checkpoint=checkpoint)
 
     def _view(self) -> SearchView:
         return SearchView(
