@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[2]
 HOUSES = ("det-core", "det-driver", "det-testing", "det-horovod")
 AT_MOST = {"det-core": 11_800}
 """The aim is 9,000; docs/decisions/0011-size-of-core.md says part by part what is above it."""
-TOGETHER = 26_600
-"""Fewer lines than what was once one package."""
+TOGETHER = 27_600
+"""What was once one package had 26,000; the same page says what came since the houses were made, with 25,458."""
 
 SMALL = 25
 MAY_BE_SMALL = re.compile(r"(__init__|__main__|_hooks|records)\.py$")

@@ -82,7 +82,7 @@ class Ranks:
         return [(m.group, m.batches, m.values.get("loss", m.values.get("val_loss"))) for m in rows]
 
     def runs(self, experiment: int = 1) -> list[Any]:
-        if not self.det.home.joinpath("experiments/1/experiment.db").exists():
+        if not self.det.home.joinpath(f"experiments/{experiment}/experiment.db").exists():
             return []
         with Store.reader(self.det.home) as store:
             return [run for trial in store.trials.list(experiment) for run in store.runs.list(trial.id)]

@@ -39,7 +39,6 @@ _POLL_SECONDS = 0.25
 _PROGRESS_SECONDS = 1.0
 _WAITS_SECONDS = 2.0  # for a store that cannot be written, before the experiment is left as it is
 
-
 Event = Came | Refused | Heard | RunEnded | Asked
 
 
