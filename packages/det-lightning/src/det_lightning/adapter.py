@@ -23,10 +23,9 @@ from det_torch.metrics import Numbers
 from det_torch.ranks import Replicas, join_ranks
 
 from . import settings, snapshot
-from .conductor import Conductor
 from .ends import TrialConductor
 from .fitting import make_trainer
-from .pace import Pace
+from .pace import Fit, Pace
 from .shares import of_shares
 from .trial import LightningAdapter, LightningTrialContext, own
 
@@ -209,7 +208,7 @@ class _LoopPace(Pace):
         self._loop: Loop | None = None
         self._length: int | None = None
 
-    def begin(self, fit: Conductor) -> bool:
+    def begin(self, fit: Fit) -> bool:
         if self.instead is not None:
             self.answer = self.instead()
             return True
@@ -218,7 +217,7 @@ class _LoopPace(Pace):
         self._loop = self.start()
         return bool(self._loop.stop)
 
-    def step(self, fit: Conductor, row: dict[str, Any]) -> bool:
+    def step(self, fit: Fit, row: dict[str, Any]) -> bool:
         assert self._loop is not None
         return bool(self._loop.step(row))
 

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import lightning.pytorch as pl
 
-if TYPE_CHECKING:
-    from .conductor import Conductor
+from .position import Position
+
+
+class Fit(Protocol):
+    """What a pace asks of the fit that it decides for."""
+
+    at: Position
+
+    @property
+    def trainer(self) -> pl.Trainer:
+        """The trainer that fits."""
+
+    def take_epoch_metrics(self) -> dict[str, Any]:
+        """Return what was logged over epochs since this was last asked."""
+
+    def save(self, directory: Path) -> None:
+        """Write a checkpoint; every rank must ask for it, the chief writes."""
 
 
 class Pace(ABC):
     """Decides, between two batches, what happens next."""
 
     @abstractmethod
-    def begin(self, fit: Conductor) -> bool:
+    def begin(self, fit: Fit) -> bool:
         """Take notice that the trainer is set up and restored; return whether to stop at once."""
 
     @abstractmethod
-    def step(self, fit: Conductor, row: dict[str, Any]) -> bool:
+    def step(self, fit: Fit, row: dict[str, Any]) -> bool:
         """Take the metrics of a batch that is over; return whether to stop."""
 
     @abstractmethod

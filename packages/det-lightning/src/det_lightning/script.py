@@ -15,7 +15,7 @@ from det_core.core import Context
 
 from . import logged, snapshot
 from .conductor import Conductor
-from .pace import Pace
+from .pace import Fit, Pace
 
 _LENGTHS = ("max_epochs", "max_steps", "max_time")
 
@@ -112,12 +112,12 @@ class _ScriptPace(Pace):
         self._due = False
         self._saved_at = -1
 
-    def begin(self, fit: Conductor) -> bool:
+    def begin(self, fit: Fit) -> bool:
         self._every = self._every or fit.trainer.log_every_n_steps or 50  # type: ignore[attr-defined]
         self._saved_at = fit.at.done if fit.at.done else -1
         return self._ends(fit)
 
-    def step(self, fit: Conductor, row: dict[str, Any]) -> bool:
+    def step(self, fit: Fit, row: dict[str, Any]) -> bool:
         self._rows.append(row)
         done = fit.at.done
         if done % (self._every or 1) == 0 or fit.at.ended:
@@ -136,13 +136,13 @@ class _ScriptPace(Pace):
             self._core.train.report_validation_metrics(batches, _numbers(metrics))
         self._due = True
 
-    def end(self, fit: Conductor) -> None:
+    def end(self, fit: Fit) -> None:
         """Report what is left, and save where that is still to be done."""
         self._report(fit)
         if fit.at.done:
             self._save(fit)
 
-    def _ends(self, fit: Conductor) -> bool:
+    def _ends(self, fit: Fit) -> bool:
         limit = getattr(fit, "max_batches", None)
         if limit is None or fit.at.done < limit:
             return False
@@ -157,7 +157,7 @@ class _ScriptPace(Pace):
             return False
         return self._core.preempt.should_preempt()
 
-    def _report(self, fit: Conductor) -> None:
+    def _report(self, fit: Fit) -> None:
         rows, self._rows = [_numbers(row) for row in self._rows], []
         epoch = _numbers(fit.take_epoch_metrics())
         if (rows or epoch) and self._core.distributed.rank == 0:
@@ -165,7 +165,7 @@ class _ScriptPace(Pace):
             means = {name: _mean([row[name] for row in rows if name in row]) for name in names}
             self._core.train.report_training_metrics(fit.at.done, {**means, **epoch})
 
-    def _save(self, fit: Conductor) -> None:
+    def _save(self, fit: Fit) -> None:
         self._due = False
         if self._saved_at == fit.at.done:
             return
