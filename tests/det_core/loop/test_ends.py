@@ -77,6 +77,14 @@ def test_a_trial_that_asks_for_its_end_is_over_for_good(trial: Any) -> None:
     assert made.events == [("finish", 6), ("validate", 6), ("save", 6)]
 
 
+def test_a_trial_that_was_over_and_is_to_go_on_ends_again(trial: Any) -> None:
+    made = trial([10], Length("batches", 10))
+    made.run(each_batch=lambda loop, number: loop.request_stop() if number == 5 else None)
+    made.driver.rungs, made.driver.rung, made.length = [14], 0, Length("batches", 14)
+    assert made.run() is Stop.COMPLETED
+    assert made.events == [("finish", 14), ("validate", 14), ("save", 14)]
+
+
 def test_a_preemption_saves_what_training_left_and_the_next_run_finishes(trial: Any, kit: Any) -> None:
     whole = trial([10], Length("batches", 10))
     whole.run()

@@ -102,6 +102,7 @@ def test_a_word_that_breaks_something_is_its_runs_failure_and_nobody_elses(proje
     path = project.write("searcher: {name: custom, metric: val_loss, entrypoint: 'picky:Picky'}\n")
     done = project.det("run", path, "--quiet", env=project.environ())
     assert "trial 2: ZeroDivisionError: not this one" in done.stderr
+    assert "because: trial 2: ZeroDivisionError: not this one\n" in project.det("show", "1").stdout
     with Store.reader(project.det.home) as store:
         assert [str(trial.state) for trial in store.trials.list(1)] == ["COMPLETED", "ERROR", "COMPLETED"]
 
@@ -187,6 +188,7 @@ def test_a_search_with_a_failed_trial_goes_on_after_an_error_of_its_driver(proje
     assert done.returncode not in (0, 130)
     with Store.reader(project.det.home) as store:
         assert store.experiments.get(1).state is ExperimentState.ERROR
+        assert store.experiments.get(1).reason == "RuntimeError: a bug of the engine"
         before = [str(trial.state) for trial in store.trials.list(1)]
     assert {"ERROR", "PAUSED"} <= set(before)
     project.det("resume", "1", "--quiet", "--engine", "local", env=project.environ(1))
@@ -263,32 +265,34 @@ def checkpoint(store: Store, trial: int, run: int, uuid: str, batches: int) -> N
 
 def test_a_spooled_checkpoint_is_recorded_as_its_run_would_have_been_told(home):
     id = experiment(home)
-    trial = home.trials.create(id, 0, {}, 1)
-    run = home.runs.begin(trial.id)
-    files = {"weights": FileEntry(size=10, digest="0" * 64)}
-    path = note(home, id, run.id, Manifest(
-        uuid="a", framework="fake", batches=20, trial_id=trial.id, metadata={"steps_completed": 20}, files=files
-    ))  # fmt: skip
-    adopt_spooled(home, id)
-    row = home.checkpoints.get("a")
-    assert (row.run_id, row.batches, row.metadata, row.storage, row.size) == (
-        run.id, 20, {"steps_completed": 20}, "file:///there", 10,
-    )  # fmt: skip
-    assert home.trials.get(trial.id).latest_checkpoint == "a"
-    assert not path.exists()
+    with home.lock(id):
+        trial = home.trials.create(id, 0, {}, 1)
+        run = home.runs.begin(trial.id)
+        files = {"weights": FileEntry(size=10, digest="0" * 64)}
+        path = note(home, id, run.id, Manifest(
+            uuid="a", framework="fake", batches=20, trial_id=trial.id, metadata={"steps_completed": 20}, files=files
+        ))  # fmt: skip
+        adopt_spooled(home, id)
+        row = home.checkpoints.get("a")
+        assert (row.run_id, row.batches, row.metadata, row.storage, row.size) == (
+            run.id, 20, {"steps_completed": 20}, "file:///there", 10,
+        )  # fmt: skip
+        assert home.trials.get(trial.id).latest_checkpoint == "a"
+        assert not path.exists()
 
 
 def test_a_note_of_a_run_that_was_replaced_changes_nothing(home):
     id = experiment(home)
-    trial = home.trials.create(id, 0, {}, 1)
-    old = home.runs.begin(trial.id)
-    new = home.runs.begin(trial.id)
-    checkpoint(home, trial.id, new.id, "new", 100)
-    note(home, id, old.id, Manifest(uuid="zombie", framework="fake", batches=200, trial_id=trial.id))
-    note(home, id, new.id, Manifest(uuid="back", framework="fake", batches=20, trial_id=trial.id))
-    adopt_spooled(home, id)
-    assert home.trials.get(trial.id).latest_checkpoint == "new"
-    assert [row.uuid for row in home.checkpoints.list(experiment_id=id)] == ["new"]
+    with home.lock(id):
+        trial = home.trials.create(id, 0, {}, 1)
+        old = home.runs.begin(trial.id)
+        new = home.runs.begin(trial.id)
+        checkpoint(home, trial.id, new.id, "new", 100)
+        note(home, id, old.id, Manifest(uuid="zombie", framework="fake", batches=200, trial_id=trial.id))
+        note(home, id, new.id, Manifest(uuid="back", framework="fake", batches=20, trial_id=trial.id))
+        adopt_spooled(home, id)
+        assert home.trials.get(trial.id).latest_checkpoint == "new"
+        assert [row.uuid for row in home.checkpoints.list(experiment_id=id)] == ["new"]
 
 
 def test_a_note_that_a_crash_left_empty_is_put_aside(home, capsys):
@@ -303,16 +307,18 @@ def test_a_note_that_a_crash_left_empty_is_put_aside(home, capsys):
 
 def test_a_collection_that_was_interrupted_is_done_by_the_next_driver(home):
     id = experiment(home, checkpoint_storage={"type": "directory", "container_path": str(home.home / "kept")})
-    trial = home.trials.create(id, 0, {}, 1)
-    run = home.runs.begin(trial.id)
-    for batches in (10, 20):
-        folder = home.home / "kept" / f"{batches}"
-        folder.mkdir(parents=True)
-        checkpoint(home, trial.id, run.id, f"{batches}", batches)
+    with home.lock(id):
+        trial = home.trials.create(id, 0, {}, 1)
+        run = home.runs.begin(trial.id)
+        for batches in (10, 20):
+            folder = home.home / "kept" / f"{batches}"
+            folder.mkdir(parents=True)
+            checkpoint(home, trial.id, run.id, f"{batches}", batches)
     expect_garbage(home, id)
     assert collect_left(home, Plugins.installed()) == {}  # it has not ended
     expect_garbage(home, id)
-    home.experiments.update(id, state=ExperimentState.COMPLETED)
+    with home.lock(id):
+        home.experiments.update(id, state=ExperimentState.COMPLETED)
     assert collect_left(home, Plugins.installed()) == {id: ["10"]}
     assert home.checkpoints.get("10").state is CheckpointState.DELETED
     assert collect_left(home, Plugins.installed()) == {}
@@ -320,7 +326,7 @@ def test_a_collection_that_was_interrupted_is_done_by_the_next_driver(home):
 
 def test_a_collection_that_was_interrupted_is_done_by_a_command(project):
     project.run("searcher: {name: random, metric: val_loss, max_trials: 1, max_length: 40}\nmin_checkpoint_period: 5\n")
-    with Store(project.det.home) as store:
+    with Store(project.det.home) as store, store.lock(1):
         root, run = project.det.home / "checkpoints", store.runs.list(1)[0]
         (root / "left").mkdir()
         checkpoint(store, 1, run.id, "left", 15)
@@ -377,10 +383,12 @@ def test_what_is_asked_of_a_driver_while_it_starts_is_meant_for_it(project, wait
 
 def test_a_search_is_reopened_while_it_has_trials_that_have_not_ended(home):
     id = experiment(home, searcher={"name": "random", "metric": "loss", "max_trials": 2, "max_length": 4})
-    first, second = (home.trials.create(id, n, {}, 1) for n in range(2))
-    home.trials.update(first.id, state=TrialState.ERROR)
-    home.experiments.update(id, state=ExperimentState.ERROR)
+    with home.lock(id):
+        first, second = (home.trials.create(id, n, {}, 1) for n in range(2))
+        home.trials.update(first.id, state=TrialState.ERROR)
+        home.experiments.update(id, state=ExperimentState.ERROR)
     reopen(home, id)
-    home.trials.update(second.id, state=TrialState.COMPLETED)
+    with home.lock(id):
+        home.trials.update(second.id, state=TrialState.COMPLETED)
     with pytest.raises(StoreError, match="a search whose trials have all ended"):
         reopen(home, id)

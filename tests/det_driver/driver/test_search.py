@@ -192,6 +192,7 @@ def test_a_store_that_cannot_be_written_pauses_the_experiment_and_no_trial_pays_
     assert done.returncode == 130, done.stdout + done.stderr
     assert str(project.det.home / "experiments" / "1" / "experiment.db") in done.stderr.splitlines()[-1]
     assert done.stdout.splitlines()[-1] == "go on with: det resume 1"
+    assert "because: " in project.det("show", "1").stdout
     with Store.reader(project.det.home) as store:
         assert not any(trial.state is TrialState.ERROR for trial in store.trials.list(1))
         assert any(trial.state is TrialState.COMPLETED for trial in store.trials.list(1))

@@ -140,6 +140,8 @@ class RunLoop(Loop):
     def begin(self) -> Stop:
         """Learn the target, catch up on what an interrupted run left due, and stop where nothing is left to train."""
         self._aim(self._ask(self._host.target))
+        if self._progress.finished and self._batches < self._length:
+            self._progress.finished = self._asked = False  # it was over for good, and now is to go on
         if not self._lost:
             self._tell_again()
         if self._batches > 0:

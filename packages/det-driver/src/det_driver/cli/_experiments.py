@@ -108,6 +108,8 @@ def _print(found: ExperimentRow, trials: Sequence[TrialRow], died: bool) -> None
     sys.stdout.write(f"experiment {found.id} ({found.name}) is {found.state.lower()}, {found.progress:.0%}\n")
     if died:
         sys.stdout.write(f"its driver is gone; go on with: det resume {found.id}\n")
+    if found.reason:
+        sys.stdout.write(f"because: {found.reason}\n")
     sys.stdout.write(f"entrypoint: {found.entrypoint}   metric: {found.metric}\n")
     hparams = [_flat(trial.hparams) for trial in trials]
     names = _varied(hparams)

@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 
 from det_core import wire
 from det_core.config import from_json
-from det_core.errors import DetError, StoreError, StoreUnwritable
+from det_core.errors import DetError, StoreUnwritable
+from det_core.failure import summary
 from det_core.host import Outcome
 from det_core.launch import hosts_of
 from det_core.plugins import Plugins
@@ -28,7 +29,7 @@ from ..store import ExperimentState, Store, TrialState, boot_id
 from ._connections import Came, Heard, Refused, broke, came, heard, serve
 from ._endings import Endings, ExperimentFailures, outcome_of
 from ._fleet import Asked, Fleet, RunEnded
-from ._recover import abandon, adopt_spooled, collect_garbage, collect_left, end_leftovers, expect_garbage
+from ._recover import abandon, adopt_spooled, collect_garbage, collect_left, end_leftovers, expect_garbage, note_pause
 from ._search import SearchStarted
 from ._starting import DriverSettings, Starter, driver_address
 from ._state import State
@@ -37,7 +38,6 @@ from ._warm import warm_frameworks
 
 _POLL_SECONDS = 0.25
 _PROGRESS_SECONDS = 1.0
-_WAITS_SECONDS = 2.0  # for a store that cannot be written, before the experiment is left as it is
 
 Event = Came | Refused | Heard | RunEnded | Asked
 
@@ -90,9 +90,9 @@ class Driver:
             self._store, self._since = store, time.time()
             try:
                 return self._run()
-            except BaseException:
+            except BaseException as error:
                 with suppress(DetError):  # the first error is the one to tell
-                    abandon(store, self._id)
+                    abandon(store, self._id, summary(error))
                 raise
 
     def _run(self) -> ExperimentState:
@@ -126,7 +126,13 @@ class Driver:
                 self._state.happened(SearchStarted())
             started = self._store.experiments.get(self._id).started or time.time()
             self._store.experiments.update(
-                self._id, state=ExperimentState.ACTIVE, started=started, ended=None, pid=os.getpid(), boot=boot_id()
+                self._id,
+                state=ExperimentState.ACTIVE,
+                started=started,
+                ended=None,
+                reason=None,
+                pid=os.getpid(),
+                boot=boot_id(),
             )
             self._state.observe("det_experiment_started")
 
@@ -213,7 +219,13 @@ class Driver:
             expect_garbage(self._store, self._id)
         with self._state.turn():
             self._store.experiments.update(
-                self._id, state=state, ended=time.time(), progress=self._state.progress, pid=None, boot=None
+                self._id,
+                state=state,
+                ended=time.time(),
+                progress=self._state.progress,
+                reason=self.failures.reason or None,
+                pid=None,
+                boot=None,
             )
             for live in self._state.trials.values():
                 if live.plan.exited is None:
@@ -285,16 +297,5 @@ class Driver:
         self.failures.resumable = True
         self.failures.messages.append(str(error))
         self._runs.let_go(self._inbox)
-        self._state.wish = ExperimentState.PAUSED
-        deadline = time.monotonic() + _WAITS_SECONDS
-        while True:  # what cannot be written now is found as it was by the next driver
-            try:
-                with self._state.turn():
-                    self._store.experiments.update(
-                        self._id, state=ExperimentState.PAUSED, ended=time.time(), pid=None, boot=None
-                    )
-                return ExperimentState.PAUSED
-            except StoreError:
-                if time.monotonic() > deadline:
-                    return ExperimentState.PAUSED
-                time.sleep(_POLL_SECONDS)
+        note_pause(self._store, self._id, str(error))
+        return ExperimentState.PAUSED

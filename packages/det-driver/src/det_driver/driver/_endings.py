@@ -14,6 +14,8 @@ from ..store import ExperimentState, TrialState
 from ._state import State
 from ._trials import ActiveRun, LiveTrial
 
+MOST_SHOWN = 3
+
 
 @dataclass
 class ExperimentFailures:
@@ -28,6 +30,13 @@ class ExperimentFailures:
     traceback: str = ""
     mistake: bool = False
     resumable: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why the experiment ended as it did, in a line; empty where nothing went wrong."""
+        shown = list(dict.fromkeys(self.messages))
+        more = f"; {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
+        return "; ".join(shown[:MOST_SHOWN]) + more
 
 
 class Endings:

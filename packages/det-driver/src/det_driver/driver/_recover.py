@@ -22,6 +22,7 @@ from ._retention import Candidate, to_delete
 from ._starting import clear_scratch
 
 _NOTICE_SECONDS = 2.0
+_WAITS_SECONDS = 2.0
 
 
 def end_leftovers(store: Store, experiment_id: int, patience: float, hurry: Callable[[], bool]) -> None:
@@ -94,10 +95,12 @@ def _adopt(store: Store, note: Spooled) -> None:
         )
 
 
-def abandon(store: Store, experiment_id: int) -> None:
+def abandon(store: Store, experiment_id: int, reason: str) -> None:
     """Record that nobody drives the experiment, and that its processes are gone; it may be resumed when it is mended."""
     with store.transaction():
-        store.experiments.update(experiment_id, state=ExperimentState.ERROR, ended=time.time(), pid=None, boot=None)
+        store.experiments.update(
+            experiment_id, state=ExperimentState.ERROR, ended=time.time(), reason=reason, pid=None, boot=None
+        )
         store.slots.stop_waiting(experiment_id)
         for trial in store.trials.list(experiment_id):
             if not trial.state.ended:
@@ -105,6 +108,21 @@ def abandon(store: Store, experiment_id: int) -> None:
                 for run in store.runs.list(trial.id):
                     if run.ended is None:
                         store.runs.end(run.id, "abandoned")
+
+
+def note_pause(store: Store, experiment_id: int, reason: str) -> None:
+    """Record that an experiment is paused once its store can be written; else the next driver finds it as it was."""
+    deadline = time.monotonic() + _WAITS_SECONDS
+    while True:
+        try:
+            store.experiments.update(
+                experiment_id, state=ExperimentState.PAUSED, ended=time.time(), reason=reason, pid=None, boot=None
+            )
+            return
+        except StoreError:
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.1)
 
 
 def storage_of(config: ExperimentConfig, plugins: Plugins, root: Path) -> Storage:
@@ -141,7 +159,8 @@ def collect_left(store: Store, plugins: Plugins) -> dict[int, list[str]]:
         except ExperimentBusy:
             continue  # its driver does
         except StoreError:
-            note.unlink(missing_ok=True)  # it is deleted
+            if not store.experiment_dir(experiment).exists():
+                note.unlink(missing_ok=True)  # else it cannot be read or written just now
     return deleted
 
 
