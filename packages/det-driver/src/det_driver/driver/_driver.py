@@ -275,18 +275,12 @@ class Driver:
 
     def _asked(self, event: Asked) -> None:
         state = self._state
-        match event.kind:
-            case "kill":
-                state.wish = ExperimentState.CANCELED if event.for_good else state.wish or ExperimentState.PAUSED
-                self._runs.kill_all()
-                return
-            case "pause":
-                wish = ExperimentState.PAUSED
-            case "cancel":
-                wish = ExperimentState.CANCELED
-            case _:
-                wish = ExperimentState.ERROR
-        state.wish = state.wish if state.wish is ExperimentState.ERROR else wish
+        if event.kind == "kill":
+            state.wish = ExperimentState.CANCELED if event.for_good else state.wish or ExperimentState.PAUSED
+            self._runs.kill_all()
+            return
+        wishes = {"pause": ExperimentState.PAUSED, "cancel": ExperimentState.CANCELED, "block": ExperimentState.ERROR}
+        state.wish = state.wish if state.wish is ExperimentState.ERROR else wishes[event.kind]
         self._runs.preempt_all(event.why)
 
     def _do_without_store(self, error: StoreUnwritable) -> ExperimentState:
