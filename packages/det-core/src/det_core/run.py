@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,15 +19,16 @@ from uuid import uuid4
 from .adapter import Adapter, Loop, RunInfo, Stop
 from .checkpoint import Manifest, read_checkpoint, write_checkpoint
 from .code import copy_code
-from .errors import CheckpointError, InvalidHP
+from .errors import CheckpointError, DetError, InvalidHP
 from .host import HostLost, TrialHost
 from .loop import Progress, RunLoop
 from .schedule import Every, Period, Schedule, to_batches
 
 if TYPE_CHECKING:
+    from .backend import Communicator
     from .config import ExperimentConfig, Length
     from .records import Framework
-    from .storage import Storage
+    from .storage import Selector, Storage
 
 PROGRESS_FILE = "loop.json"
 LOAD_FILE = "load_data.json"
@@ -120,7 +121,7 @@ def locate(info: RunInfo, storage: Storage) -> RunInfo:
     """Return the run with its `first_batch`: the position of its checkpoint, 0 where that is another trial's (a warm start)."""
     if info.checkpoint is None:
         return info
-    with read_checkpoint(storage, info.checkpoint, lambda name: name == PROGRESS_FILE) as (path, _):
+    with read_on_host(info.distributed, storage, info.checkpoint, lambda name: name == PROGRESS_FILE) as (path, _):
         progress = _progress(path, info)
     return replace(info, first_batch=progress.batches if progress else 0)
 
@@ -128,7 +129,7 @@ def locate(info: RunInfo, storage: Storage) -> RunInfo:
 def restore(adapter: Adapter[Any], framework: Framework, info: RunInfo, storage: Storage) -> Progress | None:
     """Load the checkpoint `info.checkpoint`; return the loop's progress, or None when it is another trial's (a warm start)."""
     assert info.checkpoint is not None
-    with read_checkpoint(storage, info.checkpoint) as (path, manifest):
+    with read_on_host(info.distributed, storage, info.checkpoint) as (path, manifest):
         if manifest.framework and manifest.framework != framework.name:
             raise CheckpointError(
                 f"checkpoint {info.checkpoint} was written by the framework {manifest.framework!r}, "
@@ -136,6 +137,33 @@ def restore(adapter: Adapter[Any], framework: Framework, info: RunInfo, storage:
             )
         adapter.load(path)
         return _progress(path, info)
+
+
+@contextmanager
+def read_on_host(
+    distributed: Communicator, storage: Storage, uuid: str, selector: Selector | None = None
+) -> Iterator[tuple[Path, Manifest]]:
+    """Give every rank of a host the directory of a checkpoint that one of them fetched and verified, and its manifest.
+
+    What that one raises, all of them raise. Every rank must ask for it, and none is through before all of its host are.
+    """
+    if distributed.local_size == 1:
+        with read_checkpoint(storage, uuid, selector) as found:
+            yield found
+        return
+    with ExitStack() as stack:
+        read: tuple[Path, Manifest] | DetError | None = None
+        if distributed.local_rank == 0:
+            try:
+                read = stack.enter_context(read_checkpoint(storage, uuid, selector))
+            except DetError as error:
+                read = error
+        read = distributed.allgather_local(read)[0]
+        if isinstance(read, DetError):
+            raise read
+        assert read is not None
+        yield read
+        distributed.allgather_local(None)
 
 
 def _progress(path: Path, info: RunInfo) -> Progress | None:

@@ -65,18 +65,15 @@ def _copy_over(link: Path) -> None:
 
 
 @contextmanager
-def read_checkpoint(
-    storage: Storage, uuid: str, selector: Selector | None = None, *, verify: bool = True
-) -> Iterator[tuple[Path, Manifest]]:
+def read_checkpoint(storage: Storage, uuid: str, selector: Selector | None = None) -> Iterator[tuple[Path, Manifest]]:
     """Give a directory that holds the selected files, and the manifest, after comparing one with the other.
 
     Raises CheckpointError for a file that is missing, additional, cut short or altered. Whether the framework is the
-    right one is for the caller to compare. `verify=False` is for the ranks that read what another has verified.
+    right one is for the caller to compare.
     """
     with storage.restore(uuid, selector and (lambda name: name == MANIFEST or selector(name))) as directory:
         manifest = _manifest(directory, uuid)
-        if verify:
-            verify_files(directory, manifest, selector)
+        verify_files(directory, manifest, selector)
         yield directory, manifest
 
 

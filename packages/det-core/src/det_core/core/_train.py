@@ -140,8 +140,7 @@ def _upload(
     if not wanted:
         return None
     name = f"tensorboard-{uuid5(NAMESPACE_URL, f'{socket.gethostname()}:{directory.absolute()}')}"
-    if storage.exists(name):
-        storage.delete(name)
+    storage.delete(name)  # of an earlier call, if there was one
     with storage.store(name) as place:
         for source, target in wanted.items():
             place.joinpath(target).parent.mkdir(parents=True, exist_ok=True)
