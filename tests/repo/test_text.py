@@ -12,7 +12,6 @@ ROOT = Path(__file__).parents[2]
 LONGEST = 300
 LONG = {
     "packages/det-core/src/det_core/loop.py": "the schedule of a run is one thing, to be read from top to bottom",
-    "packages/det-lightning/src/det_lightning/conductor.py": "a fit as Lightning's hooks tell of it, in their order",
 }
 """Source files past the limit, each with its reason."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,15 @@ import lightning.pytorch as pl
 from det_core import Communicator
 from det_torch.rng import set_rng_state, untouched_rng
 
-from . import logged, position, snapshot, sources, validation
+from . import logged, position, snapshot, sources
 from .feed import Feed
 from .pace import Pace
 from .position import Position
-from .repeated import leave_no_trace
-from .validation_feed import ValidationFeed
-
-Build = Callable[[], Any]
+from .sources import Build
+from .validation import Validations
 
 
-class Conductor(pl.Callback):
+class Conductor(Validations):
     """Counts the batches of one trainer's fit, and lets its pace decide between them."""
 
     def __init__(
@@ -42,18 +39,12 @@ class Conductor(pl.Callback):
         build_validation: Build | None = None,
         check: Callable[[list[Any]], None] = lambda callbacks: None,
     ) -> None:
-        self._check = check
-        self._pace, self._distributed, self._seed, self._build = pace, distributed, seed, build
+        super().__init__(distributed, seed, build)
+        self._pace, self._check = pace, check
         self._own = (build_training, build_validation)
         self._trainer: Any = None
         self._feed: Feed | None = None
-        self._validation: list[ValidationFeed] = []
         self._step_metrics = logged.StepMetrics()
-        self._returned = validation.Returned()
-        self.shares: dict[
-            str, tuple[str, float]
-        ] = {}  # of each metric of the last validation, how it is reduced over ranks
-        self._batches, self._repeating = 0, False  # of a validation
         self._begin_anew()
         self._contents: dict[str, Any] = {}  # of the checkpoint that this fit goes on from
         self._loops: dict[str, Any] = {}
@@ -106,14 +97,10 @@ class Conductor(pl.Callback):
 
     def validate(self) -> dict[str, Any]:
         """Return the metrics of a validation: what was logged, and means of what was returned under other names."""
-        self._returned.means()
-        self._batches, self.shares = 0, {}
-        found = validation.run_validation(self.trainer, behind_a_batch=self.at.done > 0)
+        found = self._measure(self.trainer, behind_a_batch=self.at.done > 0)
         if self.trainer.should_stop and not self._stopped:
             self._should_stop()
-        means = self._returned.means()
-        self.shares = dict.fromkeys(means, ("mean", float(self._batches))) | self.shares
-        return means | found
+        return found
 
     def take_epoch_metrics(self) -> dict[str, Any]:
         """Return what was logged over epochs since this was last asked."""
@@ -141,11 +128,10 @@ class Conductor(pl.Callback):
 
     def close(self) -> None:
         """End what reads ahead."""
-        for each in self._validation:
-            each.close()
+        self._close_feeds()
         if self._feed is not None:
             self._feed.close()
-        self._feed, self._validation = None, []
+        self._feed = None
 
     # Data
 
@@ -171,25 +157,6 @@ class Conductor(pl.Callback):
         self._feed = feed
         self._advise(feed.advice)
         return feed
-
-    def _validate_on(self, build: Build) -> Any:
-        for each in self._validation:
-            each.close()
-        self._validation = []
-        with untouched_rng():
-            loaders = self._build(build, "validation")
-        return sources.each_loader(loaders, self._one_validation_loader)
-
-    def _one_validation_loader(self, loader: Any) -> ValidationFeed:
-        feed = ValidationFeed(loader, self._distributed, self._seed)
-        self._validation.append(feed)
-        self._advise([feed.advice] if feed.advice else [])
-        return feed
-
-    def _advise(self, advice: list[str]) -> None:
-        if self._distributed.rank == 0:
-            for sentence in advice:
-                warnings.warn(sentence, stacklevel=1)
 
     # Hooks
 
@@ -228,26 +195,6 @@ class Conductor(pl.Callback):
     ) -> None:
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         self._row = {} if loss is None else {"loss": loss}
-
-    def on_validation_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int, *loader: int
-    ) -> None:
-        feeds = [self._validation[index] for index in loader] if self._validation else []
-        self._repeating = bool(self._validation) and all(each.repeating for each in feeds or self._validation)
-        if self._repeating:
-            leave_no_trace(trainer, logged.validation_results(trainer))
-        else:
-            self._batches += 1
-
-    def on_validation_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, *rest: Any, **more: Any
-    ) -> None:
-        if outputs is not None and not self._repeating:
-            self._returned(outputs)
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._validation and all(each.dealt for each in self._validation):
-            self.shares = logged.shares(trainer, self._batches)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self._running = False

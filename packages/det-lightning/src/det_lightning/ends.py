@@ -14,11 +14,11 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import StochasticWeightAveraging
-from lightning.pytorch.loops.fit_loop import _FitLoop
 
 from det_core.config import Length
 
 from .conductor import Conductor
+from .internals import LightningsFitLoop
 
 Hooks = Callable[[], None]
 
@@ -155,7 +155,7 @@ class TrialConductor(Conductor):
         return super()._take_row()
 
 
-class FitLoop(_FitLoop):
+class FitLoop(LightningsFitLoop):
     """Lightning's loop for a trial whose length is known, and which core's loop ends.
 
     `max_epochs` and `max_steps` are those of the length, for schedules and callbacks; they stop nothing. `batches` returns the

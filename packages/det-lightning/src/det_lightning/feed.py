@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities import CombinedLoader
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from det_core import Communicator, TrialError
 from det_torch.data import TrainingStream
 
+from .internals import mode_of
 from .position import Position
 
 _MODES = ("max_size_cycle", "min_size", "max_size")
@@ -39,7 +40,7 @@ class Feed:
     ) -> None:
         mode = "max_size_cycle"
         if isinstance(loaders, CombinedLoader):
-            mode, loaders = loaders._mode, loaders.iterables
+            mode, loaders = mode_of(loaders), loaders.iterables
         if mode not in _MODES:
             raise TrialError(
                 f"the training data is a CombinedLoader of mode {mode!r}; take one of {', '.join(map(repr, _MODES))}"

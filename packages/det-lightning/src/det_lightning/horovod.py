@@ -14,16 +14,18 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities.optimizer import _optimizers_to_device
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.plugins import LayerSync
 from lightning.pytorch.strategies import ParallelStrategy, StrategyRegistry
-from lightning_utilities.core.rank_zero import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only
 from torchmetrics import Metric
 
 from det_core import DetError
 from det_core.backend import available_by
 from det_torch.backends import HorovodBackend, TorchBackend
 from det_torch.ranks import Gradients, Replicas
+
+from .internals import layer_sync
 
 
 class HorovodStrategy(ParallelStrategy):
@@ -111,7 +113,7 @@ class HorovodStrategy(ParallelStrategy):
         self.set_world_ranks()
 
     def setup(self, trainer: pl.Trainer) -> None:
-        _refuse_sync(self._layer_sync)
+        _refuse_sync(layer_sync(self))
         super().setup(trainer)
         assert self.lightning_module is not None
         replicas = Replicas(self.backend, [self.lightning_module], [])
@@ -140,7 +142,6 @@ class HorovodStrategy(ParallelStrategy):
         Replicas(self.backend, [self.lightning_module], []).align_buffers()
 
     def teardown(self) -> None:
-        _optimizers_to_device(self.optimizers, torch.device("cpu"))
         if self.cluster_environment is None:
             super(ParallelStrategy, self).teardown()
         else:
@@ -174,7 +175,8 @@ class HorovodStrategy(ParallelStrategy):
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
         module = self.lightning_module
         if self._gradients is not None and module is not None and not module.automatic_optimization:
-            self._gradients.settle(getattr(optimizer, "_optimizer", optimizer))
+            own = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+            self._gradients.settle(own)
         return super().optimizer_step(optimizer, closure, model, **kwargs)
 
     def _has_gradients(self) -> bool:
@@ -249,8 +251,8 @@ def _yes() -> bool:
     return True
 
 
-def _refuse_sync(layer_sync: LayerSync | None) -> None:
-    if layer_sync is not None:
+def _refuse_sync(sync: LayerSync | None) -> None:
+    if sync is not None:
         raise DetError("sync_batchnorm needs Lightning's DDP; leave it out, or train with distributed.backend: native")
 
 

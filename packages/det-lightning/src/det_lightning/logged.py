@@ -8,8 +8,9 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from torchmetrics import Metric, MetricCollection
+
+from . import internals
 
 _FACTS = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
 _MORE = ("dataloader_idx", "metric_attribute")
@@ -26,12 +27,12 @@ class StepMetrics:
     def __call__(self, trainer: pl.Trainer) -> dict[str, Any]:
         row: dict[str, Any] = {}
         seen, names = self._seen, self._names
-        for key, metric in trainer.fit_loop.epoch_loop._results.items():
+        for key, metric in internals.results_of_epoch(trainer).items():
             if key not in names:
                 names[key] = _name(metric.meta, step=True) if metric.meta.on_step else None
             name = names[key]
             if name is not None:
-                value = metric._forward_cache
+                value = internals.value_of_batch(metric)
                 if value is not None and value is not seen.get(key):
                     seen[key] = row[name] = value
         return row
@@ -40,10 +41,10 @@ class StepMetrics:
 def epoch_metrics(trainer: pl.Trainer) -> dict[str, Any]:
     """Return what was logged over the epoch that ends, by the names that loggers see."""
     found = {}
-    collection = trainer.fit_loop.epoch_loop._results
-    for _, metric in collection.valid_items():
+    results = internals.results_of_epoch(trainer)
+    for _, metric in results.valid_items():
         if metric.meta.on_epoch:
-            value = collection._get_cache(metric, on_step=False)
+            value = internals.value_of_epoch(results, metric)
             if isinstance(value, torch.Tensor):
                 found[_name(metric.meta, step=False)] = value
     return found
@@ -51,32 +52,24 @@ def epoch_metrics(trainer: pl.Trainer) -> dict[str, Any]:
 
 def names(trainer: pl.Trainer) -> set[str]:
     """Return the names, of callbacks and of loggers, of all that was logged over the epoch that ends."""
-    found = trainer.fit_loop.epoch_loop._results.valid_items()
+    found = internals.results_of_epoch(trainer).valid_items()
     return {name for _, metric in found for name in (metric.meta.name, _name(metric.meta, step=False))}
 
 
 def changed(trainer: pl.Trainer, before: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics that callbacks see and that are others than `before`."""
-    now = trainer._logger_connector._callback_metrics
+    now = internals.metrics_of_callbacks(trainer)
     return {name: value for name, value in now.items() if before.get(name) is not value}
 
 
 def known(trainer: pl.Trainer) -> dict[str, Any]:
     """Return the metrics that callbacks see."""
-    return dict(trainer._logger_connector._callback_metrics)
+    return dict(internals.metrics_of_callbacks(trainer))
 
 
 def set_known(trainer: pl.Trainer, metrics: Mapping[str, Any], *, within_epoch: bool) -> None:
     """Put back what `known` returned, and go on with sums that are begun where an epoch is."""
-    connector = trainer._logger_connector
-    connector._callback_metrics = dict(metrics)
-    connector._first_loop_iter = True if within_epoch else None
-
-
-def validation_results(trainer: pl.Trainer) -> dict[str, Any]:
-    """Return what is logged over a validation, by Lightning's own keys."""
-    found: dict[str, Any] = trainer.fit_loop.epoch_loop.val_loop._results
-    return found
+    internals.set_metrics_of_callbacks(trainer, dict(metrics), within_epoch=within_epoch)
 
 
 def shares(trainer: pl.Trainer, batches: int) -> dict[str, tuple[str, float]]:
@@ -85,7 +78,7 @@ def shares(trainer: pl.Trainer, batches: int) -> dict[str, tuple[str, float]]:
     What Lightning has reduced already is the same on every rank.
     """
     found: dict[str, tuple[str, float]] = {}
-    for metric in validation_results(trainer).values():
+    for metric in internals.results_of_validation(trainer).values():
         meta, reduction = metric.meta, "mean"
         weight = float(batches)
         if metric.is_tensor and not meta.sync.should:
@@ -101,17 +94,17 @@ def shares(trainer: pl.Trainer, batches: int) -> dict[str, tuple[str, float]]:
 
 def sums(trainer: pl.Trainer) -> list[dict[str, Any]]:
     """Return what is summed up of an epoch so far."""
-    return [_packed(key, metric) for key, metric in trainer.fit_loop.epoch_loop._results.items()]
+    return [_packed(key, metric) for key, metric in internals.results_of_epoch(trainer).items()]
 
 
 def set_sums(trainer: pl.Trainer, saved: list[dict[str, Any]]) -> None:
     """Put back what `sums` returned."""
-    collection = trainer.fit_loop.epoch_loop._results
+    results = internals.results_of_epoch(trainer)
     for each in saved:
-        collection[each["key"]] = _unpacked(trainer, each)
+        results[each["key"]] = _unpacked(trainer, each)
 
 
-def _packed(key: str, metric: _ResultMetric) -> dict[str, Any]:
+def _packed(key: str, metric: Any) -> dict[str, Any]:
     meta = metric.meta
     sync = meta.sync
     reduction = next(name for name in _REDUCTIONS if getattr(meta, f"is_{name}_reduction"))
@@ -129,15 +122,15 @@ def _packed(key: str, metric: _ResultMetric) -> dict[str, Any]:
     return packed
 
 
-def _unpacked(trainer: pl.Trainer, saved: Mapping[str, Any]) -> _ResultMetric:
+def _unpacked(trainer: pl.Trainer, saved: Mapping[str, Any]) -> Any:
     facts = {name: saved[name] for name in (*_FACTS, *_MORE)}
     reduction = getattr(builtins if saved["of_python"] else torch, saved["reduction"])
-    meta = _Metadata(**facts, reduce_fx=reduction)
-    should, zero_only = saved["sync"]
-    meta.sync = _Sync(_should=should, fn=trainer.strategy.reduce, rank_zero_only=zero_only)
-    metric = _ResultMetric(meta, saved["is_tensor"])
+    synced, chief_only = saved["sync"]
+    metric = internals.new_result(
+        trainer, facts, reduction, is_tensor=saved["is_tensor"], synced=synced, chief_only=chief_only
+    )
     metric.has_reset = saved["has_reset"]
-    metric._update_count = 1
+    internals.set_updates(metric, 1)
     device = trainer.strategy.root_device
     if metric.is_tensor:
         metric.value = saved["value"].to(device)
@@ -166,8 +159,7 @@ def set_metric_states(module: torch.nn.Module, saved: Mapping[str, Any], device:
         metric = module.get_submodule(name)
         for key, value in each["state"].items():
             setattr(metric, key, _to(value, device))
-        metric._update_count = each["updates"]
-        metric._computed = None  # type: ignore[assignment]
+        internals.set_updates(metric, each["updates"])
 
 
 def _to(value: Any, device: torch.device) -> Any:
@@ -176,7 +168,7 @@ def _to(value: Any, device: torch.device) -> Any:
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
-def _name(meta: _Metadata, *, step: bool) -> str:
+def _name(meta: Any, *, step: bool) -> str:
     name: str = meta.forked_name(step)
     if meta.add_dataloader_idx and meta.dataloader_idx is not None:
         name += f"/dataloader_idx_{meta.dataloader_idx}"

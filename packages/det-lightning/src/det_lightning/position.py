@@ -12,6 +12,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from .internals import set_restarting
+
 
 @dataclass(kw_only=True)
 class Position:
@@ -66,7 +68,8 @@ def end_as_any_other(trainer: pl.Trainer) -> None:
 
     Schedulers that watch a metric would be passed over, and the next epoch would have no batch where this one had none left.
     """
-    trainer.fit_loop._restarting = trainer.fit_loop.epoch_loop.restarting = False
+    set_restarting(trainer, False)
+    trainer.fit_loop.epoch_loop.restarting = False
 
 
 def leave_at_end(trainer: pl.Trainer) -> None:
@@ -74,7 +77,7 @@ def leave_at_end(trainer: pl.Trainer) -> None:
 
     They would ask for a metric that a run which is preempted has not measured.
     """
-    trainer.fit_loop._restarting = True
+    set_restarting(trainer, True)
 
 
 def _trained(batches: int) -> dict[str, int]:

@@ -14,6 +14,7 @@ from det_torch.rng import rng_state
 from det_torch.state import check_plain
 
 from . import logged
+from .internals import accumulates, checkpoint_of
 from .position import Position, loops_state
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def capture(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return Lightning's checkpoint and det's. Every rank must call it; it raises TrialError for what cannot be held safely."""
     module = trainer.lightning_module
-    checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    checkpoint = checkpoint_of(trainer)
     saved = checkpoint["loops"]["fit_loop"]
     checkpoint["loops"] = {"fit_loop": loops_state(saved, at)}
     own = {
@@ -111,7 +112,7 @@ def set_evaluating(module: torch.nn.Module, evaluating: list[str]) -> None:
 def _gradients(trainer: pl.Trainer) -> dict[str, Any]:
     """Return the gradients of batches whose step is still to come: their mean over the ranks, as that is what will be used."""
     module = trainer.lightning_module
-    if module.automatic_optimization and not trainer.fit_loop._should_accumulate():
+    if module.automatic_optimization and not accumulates(trainer):
         return {}
     found = {name: each.grad for name, each in module.named_parameters() if each.grad is not None}
     if trainer.world_size > 1:

@@ -9,17 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities import CombinedLoader
 from torch.utils._pytree import tree_map
+
+from .internals import DataSource, replace_source
 
 Build = Callable[[], Any]
 
 
-class Source(_DataLoaderSource):
+class Source(DataSource):
     """A source whose data passes through `wrap`; `build`, where it is given, comes before the module's own."""
 
-    def __init__(self, source: _DataLoaderSource, wrap: Callable[[Build], Any], build: Build | None) -> None:
+    def __init__(self, source: Any, wrap: Callable[[Build], Any], build: Build | None) -> None:
         super().__init__(source.instance, source.name)
         self._wrap, self._build = wrap, build
         self._known: tuple[Any, bool] | None = None
@@ -42,12 +43,11 @@ def stand_between(
     build_validation: Build | None = None,
 ) -> None:
     """Let the data of a trainer's `fit` pass through functions, each of which is given a function that builds it."""
-    loop = trainer.fit_loop
-    loop._data_source = Source(loop._data_source, training, build_training)
-    if validation is None:
-        return
-    validate = loop.epoch_loop.val_loop
-    validate._data_source = Source(validate._data_source, validation, build_validation)
+    replace_source(trainer.fit_loop, lambda source: Source(source, training, build_training))
+    if validation is not None:
+        wrap = validation
+        loop = trainer.fit_loop.epoch_loop.val_loop
+        replace_source(loop, lambda source: Source(source, wrap, build_validation))
 
 
 def each_loader(loaders: Any, wrap: Callable[[Any], Any]) -> Any:

@@ -48,7 +48,7 @@ class LightningAdapter:
                 f"lightning_module is {type(lightning_module).__name__}; give a LightningModule of lightning.pytorch"
                 f"{_other_lightning(lightning_module)}"
             )
-        if lightning_module._trainer is not None:
+        if _has_trainer(lightning_module):
             raise TrialError("lightning_module has a Trainer already; give a module that is not being trained")
         if datamodule is not None and not isinstance(datamodule, pl.LightningDataModule):
             raise TrialError(f"datamodule is {type(datamodule).__name__}; give a LightningDataModule")
@@ -82,6 +82,13 @@ class LightningAdapter:
 def own(trial: LightningAdapter, method: str) -> Any:
     """Return a trial's own method, or None where it left it to its module."""
     return None if getattr(type(trial), method) is getattr(LightningAdapter, method) else getattr(trial, method)
+
+
+def _has_trainer(module: pl.LightningModule) -> bool:
+    try:
+        return isinstance(module.trainer, pl.Trainer)
+    except RuntimeError:  # as Lightning says of a module that has none
+        return False
 
 
 def _other_lightning(module: Any) -> str:
