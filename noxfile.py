@@ -109,8 +109,9 @@ def identity(name: str, pinned: str) -> str:
 def tests(session: nox.Session, package: str, pinned: str) -> None:
     """Test one package against the core in this tree, on several processes too where its framework can."""
     install(session, [package], pinned=pinned)
-    folders = [Path("tests") / package.replace("-", "_"), Path("tests/contract")]
-    found = [str(folder) for folder in folders if folder.is_dir()]
+    contracts = [package.removeprefix("det-"), "losses", *(["worker_alone"] if package == "det-torch" else [])]
+    contract = [Path(f"tests/contract/test_{name}.py") for name in contracts]
+    found = [str(path) for path in (Path("tests") / package.replace("-", "_"), *contract) if path.exists()]
     borrowed = Path(f"tests/det_compat/test_{package.removeprefix('det-')}.py")
     if package in ALONE and borrowed.exists():
         session.install("--no-deps", "-e", "packages/det-compat")

@@ -35,7 +35,7 @@ def two_under_way(project, wait_until):
     driver = project.det.start("run", path, "--quiet", env=project.environ(2, {"PAUSE": "0.05"}))
 
     def saved() -> bool:
-        if not project.det.home.joinpath("experiments", "1").exists():
+        if not project.det.home.joinpath("experiments", "1", "experiment.db").exists():
             return False
         with Store.reader(project.det.home) as store:
             trials = store.trials.list(1)
@@ -137,6 +137,7 @@ def test_without_descriptors_runs_wait_for_one_another(project):
 
 ENGINE = """
     import errno
+    import time
     from det_core import hookimpl
     from det_core.records import EngineRecord
     from det_driver.engines.local import LocalEngine
@@ -147,6 +148,7 @@ ENGINE = """
         def start(self, spec):
             Poor.started += 1
             if Poor.started == {at}:
+                time.sleep(2)  # the others train meanwhile
                 raise {error}
             super().start(spec)
 
@@ -234,6 +236,27 @@ def test_a_worker_whose_driver_is_gone_has_the_configured_time_to_save(project, 
     ((pid, birth),) = noted_processes(log_dir)
     wait_until(lambda: not is_running(pid, birth), "the end of the worker")
     assert bool(list((project.det.home / "experiments" / "1" / "spool").glob("*.json"))) is saves
+
+
+def test_what_is_wrong_with_the_driver_costs_no_run_what_it_trained(project, poor, wait_until):
+    poor(3, 'RuntimeError("a bug of the engine")')
+    path = project.write(SEARCH.replace("max_concurrent_trials: 2", "max_concurrent_trials: 3") % 3)
+    done = project.det(
+        "run", path, "--quiet", "--engine", "poor", status=None, env=project.environ(3, {"PAUSE": "0.05"})
+    )
+    assert "a bug of the engine" in done.stderr
+    project.det("resume", "1", "--quiet", "--engine", "local", env=project.environ(3))
+    assert all(runs[-1].first_batch > 0 for runs in list(project.runs().values())[:2])
+
+
+def test_a_pause_does_not_take_back_that_an_experiment_is_canceled(project, two_under_way):
+    with Store(project.det.home) as store:
+        store.commands.send(1, "cancel")
+    while store.commands.waiting(1):
+        time.sleep(0.02)
+    two_under_way.send_signal(signal.SIGTERM)
+    assert two_under_way.wait(timeout=60) == 1
+    assert project.det.json("show", "1")["experiment"]["state"] == "CANCELED"
 
 
 # What a driver takes over, and what it leaves
@@ -348,6 +371,31 @@ def test_a_time_that_only_validations_tell_needs_some_of_them(project):
 
 
 # Commands
+
+
+def test_an_experiment_that_nobody_drives_is_canceled_with_its_trials_and_its_garbage_expected(home):
+    id = experiment(home)
+    with home.lock(id):
+        home.trials.create(id, 0, {}, 1)
+    ask(home, id, "cancel")
+    assert [str(trial.state) for trial in home.trials.list(id)] == ["CANCELED"]
+    assert (home.home / "garbage" / str(id)).exists()
+
+
+def test_garbage_that_cannot_be_collected_here_keeps_nothing_else_from_it(home, capsys):
+    ids = [
+        experiment(home, checkpoint_storage={"type": "directory", "container_path": str(home.home / "k")}) for _ in "ab"
+    ]
+    for id in ids:
+        with home.lock(id):
+            home.experiments.update(id, state=ExperimentState.COMPLETED)
+        expect_garbage(home, id)
+    with home.lock(ids[0]):
+        text = home.experiments.get(ids[0]).config.replace('"directory"', '"elsewhere"')
+        home.experiments.update(ids[0], config=text)
+    (home.home / "garbage" / "note").touch()
+    assert collect_left(home, Plugins.installed()) == {ids[0]: [], ids[1]: []}
+    assert f"checkpoints of experiment {ids[0]} that are not to be kept are still there" in capsys.readouterr().err
 
 
 def test_a_command_to_a_driver_that_ends_before_it_hears_takes_effect_all_the_same(home):

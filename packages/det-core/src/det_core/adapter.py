@@ -39,7 +39,8 @@ class RunInfo:
 
     `hparams` are plain values. `experiment_id` is None outside an experiment. `tensorboard_dir` is where event files of the
     trial belong. `code_dir` holds the user's code. `checkpoint` is the uuid restored from, if any, `first_batch` its
-    position. `length` is what the trial is trained for if nothing ends it earlier, from its start: what a framework may make a
+    position; `warm` says whether it is another trial's, from which this one begins at 0, and None that the checkpoint knows.
+    `length` is what the trial is trained for if nothing ends it earlier, from its start: what a framework may make a
     schedule from; None where only the trial knows. `slots` counts the processes of the run. `quick` asks for one batch of
     everything (a check).
     What is left in `scratch` is deleted when the run has ended, also where it was killed. None outside
@@ -63,6 +64,7 @@ class RunInfo:
     tensorboard_dir: Path | None = None
     checkpoint: str | None = None
     first_batch: int = 0
+    warm: bool | None = None
     quick: bool = False
     backend: BackendRecord | None = None
     scratch: Path | None = None

@@ -121,7 +121,7 @@ class WorkerEnv:
 
 def shortened(variables: Mapping[str, str], directory: Path) -> dict[str, str]:
     """Return variables that a process can be started with: what is too long for one is in a file, named by `NAME_FILE`."""
-    short = {name: value for name, value in variables.items() if len(value) <= _LONGEST}
+    short = {name: value for name, value in variables.items() if len(os.fsencode(value)) <= _LONGEST}
     for name in variables.keys() - short.keys():
         directory.mkdir(parents=True, exist_ok=True)
         file = directory / f"{name}.json"

@@ -137,12 +137,11 @@ class _Server:
             self._parsed = WorkerEnv.read(request["variables"])  # once here, for the tables that parsing makes
         server = os.getpid()
         try:
-            spare = os.open(os.devnull, os.O_RDONLY)  # a descriptor for the child's, so that it never runs unwatched
-            pid = os.fork()
+            with open(os.devnull):  # there is a descriptor for the child's, so that it never runs unwatched
+                pid = os.fork()
         except OSError as error:
             self._tell({"ended": request["run"], "status": 1, "unstarted": error.strerror})
             return
-        os.close(spare)
         if pid == 0:
             for _, descriptor in self._children.values():
                 os.close(descriptor)

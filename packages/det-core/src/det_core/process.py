@@ -24,7 +24,8 @@ def noted_processes(log_dir: Path) -> list[tuple[int, str]]:
     for file in sorted(log_dir.glob("process*.json"), key=lambda file: (len(file.name), file.name)):
         with contextlib.suppress(OSError, ValueError):
             noted = json.loads(file.read_text())
-            found.append((noted["pid"], noted["born"]))
+            if noted["born"]:  # else it had ended before it could be noted
+                found.append((noted["pid"], noted["born"]))
     return found
 
 

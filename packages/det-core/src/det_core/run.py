@@ -169,7 +169,9 @@ def read_on_host(
 def _progress(path: Path, info: RunInfo) -> Progress | None:
     file = path / PROGRESS_FILE
     state = json.loads(file.read_text()) if file.exists() else {}
-    return Progress(**state) if state.pop("trial_id", None) == info.trial_id else None
+    written_by = state.pop("trial_id", None)
+    own = written_by == info.trial_id if info.warm is None else not info.warm and written_by is not None
+    return Progress(**state) if own else None
 
 
 def schedule_of(config: ExperimentConfig, adapter: Adapter[Any]) -> Schedule:

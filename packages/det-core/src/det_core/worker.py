@@ -188,6 +188,7 @@ def run_info(env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, d
         scratch=made(env.scratch),
         checkpoint=env.latest_checkpoint,
         first_batch=env.steps_completed if env.latest_checkpoint else 0,
+        warm=env.warm if env.latest_checkpoint else None,
     )
 
 

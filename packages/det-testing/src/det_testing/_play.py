@@ -32,6 +32,7 @@ from ._runs import Run, Runs
 
 LIMIT_SECONDS = 120.0
 _START_SECONDS = 60.0
+_ABORT_SECONDS = 5.0
 _GRACE_SECONDS = 10.0  # for the others to end when one rank has failed
 
 
@@ -121,11 +122,23 @@ def _await(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
         if not failed and (failed := [rank for rank, process in enumerate(processes) if process.poll()]):
             deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
         time.sleep(0.02)
+    if not failed:
+        _ask_where(processes)
     for rank in failed or [rank for rank, process in enumerate(processes) if process.poll() != 0]:
         status = processes[rank].poll()
-        what = f"did not end within {LIMIT_SECONDS:g} s" if status is None else f"ended with status {status}"
+        what = f"ended with status {status}" if failed else f"did not end within {LIMIT_SECONDS:g} s"
         said = (folder / f"rank-{rank}.log").read_text(errors="replace")[-6000:]
         raise RuntimeError(f"rank {rank} {what}:\n{said}")
+
+
+def _ask_where(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Have those that have not ended write where each of their threads is, by Python's fault handler, and end."""
+    late = [process for process in processes if process.poll() is None]
+    for process in late:
+        process.send_signal(signal.SIGABRT)
+    for process in late:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_ABORT_SECONDS)
 
 
 def _read(file: Path) -> dict[str, Run]:

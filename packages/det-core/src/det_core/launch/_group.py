@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -73,14 +74,16 @@ class Group:
                 self._running[rank] = _start(command)
                 self.pids.append(self._running[rank].pid)
                 self._watched[os.pidfd_open(self.pids[-1])] = rank
-        except OSError:
+            self._thread = threading.Thread(target=self._supervise, name="det-ranks", daemon=True)
+            self._thread.start()
+        except (OSError, RuntimeError) as error:
             for process in self._running.values():
                 _end(process)
             for pidfd in self._watched:
                 os.close(pidfd)
+            if isinstance(error, RuntimeError):  # no more threads
+                raise OSError(errno.EAGAIN, str(error)) from error
             raise
-        self._thread = threading.Thread(target=self._supervise, name="det-ranks", daemon=True)
-        self._thread.start()
 
     def signal(self, number: signal.Signals) -> None:
         """Signal every rank's processes; harmless when they have ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import time
@@ -115,7 +116,7 @@ class Job:
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 self._too_late()
             for link in self._links:
-                if not link.over and time.monotonic() - link.heard > SILENCE_SECONDS:
+                if not link.over and time.monotonic() - link.heard > SILENCE_SECONDS and not _says(link):
                     raise DetError(
                         f"the host {link.host.name!r} has said nothing for {SILENCE_SECONDS:g} s; it is frozen or cannot be "
                         "reached, and all ranks are ended"
@@ -210,3 +211,8 @@ def become(launcher: Launcher, plan: Plan) -> NoReturn:
         os.execvpe(plan.argv[0], list(plan.argv), environ)
     except OSError as error:
         raise cannot_run(plan.argv[0], error) from error
+
+
+def _says(link: Link) -> bool:
+    """Tell whether something of it waits to be heard, as it does where this process was held up itself."""
+    return bool(select.select([link], [], [], 0)[0])

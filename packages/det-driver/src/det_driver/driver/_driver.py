@@ -38,7 +38,6 @@ from ._warm import warm_frameworks
 
 _POLL_SECONDS = 0.25
 _PROGRESS_SECONDS = 1.0
-
 Event = Came | Refused | Heard | RunEnded | Asked
 
 
@@ -81,19 +80,24 @@ class Driver:
 
     @property
     def _runs(self) -> Fleet:
-        assert self._fleet is not None  # from `_begin` on
+        assert self._fleet  # from `_begin` on
         return self._fleet
 
     def run(self) -> ExperimentState:
         """Drive the experiment; return the state that it ends in."""
-        with Store(self._settings.home) as store, store.lock(self._id):
-            self._store, self._since = store, time.time()
-            try:
-                return self._run()
-            except BaseException as error:
-                with suppress(DetError):  # the first error is the one to tell
-                    abandon(store, self._id, summary(error))
-                raise
+        with Store(self._settings.home) as self._store:
+            earlier = self._store.commands.names(self._id)  # what was asked of an earlier driver is no longer meant
+            with self._store.lock(self._id):
+                self._store.commands.forget(self._id, earlier)
+                return self._run_or_abandon()
+
+    def _run_or_abandon(self) -> ExperimentState:
+        try:
+            return self._run()
+        except BaseException as error:
+            with suppress(DetError):  # the first error is the one to tell
+                abandon(self._store, self._id, summary(error))
+            raise
 
     def _run(self) -> ExperimentState:
         try:
@@ -101,11 +105,14 @@ class Driver:
             try:
                 with self._listening() as starter:
                     self._drive(starter)
+                return self._end()
             except StoreUnwritable as error:
                 return self._do_without_store(error)
-            return self._end()
+            except Exception:  # whatever is wrong here, it is not the runs: each saves, for the next driver
+                self._runs.let_go(self._inbox)
+                raise
         finally:
-            if self._fleet is not None:
+            if self._fleet:
                 self._fleet.close()
             self.engine.close()
 
@@ -200,8 +207,7 @@ class Driver:
         """Do what is done now and then, whatever happens: it may look at every trial."""
         self._runs.look_again()
         for command in self._store.commands.take(self._id):
-            if command.sent >= self._since:  # what was asked of an earlier driver is no longer meant
-                self._asked(Asked(command.kind, f"det {command.kind}", for_good=True))
+            self._asked(Asked(command.kind, f"det {command.kind}", for_good=True))
         self._runs.lose_patience()
         if time.monotonic() >= self._next_progress:
             self._next_progress = time.monotonic() + _PROGRESS_SECONDS
@@ -232,12 +238,9 @@ class Driver:
                     final = TrialState.CANCELED if state is ExperimentState.CANCELED else TrialState.PAUSED
                     self._store.trials.update(live.id, state=final)
             if collects:
-                self._state.then(self._collect)
+                self._state.then(lambda: collect_garbage(self._store, self._id, self._plugins))
             self._state.observe("det_experiment_finished", state=str(state))
         return state
-
-    def _collect(self) -> None:
-        collect_garbage(self._store, self._id, self._plugins)
 
     # Runs
 
@@ -280,7 +283,9 @@ class Driver:
             self._runs.kill_all()
             return
         wishes = {"pause": ExperimentState.PAUSED, "cancel": ExperimentState.CANCELED, "block": ExperimentState.ERROR}
-        state.wish = state.wish if state.wish is ExperimentState.ERROR else wishes[event.kind]
+        ends = state.wish is not None and state.wish.ended  # pausing is not to take that back
+        if not (ends and event.kind == "pause") and state.wish is not ExperimentState.ERROR:
+            state.wish = wishes[event.kind]
         self._runs.preempt_all(event.why)
 
     def _do_without_store(self, error: StoreUnwritable) -> ExperimentState:

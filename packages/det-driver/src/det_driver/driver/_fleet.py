@@ -24,13 +24,8 @@ from ._trials import ActiveRun, LiveTrial, Turns
 _POLL_SECONDS = 0.25
 _FIRST_BACKOFF_SECONDS = 1.0
 _LONGEST_BACKOFF_SECONDS = 60.0
-_PASSES = (
-    errno.EAGAIN,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.ENOSPC,
-)  # what keeps a process from being started
+_PASSES = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT)
+"""What keeps a process from being started now, and may not later."""
 _SPARE = 10  # descriptors for a process that is being started, the store, logs
 
 
@@ -98,8 +93,9 @@ class Fleet:
         try:
             self._find_descriptors()
             self._engine.start(starter.spec(live, self._state.row(live)))
-        except OSError as error:
-            if error.errno not in _PASSES:
+        except Exception as error:
+            if not isinstance(error, OSError) or error.errno not in _PASSES:
+                del self.running[run_id]  # nobody would say that it has ended
                 raise
             self._ended(RunEnded(run_id, 1, unstarted=error.strerror or str(error)))
 
@@ -158,7 +154,7 @@ class Fleet:
             with suppress(queue.Empty):
                 match inbox.get(timeout=_POLL_SECONDS):
                     case RunEnded(run_id=run_id):
-                        self.running.pop(run_id)
+                        self.running.pop(run_id, None)
                     case Asked(kind="kill"):
                         return
 

@@ -17,6 +17,7 @@ from det_core.config import ExperimentConfig, Single, from_json, to_json
 from det_core.errors import ExperimentBusy, StoreError
 
 from ..store import ExperimentRow, ExperimentState, Store, TrialState, boot_id
+from ._recover import expect_garbage
 from ._search import TrialReopened, encode_event
 
 _POLL_SECONDS = 0.05
@@ -134,6 +135,11 @@ def _become(store: Store, experiment_id: int, kind: str, *, asked: bool) -> None
             return  # it came to an end of its own while it was asked
         _check_not_ended(store, experiment_id, kind)
         state = _BECOMES[kind]
+        if state.ended:
+            expect_garbage(store, experiment_id)
+            for trial in store.trials.list(experiment_id):
+                if not trial.state.ended:
+                    store.trials.update(trial.id, state=TrialState.CANCELED)
         store.experiments.update(experiment_id, state=state, pid=None, ended=time.time() if state.ended else None)
 
 

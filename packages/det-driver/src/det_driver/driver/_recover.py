@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from det_core.config import ExperimentConfig, StorageConfig, from_json
-from det_core.errors import DetError, ExperimentBusy, StorageError, StoreError
+from det_core.errors import ExperimentBusy, StoreError
 from det_core.launch import say
 from det_core.plugins import Plugins, extensions_of
 from det_core.process import end_leftover, is_running, noted_processes
@@ -98,6 +98,9 @@ def _adopt(store: Store, note: Spooled) -> None:
 def abandon(store: Store, experiment_id: int, reason: str) -> None:
     """Record that nobody drives the experiment, and that its processes are gone; it may be resumed when it is mended."""
     with store.transaction():
+        row = store.experiments.get(experiment_id)
+        if row.state.ended and row.pid is None:
+            return  # it had ended before this
         store.experiments.update(
             experiment_id, state=ExperimentState.ERROR, ended=time.time(), reason=reason, pid=None, boot=None
         )
@@ -148,7 +151,7 @@ def expect_garbage(store: Store, experiment_id: int) -> None:
 def collect_left(store: Store, plugins: Plugins) -> dict[int, list[str]]:
     """Collect what was left when a collection was interrupted; return the uuids that were deleted, by experiment."""
     deleted: dict[int, list[str]] = {}
-    for note in sorted(_expected(store).glob("*")):
+    for note in sorted(_expected(store).glob("[0-9]*")):
         experiment = int(note.name)
         try:
             with store.lock(experiment):
@@ -167,9 +170,26 @@ def collect_left(store: Store, plugins: Plugins) -> dict[int, list[str]]:
 def collect_garbage(store: Store, experiment_id: int, plugins: Plugins) -> list[str]:
     """Delete the checkpoints that an ended experiment's configuration does not keep; return their uuids.
 
-    What cannot be deleted now stays listed and expected, and the next driver, or `det gc`, tries again.
+    What cannot be deleted now, whatever the reason, stays listed and expected: the next driver, or `det gc`, tries again.
     """
-    config = from_json(store.experiments.get(experiment_id).config, extensions=extensions_of(plugins))
+    deleted: list[str] = []
+    try:
+        config = from_json(store.experiments.get(experiment_id).config, extensions=extensions_of(plugins))
+        doomed = _doomed(store, experiment_id, config)
+        storage = storage_of(config, plugins, store.home / "checkpoints") if doomed else None
+        for uuid in doomed:
+            assert storage is not None
+            storage.delete(uuid)
+            store.checkpoints.mark_deleted(uuid)
+            deleted.append(uuid)
+        (_expected(store) / str(experiment_id)).unlink(missing_ok=True)
+    except Exception as error:  # the experiment has ended all the same, and others are not to wait for it
+        left = f"checkpoints of experiment {experiment_id} that are not to be kept are still there"
+        say(f"{left}: {error}; delete them later with det gc")
+    return deleted
+
+
+def _doomed(store: Store, experiment_id: int, config: ExperimentConfig) -> list[str]:
     chosen = config.checkpoint_storage
     # A stranger's settings may say nothing of what to keep.
     keep = chosen if isinstance(chosen, StorageConfig) else StorageConfig()
@@ -179,7 +199,7 @@ def collect_garbage(store: Store, experiment_id: int, plugins: Plugins) -> list[
         for c in store.checkpoints.list(experiment_id=experiment_id)
         if c.state is CheckpointState.COMPLETED
     ]
-    doomed = to_delete(
+    return to_delete(
         rows,
         save_experiment_best=keep.save_experiment_best,
         save_trial_best=keep.save_trial_best,
@@ -187,22 +207,3 @@ def collect_garbage(store: Store, experiment_id: int, plugins: Plugins) -> list[
         smaller_is_better=searcher.smaller_is_better if searcher else True,
         protected=store.trials.sources(),
     )
-    failed: list[str] = []
-    try:
-        storage = storage_of(config, plugins, store.home / "checkpoints") if doomed else None
-        for uuid in doomed:
-            assert storage is not None
-            try:
-                storage.delete(uuid)
-            except StorageError:
-                failed.append(uuid)
-                continue
-            store.checkpoints.mark_deleted(uuid)
-    except DetError as error:  # the experiment has ended all the same
-        say(
-            f"checkpoints of experiment {experiment_id} that are not to be kept are still there: {error}; later: det gc"
-        )
-        return []
-    if not failed:
-        (_expected(store) / str(experiment_id)).unlink(missing_ok=True)
-    return [uuid for uuid in doomed if uuid not in failed]

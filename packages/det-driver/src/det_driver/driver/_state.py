@@ -64,8 +64,8 @@ class State:
         self.wish: ExperimentState | None = None  # what to become when the runs have ended: PAUSED, CANCELED or ERROR
         self.ended = 0
         self._smaller_is_better = experiment.smaller_is_better
-        self._then: list[Callable[[], None]] = []
-        self._told: list[Callable[[], None]] = []
+        self._then: list[Callable[[], object]] = []
+        self._told: list[Callable[[], object]] = []
         self._read()
 
     # Turns
@@ -90,7 +90,7 @@ class State:
         for effect in (*then, *told):
             effect()
 
-    def then(self, effect: Callable[[], None]) -> None:
+    def then(self, effect: Callable[[], object]) -> None:
         """Do this when the turn is committed: adopt, answer, start, stop."""
         self._then.append(effect)
 

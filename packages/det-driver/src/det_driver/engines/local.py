@@ -41,14 +41,14 @@ class LocalEngine(Engine):
     def _start_fresh(self, spec: RunSpec) -> None:
         # The pipe's other end is held by this process alone: a script without a connection learns by its end that the driver died.
         guard, held = os.pipe()
-        noted = threading.Event()
+        noted, unnoted = threading.Event(), list[str]()
 
         def ended(exits: list[RankExit]) -> None:
             noted.wait()
             os.close(held)
             self._groups.pop(spec.run_id, None)
             cause = first_failure(exits)
-            self.ended(spec.run_id, cause.status, cause.rank)
+            self.ended(spec.run_id, cause.status, cause.rank, unstarted=unnoted[0] if unnoted else "")
 
         try:
             with contextlib.ExitStack() as logs:
@@ -60,9 +60,14 @@ class LocalEngine(Engine):
         finally:
             os.close(guard)
         self._groups[spec.run_id] = group
-        for rank, pid in enumerate(group.pids):
-            note_process(spec.log_dir, pid, rank)
-        noted.set()
+        try:
+            for rank, pid in enumerate(group.pids):
+                note_process(spec.log_dir, pid, rank)
+        except OSError as error:  # a later driver would not find it
+            unnoted.append(error.strerror or str(error))
+            group.signal(signal.SIGKILL)
+        finally:
+            noted.set()
 
     def terminate(self, run_id: int) -> None:
         self._signal(run_id, signal.SIGTERM)

@@ -76,7 +76,8 @@ class WarmWorkers:
         with self._lock:
             channel, self._channel = self._channel, None
             if channel is not None:
-                channel.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(OSError):  # the server is gone already
+                    channel.shutdown(socket.SHUT_WR)
         if self._server is None or self._listener is None or channel is None:
             return
         self._listener.join(PATIENCE_SECONDS)
@@ -130,7 +131,10 @@ class WarmWorkers:
                 self._unfit, specs = True, list(self._runs.values())
                 self._runs.clear()
             for spec in specs:
-                self._fresh(spec)
+                try:
+                    self._fresh(spec)
+                except OSError as error:
+                    self._ended(spec.run_id, 1, unstarted=error.strerror or str(error))
         elif "started" in message:
             with self._lock:
                 self._started.add(message["started"])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,19 @@ class CommandQueue:
 
     def waiting(self, experiment_id: int) -> bool:
         """Whether any has not been taken yet."""
-        return any(self._place(experiment_id).glob("*.json"))
+        return bool(self.names(experiment_id))
+
+    def names(self, experiment_id: int) -> set[str]:
+        """Return the names of those that have not been taken yet."""
+        return {each.name for each in self._place(experiment_id).glob("*.json")}
+
+    def forget(self, experiment_id: int, names: Collection[str]) -> None:
+        """Take back commands that were left for a driver that is gone; those that record what was deleted stay."""
+        for name in names:
+            with suppress(OSError, ValueError):
+                place = self._place(experiment_id) / name
+                if json.loads(place.read_bytes())["kind"] != FORGET:
+                    place.unlink()
 
     def take(self, experiment_id: int) -> list[CommandRow]:
         """Take those that wait, oldest first; in one transaction with their effect, each counts exactly once.

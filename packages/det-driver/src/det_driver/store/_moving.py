@@ -23,7 +23,7 @@ from det_driver.store._store import Store
 
 _HEAD, _END = "det-experiment.json", "det-digests.json"
 _FORMAT = 1
-_LEFT_OUT = ("commands", "lock", "spool", FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}.new")
+_LEFT_OUT = ("commands", "lock", FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}.new")
 _OF_TRIALS = (("runs", "trial_id"), ("metrics", "trial_id"), ("checkpoints", "trial_id"))
 
 
@@ -47,7 +47,13 @@ def export_experiment(store: Store, id: int, file: Path, *, checkpoints: bool = 
             with tarfile.open(part, "x") as tar:
                 _add_text(tar, _HEAD, {"format": _FORMAT, "experiment": id})
                 digests = _add(
-                    tar, "experiment", [p for p in store.experiment_dir(id).iterdir() if p.name not in _LEFT_OUT]
+                    tar,
+                    "experiment",
+                    [
+                        p
+                        for p in store.experiment_dir(id).iterdir()
+                        if p.name not in _LEFT_OUT and not p.name.startswith(f".{FILE}.")
+                    ],
                 )
                 digests |= _add(tar, "experiment", [copy], FILE)
                 for uuid in held:
