@@ -148,7 +148,7 @@ ENGINE = """
         def start(self, spec):
             Poor.started += 1
             if Poor.started == {at}:
-                time.sleep(2)  # the others train meanwhile
+                time.sleep(0.5)  # the others train meanwhile
                 raise {error}
             super().start(spec)
 
@@ -238,15 +238,26 @@ def test_a_worker_whose_driver_is_gone_has_the_configured_time_to_save(project, 
     assert bool(list((project.det.home / "experiments" / "1" / "spool").glob("*.json"))) is saves
 
 
-def test_what_is_wrong_with_the_driver_costs_no_run_what_it_trained(project, poor, wait_until):
+UNEVEN = CUSTOM.replace("Picky", "Uneven").replace(
+    "return self.births.start(3, 4)", "return [*self.births.start(1, 4), *self.births.start(1, 40)]"
+)
+UNEVEN = UNEVEN.replace('raise ZeroDivisionError("not this one")', "return [Close(trial)]").replace(
+    "return [Close(trial)]\n\n        def exited",
+    "return [Close(trial), *(self.births.start(1, 4) if trial == 0 else [])]\n\n        def exited",
+)
+
+
+def test_what_is_wrong_with_the_driver_costs_no_run_what_it_trained(project, poor):
+    """The engine fails to start what follows the short trial, while the long one trains."""
     poor(3, 'RuntimeError("a bug of the engine")')
-    path = project.write(SEARCH.replace("max_concurrent_trials: 2", "max_concurrent_trials: 3") % 3)
+    (project.det.cwd / "uneven.py").write_text(textwrap.dedent(UNEVEN))
+    path = project.write("searcher: {name: custom, metric: val_loss, entrypoint: 'uneven:Uneven'}\n")
     done = project.det(
-        "run", path, "--quiet", "--engine", "poor", status=None, env=project.environ(3, {"PAUSE": "0.05"})
+        "run", path, "--quiet", "--engine", "poor", status=None, env=project.environ(2, {"PAUSE": "0.1"})
     )
     assert "a bug of the engine" in done.stderr
-    project.det("resume", "1", "--quiet", "--engine", "local", env=project.environ(3))
-    assert all(runs[-1].first_batch > 0 for runs in list(project.runs().values())[:2])
+    project.det("resume", "1", "--quiet", "--engine", "local", env=project.environ(2))
+    assert project.runs()[1][-1].first_batch > 0
 
 
 def test_a_pause_does_not_take_back_that_an_experiment_is_canceled(project, two_under_way):
