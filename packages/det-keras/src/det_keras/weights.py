@@ -12,7 +12,7 @@ from typing import Any
 
 from det_core import CheckpointError, TrialError
 
-from .versions import KERAS_VERSION, keras
+from .versions import KERAS_3, KERAS_VERSION, keras
 
 MODEL, WEIGHTS = "model.keras", "model.weights.h5"
 _CONFIG, _METADATA = "config.json", "metadata.json"
@@ -55,7 +55,7 @@ def read_weights(model: Any, directory: Path) -> None:
 
 def see_built(model: Any) -> None:
     """Let Keras 3 save and load a model that was never called, and whose own `train_step` has made its variables."""
-    if not model.built and model.weights:
+    if KERAS_3 and not model.built and model.weights:  # Keras 2 has no weights to ask for yet
         model.built = True
 
 
