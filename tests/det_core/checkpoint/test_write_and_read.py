@@ -256,13 +256,6 @@ def test_a_selector_limits_what_is_verified(storage: LocalStorage, manifest: Man
         assert found == manifest
 
 
-def test_what_another_rank_verified_can_be_read_without(storage: LocalStorage, manifest: Manifest) -> None:
-    """The manifest itself is always checked."""
-    (Path(storage.url(manifest.uuid)) / "weights.pt").unlink()
-    with read_checkpoint(storage, manifest.uuid, verify=False) as (_, found):
-        assert found == manifest
-
-
 def test_an_absent_checkpoint_is_the_storages_error(storage: LocalStorage) -> None:
     """It was never here, or was deleted."""
     with pytest.raises(StorageError, match="no checkpoint gone in"), read_checkpoint(storage, "gone"):
