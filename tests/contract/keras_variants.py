@@ -58,7 +58,7 @@ class Finishing(VariantTrial):
         return [Doubling(), *super().keras_callbacks()]
 
 
-OF_KERAS: dict[str, type] = {"buffered": Buffered, "finishing": Finishing, "scheduled": Scheduled}
+VARIANTS: dict[str, type] = {"buffered": Buffered, "finishing": Finishing, "scheduled": Scheduled}
 
 
 class Losses(keras.callbacks.Callback):  # type: ignore[misc]

@@ -80,7 +80,7 @@ class Bypassing(VariantTrial):
     module = Bypass
 
 
-OF_LIGHTNING: dict[str, type] = {
+VARIANTS: dict[str, type] = {
     "buffered": Buffered,
     "finishing": Finishing,
     "scheduled": Scheduled,

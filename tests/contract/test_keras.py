@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from tests.contract.oracle import Oracle
 
 from det_testing import AdapterSuite
 
@@ -12,7 +11,8 @@ pytest.importorskip("tensorflow")
 pytest.importorskip("det_keras")
 
 
-class TestKeras(AdapterSuite):
+class TestKeras(Oracle, AdapterSuite):
+    oracle = "tests.contract.keras_variants"
     label = "keras"
 
     @pytest.fixture
@@ -20,21 +20,3 @@ class TestKeras(AdapterSuite):
         from det_keras.testing import OneVarTrial
 
         return OneVarTrial
-
-    @pytest.fixture
-    def variants(self) -> dict[str, type]:
-        from tests.contract.keras_variants import OF_KERAS
-
-        return OF_KERAS
-
-    @pytest.fixture
-    def evaluate(self) -> Any:
-        from tests.contract.keras_variants import evaluate
-
-        return evaluate
-
-    @pytest.fixture
-    def plain(self) -> Any:
-        from tests.contract.keras_variants import plain
-
-        return plain

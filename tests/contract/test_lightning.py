@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
+from tests.contract.oracle import Oracle
 
 from det_core import Plugins
 from det_testing import AdapterSuite, Runs
@@ -14,7 +15,8 @@ pytest.importorskip("det_lightning")
 pytest.importorskip("lightning")
 
 
-class TestLightning(AdapterSuite):
+class TestLightning(Oracle, AdapterSuite):
+    oracle = "tests.contract.lightning_variants"
     label = "lightning"
     expected_failures: ClassVar[dict[str, str]] = dict.fromkeys(
         ("test_gradients_are_aggregated", "test_two_ranks_aggregate_gradients"),
@@ -26,24 +28,6 @@ class TestLightning(AdapterSuite):
         from det_lightning.testing import OneVarTrial
 
         return OneVarTrial
-
-    @pytest.fixture
-    def variants(self) -> dict[str, type]:
-        from tests.contract.lightning_variants import OF_LIGHTNING
-
-        return OF_LIGHTNING
-
-    @pytest.fixture
-    def evaluate(self) -> Any:
-        from tests.contract.lightning_variants import evaluate
-
-        return evaluate
-
-    @pytest.fixture
-    def plain(self) -> Any:
-        from tests.contract.lightning_variants import plain
-
-        return plain
 
 
 def test_its_losses_are_det_torchs(tmp_path: Path) -> None:

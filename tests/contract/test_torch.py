@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from tests.contract.oracle import Oracle
 
 from det_testing import AdapterSuite
 
 pytest.importorskip("det_torch")
 
 
-class TestTorch(AdapterSuite):
+class TestTorch(Oracle, AdapterSuite):
+    oracle = "tests.contract.torch_variants"
     label = "torch"
 
     @pytest.fixture
@@ -19,21 +19,3 @@ class TestTorch(AdapterSuite):
         from det_torch.testing import OneVarTrial
 
         return OneVarTrial
-
-    @pytest.fixture
-    def variants(self) -> dict[str, type]:
-        from tests.contract.torch_variants import OF_TORCH
-
-        return OF_TORCH
-
-    @pytest.fixture
-    def evaluate(self) -> Any:
-        from tests.contract.torch_variants import evaluate
-
-        return evaluate
-
-    @pytest.fixture
-    def plain(self) -> Any:
-        from tests.contract.torch_variants import plain
-
-        return plain

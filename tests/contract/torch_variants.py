@@ -114,7 +114,7 @@ class Bypassing(OneVarTrial):
         return {"loss": loss}
 
 
-OF_TORCH: dict[str, type] = {
+VARIANTS: dict[str, type] = {
     "buffered": Buffered,
     "finishing": Finishing,
     "scheduled": Scheduled,
