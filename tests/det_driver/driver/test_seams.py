@@ -30,19 +30,16 @@ SEARCH = "searcher: {name: random, metric: val_loss, max_trials: %d, max_length:
 
 @pytest.fixture
 def two_under_way(project, wait_until):
-    """A search whose two trials have runs under way that have saved before; its driver."""
+    """A search whose two trials have runs under way that have saved at batch 5 and trained on; its driver."""
     path = project.write(SEARCH % 2 + "min_checkpoint_period: 5\n")
-    driver = project.det.start("run", path, "--quiet", env=project.environ(2, {"PAUSE": "0.05"}))
-
-    def saved() -> bool:
-        if not project.det.home.joinpath("experiments", "1", "experiment.db").exists():
-            return False
-        with Store.reader(project.det.home) as store:
-            trials = store.trials.list(1)
-            return len(trials) == 2 and all(trial.latest_checkpoint for trial in trials)
-
-    wait_until(saved, "a checkpoint of each trial")
+    driver = project.det.start("run", path, "--quiet", env=project.environ(2, {"PAUSE": "0.2"}))
+    wait_until(lambda: [n > 6 for n in begun(project.det.home)] == [True, True], "more than 6 batches of each trial")
     return driver
+
+
+def begun(home: Path) -> list[int]:
+    """Return how many batches each worker has begun."""
+    return sorted(len(path.read_text()) for path in home.glob("batches-of-*"))
 
 
 def processes(home: Path) -> list[int]:
@@ -67,7 +64,7 @@ def test_sigterm_to_every_process_of_a_job_saves_every_trial(project, two_under_
         before = store.trials.list(1)
         assert [str(trial.state) for trial in before] == ["PAUSED", "PAUSED"]
         saved = [store.checkpoints.get(trial.latest_checkpoint).batches for trial in before]
-    assert all(batches % 5 for batches in saved) or saved != [5, 5]
+    assert sorted(saved) == begun(project.det.home)
     project.det("resume", "1", "--quiet", env=project.environ())
     with Store.reader(project.det.home) as store:
         runs = [store.runs.list(trial.id) for trial in store.trials.list(1)]
