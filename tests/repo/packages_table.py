@@ -21,9 +21,9 @@ ORDER = (
 """The houses first, then frameworks; others follow by name."""
 
 
-def table() -> str:
+def table(root: Path = ROOT) -> str:
     """Return the table: distribution, import name, description, what of this repository it needs, version."""
-    projects = [tomllib.loads(path.read_text(encoding="utf-8")) for path in ROOT.glob("packages/*/pyproject.toml")]
+    projects = [tomllib.loads(path.read_text(encoding="utf-8")) for path in root.glob("packages/*/pyproject.toml")]
     rows = ["| distribution | import | what it holds | needs | |", "|---|---|---|---|---|"]
     for project in sorted(projects, key=lambda project: _order(project["project"]["name"])):
         about = project["project"]
@@ -37,10 +37,10 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def written(text: str) -> str:
+def written(text: str, root: Path = ROOT) -> str:
     """Return a README with today's table in its place."""
     head, _, rest = text.partition(BEGIN)
-    return f"{head}{BEGIN}{table()}{END}{rest.partition(END)[2]}"
+    return f"{head}{BEGIN}{table(root)}{END}{rest.partition(END)[2]}"
 
 
 def _order(name: str) -> tuple[int, str]:
