@@ -59,7 +59,8 @@ const.yaml:7:15: searcher.max_length is -5; give a positive number of batches
   `batches_per_step` as `scheduling_unit`, `gpu` as `cuda` under `environment.image` and
   `environment.environment_variables`, `{type: …}` as the action of a log policy, and
   `checkpoint_storage.checkpoint_path` as `checkpoint_storage.storage_path`. The searchers `adaptive` and
-  `adaptive_simple` are gone in favour of `adaptive_asha`, `sync_halving` in favour of `async_halving`.
+  `adaptive_simple` are read as `adaptive_asha`, and the `budget` (or `step_budget`) of the former as the `max_trials` that it
+  pays for. `sync_halving` is gone in favour of `async_halving`.
 - **Keys that only the master of a cluster could act on** are accepted, so that files can be shared, and named in one
   notice; the last column of the tables says `no`.
 - **Secrets** (access and secret keys, connection strings, credentials, passwords, tokens; in any text `NAME=VALUE` where

@@ -188,16 +188,6 @@ FAULTY = (
         (f"const.yaml:2:18: searcher.name is 'singel'; did you mean 'single'? known: {SEARCHERS}",),
     ),
     Faulty(
-        "the searcher adaptive",
-        CLASS + "searcher: {name: adaptive, metric: loss}\n",
-        ("const.yaml:2:18: searcher.name is 'adaptive', which is gone; use 'adaptive_asha' in its place",),
-    ),
-    Faulty(
-        "the searcher adaptive_simple",
-        CLASS + "searcher: {name: adaptive_simple, metric: loss}\n",
-        ("const.yaml:2:18: searcher.name is 'adaptive_simple', which is gone; use 'adaptive_asha' in its place",),
-    ),
-    Faulty(
         "the searcher sync_halving",
         CLASS + "searcher: {name: sync_halving, metric: loss}\n",
         ("const.yaml:2:18: searcher.name is 'sync_halving', which is gone; use 'async_halving' in its place",),

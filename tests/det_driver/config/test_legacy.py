@@ -7,6 +7,7 @@ import pytest
 from det_core.config import AdaptiveAsha, Length, Notice, Pbt, SharedFs, Single
 from det_core.errors import ConfigError
 from det_driver.config import load
+from det_driver.search import make, simulate
 
 SMALL = {"entrypoint": "m:T", "searcher": {"name": "single", "metric": "loss", "max_length": 100}}
 
@@ -35,6 +36,53 @@ def test_periods_beside_steps_are_steps_too() -> None:
     assert loaded.config.min_checkpoint_period == Length("epochs", 1)
     assert "min_validation_period: 2 as 20 batches" in loaded.notices[0].message
     assert load(SMALL | {"min_validation_period": 2}).config.min_validation_period == Length("batches", 2)
+
+
+OLD_SEARCH = """\
+entrypoint: m:T
+hyperparameters: {{lr: {{type: log, minval: -3, maxval: -1}}}}
+searcher: {{name: {name}, metric: loss, max_length: {{batches: 256}}, {more}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "trials", "said"),
+    [
+        ("adaptive_simple", "max_trials: 16", 16, ()),
+        (
+            "adaptive",
+            "budget: {batches: 2560}, train_stragglers: false",
+            297,
+            (
+                "searcher.train_stragglers as nothing",
+                "c.yaml:3:78: searcher.budget: {'batches': 2560} as max_trials: 297",
+            ),
+        ),
+    ],
+)
+def test_searchers_in_whose_place_adaptive_asha_came_are_read_as_it(
+    name: str, more: str, trials: int, said: tuple[str, ...]
+) -> None:
+    loaded = load(OLD_SEARCH.format(name=name, more=more), name="c.yaml")
+    assert loaded.config.searcher == AdaptiveAsha(metric="loss", max_trials=trials, max_length=Length("batches", 256))
+    (notice,) = loaded.notices
+    assert f"c.yaml:3:18: searcher.name: {name} as adaptive_asha" in notice.message
+    assert all(words in notice.message for words in said)
+
+
+@pytest.mark.parametrize("more", ["mode: aggressive", "mode: conservative", "divisor: 3", "bracket_rungs: [4, 1]"])
+def test_a_budget_buys_as_many_trials_as_train_for_it(more: str) -> None:
+    budget = 20_000
+    loaded = load(OLD_SEARCH.format(name="adaptive", more=f"budget: {budget}, {more}"), name="c.yaml")
+    assert isinstance(loaded.config.searcher, AdaptiveAsha)
+    units = simulate(make(loaded.config.searcher, loaded.config.hyperparameters, seed=1)).units
+    assert 0.7 * budget < units < 1.4 * budget  # promoting as results come in trains somewhat more
+
+
+@pytest.mark.parametrize("more", ["", "budget: {epochs: 3}", "budget: many", "budget: 10, divisor: {}", "budget: [1]"])
+def test_a_search_that_names_no_number_of_trials_is_asked_for_one(more: str) -> None:
+    with pytest.raises(ConfigError, match=r"searcher\.max_trials is missing"):
+        load(OLD_SEARCH.format(name="adaptive", more=more), name="c.yaml")
 
 
 def test_rounds_of_steps_are_read_as_batches() -> None:

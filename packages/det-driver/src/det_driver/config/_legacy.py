@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,13 +12,19 @@ from ._source import Source
 
 BATCHES_PER_STEP = 100
 Renamed = Iterator[tuple[str, str]]
-_STEPS = {"max_steps": "max_length", "target_trial_steps": "max_length", "steps_per_round": "length_per_round"}
+_STEPS = {
+    "max_steps": "max_length",
+    "target_trial_steps": "max_length",
+    "step_budget": "budget",
+    "steps_per_round": "length_per_round",
+}
 
 
 def modernise(source: Source, problems: list[str]) -> list[tuple[str, str]]:
     """Rewrite `source.data` in today's words; return what was renamed, old and new; note clashes in `problems`."""
     return [
         *_steps(source, problems),
+        *_adaptive(source),
         *_rename(source, (), "batches_per_step", "scheduling_unit", problems),
         *_gpu(source, problems),
         *_actions(source),
@@ -65,6 +72,45 @@ def _periods(source: Source, per_step: Any) -> Renamed:
         if _is_count(steps) and steps and _is_count(per_step):
             source.data[name] = {"batches": steps * per_step}
             yield f"{name}: {steps}", f"{steps * per_step} batches"
+
+
+def _adaptive(source: Source) -> Renamed:
+    """The searchers in whose place adaptive ASHA came; of what a budget was for, it takes the number of trials."""
+    section = _section(source, "searcher") or {}
+    name = section.get("name")
+    if name not in ("adaptive", "adaptive_simple"):
+        return
+    section["name"] = "adaptive_asha"
+    yield f"{source.place(('searcher', 'name'))}searcher.name: {name}", "adaptive_asha"
+    if section.pop("train_stragglers", None) is not None:
+        yield "searcher.train_stragglers", "nothing"
+    trials = _trials(section)
+    if trials is not None and "max_trials" not in section:
+        source.moved(("searcher", "budget"), ("searcher", "max_trials"))
+        section["max_trials"] = trials
+        yield f"{source.place(('searcher', 'budget'))}searcher.budget: {section.pop('budget')}", f"max_trials: {trials}"
+
+
+def _trials(section: dict[str, Any]) -> int | None:
+    """Return how many trials a budget pays for, None where that cannot be told: what is wrong is said later."""
+    try:
+        (budget, unit), (length, other) = _amount(section["budget"]), _amount(section["max_length"])
+        divisor, most = section.get("divisor", 4), section.get("max_rungs", 5)
+        most = max(1, min(most, int(math.log(length, divisor)) + 1))
+        first = {"aggressive": most, "conservative": 1}.get(section.get("mode", "standard"), (most - 1) // 2 + 1)
+        rungs = section.get("bracket_rungs") or range(first, most + 1)
+        # of a bracket of r rungs, one trial in d ** k comes to rung k; a bracket has trials in the ratio of d ** (r - 1) / r
+        trials = sum(divisor ** (r - 1) / r for r in rungs)
+        cost = sum(length * (1 + (r - 1) * (1 - 1 / divisor)) / r for r in rungs)
+        return max(1, round(budget * trials / cost)) if unit == other else None
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return None
+
+
+def _amount(length: Any) -> tuple[int, str]:
+    """Return the number and the unit of a length."""
+    ((unit, number),) = length.items() if isinstance(length, dict) else (("batches", length),)
+    return number, unit
 
 
 def _is_count(value: Any) -> bool:

@@ -17,7 +17,7 @@ from ._words import expected, nearest
 _KNOWN = (Annotated, bool, int, float, str, list, dict, Literal, Any)
 _DOCUMENTED = "a number of batches, {batches: n}, {records: n} or {epochs: n}"
 _BY_KIND = {"searcher": SEARCHERS, "checkpoint_storage": STORAGES}
-_REPLACED = {"adaptive": "adaptive_asha", "adaptive_simple": "adaptive_asha", "sync_halving": "async_halving"}
+_REPLACED = {"sync_halving": "async_halving"}
 """Searchers of old that are gone, and what does their work."""
 
 
