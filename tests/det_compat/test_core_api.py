@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import signal
+import socket
+import subprocess
+import sys
 from typing import Any
+
+import pytest
 
 METRICS = """
     import logging
@@ -174,3 +179,76 @@ def test_the_tutorials_search(det: Any, write: Any) -> None:
     assert 100 in lengths
     for trial in shown["trials"]:
         assert trial["latest_metric"] == trial["hparams"]["increment_by"] * trial["batches"]
+
+
+RANKS = """
+    import os
+    import stat
+    import sys
+
+    from determined import core
+
+
+    def main(distributed):
+        with core.init(distributed=distributed) as core_context:
+            assert isinstance(core_context.distributed, core.DistributedContext)
+            ranks = core_context.distributed.allgather(core_context.distributed.get_rank())
+            if core_context.distributed.rank == 0:
+                core_context.train.report_validation_metrics(steps_completed=1, metrics={"x": sum(ranks)})
+                core_context.train.report_training_metrics(steps_completed=1, metrics={"n": len(ranks)})
+
+
+    if __name__ == "__main__":
+        size, port = 3, int(sys.argv[1])
+        children = []
+        for rank in range(size):
+            pid = os.fork()
+            if not pid:
+                main(
+                    core.DistributedContext(
+                        rank=rank, size=size, local_rank=rank, local_size=size, cross_rank=0, cross_size=1,
+                        chief_ip="127.0.0.1", pub_port=port, pull_port=port + 1, force_tcp=True,
+                    )
+                )
+                os._exit(0)
+            children.append(pid)
+        sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children))
+"""
+
+
+def test_ranks_that_a_script_starts_by_itself_meet_without_a_key_in_a_run(det: Any, write: Any) -> None:
+    write(config__yaml=CONFIG.replace("script.py", f"script.py {free_port()}"), script__py=RANKS)
+    det("e", "create", "config.yaml", ".", "-f")
+    assert [row["x"] for row in det.metrics(1, "validation")] == [3]
+    assert not (det.home / "ranks.key").exists()
+
+
+def test_ranks_on_one_host_meet_without_a_key_outside_of_a_run(det: Any, write: Any) -> None:
+    write(script__py=RANKS)
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "script.py", str(free_port())],
+            cwd=det.cwd,
+            env=det.env(None),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert '"x": 3' in done.stdout
+    key = det.home / "ranks.key"
+    assert (key.stat().st_mode & 0o777, len(key.read_bytes())) == (0o600, 32)
+    assert [path.name for path in det.home.glob(".ranks*")] == []
+
+
+def test_ranks_on_several_hosts_outside_of_a_run_are_asked_for_a_key() -> None:
+    from determined.core import DistributedContext
+
+    with pytest.raises(ValueError, match="key is not given for 2 ranks"):
+        DistributedContext(rank=0, size=2, local_rank=0, local_size=1, cross_rank=0, cross_size=2, chief_ip="127.0.0.1")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

@@ -44,3 +44,38 @@ def test_a_mistake_is_one_line_and_names_the_module(name: str) -> None:
     done = module(name, "-np", "0")
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert f"python3 -m determined.launch.{name} --help" in done.stderr
+
+
+def test_what_a_command_writes_gets_its_rank_before_each_line() -> None:
+    code = "import sys; print('one\\ntwo', end='', flush=True); sys.stderr.write('three\\n'); sys.exit(7)"
+    done = module("wrap_rank", "3", "--", sys.executable, "-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "[rank=3] one\n[rank=3] two\n", "[rank=3] three\n")
+
+
+def test_a_rank_may_be_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMI_RANK", "5")
+    assert module("wrap_rank", "PMI_RANK", "echo", "here").stdout == "[rank=5] here\n"
+
+
+def test_a_wrapped_command_is_told_to_end() -> None:
+    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(4)); print('ready', flush=True); time.sleep(60)"
+    argv = [sys.executable, "-m", "determined.launch.wrap_rank", "0", sys.executable, "-c", code]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "[rank=0] ready\n"
+        process.terminate()
+        assert process.wait(timeout=30) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ((), 2, "give: RANK COMMAND, such as: 0 python3 train.py"),
+        (("1",), 2, "the command []"),
+        (("NO_RANK", "true"), 2, "the rank is 'NO_RANK'"),
+        (("1", "./no-such-program"), 127, "cannot run './no-such-program': No such file or directory; name a program"),
+    ],
+)
+def test_a_wrapping_that_cannot_be_meant_is_refused(arguments: tuple[str, ...], status: int, message: str) -> None:
+    done = module("wrap_rank", *arguments)
+    assert (done.returncode, message in done.stderr) == (status, True), done.stderr

@@ -299,6 +299,52 @@ def test_the_trainer_of_a_script(det: Any, write: Any) -> None:
     assert [row["batches"] for row in det.metrics(1, "validation")] == [6, 12]
 
 
+def test_a_writer_of_determined_writes_where_tensorboard_looks(det: Any, write: Any) -> None:
+    pytest.importorskip("tensorboard")
+    written = """
+    from determined.tensorboard.metric_writers.pytorch import TorchWriter
+    from model_def import MNistTrial
+
+
+    class Written(MNistTrial):
+        def __init__(self, context):
+            super().__init__(context)
+            self.logger = TorchWriter()
+
+        def train_batch(self, batch, epoch_idx, batch_idx):
+            self.logger.add_scalar("mine", float(batch_idx), batch_idx)
+            self.logger.writer.add_histogram("labels", batch[1], batch_idx)
+            return super().train_batch(batch, epoch_idx, batch_idx)
+    """
+    const = CONST.replace("model_def:MNistTrial", "written:Written").replace("epochs: 2", "batches: 3")
+    write(const__yaml=const, written__py=written, model_def__py=MNIST, data__py=DIGITS)
+    det("e", "create", "const.yaml", ".", "-f")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = {}
+    for file in det.home.glob("experiments/1/**/events*"):
+        events = EventAccumulator(str(file), size_guidance={"histograms": 0})
+        events.Reload()
+        found |= {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+        found |= {tag: len(events.Histograms(tag)) for tag in events.Tags()["histograms"]}
+    assert found["mine"] == [0, 1, 2]
+    assert found["labels"] == 3
+    from determined.tensorboard.metric_writers.pytorch import TorchWriter
+
+    TorchWriter().add_scalar("outside of a run", 1.0, 0)
+
+
+def test_types_that_were_warned_of_are_taken() -> None:
+    import torch
+
+    from determined.pytorch import to_device
+
+    batch = {"x": torch.ones(2), "name": object()}
+    with pytest.warns(UserWarning, match="a object in a batch was not moved"):
+        moved = to_device(batch, torch.device("cpu"), warned_types={str})
+    assert moved["x"].device.type == "cpu"
+
+
 def test_all_names_of_the_pytorch_api_are_there() -> None:
     from determined import pytorch
     from determined.pytorch import samplers

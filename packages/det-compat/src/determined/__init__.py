@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from ._gone import watch
 from ._names import borrow, same
 
 __version__ = "0.1.0"
@@ -18,6 +19,7 @@ __all__ = [
     "Integer",
     "InvalidHP",
     "Log",
+    "NativeContext",
     "Trial",
     "TrialContext",
     "TrialInfo",
@@ -25,16 +27,28 @@ __all__ = [
     "import_from_path",
 ]
 
-_MODULES = ("core", "errors", "estimator", "experimental", "keras", "launch", "pytorch", "transformers", "util")
+_MODULES = (
+    "core",
+    "errors",
+    "estimator",
+    "experimental",
+    "keras",
+    "launch",
+    "pytorch",
+    "tensorboard",
+    "transformers",
+    "util",
+)
 _borrowed, _listed = borrow(
     __name__,
     {
         "det_core": same("InvalidHP", "TrialContext", "import_from_path"),
         "det_core.core": same("ClusterInfo", "TrialInfo", "get_cluster_info"),
-        "det_driver.native": same("Categorical", "Constant", "Double", "Integer", "Log"),
+        "det_driver.native": same("Categorical", "Constant", "Double", "Integer", "Log", "NativeContext"),
         "determined._trial": same("Trial"),
     },
 )
+watch()
 
 
 def __getattr__(name: str) -> Any:

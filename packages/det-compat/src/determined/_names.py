@@ -7,19 +7,22 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ._gone import refuse
+
 
 def borrow(
     module: str, lenders: Mapping[str, Mapping[str, str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a module whose names other modules lend.
 
-    `lenders` maps each of those to what it lends: the name here, and there. Raises ImportError with the command that
-    installs it where the lender is a plugin that is missing.
+    `lenders` maps each of those to what it lends: the name here, and there. What they return raises ImportError with the
+    command that installs it where the lender is a plugin that is missing, and for a name that is gone, with what to use instead.
     """
     homes = {here: (lender, there) for lender, names in lenders.items() for here, there in names.items()}
 
     def get(name: str) -> Any:
         if name not in homes:
+            refuse(f"{module}.{name}")
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         lender, there = homes[name]
         value = getattr(plugin(lender, f"{module}.{name}"), there)

@@ -9,14 +9,16 @@ from ._names import borrow, plugin, same
 _get, __dir__ = borrow(
     __name__,
     {
+        "det_estimator.experimental": {"EstimatorExperimentalContext": "Experimental"},
         "det_estimator": same(
+            "EstimatorNativeContext",
             "EstimatorTrial",
             "EstimatorTrialContext",
             "MetricReducer",
             "RunHook",
             "ServingInputReceiverFn",
             "load_estimator_from_checkpoint_path",
-        )
+        ),
     },
 )
 

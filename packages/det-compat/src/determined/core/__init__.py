@@ -5,7 +5,6 @@ from __future__ import annotations
 from det_core.core import (
     CheckpointContext,
     Context,
-    DistributedContext,
     DownloadMode,
     EarlyExitReason,
     PreemptContext,
@@ -19,6 +18,8 @@ from det_core.core import (
     Unit,
     init,
 )
+
+from ._distributed import DistributedContext
 
 DummyDistributedContext = DistributedContext
 """Called without arguments it is that of a single process."""

@@ -1,4 +1,4 @@
-"""Determined's Native API and its client, lent by det-core."""
+"""Determined's Native API and its client, over det-driver's."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ __all__ = [
     "Determined",
     "Experiment",
     "Mode",
+    "NativeContext",
     "Trial",
     "create",
+    "create_trial_instance",
 ]
 
 _MODULES = ("client", "estimator", "keras")
@@ -21,7 +23,8 @@ _borrowed, _listed = borrow(
     __name__,
     {
         "det_driver.client": {**same("Checkpoint", "Experiment", "Trial"), "Determined": "Client"},
-        "det_driver.native": same("Mode", "create"),
+        "det_driver.native": same("Mode", "NativeContext"),
+        "determined.experimental._native": same("create", "create_trial_instance"),
     },
 )
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from det_driver.client import Checkpoint, Client, Experiment, Trial
+from det_driver.store import CheckpointState, ExperimentState, TrialState
+
+from .._names import borrow
 
 Determined = Client
+_get, _ = borrow(__name__, {})
 
 __all__ = [
     "Checkpoint",
+    "CheckpointState",
     "Determined",
     "Experiment",
+    "ExperimentState",
     "Trial",
+    "TrialState",
     "create_experiment",
     "get_checkpoint",
     "get_experiment",
@@ -20,6 +27,10 @@ __all__ = [
     "list_experiments",
     "login",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    return _get(name)
 
 
 def login(*args: Any, **kwargs: Any) -> None:

@@ -1,22 +1,32 @@
-"""The Native API for Keras, lent by det-keras."""
+"""The Native API for Keras, over det-keras's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from .._names import borrow, plugin, same
+from det_driver.native import Mode
 
-_get, __dir__ = borrow(
-    __name__,
-    {
-        "det_keras": same(
-            "init",
-        )
-    },
-)
+from .._names import plugin
+from ._native import no_test, told
 
-plugin("det_keras", __name__)
+_lender = plugin("det_keras", __name__)
 
 
-def __getattr__(name: str) -> Any:
-    return _get(name)
+def init(
+    config: Mapping[str, Any] | None = None,
+    mode: Mode | str = Mode.CLUSTER,
+    context_dir: str | Path = "",
+    command: str | Sequence[str] | None = None,
+    master_url: str | None = None,
+    *,
+    local: bool = False,
+    test: bool = False,
+) -> Any:
+    """Return the context of a script that is its own experiment, as `det_keras.init` does; `local` stands for `Mode.LOCAL`.
+
+    `master_url` is taken for old scripts' sake: there is no master. Raises DetError for `test`.
+    """
+    no_test(test)
+    return _lender.init(config, told(mode, local), context_dir, command)

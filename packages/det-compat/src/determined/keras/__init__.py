@@ -11,6 +11,8 @@ __all__ = [
     "DeterminedCallback",
     "InputData",
     "SequenceAdapter",
+    "TFKerasExperimentalContext",
+    "TFKerasNativeContext",
     "TFKerasTensorBoard",
     "TFKerasTrial",
     "TFKerasTrialContext",
@@ -18,7 +20,11 @@ __all__ = [
     "load_model_from_checkpoint_path",
 ]
 
-_borrowed, _listed = borrow(__name__, {"det_keras": same(*__all__)})
+_RENAMED = {"TFKerasExperimentalContext": "Experimental"}
+_borrowed, _listed = borrow(
+    __name__,
+    {"det_keras.experimental": _RENAMED, "det_keras": same(*(name for name in __all__ if name not in _RENAMED))},
+)
 
 plugin("det_keras", __name__)
 

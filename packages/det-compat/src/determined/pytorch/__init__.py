@@ -17,6 +17,7 @@ __all__ = [
     "LRScheduler",
     "MetricReducer",
     "PyTorchCallback",
+    "PyTorchExperimentalContext",
     "PyTorchTrial",
     "PyTorchTrialContext",
     "Reducer",
@@ -31,7 +32,10 @@ __all__ = [
 ]
 
 _MODULES = ("lightning", "samplers")
-_borrowed, _listed = borrow(__name__, {"det_torch": same(*__all__)})
+_RENAMED = {"PyTorchExperimentalContext": "Experimental"}
+_borrowed, _listed = borrow(
+    __name__, {"det_torch.context": _RENAMED, "det_torch": same(*(name for name in __all__ if name not in _RENAMED))}
+)
 
 plugin("det_torch", __name__)
 

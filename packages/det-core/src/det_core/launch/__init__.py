@@ -9,13 +9,14 @@ from __future__ import annotations
 from ._command import launch, parser, run_as_module
 from ._group import Command, Group, RankExit
 from ._hosts import SSH, Host, address_of_this, addresses, hosts_of, parse_hosts
-from ._output import say
+from ._output import Prefixed, say
 
 __all__ = [
     "SSH",
     "Command",
     "Group",
     "Host",
+    "Prefixed",
     "RankExit",
     "address_of_this",
     "addresses",

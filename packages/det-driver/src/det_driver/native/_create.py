@@ -27,13 +27,16 @@ def create(
     mode: Mode | str = Mode.CLUSTER,
     context_dir: str | Path = "",
     command: str | Sequence[str] | None = None,
+    *,
+    stacklevel: int = 1,
 ) -> LocalResult | None:
     """Train a trial class: `config` is an experiment configuration without its entrypoint.
 
     `Mode.LOCAL` trains here, to the searcher's `max_length`, with the hyperparameters of the search's first trial, and returns
     what came of it. `Mode.CLUSTER` submits the code in `context_dir`, follows the experiment, and ends this process with its
     status: each worker executes the script again, as `command` says (by default as it was called here; a notebook by its path), up
-    to this call. When the script is imported, such as by who loads a checkpoint, nothing happens and None is returned.
+    to this call. When the script is imported, such as by who loads a checkpoint, nothing happens and None is returned;
+    `stacklevel` says how many calls away the script is.
 
     Raises ConfigError for what is wrong with `config`, and DetError for the rest.
     """
@@ -41,7 +44,7 @@ def create(
         raise DetError(f"create got {trial_def!r:.60}; give a trial class")
     if LOADING.get() is not None:
         take_over(trial_def)
-    if sys._getframe(1).f_globals.get("__name__") != "__main__":
+    if sys._getframe(stacklevel).f_globals.get("__name__") != "__main__":
         return None
     place = begin(config, mode, context_dir, command, framework="")
     return train_here(trial_def, place)

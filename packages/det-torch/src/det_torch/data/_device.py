@@ -15,11 +15,11 @@ TorchData = dict[str, torch.Tensor] | Sequence[torch.Tensor] | torch.Tensor
 _NOTHING_TO_MOVE = (str, bytes, int, float, complex, bool, type(None), np.generic)
 
 
-def to_device(data: Any, device: torch.device) -> Any:
+def to_device(data: Any, device: torch.device, warned_types: set[type] | None = None) -> Any:
     """Move the tensors and arrays in dicts, lists and tuples, nested at will, and objects with a method `to`.
 
     Numeric arrays become tensors. Anything else is returned as it is, with one warning for its type; text and plain numbers
-    without. Copies from pinned memory to a CUDA device run beside the program.
+    without. Copies from pinned memory to a CUDA device run beside the program. `warned_types` is taken for old callers' sake.
     """
     return _moved(data, device, device.type == "cuda")
 
