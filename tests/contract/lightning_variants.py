@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from tests.contract.torch_variants import Normalized
+from tests.contract.torch_variants import Normalized, Share, Stream
 from torch.utils.data import DataLoader
 
 from det_lightning.testing import OneVarModule, OneVarTrial
@@ -80,10 +80,27 @@ class Bypassing(VariantTrial):
     module = Bypass
 
 
+class Streamed(OneVarTrial):
+    """Reads a stream."""
+
+    def build_training_data_loader(self) -> Any:
+        return DataLoader(Stream(self.settings), batch_size=self.context.get_per_slot_batch_size())
+
+
+class Sharded(OneVarTrial):
+    """Reads a stream of its rank's own."""
+
+    def build_training_data_loader(self) -> Any:
+        data = Share(self.settings, self.context.distributed)
+        return DataLoader(data, batch_size=self.context.get_per_slot_batch_size())
+
+
 VARIANTS: dict[str, type] = {
     "buffered": Buffered,
     "finishing": Finishing,
     "scheduled": Scheduled,
+    "sharded": Sharded,
+    "streamed": Streamed,
     "bypassing": Bypassing,
 }
 
