@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import torch
 from det_core import Backend, DistributedContext, Every, Keep, LocalHost, Ranks, Schedule, Target, TrialError, run_trial
 from det_core.checkpoint import read_checkpoint
 from det_torch import DataLoader, PyTorchCallback, Reducer, state
+from det_torch.backends import Native
 from det_torch.testing import OneVarTrial, Records
 
 SIZE = 2
@@ -252,3 +254,22 @@ def test_the_checkpoint_gives_the_numbers_that_were_reported(lab: Any) -> None:
     with read_checkpoint(lab.storage, uuid) as (path, _):
         saved = state.load(path)["models_state_dict"][1]["running_mean"]
     assert validation["mean"] == saved.item()
+
+
+def test_where_ranks_met_is_deleted_by_the_last_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the chief: torch's store waits for minutes for a file that is deleted while it lets go of it."""
+    monkeypatch.setenv("DET_SCRATCH_DIR", str(tmp_path))
+
+    def meet(rank: int, distributed: DistributedContext) -> list[int]:
+        backend, there = Native(), []
+        stores = [backend._in_a_file(distributed)]
+        for leaving in range(2):
+            distributed.barrier()
+            if rank == leaving:
+                stores.clear()
+                backend.shutdown()
+            distributed.barrier()
+            there.append(len(list(tmp_path.iterdir())))
+        return there
+
+    assert together(meet) == [[1, 0], [1, 0]]

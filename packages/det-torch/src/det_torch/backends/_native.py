@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -110,11 +108,18 @@ class Native(TorchBackend):
     def _in_a_file(self, control: Communicator) -> Store:
         """Meet by a file that only this user can read; no port is opened for it."""
         place = os.environ.get("DET_SCRATCH_DIR")  # it is deleted with the run, also where this process is killed
-        folder = Path(tempfile.mkdtemp(prefix="det-ranks-", dir=place)) if control.rank == 0 else None
-        if folder is not None:
-            self._end = partial(shutil.rmtree, folder, ignore_errors=True)
-        folder = control.broadcast(folder)
-        return FileStore(str(folder / "store"), control.size)
+        folder = control.broadcast(tempfile.mkdtemp(prefix="det-ranks-", dir=place) if control.rank == 0 else None)
+        self._end = partial(_leave, folder)
+        return FileStore(os.path.join(folder, "store"), control.size)
+
+
+def _leave(folder: str) -> None:
+    """Delete the folder where ranks met, unless one of them has still to leave: the last store to go deletes the file.
+
+    Nobody else may: a store that loses its file while it goes waits for it, for minutes, and holds the interpreter up.
+    """
+    with suppress(OSError):
+        os.rmdir(folder)
 
 
 def _at_a_port(control: Communicator) -> Store:
