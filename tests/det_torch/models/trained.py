@@ -46,6 +46,7 @@ class Alone:
     """A model that torch alone has trained: losses of the batches, metrics of validations, and what is left of it."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         torch.manual_seed(SEED)
         self.user = user = USERS[name]()
         loader = DataLoader(user.data().training, batch_size=4)
@@ -78,12 +79,13 @@ class Alone:
 
 
 class UserTrial(PyTorchTrial):
-    """The same by det; `kill_at` is a batch in which the process is killed."""
+    """The same by det; `kill_at` is a batch in which the process of the last rank is killed."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
         hparams = context.get_hparams()
-        self.kill_at = hparams.get("kill_at")
+        last = context.distributed.rank == context.distributed.size - 1
+        self.kill_at = hparams.get("kill_at") if last else None
         self.user = user = USERS[hparams["model"]]()
         user.modules = [context.wrap_model(module) for module in user.modules]
         user.optimizers = [context.wrap_optimizer(optimizer) for optimizer in user.optimizers]

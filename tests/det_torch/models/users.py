@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils.data import TensorDataset
+from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, update_bn
+from torch.utils.data import DataLoader, TensorDataset
 
 LENGTH = 8  # batches
 Autocast = Callable[[], AbstractContextManager[Any]]
@@ -186,10 +186,33 @@ class Averaged(User):
         self.modules[0].load_state_dict(averaged.module.state_dict())
 
 
+class Swa(User):
+    """A network whose weights are averaged from its middle on, with a schedule of their own; in the end the averages take over."""
+
+    def __init__(self) -> None:
+        model = resnet()
+        self.modules = [model, AveragedModel(model)]
+        self.optimizers = [torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)]
+        self.scheduler = SWALR(self.optimizers[0], swa_lr=0.01, anneal_epochs=LENGTH // 2)
+
+    def train(self, batch: Any, autocast: Autocast, backward: Backward, step: Step) -> torch.Tensor:
+        loss = super().train(batch, autocast, backward, step)
+        averaged: Any = self.modules[1]
+        if self.scheduler.last_epoch >= LENGTH // 2:
+            averaged.update_parameters(self.modules[0])
+        return loss
+
+    def end(self) -> None:
+        averaged: Any = self.modules[1]
+        update_bn(DataLoader(self.data().training, batch_size=4), averaged)
+        self.modules[0].load_state_dict(averaged.module.state_dict())
+
+
 USERS: dict[str, type[User]] = {
     "cnn": Cnn,
     "language": Language,
     "gan": Gan,
     "averaged": Averaged,
+    "swa": Swa,
     "compiled": Compiled,
 }
