@@ -100,8 +100,7 @@ class Lab:
             length=length_of(parsed) if config and "searcher" in config else None,
             hparams=hparams or {},
             build=self.plugins.build("lightning"),
-            distributed=DistributedContext(),
-            **{"seed": 1, "trial_id": 1, **more},
+            **{"seed": 1, "trial_id": 1, "distributed": DistributedContext(), **more},
         )
 
     @contextmanager

@@ -10,7 +10,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, StochasticWeightAveraging
 from tests.det_lightning.conftest import Line, records, trial_of
-from tests.det_lightning.test_as_lightning_alone import Net, Seen, config, last_state
+from tests.det_lightning.users import Net, Seen, config, last_state
 from torch.utils.data import DataLoader
 
 from det_core import At, Every, Schedule, Stop, hookimpl

@@ -96,8 +96,8 @@ class TrialConductor(Conductor):
     def _end_last_epoch(self, hooks: Hooks) -> None:
         """Validate before the hooks, as Lightning does, and tell of the batch behind them, as its report has what they log."""
         row = self._take_row()
-        self.at.ended = not self._last
         self._take_epoch_metrics()
+        self.at.ended = not self._last
         self._pace.synchronize()
         self._measured = None
         found = self.validate()
