@@ -79,6 +79,15 @@ def test_a_trial_with_a_premade_estimator_and_a_hook(det: Any, write: Any) -> No
     assert "the trial is over" in logs
 
 
+def test_a_master_of_old_is_taken_by_init() -> None:
+    from determined.estimator import EstimatorNativeContext
+    from determined.experimental import Mode
+    from determined.experimental.estimator import init
+
+    config = {"searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 1}}}
+    assert isinstance(init(config, Mode.LOCAL, ".", None, "http://master:8080"), EstimatorNativeContext)
+
+
 def test_all_names_of_the_estimator_api_are_there() -> None:
     from determined import estimator
 

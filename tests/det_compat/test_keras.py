@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ SEQUENCE = """
     import numpy as np
     import tensorflow as tf
     from data import arrays
-    from determined.keras import InputData, SequenceAdapter, TFKerasTrial, TFKerasTrialContext
+    from determined.keras import InputData, SequenceAdapter, TFKerasExperimentalContext, TFKerasTrial, TFKerasTrialContext
 
 
     class Batches(tf.keras.utils.Sequence):
@@ -42,6 +44,8 @@ SEQUENCE = """
     class SequenceTrial(TFKerasTrial):
         def __init__(self, context: TFKerasTrialContext) -> None:
             self.context = context
+            self.experimental: TFKerasExperimentalContext = context.experimental
+            assert isinstance(self.experimental, TFKerasExperimentalContext)
 
         def build_model(self) -> tf.keras.models.Model:
             model = tf.keras.Sequential(
@@ -136,6 +140,29 @@ IRIS = """
         with core.init(distributed=distributed) as core_context:
             main(core_context, strategy, info.latest_checkpoint, info.trial.trial_id, info.trial.hparams, epochs=6)
 """
+NATIVE = """
+    import argparse
+
+    import tensorflow as tf
+    from data import arrays
+
+    from determined import experimental
+    from determined.experimental.keras import init
+    from determined.keras import TFKerasNativeContext
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--local", action="store_true")
+    parser.add_argument("--test", action="store_true")
+    args = parser.parse_args()
+    config = {"hyperparameters": {"global_batch_size": 32}, "searcher": {"name": "single", "metric": "val_loss", "max_length": 30}}
+    context = init(config, local=args.local, test=args.test, context_dir=".", master_url="http://master:8080")
+    assert isinstance(context, TFKerasNativeContext) and isinstance(context, experimental.NativeContext)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(10, input_shape=(64,))])
+    model = context.wrap_model(model)
+    model.compile("adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit(*arrays(train=True), epochs=2, verbose=0)
+    print("losses", len(history.history["loss"]))
+"""
 IRIS_CONFIG = """
     name: iris
     entrypoint: python3 -m determined.launch.tensorflow -- python3 train.py
@@ -163,6 +190,20 @@ def test_the_iris_script_with_the_callback(det: Any, write: Any) -> None:
     det("e", "create", "const.yaml", ".", "-f")
     assert len(det.metrics(1, "validation")) == 6
     assert [c["batches"] for c in det.json("checkpoint", "list", "1")]
+
+
+def test_a_native_script_with_flags_and_a_master_trains_here(det: Any, write: Any) -> None:
+    write(train__py=NATIVE, data__py=DATA)
+
+    def run(*flags: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "train.py", *flags]
+        return subprocess.run(
+            argv, cwd=det.cwd, env=det.env(None), capture_output=True, text=True, timeout=110, check=False
+        )
+
+    done = run("--local")
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["losses 2"]), done.stderr
+    assert "test=True is for trial classes; let the script train a little itself" in run("--local", "--test").stderr
 
 
 def test_all_names_of_the_keras_api_are_there() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
-from tests.det_estimator.trials import Line, v1, with_
+from tests.det_estimator.trials import EVAL, Line, v1, with_
 
-from det_core import Every, Schedule, Stop, TrialError, hookimpl
+from det_core import DistributedContext, Every, Ranks, Schedule, Serial, Stop, TrialError, hookimpl
+from det_estimator import EstimatorTrialContext
 
 RunConfig = tf.estimator.RunConfig
 
@@ -147,6 +149,42 @@ def test_weights_to_start_from_are_taken(lab: Any, tmp_path: Path) -> None:
 
 
 # Specs
+
+
+class Counting(Line):
+    """An estimator that takes no optimizer: it counts."""
+
+    def build_estimator(self) -> Any:
+        self.context.wrap_optimizer(None)
+        return super().build_estimator()
+
+    def model(self, features: Any, mode: str) -> Any:
+        weight = v1.get_variable("weight", initializer=tf.zeros([]))
+        loss = tf.reduce_mean(weight - features)
+        if mode == EVAL:
+            return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=self.eval_metrics(weight, features))
+        counted = tf.group(weight.assign_add(1.0), v1.train.get_global_step().assign_add(1))
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=counted)
+
+
+def test_an_estimator_without_an_optimizer_is_trained(lab: Any) -> None:
+    assert lab(Counting, 3).validation[3]["weight"] == 3
+
+
+def test_an_estimator_without_an_optimizer_has_no_gradients_to_aggregate(lab: Any) -> None:
+    config = {"optimizations": {"aggregation_frequency": 2}}
+    with pytest.raises(TrialError, match=r"wrap_optimizer got None, and aggregation_frequency is 2; .*frequency to 1"):
+        lab(Counting, 3, config=config)
+    ranks = DistributedContext.from_backend(Two())
+    with pytest.raises(TrialError, match="wrap_optimizer got None, and there are 2 ranks"):
+        EstimatorTrialContext(replace(lab.info(), distributed=ranks)).wrap_optimizer(None)
+
+
+class Two(Serial):
+    """The first of two ranks."""
+
+    def __init__(self) -> None:
+        self.ranks = Ranks(size=2, local_size=2)
 
 
 def test_a_hook_that_fights_the_length_is_refused(lab: Any) -> None:

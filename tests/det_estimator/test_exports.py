@@ -50,9 +50,6 @@ def test_a_saved_model_is_found_by_its_name(lab: Any) -> None:
             load_estimator_from_checkpoint_path(path)
         with pytest.raises(CheckpointError, match="holds no saved model 'c'; there are: a, b"):
             load_estimator_from_checkpoint_path(path, name="c")
-    none = lab(Line, 1)
-    with lab.opened(none.checkpoints[1]) as path, pytest.raises(CheckpointError, match="define build_serving_input"):
-        load_estimator_from_checkpoint_path(path)
 
 
 @pytest.mark.parametrize("name", ["../out", "checkpoint"])

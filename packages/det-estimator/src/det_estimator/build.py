@@ -58,7 +58,7 @@ def build_parts(trial: EstimatorTrial, context: EstimatorTrialContext, model_dir
     """Build a trial's parts, to work in `model_dir`. Raises TrialError for what cannot be trained by det."""
     given = context.run.build.model(context, trial.build_estimator)
     _check_estimator(given)
-    _remove_empty(given.model_dir)
+    remove_empty(given.model_dir)
     train, evaluate = trial.build_train_spec(), trial.build_validation_spec()
     _check(train, tf.estimator.TrainSpec, "build_train_spec")
     _check(evaluate, tf.estimator.EvalSpec, "build_validation_spec")
@@ -128,7 +128,7 @@ def _check_hooks(train: Any) -> None:
         raise TrialError("TrainSpec has saving_listeners; use a det_estimator.RunHook with on_checkpoint_end instead")
 
 
-def _remove_empty(directory: str) -> None:
+def remove_empty(directory: str) -> None:
     """Remove the directory that an estimator without a `model_dir` made for itself; one that holds anything stays."""
     if Path(directory).parent == Path(tempfile.gettempdir()):
         with contextlib.suppress(OSError):

@@ -63,13 +63,29 @@ class EstimatorTrialContext(TrialContext):
 
         Call it where the optimizer is made: in `model_fn`, or in `build_estimator` for a premade estimator. An optimizer that is
         wrapped already comes back as it is.
+        None, for a premade estimator that takes no optimizer, stays None. Raises TrialError for it where there would be gradients
+        to reduce or to aggregate.
         """
         self.wrapped_optimizers += 1
+        if optimizer is None:
+            self._must_train_alone()
+            return None
         if not self._managed or any(optimizer is known for known in self._wrapped):
             return optimizer
         wrapped = self.run.build.optimizer(self, lambda: optimizer)
         self._wrapped.append(wrapped)
         return wrapped
+
+    def _must_train_alone(self) -> None:
+        frequency = self.run.config.optimizations.aggregation_frequency
+        if self.distributed.size > 1 or frequency > 1:
+            what = (
+                f"aggregation_frequency is {frequency}" if frequency > 1 else f"there are {self.distributed.size} ranks"
+            )
+            raise TrialError(
+                f"wrap_optimizer got None, and {what}; an estimator without an optimizer has no gradients to share: set "
+                "resources.slots_per_trial and optimizations.aggregation_frequency to 1"
+            )
 
     def place_optimizer(self, optimizer: Any) -> Any:
         """Make a user's optimizer one for this run."""

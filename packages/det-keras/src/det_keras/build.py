@@ -13,22 +13,25 @@ from det_core.trial_class import make_trial
 
 from .context import TFKerasTrialContext
 from .optim import release_optimizer
+from .refusals import refusals_explained
 from .trial import TFKerasTrial
 from .versions import keras
 
 
 def build_trial(trial_class: type[TFKerasTrial], context: TFKerasTrialContext) -> TFKerasTrial:
     """Make a trial. Raises TrialError for a class that lacks a method which every trial must have."""
-    return make_trial(trial_class, TFKerasTrial, context)
+    with refusals_explained():
+        return make_trial(trial_class, TFKerasTrial, context)
 
 
 def build_model(trial: Any, context: TFKerasTrialContext) -> Any:
     """Make the trial's model, with its optimizer where the trial builds that by itself, and return it wrapped."""
     name = type(trial).__name__
     build = getattr(trial, "build_optimizer", None)
-    if inspect.isroutine(build):
-        trial.optimizer = context.wrap_optimizer(build())
-    model = trial.build_model()
+    with refusals_explained():
+        if inspect.isroutine(build):
+            trial.optimizer = context.wrap_optimizer(build())
+        model = trial.build_model()
     if not isinstance(model, keras.Model):
         raise TrialError(f"{name}.build_model returned {type(model).__name__}; return a keras.Model, compiled")
     model = context.wrap_model(model)

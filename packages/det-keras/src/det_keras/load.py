@@ -22,7 +22,8 @@ def load_model_from_checkpoint_path(
     """Return the model of the checkpoint in the directory `path`, compiled, with its weights.
 
     The trial class is imported from the checkpoint's own `code/`, which is run for that, unless `trial_class` gives it; without
-    either, Keras makes the model from its own description, in safe mode: nothing is run that the file holds.
+    either, Keras makes the model from its own description, in safe mode: nothing is run that the file holds. Weights that
+    Determined saved, as HDF5, as TensorFlow's checkpoint or as a saved model, go into the model that the trial builds.
     `tags` is taken for old callers' sake. Raises CheckpointError for a directory that holds no checkpoint, or one of another
     trial.
     """

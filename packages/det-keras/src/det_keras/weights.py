@@ -12,6 +12,7 @@ from typing import Any
 
 from det_core import CheckpointError, TrialError
 
+from .old_weights import find_old_weights, read_old_weights
 from .versions import KERAS_3, KERAS_VERSION, keras
 
 MODEL, WEIGHTS = "model.keras", "model.weights.h5"
@@ -40,12 +41,18 @@ def write_weights(model: Any, directory: Path) -> None:
 
 
 def read_weights(model: Any, directory: Path) -> None:
-    """Give a model, which is built, the weights of a checkpoint. Raises TrialError where they are another model's."""
+    """Give a model, which is built, the weights of a checkpoint, also of one that Determined saved.
+
+    Raises TrialError where they are another model's.
+    """
     file = weights_file(directory)
     see_built(model)
     try:
         with _without_optimizers(model):
-            model.load_weights(str(file))
+            if file.name in (MODEL, WEIGHTS):
+                model.load_weights(str(file))
+            else:
+                read_old_weights(model, file)
     except (ValueError, KeyError, TypeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise TrialError(
@@ -83,6 +90,7 @@ def _without_optimizers(model: Any) -> Iterator[None]:
 def weights_file(directory: Path) -> Path:
     """Return the file of the weights. Raises CheckpointError where there is none."""
     file = next((directory / name for name in (MODEL, WEIGHTS) if (directory / name).exists()), None)
+    file = file or find_old_weights(directory)
     if file is None:
         raise CheckpointError(
             f"{directory} holds neither {MODEL} nor {WEIGHTS}; name the directory of a checkpoint of a TFKerasTrial"
