@@ -65,7 +65,7 @@ ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "determined.pytorch",
         ("experimental",),
-        "for torch_batch_process, loop over a DataLoader in a script with determined.core.init()",
+        "for torch_batch_process, loop over a DataLoader.get_data_loader(skip=, num_replicas=, rank=) under determined.core.init()",
     ),
     ("determined.pytorch", ("deepspeed",), "use a PyTorchTrial on several slots, or Lightning's DeepSpeed strategy"),
     ("determined.tensorboard.metric_writers", ("tensorflow",), "use tf.summary.create_file_writer()"),
