@@ -98,12 +98,12 @@ class Lab:
         self, *, config: Mapping[str, Any] | None = None, hparams: Mapping[str, Any] | None = None, **more: Any
     ) -> RunInfo:
         """Return a run with these hyperparameters and settings."""
-        defaults = {"seed": 1, "trial_id": 1, "tensorboard_dir": self.root / "tensorboard"}
+        facts = {"seed": 1, "trial_id": 1, "tensorboard_dir": self.root / "tensorboard"}
+        defaults = {**facts, "distributed": DistributedContext()}
         return RunInfo(
             config=parse({"entrypoint": "model_def:Trial", **(config or {})}).config,
             hparams={"global_batch_size": 2} if hparams is None else hparams,
             build=self.plugins.build("estimator"),
-            distributed=DistributedContext(),
             **{**defaults, **more},
         )
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
+import re
 import warnings
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.ops import gen_random_ops
 from tests.det_estimator.trials import TRAIN, Line, with_
 
 from det_core import At, Every, Schedule
+from det_estimator.loops import MAKERS, LoopedOps
 from det_estimator.randomness import STATELESS, RandomOps
 
 v1: Any = tf.compat.v1
@@ -29,17 +34,22 @@ DRAWS: dict[str, Any] = {
 
 
 class Drawn:
-    """What a graph with one random op draws, session by session."""
+    """What a graph with random ops draws, session by session."""
 
     def __init__(self, draw: Any, seed: str = "1/0", made_anew: bool = True) -> None:
         self.graph = tf.Graph()
+        random.seed(3)  # of which Keras's initializers make theirs
         with self.graph.as_default():
             v1.set_random_seed(3)
-            self.tensor = tf.identity(draw())
-            self.ops = RandomOps(self.graph, seed) if made_anew else None
+            loops = LoopedOps(self.graph, seed)
+            with loops.drawing() if made_anew else nullcontext():
+                self.tensor = tf.identity(draw())
+            self.ops = RandomOps(self.graph, seed, loops.counts) if made_anew else None
+            self.variables = v1.global_variables_initializer()
 
     def __call__(self, times: int, state: dict[str, int] | None = None) -> tuple[list[Any], dict[str, int]]:
         with v1.Session(graph=self.graph) as session:
+            session.run(self.variables)
             if self.ops is None:
                 return [session.run(self.tensor) for _ in range(times)], {}
             self.ops.begin(session, state)
@@ -93,11 +103,71 @@ def test_initializers_are_left_alone() -> None:
             assert list(ops.state(session)) == [f"{used.op.name}/RandomStandardNormal"]
 
 
+def repeated(draw: Any, times: int = 3, at_once: int = 10) -> Any:
+    """Return what a loop draws, one iteration below the other."""
+    return tf.map_fn(lambda _: draw(), tf.zeros(times), fn_output_signature=tf.float32, parallel_iterations=at_once)
+
+
+def uniform() -> Any:
+    return tf.random.uniform([2])
+
+
+def dropped_out() -> Any:
+    """Return the outputs of a recurrent network that drops out at each step."""
+    cell = v1.nn.rnn_cell.DropoutWrapper(v1.nn.rnn_cell.BasicRNNCell(3), state_keep_prob=0.5)
+    return v1.nn.dynamic_rnn(cell, tf.ones([2, 4, 1]), dtype=tf.float32)[0]
+
+
+LOOPS: dict[str, Any] = {
+    "map_fn": lambda: repeated(uniform),
+    "nested": lambda: repeated(lambda: repeated(uniform)),
+    "cond": lambda: tf.cond(tf.random.uniform([]) < 2, uniform, lambda: tf.zeros([2])),
+    "cond in a loop": lambda: repeated(lambda: tf.cond(tf.constant(True), uniform, lambda: tf.zeros([2]))),
+    "while_loop": lambda: tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * uniform()), [0, tf.ones(2)])[1],
+    "condition": lambda: tf.while_loop(lambda i: tf.random.uniform([]) < 0.99, lambda i: i + 1, [0])[0],
+    "dynamic_rnn": dropped_out,
+    **{kind: lambda kind=kind: repeated(lambda: tf.cast(DRAWS[kind](), tf.float32)) for kind in STATELESS},
+}
+
+
+@pytest.mark.parametrize("name", list(LOOPS))
+def test_those_in_loops_and_branches_go_on_too(name: str) -> None:
+    begun = Drawn(LOOPS[name])
+    assert begun.ops is not None
+    assert begun.ops.stuck == []
+    whole, _ = begun(5)
+    first, state = Drawn(LOOPS[name])(2)
+    second, _ = Drawn(LOOPS[name])(3, state)
+    assert same(first + second, whole)
+    assert len({each.tobytes() for each in whole}) > 1
+    assert not same(Drawn(LOOPS[name], seed="2/0")(5)[0], whole)
+
+
+def test_no_two_draws_of_a_loop_are_alike_and_their_order_does_not_matter() -> None:
+    (drawn, *_), _ = Drawn(lambda: repeated(lambda: repeated(uniform, 5), 5))(1)
+    assert len({float(each) for each in drawn.ravel()}) == 50
+    (both, *_), _ = Drawn(lambda: tf.stack([repeated(uniform), repeated(uniform)]))(1)
+    assert not np.array_equal(both[0], both[1])
+    (one_by_one, *_), _ = Drawn(lambda: repeated(lambda: repeated(uniform, 5, 1), 5, 1))(1)
+    assert np.array_equal(drawn, one_by_one)
+
+
+def test_every_kind_that_is_made_anew_outside_of_loops_is_made_anew_in_them() -> None:
+    assert set(MAKERS) == set(STATELESS)
+
+
+def test_outside_of_a_model_tensorflow_makes_its_ops_as_it_does() -> None:
+    before = {name: getattr(gen_random_ops, name) for name in MAKERS.values()}
+    with pytest.raises(ValueError, match="in the model"), LoopedOps(tf.Graph(), "1/0").drawing():
+        raise ValueError("in the model")
+    assert {name: getattr(gen_random_ops, name) for name in MAKERS.values()} == before
+
+
 def test_what_cannot_go_on_is_named() -> None:
-    """Draws in loops and functions of the graph, and candidate samplers, of which no stateless kind exists."""
+    """Draws in functions of the graph, and candidate samplers, of which no stateless kind exists."""
     graph = tf.Graph()
-    with graph.as_default():
-        tf.while_loop(lambda i: i < 3, lambda i: i + tf.random.uniform([], 1, 2, tf.int32), [0])
+    with graph.as_default(), LoopedOps(graph, "1/0").drawing():
+        tf.function(uniform)()
         tf.random.log_uniform_candidate_sampler([[1]], 1, 2, True, 10)
         stuck = RandomOps(graph, "1/0").stuck
     assert any("random_uniform" in name for name in stuck)
@@ -105,11 +175,12 @@ def test_what_cannot_go_on_is_named() -> None:
 
 
 class Noisy(Line):
-    """With dropout of Keras and of tf.layers, noise, shuffling of records, and random numbers in the input."""
+    """With dropout of Keras and of tf.layers, noise, also in a loop, shuffling of records, and random numbers in the input."""
 
     def loss(self, weight: Any, features: Any, mode: str) -> Any:
         if mode == TRAIN:
             features = features[:, None] * (1 + tf.random.normal([2, 1], stddev=0.1))
+            features = tf.map_fn(lambda x: x * (1 + tf.random.normal([], stddev=0.1)), features)
             features = v1.layers.dropout(features, 0.3, training=True)
             features = tf.keras.layers.Dropout(0.3)(features, training=True)
         return super().loss(weight, features, mode)
@@ -135,11 +206,27 @@ def test_when_a_run_saves_and_validates_changes_nothing(lab: Any) -> None:
 
 def test_a_graph_that_cannot_resume_exactly_is_told_of(lab: Any) -> None:
     def loss(self: Any, weight: Any, features: Any, mode: str) -> Any:
-        noise = tf.while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x + tf.random.uniform([])), [0, 0.0])[1]
-        return tf.reduce_mean((features - weight * features) ** 2) + noise
+        return tf.reduce_mean((features - weight * features) ** 2) + tf.function(lambda: tf.random.uniform([]))()
 
-    with pytest.warns(UserWarning, match="begin anew when a run is resumed, which is then not exact"):
+    with pytest.warns(UserWarning, match="random_uniform.* begin anew when a run is resumed, which is then not exact"):
         lab(with_(loss=loss), 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         lab(Line, 1)
+
+
+@pytest.mark.parametrize("at_once", [None, 2])
+def test_a_pipeline_that_draws_for_several_records_at_a_time_is_told_of(lab: Any, at_once: int | None) -> None:
+    def records(self: Any) -> Any:
+        data = Line.records(self).map(lambda x: x + 1, num_parallel_calls=2)  # draws nothing
+        return data.map(lambda x: x + tf.random.uniform([], 0, 0.1), num_parallel_calls=at_once)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        lab(with_(records=records), 1)
+    found = [str(each.message) for each in told if "several records at a time" in str(each.message)]
+    assert len(found) == (at_once is not None)
+    for message in found:
+        assert re.match(
+            r"ParallelMapDataset\S* \(with .*random_uniform.*\) draws random numbers for several records", message
+        )

@@ -8,7 +8,7 @@ from typing import Any
 from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
 from det_core.backend import available_by
 
-from ._imports import need_tensorflow
+from ._imports import installed, need_tensorflow
 
 
 @hookimpl
@@ -32,6 +32,9 @@ def det_backends() -> Iterator[BackendRecord]:
         available=available_by("det_horovod", "tensorflow"),
         load=_load_horovod,
     )
+    yield BackendRecord(
+        name="sockets", framework="estimator", available=lambda: installed() is not None, load=_load_sockets
+    )
 
 
 @hookimpl
@@ -51,3 +54,10 @@ def _load_horovod() -> type[Backend]:
     from .horovod import HorovodBackend
 
     return HorovodBackend
+
+
+def _load_sockets() -> type[Backend]:
+    need_tensorflow()
+    from .sockets import Sockets
+
+    return Sockets

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +20,7 @@ from det_core.ranks import global_batch_size, join_ranks, of_all_ranks
 from det_core.rng import plain_host_rng, seed_host, set_host_rng, untouched_host_rng
 from det_keras.drift import Drift, checksum
 
+from .backend import EstimatorBackend
 from .build import build_parts, build_trial
 from .context import EstimatorTrialContext
 from .evaluation import Evaluation
@@ -29,13 +30,10 @@ from .training import PREFIX, Training
 from .trial import EstimatorTrial, RunHook
 from .waiting import FILE as WAITING_FILE
 
-if TYPE_CHECKING:
-    from .horovod import HorovodBackend
-
 STATE_FILE, DRIFT_FILE = "det_estimator.json", "statistics_of_ranks.npz"
 _REFUSAL = (
-    "the ranks of an estimator reduce their gradients over Horovod, and the run's backend is {name}; set distributed.backend to "
-    "horovod"
+    "the backend {name} cannot reduce the gradients of an estimator; derive it from det_estimator.backend.EstimatorBackend, or set "
+    "distributed.backend to native or horovod"
 )
 
 
@@ -205,11 +203,7 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _joined(run: RunInfo) -> HorovodBackend | None:
-    """Return the backend of the run's ranks, None for one process, which needs no Horovod."""
-    if run.distributed.size == 1:
-        return None
-    from .horovod import HorovodBackend
-
-    backend: HorovodBackend | None = join_ranks(run, HorovodBackend, _REFUSAL)
+def _joined(run: RunInfo) -> EstimatorBackend | None:
+    """Meet the other ranks of a run; returns None where there is one only."""
+    backend: EstimatorBackend | None = join_ranks(run, EstimatorBackend, _REFUSAL)
     return backend

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from det_horovod import Begun
 
+from .backend import EstimatorBackend, Reduce
+
 if TYPE_CHECKING:
     from det_core.config import Optimizations
 
 
-class HorovodBackend(Begun):
-    """Horovod's global process set."""
+class HorovodBackend(Begun, EstimatorBackend):
+    """Horovod's global process set; gradients travel in one grouped allreduce."""
 
     module = "horovod.tensorflow"
 
-    # In the graph
-
-    def reducer(self, optimizations: Optimizations) -> Callable[[Sequence[Any]], list[Any]]:
-        """Return a function that adds to the graph the means of gradients over the ranks, in one grouped allreduce."""
+    def reducer(self, optimizations: Optimizations) -> Reduce:
         hvd = self._hvd
         compression = hvd.Compression.fp16 if optimizations.gradient_compression else hvd.Compression.none
 
-        def reduce(gradients: Sequence[Any]) -> list[Any]:
+        def means(gradients: Sequence[Any]) -> list[Any]:
             found: list[Any] = hvd.grouped_allreduce(list(gradients), op=hvd.Average, compression=compression)
             return found
+
+        def reduce(gradients: Sequence[Any], due: Any = None) -> list[Any]:
+            if due is None:
+                return means(gradients)
+            return list(tf.cond(due, lambda: means(gradients), lambda: [tf.identity(each) for each in gradients]))
 
         return reduce
 
     def broadcast_variables(self, variables: Sequence[Any]) -> Any:
-        """Return an op that gives every rank the chief's values."""
         sent = [variable for variable in variables if variable.dtype.base_dtype != tf.string]
         return tf.group(*(variable.assign(self._hvd.broadcast(variable, 0)) for variable in sent))

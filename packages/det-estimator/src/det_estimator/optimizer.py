@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from det_core import RunInfo, TrialError
 
+from .backend import Reduce
+
 v1: Any = tf.compat.v1
 _V1: Any = v1.train.Optimizer
 _KERAS: Any = tf.keras.optimizers.legacy.Optimizer
-Reduce = Callable[[Sequence[Any]], list[Any]]
 WAITING = "det_waiting_gradients"
 """The collection of the variables that hold gradients until they are applied."""
 
@@ -100,8 +100,7 @@ class Reducing(_V1):  # type: ignore[misc]
         shares = [total * tf.cast(share, total.dtype) for total in added]
         if self._reduce is None:
             return shares
-        reduce = self._reduce
-        return list(tf.cond(self._due[graph], lambda: reduce(shares), lambda: [tf.identity(each) for each in shares]))
+        return self._reduce(shares, self._due[graph])
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         return self._inner.get_slot(*args, **kwargs)

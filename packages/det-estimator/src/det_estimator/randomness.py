@@ -9,10 +9,11 @@ of a run then depend on nothing but how often each op has run: not on when the r
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import config
 
 v1: Any = tf.compat.v1
 raw: Any = tf.raw_ops
@@ -62,23 +63,24 @@ STATELESS: Mapping[str, Callable[[Any, Any], Any]] = {
     "RandomGamma": _gamma,
     "RandomPoissonV2": _poisson,
 }
-"""How each kind of op is made anew; there is none for the candidate samplers, nor for those inside functions and loops."""
+"""How each kind of op is made anew; there is none for the candidate samplers, nor for those inside functions."""
 
 _SAMPLERS = ("Uniform", "LogUniform", "LearnedUnigram", "ThreadUnsafeUnigram", "FixedUnigram", "All")
 _OTHERS = "FractionalAvgPool FractionalMaxPool ParameterizedTruncatedNormal RandomCrop SampleDistortedBoundingBoxV2"
 STUCK = {*(f"{kind}CandidateSampler" for kind in _SAMPLERS), *_OTHERS.split()}
 _CONTROL = {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 _CALLS = {*_CONTROL, "PartitionedCall", "StatefulPartitionedCall"}
+_PARALLEL = ("ParallelMapDataset", "ParallelFilterDataset", "ParallelInterleaveDataset", "MapAndBatchDataset")
 
 
 class RandomOps:
     """The random ops of a training graph; make it when the graph is complete, before its first step.
 
-    `stuck` names those whose numbers begin anew with each session.
+    `stuck` names those whose numbers begin anew with each session; `counts` are more variables that count.
     """
 
-    def __init__(self, graph: Any, seed: str) -> None:
-        self._counts: dict[str, Any] = {}
+    def __init__(self, graph: Any, seed: str, counts: Mapping[str, Any] | None = None) -> None:
+        self._counts: dict[str, Any] = dict(counts or {})
         before = _ancestors(_initializers(graph))
         ops = [op for op in graph.get_operations() if op not in before]
         self.stuck = [op.name for op in ops if op.type in STUCK] + _in_functions(graph, ops)
@@ -103,13 +105,10 @@ class RandomOps:
 def _replace(op: Any, seed: str) -> Any:
     """Let the consumers of a random op take their numbers from its counterpart; return the variable that counts its runs."""
     with v1.name_scope(None, "det_random"):
-        count = v1.Variable(
-            tf.constant(0, tf.int64), trainable=False, use_resource=True, collections=["det_random"], name="count"
-        )
-        key = tf.constant(_key(seed, op), tf.int64)
+        count, times = counter()
         output = op.outputs[0]
         consumers = output.consumers()
-        counterpart = STATELESS[op.type](op, tf.stack([key, count.assign_add(1, read_value=True)]))
+        counterpart = STATELESS[op.type](op, tf.stack([tf.constant(key(seed, op), tf.int64), times]))
         counterpart.set_shape(output.shape)
     for consumer in consumers:
         for index, tensor in enumerate(consumer.inputs):
@@ -118,8 +117,20 @@ def _replace(op: Any, seed: str) -> Any:
     return count
 
 
-def _key(seed: str, op: Any) -> int:
-    """Two ops of the same seeds draw the same numbers, as they always did."""
+def counter() -> tuple[Any, Any]:
+    """Return a variable, and a tensor that counts how often it has been asked for."""
+    count = v1.Variable(
+        tf.constant(0, tf.int64),
+        trainable=False,
+        use_resource=True,
+        collections=["det_random"],
+        name="det_random_count",
+    )
+    return count, count.assign_add(1, read_value=True)
+
+
+def key(seed: str, op: Any) -> int:
+    """Return the seed of an op as one number. Two ops of the same seeds draw the same numbers, as they always did."""
     text = f"{seed}/{op.get_attr('seed')}/{op.get_attr('seed2')}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
@@ -142,10 +153,18 @@ def _ancestors(ops: Iterable[Any]) -> set[Any]:
     return found
 
 
-def _in_functions(graph: Any, ops: Iterable[Any]) -> list[str]:
-    """Return the random ops in functions that ops call; those of datasets are replayed with their data."""
+def drawn_in_parallel(graph: Any) -> list[str]:
+    """Return the steps of a pipeline that draw for several records at a time, whose numbers come in no certain order."""
+    if config.is_op_determinism_enabled():  # TensorFlow then takes one after the other
+        return []
+    ops = [op for op in graph.get_operations() if op.type.startswith(_PARALLEL)]
+    return [f"{op.name} (with {found[0]})" for op in ops if (found := _in_functions(graph, [op], {op.type}))]
+
+
+def _in_functions(graph: Any, ops: Iterable[Any], kinds: Collection[str] = _CALLS) -> list[str]:
+    """Return the random ops in functions that ops of some kinds call; those of datasets are replayed with their data."""
     library = {function.signature.name: function for function in graph.as_graph_def().library.function}
-    waiting = [name for op in ops if op.type in _CALLS for name in _called(op.node_def, library)]
+    waiting = [name for op in ops if op.type in kinds for name in _called(op.node_def, library)]
     seen: set[str] = set()
     stuck: list[str] = []
     while waiting:

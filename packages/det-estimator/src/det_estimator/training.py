@@ -10,13 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from det_core import CheckpointError, TrialError
+from det_core import CheckpointError, RunInfo, TrialError
 from det_core.ranks import lost
 
 from .build import Parts
 from .context import EstimatorTrialContext
 from .inputs import Batches
-from .randomness import RandomOps
+from .loops import LoopedOps
+from .randomness import RandomOps, drawn_in_parallel
 from .waiting import Waiting
 
 v1: Any = tf.compat.v1
@@ -37,10 +38,12 @@ class Training:
         with self.graph.as_default(), self.graph.device(parts.config.device_fn):
             v1.set_random_seed(parts.config.tf_random_seed)
             v1.train.create_global_step()
+            self._loops = LoopedOps(self.graph, _seed(context.run))
             self.batches = Batches(
                 context, "training", parts.train.input_fn, **parts.arguments(tf.estimator.ModeKeys.TRAIN)
             )
-            self._spec = parts.model(self.batches.features, self.batches.labels, tf.estimator.ModeKeys.TRAIN)
+            with self._loops.drawing():
+                self._spec = parts.model(self.batches.features, self.batches.labels, tf.estimator.ModeKeys.TRAIN)
             if context.wrapped_optimizers == 0:
                 raise TrialError(
                     "no optimizer was wrapped; pass it through context.wrap_optimizer(optimizer) right after creating it"
@@ -91,12 +94,17 @@ class Training:
 
     def graph_is_complete(self) -> None:
         """Make the graph's random ops anew, once hooks have added theirs."""
-        run = self._context.run
-        self._random = RandomOps(self.graph, f"{run.seed}/{run.distributed.rank}")
+        self._random = RandomOps(self.graph, _seed(self._context.run), self._loops.counts)
         if self._random.stuck:
             warnings.warn(
                 f"the random numbers of {', '.join(self._random.stuck[:3])} begin anew when a run is resumed, which is then not "
-                "exact; draw them outside of loops and functions of the graph, or with tf.random.stateless_*",
+                "exact; draw them outside of functions of the graph, or with tf.random.stateless_*",
+                stacklevel=2,
+            )
+        if out_of_order := drawn_in_parallel(self.graph):
+            warnings.warn(
+                f"{', '.join(out_of_order[:3])} draws random numbers for several records at a time, in no certain order, so "
+                "that no run is repeated or resumed exactly; leave out num_parallel_calls, or draw with tf.random.stateless_*",
                 stacklevel=2,
             )
 
@@ -191,8 +199,9 @@ class Training:
                     "early, call request_stop() of the run context, or context.set_stop_requested(True)"
                 ) from error
             except tf.errors.OpError as error:
-                ranks = self._context.distributed
-                raise lost(error, ranks.rank, ranks.size, "when gradients were reduced") from error
+                context, ranks = self._context, self._context.distributed
+                known = context.backend.failure if context.backend is not None else None
+                raise known or lost(error, ranks.rank, ranks.size, "when gradients were reduced") from error
             return metrics  # type: ignore[no-any-return]
 
         return step
@@ -228,6 +237,10 @@ class _Complete(v1.train.SessionRunHook):  # type: ignore[misc]
 
     def begin(self) -> None:
         self._training.graph_is_complete()
+
+
+def _seed(run: RunInfo) -> str:
+    return f"{run.seed}/{run.distributed.rank}"
 
 
 def _scalars(graph: Any) -> dict[str, Any]:
