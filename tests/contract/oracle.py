@@ -14,7 +14,7 @@ class Oracle:
     oracle: ClassVar[str]
 
     @pytest.fixture
-    def variants(self) -> dict[str, type]:
+    def variants(self) -> dict[str, type | str]:
         return dict(import_module(self.oracle).VARIANTS)
 
     @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from tests.contract.oracle import Oracle
 
 from det_testing import AdapterSuite
 
@@ -14,7 +15,8 @@ if sys.version_info[:2] != (3, 11):
 pytest.importorskip("tensorflow_estimator", reason="later TensorFlows have no estimators")
 
 
-class TestEstimator(AdapterSuite):
+class TestEstimator(Oracle, AdapterSuite):
+    oracle = "tests.contract.estimator_variants"
     label = "estimator"
 
     @pytest.fixture

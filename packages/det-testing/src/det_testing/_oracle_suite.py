@@ -15,7 +15,7 @@ from ._onevar import OneVar
 from ._runs import Runs
 from ._suite import Suite
 
-Variants = Mapping[str, type]
+Variants = Mapping[str, type | str]
 Evaluate = Callable[[type, Path, OneVar], Mapping[str, float]]
 Plain = Callable[[type, OneVar, int], tuple[Sequence[float], Mapping[str, float]]]
 SPREAD: dict[str, Any] = {"spread": 0.5, "global_batch_size": 4}
@@ -26,7 +26,7 @@ class OracleSuite(Suite):
 
     @pytest.fixture
     def variants(self) -> Variants:
-        """Trial classes that train as the trial does, with what real models have beside a weight; what cannot be is left out.
+        """Trial classes that train as the trial does, with what real models have beside a weight; for one that cannot be, why.
 
         The `val_loss` of `buffered` depends on state that no reduction of gradients keeps equal on all ranks, such as the
         statistics of a BatchNorm; its losses are its own. When training ends, a callback of `finishing`, or whatever the framework
@@ -91,8 +91,9 @@ class OracleSuite(Suite):
 
 
 def the(kind: str, variants: Mapping[str, Any]) -> Any:
-    """Return a variant, or what became of it; skip the test where there is none."""
-    return variants[kind] if kind in variants else pytest.skip(f"`variants` has no `{kind}`")
+    """Return a variant, or what became of it; skip the test where there is none, or a reason why there is none."""
+    found = variants.get(kind, f"`variants` has no `{kind}`")
+    return pytest.skip(found) if isinstance(found, str) else found
 
 
 def same(report: Mapping[str, Any], oracle: Mapping[str, float], tolerance: float = 0.0) -> None:

@@ -30,7 +30,7 @@ from det_core.schedule import At, Every, Schedule
 
 from ._runs import Run, Runs
 
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 240.0
 _START_SECONDS = 60.0
 _ABORT_SECONDS = 5.0
 _GRACE_SECONDS = 10.0  # for the others to end when one rank has failed

@@ -95,14 +95,16 @@ class RanksSuite(OracleSuite):
         self, ranks: Played, variants: Variants, evaluate: Evaluate, tolerance: float
     ) -> None:
         """Though the model has statistics that no reduction of gradients keeps equal."""
-        run = the("buffered", ranks.ranks[0])
+        run = the("buffered", {**variants, **ranks.ranks[0]})
         with read_checkpoint(ranks.alone.storage, run.checkpoints[8]) as (path, _):
-            same(run.validations[8], evaluate(variants["buffered"], path, OneVar(**_TWO)), tolerance)
+            same(run.validations[8], evaluate(the("buffered", variants), path, OneVar(**_TWO)), tolerance)
 
     @pytest.mark.parametrize("kind", ["finishing", "sharded", "streamed", "bypassing"])
-    def test_two_ranks_train_a_variant_as_one_would(self, ranks: Played, kind: str, tolerance: float) -> None:
+    def test_two_ranks_train_a_variant_as_one_would(
+        self, ranks: Played, variants: Variants, kind: str, tolerance: float
+    ) -> None:
         """No record is lost or trained twice, and each rank ends training. Steps around det may be refused."""
-        run = the(kind, ranks.ranks[0])
+        run = the(kind, {**variants, **ranks.ranks[0]})
         assert run.error or run.weight == pytest.approx((1 + (kind == "finishing")) * _MODEL.weight(8), rel=tolerance)
 
     def test_two_ranks_train_every_record_once_in_an_epoch(self, ranks: Played, tolerance: float) -> None:
@@ -181,5 +183,5 @@ def _requests(alone: Runs, framework: Framework, variants: Variants) -> Iterator
         resumed = ("noisy, aggregated", 7)
         yield Request(name="resumed, aggregated", length=12, behind=resumed, aggregation=2, hparams=_NOISY)
     for name in ("buffered", "finishing", "sharded", "streamed", "bypassing"):
-        if trial := variants.get(name):
+        if isinstance(trial := variants.get(name), type):
             yield Request(name=name, length=8, hparams=_TWO, trial=trial, may_be_refused=name == "bypassing")
