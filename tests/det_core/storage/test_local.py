@@ -17,6 +17,7 @@ import pytest
 
 from det_core.errors import StorageError
 from det_core.storage import LocalStorage
+from det_core.storage._files import staged
 
 SIZE = 300_000
 
@@ -84,6 +85,32 @@ def test_what_a_living_writer_writes_is_left_alone(tmp_path: Path) -> None:
         assert [path for path in tmp_path.rglob("part") if path.stat().st_size == 1000]
         with pytest.raises(StorageError, match=r"writing-one.* is being written by another process"):
             LocalStorage(tmp_path).begin("one")
+
+
+FLIPPER = textwrap.dedent(
+    """
+    import contextlib, os, sys
+
+    print("ready", flush=True)
+    while True:
+        with contextlib.suppress(OSError):
+            os.mkdir(sys.argv[1])
+            os.rmdir(sys.argv[1])
+    """
+)
+
+
+def test_a_writer_does_not_trip_over_others_that_come_and_go(tmp_path: Path) -> None:
+    """The directory apart is made by the first of them and removed by the last."""
+    command = [sys.executable, "-c", FLIPPER, str(tmp_path / ".staging")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as others:
+        assert others.stdout
+        others.stdout.readline()
+        try:
+            for _ in range(20_000):
+                assert staged(tmp_path, "uuid") is None
+        finally:
+            others.kill()
 
 
 @pytest.mark.parametrize(("hours", "left"), [(0.9, 1), (1.1, 0)])

@@ -103,7 +103,14 @@ _HOUR = 3600.0
 
 def staged(root: Path, uuid: str) -> Path | None:
     """Return the directory in which `uuid` is being filled, from whichever host."""
-    return next((root / STAGING).glob(f"{_WRITING}{uuid}@*"), None)
+    return next(iter(_apart(root, f"{_WRITING}{uuid}@")), None)
+
+
+def _apart(root: Path, beginning: str) -> list[Path]:
+    """Return what is in the directory apart under names that begin so; another process may remove that at any time."""
+    with suppress(FileNotFoundError):
+        return [path for path in (root / STAGING).iterdir() if path.name.startswith(beginning)]
+    return []
 
 
 def claim(root: Path, uuid: str) -> tuple[Path, int]:
@@ -153,9 +160,9 @@ def tidy(root: Path) -> None:
 
 def sweep(root: Path) -> None:
     """Remove what dead writers and interrupted deletions left in `root`."""
-    for path in (root / STAGING).glob(f"{_DELETING}*"):
+    for path in _apart(root, _DELETING):
         shutil.rmtree(path, ignore_errors=True)
-    for path in (root / STAGING).glob(f"{_WRITING}*"):
+    for path in _apart(root, _WRITING):
         sweep_one(root, path)
     tidy(root)
 
