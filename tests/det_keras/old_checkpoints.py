@@ -41,6 +41,31 @@ class OldTrial(TFKerasTrial):
     build_validation_data_loader = build_training_data_loader
 
 
+class Attributes(keras.Model):
+    """A model whose layers are attributes, and a list of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = keras.layers.Dense(3)
+        self.rest = [keras.layers.Dense(2), keras.layers.Dense(1)]
+
+    def call(self, inputs: Any) -> Any:
+        hidden = self.first(inputs)
+        for layer in self.rest:
+            hidden = layer(hidden)
+        return hidden
+
+
+class OfAttributes(OldTrial):
+    """With such a model."""
+
+    def build_model(self) -> Any:
+        model = Attributes()
+        model.compile(keras.optimizers.Adam(), "mse")
+        model(np.zeros((1, 4), "float32"))
+        return model
+
+
 def values(shapes: list[tuple[int, ...]]) -> list[Any]:
     """Return weights of these shapes, each other than all others."""
     starts = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
@@ -81,6 +106,8 @@ if __name__ == "__main__":
     for kind in FORMATS:
         shutil.rmtree(root / kind, ignore_errors=True)
         make(filled(OldTrial(TFKerasTrialContext(run, managed=False)).build_model()), kind, root / kind)
+    shutil.rmtree(root / "attributes", ignore_errors=True)
+    make(filled(OfAttributes(TFKerasTrialContext(run, managed=False)).build_model()), "weights", root / "attributes")
     (root / "saved_model/saved_model/saved_model.pb").write_bytes(b"")  # the graph is not read, and large
     for left in ("keras_metadata.pb", "fingerprint.pb"):
         (root / "saved_model/saved_model" / left).unlink(missing_ok=True)

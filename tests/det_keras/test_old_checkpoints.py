@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.det_keras.old_checkpoints import FORMATS, MADE, OldTrial, filled, make, values
+from tests.det_keras.old_checkpoints import FORMATS, MADE, OfAttributes, OldTrial, filled, make, values
 
 from det_core import CheckpointError
 from det_core.load_data import loading_run
@@ -39,6 +39,10 @@ def has_the_old_weights(model: Any) -> bool:
 @each_format
 def test_the_model_of_a_trial_gets_the_weights_that_keras_2_saved(name: str) -> None:
     assert has_the_old_weights(load_model_from_checkpoint_path(MADE / name, trial_class=OldTrial))
+
+
+def test_a_model_of_ones_own_class_gets_its_weights_by_its_attributes() -> None:
+    assert has_the_old_weights(load_model_from_checkpoint_path(MADE / "attributes", trial_class=OfAttributes))
 
 
 @each_format
