@@ -37,7 +37,7 @@ PAGES = sorted(
 )
 SECONDS = 240
 
-FENCE = re.compile(r"^```([\w{}]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w./-]+\.(?:py|yaml|sh))\n")
 NEEDS = re.compile(r"^<!-- needs: (.+) -->$", re.MULTILINE)
 INSTALLED = re.compile(r"the tests install (\S+) from its source$")
@@ -138,7 +138,7 @@ class Reader:
                 tomllib.loads(block.text)
             case "json":
                 json.loads(block.text)
-            case "text" | "{toctree}":
+            case "text" | "{toctree}" | "{eval-rst}":
                 pass
             case other:
                 pytest.fail(f"a block in {other!r} cannot be run")
