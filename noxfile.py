@@ -211,7 +211,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def docs(session: nox.Session) -> None:
-    """Build the documentation, with the API of all packages; `-- links` asks other sites, too."""
+    """Build the documentation, with the API of all packages, and look at it in Chromium; `-- links` asks other sites, too."""
     houses = needs("det-testing")
     plugins = [name for name in PACKAGES if name not in houses]
     session.install(*BUILD, "sphinx>=8", "furo", "myst-parser", "sphinx-copybutton", "numpy>=1.24")
@@ -221,6 +221,7 @@ def docs(session: nox.Session) -> None:
     session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build")
     if "links" in session.posargs:
         session.run("sphinx-build", "-W", "-b", "linkcheck", "docs", "docs/_build/links")
+    session.run("pytest", "tests/repo/test_built_pages.py")
 
 
 @nox.session(python=PYTHON)
