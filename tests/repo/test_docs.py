@@ -281,6 +281,26 @@ def test_every_page_of_the_documentation_is_in_the_index() -> None:
     assert sorted(listed) == sorted(pages)
 
 
+STARTS = {"torch": "the loop you have", "keras": "the script you have", "estimator": "the script you have"}
+
+
+def test_the_index_begins_with_the_code_that_one_has_and_pytorch_first() -> None:
+    text = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?!---|what)(.+) \|$", text.partition("## I come from")[0], re.MULTILINE)
+    assert rows[0].startswith("a training loop in PyTorch")
+    pages = {name: {"torch": "pytorch", "lightning": "../from-lightning"}.get(name, name) for name in frameworks()}
+    for name, page in pages.items():
+        guide = (ROOT / f"docs/guides/{page}.md").read_text(encoding="utf-8")
+        heading = STARTS.get(name, "the script stays a script")
+        assert f"\n## {heading[0].upper()}{heading[1:]}\n" in guide, f"{page}.md does not begin with what one has"
+        assert any(f"{page.removeprefix('../')}.md" in row for row in rows), f"no row leads to {page}.md"
+
+
+def frameworks() -> list[str]:
+    """Return the frameworks that packages of this repository have a trial class for."""
+    return sorted(path.parents[2].name.removeprefix("det-") for path in ROOT.glob("packages/*/src/det_*/trial.py"))
+
+
 def test_what_is_said_to_be_installed_exists() -> None:
     """Blocks that install are not run, as that needs the network; at least what they name must be here."""
     extras = {}
