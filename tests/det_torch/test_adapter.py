@@ -291,7 +291,7 @@ def test_one_trial_may_be_trained_run_after_run(lab: Any) -> None:
     from dataclasses import replace
 
     from det_core import Keep, LocalHost, Target
-    from det_core.run import locate, train
+    from det_core.run import locate, restore, train_from
     from det_torch.adapter import TorchAdapter
     from det_torch.build import build_trial
 
@@ -299,6 +299,7 @@ def test_one_trial_may_be_trained_run_after_run(lab: Any) -> None:
     info, keep = lab.info(config=config), Keep(storage=lab.storage)
     context = lab.context(config=config)
     trial = build_trial(OneVarTrial, context)
+    framework = lab.plugins.frameworks()["torch"]
     checkpoints: dict[int, str] = {}
     losses: dict[int, float] = {}
     schedule = Schedule(report=Every(1), policy="none")
@@ -307,7 +308,8 @@ def test_one_trial_may_be_trained_run_after_run(lab: Any) -> None:
         context.begin(info)
         host = LocalHost(Target(n=length))
         with closing(TorchAdapter(trial, context, info)) as adapter:
-            train(adapter, lab.plugins.frameworks()["torch"], info, host, keep, schedule=lambda adapter: schedule)
+            progress = restore(adapter, framework, info, lab.storage) if start else None
+            train_from(progress, adapter, framework, info, host, keep, schedule=lambda adapter: schedule)
         checkpoints |= {manifest.batches: manifest.uuid for manifest, _ in host.checkpoints}
         losses |= {batches: metrics["loss"] for group, batches, metrics in host.history if group == "training"}
     assert losses == lab(OneVarTrial, 9, config=config).losses

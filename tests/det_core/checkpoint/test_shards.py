@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from det_core.checkpoint import FileEntry, directory_id, merge_metadata, plan_shards, sources
+from det_core.checkpoint._shards import directory_id, merge_metadata, plan_shards, sources
 from det_core.errors import CheckpointError
+from det_core.manifest import FileEntry
 
 A, B = FileEntry(1, "a"), FileEntry(1, "b")
 

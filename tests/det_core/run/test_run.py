@@ -28,7 +28,7 @@ from det_core import (
     hookimpl,
     restore,
     run_trial,
-    train,
+    train_from,
 )
 from det_core.checkpoint import read_checkpoint
 from det_core.config import parse
@@ -225,7 +225,7 @@ def test_an_adapter_that_stops_early_broke_the_rules(runs: Runs) -> None:
 def test_an_adapter_that_exists_is_trained_and_left_open(runs: Runs) -> None:
     with runs.adapter() as adapter:
         host = LocalHost(Target(n=2))
-        stop = train(adapter, runs.framework, runs.info(), host, Keep(storage=runs.storage))
+        stop = train_from(None, adapter, runs.framework, runs.info(), host, Keep(storage=runs.storage))
         assert stop is Stop.COMPLETED
         assert adapter.validate()["weight"].item() == host.history[-1][2]["weight"]
 

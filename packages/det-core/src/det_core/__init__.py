@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from .run import Keep as Keep
     from .run import restore as restore
     from .run import run_trial as run_trial
-    from .run import train as train
     from .run import train_from as train_from
     from .schedule import At as At
     from .schedule import Every as Every

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .backend import BackendRecord
 from .metrics import number
@@ -21,16 +21,26 @@ B = TypeVar("B")
 T = TypeVar("T")
 
 
-class Build(Protocol):
-    """The build hooks of one framework: each lets plugins place, wrap or replace what `build()` returns."""
+class Build:
+    """The build hooks of one framework: each lets plugins place, wrap or replace what `build()` returns.
 
-    def model(self, context: Any, build: Callable[[], Any]) -> Any: ...
+    `call(part, **arguments)` calls the hook of a part.
+    """
 
-    def optimizer(self, context: Any, build: Callable[[], Any]) -> Any: ...
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
 
-    def lr_scheduler(self, context: Any, build: Callable[[], Any]) -> Any: ...
+    def model(self, context: Any, build: Callable[[], Any]) -> Any:
+        return self._call("model", context=context, build=build)
 
-    def data_loader(self, context: Any, build: Callable[[], Any], split: str) -> Any: ...
+    def optimizer(self, context: Any, build: Callable[[], Any]) -> Any:
+        return self._call("optimizer", context=context, build=build)
+
+    def lr_scheduler(self, context: Any, build: Callable[[], Any]) -> Any:
+        return self._call("lr_scheduler", context=context, build=build)
+
+    def data_loader(self, context: Any, build: Callable[[], Any], split: str) -> Any:
+        return self._call("data_loader", context=context, build=build, split=split)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from .errors import DetError
 from .storage import MANIFEST, is_manifest_of
@@ -31,7 +30,7 @@ def code_files(root: Path) -> list[Path]:
     """
     if not root.is_dir():
         raise DetError(f"the code directory {root} is not a directory; name the one that holds your model")
-    return sorted(_walk(root, (root.resolve(),), _Rules(root)))
+    return sorted(_walk(root, root, (root.resolve(),), _ignored_in(root)))
 
 
 def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES, without: Iterable[Path] = ()) -> int:
@@ -59,17 +58,17 @@ def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES, without: I
     return total
 
 
-def _walk(directory: Path, around: tuple[Path, ...], rules: _Rules) -> Iterator[Path]:
+def _walk(root: Path, directory: Path, around: tuple[Path, ...], ignored: Callable[[str], bool]) -> Iterator[Path]:
     """Yield the files below `directory`; `around` are the real paths of it and of those that it was reached through."""
     try:
         entries = sorted(os.scandir(directory), key=lambda e: e.name)
     except PermissionError as error:
-        raise _unreadable(rules.root, error) from error
+        raise _unreadable(root, error) from error
     for entry in entries:
         path = Path(entry.path)
-        relative = path.relative_to(rules.root)
+        relative = path.relative_to(root)
         is_dir = entry.is_dir()
-        if rules.ignored(relative, is_dir):
+        if ignored(f"{relative.as_posix()}/" if is_dir else relative.as_posix()):
             continue
         real = path.resolve() if entry.is_symlink() else around[-1] / entry.name
         if not real.is_relative_to(around[0]):
@@ -80,7 +79,7 @@ def _walk(directory: Path, around: tuple[Path, ...], rules: _Rules) -> Iterator[
             raise DetError(f"{path} is a link to a directory around it; remove it, or list it in {IGNORE_FILE}")
         if is_dir:
             if not _is_checkpoint(path):
-                yield from _walk(path, (*around, real), rules)
+                yield from _walk(root, path, (*around, real), ignored)
         elif entry.is_file():  # not a pipe, a socket or a link to nothing, such as an editor's lock
             yield relative
 
@@ -100,29 +99,20 @@ def _unreadable(root: Path, error: PermissionError) -> DetError:
     )
 
 
-class _Rules:
-    """The patterns of `.detignore`, and those that always hold."""
+def _ignored_in(root: Path) -> Callable[[str], bool]:
+    """Return what says of a relative posix name, with `/` behind a directory's, that a pattern leaves it out."""
+    always = (*_ALWAYS, *_OF_RUNS)
+    if find_spec("pathspec") is None:
+        return lambda name: any(fnmatchcase(Path(name).name, pattern) for pattern in always)
+    from pathspec import GitIgnoreSpec
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._spec: Any = None
-        if find_spec("pathspec"):
-            self._spec = self._patterns(root / IGNORE_FILE)
-
-    def ignored(self, path: Path, is_dir: bool) -> bool:
-        if self._spec is None:
-            return any(fnmatchcase(path.name, pattern) for pattern in (*_ALWAYS, *_OF_RUNS))
-        return bool(self._spec.match_file(path.as_posix() + ("/" if is_dir else "")))
-
-    def _patterns(self, file: Path) -> Any:
-        from pathspec import GitIgnoreSpec
-
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-            return GitIgnoreSpec.from_lines([*_ALWAYS, *_OF_RUNS, *lines])
-        except PermissionError as error:
-            raise _unreadable(self.root, error) from error
-        except UnicodeDecodeError as error:
-            raise DetError(f"{file} is not UTF-8 text; write one pattern on each line") from error
-        except ValueError as error:
-            raise DetError(f"{file} holds a pattern that gitignore does not know: {error}; correct it") from error
+    file = root / IGNORE_FILE
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+        return GitIgnoreSpec.from_lines([*always, *lines]).match_file
+    except PermissionError as error:
+        raise _unreadable(root, error) from error
+    except UnicodeDecodeError as error:
+        raise DetError(f"{file} is not UTF-8 text; write one pattern on each line") from error
+    except ValueError as error:
+        raise DetError(f"{file} holds a pattern that gitignore does not know: {error}; correct it") from error

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from .adapter import Adapter, Loop, Metrics, Stop
 from .errors import TrialError
@@ -54,15 +56,6 @@ class Progress:
     finished: bool = False
 
 
-class Saver(Protocol):
-    """Writes a checkpoint of the adapter and the progress and publishes it; collective over the ranks.
-
-    Returns whether the driver recorded it.
-    """
-
-    def __call__(self, progress: Progress) -> bool: ...
-
-
 class RunLoop(Loop):
     """The loop of a run: asks the host until when to train, and runs whatever has fallen due."""
 
@@ -72,11 +65,14 @@ class RunLoop(Loop):
         schedule: Schedule,
         host: TrialHost,
         distributed: Communicator,
-        save: Saver,
+        save: Callable[[Progress], bool],
         progress: Progress | None = None,
         length: Length | None = None,
     ) -> None:
-        """`length` is what the trial is trained for if nothing ends it earlier: there the framework finishes."""
+        """`length` is what the trial is trained for if nothing ends it earlier: there the framework finishes.
+
+        `save` writes a checkpoint and publishes it, on all ranks together, and returns whether the driver recorded it.
+        """
         self._adapter = adapter
         self._ends = length
         self._schedule = schedule
@@ -114,12 +110,17 @@ class RunLoop(Loop):
 
     def step(self, metrics: Metrics, batches: int = 1) -> Stop:
         done = self._batches + batches
-        if done < self._next and batches > 0 and not (self._flag.raised or self._break):
-            self._batches = done
-            self._rows.append(metrics)
-            self._counts.append(batches)
+        between = done < self._next and batches > 0 and not (self._flag.raised or self._break)
+        if not between:
+            self._check(batches)
+        self._batches = done
+        self._rows.append(metrics)
+        self._counts.append(batches)
+        if between:
             return _NO
-        return self._boundary(metrics, batches)
+        self._fall_due()
+        self._conclude()
+        return self._stop
 
     def request_stop(self) -> None:
         self._asked = True
@@ -157,15 +158,6 @@ class RunLoop(Loop):
             self._save()
 
     # Boundaries
-
-    def _boundary(self, metrics: Metrics, batches: int) -> Stop:
-        self._check(batches)
-        self._batches += batches
-        self._rows.append(metrics)
-        self._counts.append(batches)
-        self._fall_due()
-        self._conclude()
-        return self._stop
 
     def _fall_due(self) -> None:
         """Report, validate and save, as the position asks for; what happens at the target is another matter.
@@ -333,10 +325,8 @@ class RunLoop(Loop):
     def _ask(self, question: Callable[[], Target]) -> Target:
         answer: Target | None = None
         if self._distributed.rank == 0 and not self._lost:
-            try:
+            with suppress(HostLost):
                 answer = question()
-            except HostLost:
-                answer = None
         if not self._alone:
             answer = self._distributed.broadcast(answer)
         if answer is None:
@@ -366,20 +356,12 @@ class RunLoop(Loop):
                 continue
             self._progress.untold.append([group, batches, metrics])
             if batches < self._length or self._target.n is None:  # else it is told as complete when the run concludes
-                self._retell_validation(batches, metrics)
-
-    def _retell_validation(self, batches: int, metrics: dict[str, Any]) -> None:
-        answer = self._ask(lambda: self._host.validated(batches, metrics, None))
-        if not self._lost:
-            self._aim(answer)
+                self._aim(self._ask(partial(self._host.validated, batches, metrics, None)))
 
     def _aim(self, target: Target) -> None:
         """Turn the target into batches, once, here."""
         self._target = target
-        if target.n is None:
-            self._length = self._batches
-            return
-        self._length = to_batches(target.n, target.unit, self._adapter)
+        self._length = self._batches if target.n is None else to_batches(target.n, target.unit, self._adapter)
 
     # Metrics
 

@@ -55,7 +55,10 @@ def draft(
     framework_version: str = "",
     metadata: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Return the manifest of a checkpoint that has no files yet; a missing uuid is made."""
+    """Return the manifest of a checkpoint that has no files yet.
+
+    `batches` is the trial's position, `framework` the name of its adapter's record; a missing `uuid` is made.
+    """
     return Manifest(
         uuid=uuid or str(uuid4()),
         framework=framework,

@@ -41,6 +41,16 @@ class Keep:
     storage: Storage
     unrecorded: Callable[[Manifest, str], None] = lambda manifest, storage: None
 
+    def record(self, host: TrialHost, manifest: Manifest) -> bool:
+        """Tell the driver of a checkpoint that is published; return whether it is recorded there."""
+        url = self.storage.url(manifest.uuid)
+        try:
+            host.checkpointed(manifest, url)
+        except HostLost:
+            self.unrecorded(manifest, url)
+            return False
+        return True
+
 
 def run_trial(
     framework: Framework,
@@ -60,26 +70,13 @@ def run_trial(
     info = locate(info, keep.storage)
     adapter = framework.load().create(trial, info)
     try:
-        return train(adapter, framework, info, host, keep, schedule=schedule)
+        progress = restore(adapter, framework, info, keep.storage) if info.checkpoint else None
+        return train_from(progress, adapter, framework, info, host, keep, schedule=schedule)
     except BaseException as error:
         failed(error)
         raise
     finally:
         adapter.close()
-
-
-def train(
-    adapter: Adapter[Any],
-    framework: Framework,
-    info: RunInfo,
-    host: TrialHost,
-    keep: Keep,
-    *,
-    schedule: Callable[[Adapter[Any]], Schedule] | None = None,
-) -> Stop:
-    """Restore and train with an adapter that exists; the caller closes it."""
-    progress = restore(adapter, framework, info, keep.storage) if info.checkpoint else None
-    return train_from(progress, adapter, framework, info, host, keep, schedule=schedule)
 
 
 def train_from(
@@ -92,7 +89,7 @@ def train_from(
     *,
     schedule: Callable[[Adapter[Any]], Schedule] | None = None,
 ) -> Stop:
-    """Train with an adapter that is restored already, from `progress` on, or from the beginning."""
+    """Train with an adapter that is restored already, from `progress` on, or from the beginning; the caller closes it."""
     save = _Save(adapter, framework, info, host, keep)
     loops: list[RunLoop] = []
 
@@ -219,12 +216,7 @@ class _Save:
                 experiment_id=self._info.experiment_id,
                 trial_id=self._info.trial_id,
             )
-            url = self._keep.storage.url(uuid)
-            try:
-                self._host.checkpointed(manifest, url)
-            except HostLost:
-                recorded = False
-                self._keep.unrecorded(manifest, url)
+            recorded = self._keep.record(self._host, manifest)
         else:
             scratch = Path(tempfile.mkdtemp(prefix="det-scratch-", dir=self._info.scratch))
             try:

@@ -17,7 +17,7 @@ from .failure import explained
 from .host import HostLost, Target, TrialHost
 from .plugins import Plugins
 from .schedule import to_batches
-from .worker import EXIT, OUTCOMES, connect, keep_of, run_info
+from .worker import EXIT, OUTCOMES, connect, keep_of, run_info, storage_of
 
 if TYPE_CHECKING:
     from .backend import Communicator
@@ -63,7 +63,7 @@ class Session:
     @property
     def keep(self) -> Keep:
         """Where the run's checkpoints go."""
-        return keep_of(self._env, self.plugins)
+        return keep_of(self._env, storage_of(self._env, self.plugins))
 
     def info(self, framework: str, distributed: Communicator) -> RunInfo:
         """Return the run, as a framework's plugin sees it; the code is that of the working directory."""

@@ -70,6 +70,3 @@ def tag(group: str, name: str) -> str:
     if group == "validation":
         return f"Determined/{name if name.startswith('val') else f'val_{name}'}"
     return f"{group}/{name}"
-
-
-__all__ = ["EventFile", "tag"]

@@ -13,6 +13,7 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,7 +127,7 @@ def _train(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost, pl
     random.seed(env.seed)  # before the user's module runs; the adapter seeds its framework
     trial = load_trial(entrypoint, code_dir)
     framework = plugins.framework_of(trial)
-    keep = keep_of(env, plugins)
+    keep = keep_of(env, storage_of(env, plugins))
     if env.ranks.size == 1:
         info = run_info(env, plugins, framework.name, code_dir, DistributedContext())
         return run_trial(framework, trial, info, host, keep)
@@ -172,6 +173,8 @@ def _tell_first(host: RemoteHost, error: BaseException) -> None:
 
 def run_info(env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, distributed: Communicator) -> RunInfo:
     """Return the run of this environment, as a framework's plugin sees it."""
+    if env.scratch is not None:
+        env.scratch.mkdir(parents=True, exist_ok=True)
     return RunInfo(
         config=env.config,
         hparams=env.hparams,
@@ -185,23 +188,16 @@ def run_info(env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, d
         length=length_of(env.config),
         code_dir=code_dir,
         tensorboard_dir=env.tensorboard_dir,
-        scratch=made(env.scratch),
+        scratch=env.scratch,
         checkpoint=env.latest_checkpoint,
         first_batch=env.steps_completed if env.latest_checkpoint else 0,
         warm=env.warm if env.latest_checkpoint else None,
     )
 
 
-def made(directory: Path | None) -> Path | None:
-    """Make a directory, where there is one to make."""
-    if directory is not None:
-        directory.mkdir(parents=True, exist_ok=True)
-    return directory
-
-
-def keep_of(env: WorkerEnv, plugins: Plugins) -> Keep:
-    """Return where the checkpoints of a run go."""
-    return Keep(storage=storage_of(env, plugins), unrecorded=lambda manifest, storage: spool(env, manifest, storage))
+def keep_of(env: WorkerEnv, storage: Storage) -> Keep:
+    """Return where the checkpoints of a run go, to be noted for the next driver where this one is gone."""
+    return Keep(storage=storage, unrecorded=partial(spool, env))
 
 
 def spool(env: WorkerEnv, manifest: Manifest, storage: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +17,13 @@ from ._read import OWN, entries, names, settle
 from ._shards import directory_id, merge_metadata, plan_shards, sources
 
 
-def write_checkpoint(
-    storage: Storage,
-    write: Callable[[Path], object],
-    *,
-    framework: str,
-    batches: int,
-    uuid: str | None = None,
-    experiment_id: int | None = None,
-    trial_id: int | None = None,
-    framework_version: str = "",
-    metadata: Mapping[str, Any] | None = None,
-) -> Manifest:
+def write_checkpoint(storage: Storage, write: Callable[[Path], object], **facts: Any) -> Manifest:
     """Let `write` fill a directory, add the manifest, publish it, and return the manifest.
 
-    `batches` is the trial's position, `framework` the name of its adapter's record; a missing `uuid` is made. The names
-    `manifest.json` and `metadata.json` are det's: what `write` leaves there is replaced. When anything raises, nothing
-    is published.
+    The `facts` are those of `manifest.draft`. The names `manifest.json` and `metadata.json` are det's: what `write` leaves
+    there is replaced. When anything raises, nothing is published.
     """
-    manifest = draft(
-        framework=framework,
-        batches=batches,
-        uuid=uuid,
-        experiment_id=experiment_id,
-        trial_id=trial_id,
-        framework_version=framework_version,
-        metadata=metadata,
-    )
+    manifest = draft(**facts)
     with storage.store(manifest.uuid) as directory:
         write(directory)
         settle(directory)
@@ -69,33 +50,18 @@ def write_sharded_checkpoint(
     *,
     rank: int,
     allgather: Allgather,
-    framework: str,
-    batches: int,
-    uuid: str | None = None,
     selector: Selector | None = None,
-    experiment_id: int | None = None,
-    trial_id: int | None = None,
-    framework_version: str = "",
-    metadata: Mapping[str, Any] | None = None,
+    **facts: Any,
 ) -> Manifest:
     """Publish the ranks' directories as one checkpoint, and return its manifest on every rank.
 
-    Collective: all ranks call it, those without files with `directory=None`. The facts (uuid, batches and so on) are
+    Collective: all ranks call it, those without files with `directory=None`. The `facts`, those of `manifest.draft`, are
     rank 0's; metadata is merged. Whatever goes wrong on one rank raises on all, and then nothing is published.
     """
-    together = _Together(allgather)
+    together = partial(_together, allgather)
 
     def offer() -> _Offer:
-        facts = draft(
-            framework=framework,
-            batches=batches,
-            uuid=uuid,
-            experiment_id=experiment_id,
-            trial_id=trial_id,
-            framework_version=framework_version,
-            metadata=metadata,
-        )
-        return _Offer(facts, directory_id(directory) if directory else None, selector is not None)
+        return _Offer(draft(**facts), directory_id(directory) if directory else None, selector is not None)
 
     offers = together(offer, _Offer)
     brings = sources([each.directory for each in offers], [each.selects for each in offers])
@@ -135,22 +101,17 @@ def _finish(storage: Storage, manifest: Manifest, files: Mapping[str, FileEntry]
     return manifest
 
 
-class _Together:
-    """Steps that all ranks take, each learning how the others fared, so that none waits for one that failed."""
-
-    def __init__(self, allgather: Allgather) -> None:
-        self._allgather = allgather
-
-    def __call__(self, step: Callable[[], Any], kind: Any) -> list[Any]:
-        result, failure = None, None
-        try:
-            result = msgspec.to_builtins(step())
-        except Exception as error:  # whatever it is, the other ranks wait to hear of it
-            failure = error
-        answers = self._allgather([failure and f"{type(failure).__name__}: {failure}", result])
-        if failure:
-            raise failure
-        for rank, (problem, _) in enumerate(answers):
-            if problem:
-                raise CheckpointError(f"rank {rank} failed to write its part of the checkpoint: {problem}")
-        return [msgspec.convert(value, kind) for _, value in answers]
+def _together(allgather: Allgather, step: Callable[[], Any], kind: Any) -> list[Any]:
+    """Take a step that all ranks take, each learning how the others fared, so that none waits for one that failed."""
+    result, failure = None, None
+    try:
+        result = msgspec.to_builtins(step())
+    except Exception as error:  # whatever it is, the other ranks wait to hear of it
+        failure = error
+    answers = allgather([failure and f"{type(failure).__name__}: {failure}", result])
+    if failure:
+        raise failure
+    for rank, (problem, _) in enumerate(answers):
+        if problem:
+            raise CheckpointError(f"rank {rank} failed to write its part of the checkpoint: {problem}")
+    return [msgspec.convert(value, kind) for _, value in answers]

@@ -2,118 +2,54 @@
 
 from __future__ import annotations
 
-from ._dump import masked, to_builtins, to_json, without_secrets
-from ._experiment import (
-    Distributed,
-    ExperimentConfig,
-    Integrations,
-    Kerberos,
-    LogPolicy,
-    Optimizations,
-    Pachyderm,
-    Profiling,
-    Reproducibility,
-    RetentionPolicy,
-    Security,
-    Webhooks,
-    is_trial_entrypoint,
-)
-from ._extensions import Extensions
-from ._hyperparameters import RANGES, Categorical, Const, Double, Hyperparameter, Int, Log
-from ._parse import Notice, Parsed, from_json, parse, without_effect
-from ._resources import (
-    BindMount,
-    Device,
-    Environment,
-    EnvironmentVariables,
-    Image,
-    Pbs,
-    ProxyPort,
-    RegistryAuth,
-    Resources,
-    Slurm,
-)
-from ._searchers import (
-    SEARCHERS,
-    UNITS,
-    AdaptiveAsha,
-    AsyncHalving,
-    Custom,
-    ExploreFunction,
-    Grid,
-    Hyperband,
-    Length,
-    Pbt,
-    Random,
-    ReplaceFunction,
-    SearcherConfig,
-    Single,
-    Unit,
-)
-from ._storage import S3, STORAGES, Azure, Directory, Gcs, Hdfs, SharedFs, StorageConfig
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "RANGES",
-    "S3",
-    "SEARCHERS",
-    "STORAGES",
-    "UNITS",
-    "AdaptiveAsha",
-    "AsyncHalving",
-    "Azure",
-    "BindMount",
-    "Categorical",
-    "Const",
-    "Custom",
-    "Device",
-    "Directory",
-    "Distributed",
-    "Double",
-    "Environment",
-    "EnvironmentVariables",
-    "ExperimentConfig",
-    "ExploreFunction",
-    "Extensions",
-    "Gcs",
-    "Grid",
-    "Hdfs",
-    "Hyperband",
-    "Hyperparameter",
-    "Image",
-    "Int",
-    "Integrations",
-    "Kerberos",
-    "Length",
-    "Log",
-    "LogPolicy",
-    "Notice",
-    "Optimizations",
-    "Pachyderm",
-    "Parsed",
-    "Pbs",
-    "Pbt",
-    "Profiling",
-    "ProxyPort",
-    "Random",
-    "RegistryAuth",
-    "ReplaceFunction",
-    "Reproducibility",
-    "Resources",
-    "RetentionPolicy",
-    "SearcherConfig",
-    "Security",
-    "SharedFs",
-    "Single",
-    "Slurm",
-    "StorageConfig",
-    "Unit",
-    "Webhooks",
-    "from_json",
-    "is_trial_entrypoint",
-    "masked",
-    "parse",
-    "to_builtins",
-    "to_json",
-    "without_effect",
-    "without_secrets",
-]
+from ..lazy import lazy
+
+if TYPE_CHECKING:
+    from ._experiment import ExperimentConfig as ExperimentConfig
+    from ._experiment import LogPolicy as LogPolicy
+    from ._experiment import Optimizations as Optimizations
+    from ._experiment import Profiling as Profiling
+    from ._experiment import is_trial_entrypoint as is_trial_entrypoint
+    from ._extensions import SECTIONS as SECTIONS
+    from ._extensions import Extensions as Extensions
+    from ._hyperparameters import RANGES as RANGES
+    from ._hyperparameters import Categorical as Categorical
+    from ._hyperparameters import Const as Const
+    from ._hyperparameters import Double as Double
+    from ._hyperparameters import Hyperparameter as Hyperparameter
+    from ._hyperparameters import Int as Int
+    from ._hyperparameters import Log as Log
+    from ._plain import Notice as Notice
+    from ._plain import from_json as from_json
+    from ._plain import masked as masked
+    from ._plain import parse as parse
+    from ._plain import to_builtins as to_builtins
+    from ._plain import to_json as to_json
+    from ._plain import without_effect as without_effect
+    from ._plain import without_secrets as without_secrets
+    from ._searchers import SEARCHERS as SEARCHERS
+    from ._searchers import UNITS as UNITS
+    from ._searchers import AdaptiveAsha as AdaptiveAsha
+    from ._searchers import AsyncHalving as AsyncHalving
+    from ._searchers import Custom as Custom
+    from ._searchers import ExploreFunction as ExploreFunction
+    from ._searchers import Grid as Grid
+    from ._searchers import Hyperband as Hyperband
+    from ._searchers import Length as Length
+    from ._searchers import Pbt as Pbt
+    from ._searchers import Random as Random
+    from ._searchers import ReplaceFunction as ReplaceFunction
+    from ._searchers import SearcherConfig as SearcherConfig
+    from ._searchers import Single as Single
+    from ._storage import S3 as S3
+    from ._storage import STORAGES as STORAGES
+    from ._storage import Azure as Azure
+    from ._storage import Directory as Directory
+    from ._storage import Gcs as Gcs
+    from ._storage import Hdfs as Hdfs
+    from ._storage import SharedFs as SharedFs
+    from ._storage import StorageConfig as StorageConfig
+
+lazy(__name__)

@@ -5,14 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, defstruct
 
-from ._searchers import SEARCHERS, UnknownSearcher
-from ._storage import STORAGES, UnknownStorage
+from ._searchers import SEARCHERS, SearcherConfig, UnknownSearcher
+from ._storage import STORAGES, StorageConfig, UnknownStorage
 
 StructOf = Callable[[], type[Struct]]
+
+
+class Section(NamedTuple):
+    """A section whose keys depend on a name in it: the key of that name, what all have in common, det's own, and a stranger's."""
+
+    tag: str
+    common: type[Struct]
+    ours: Mapping[str, type[Struct]]
+    unknown: type[Struct]
+
+
+SECTIONS = {
+    "searcher": Section("name", SearcherConfig, SEARCHERS, UnknownSearcher),
+    "checkpoint_storage": Section("type", StorageConfig, STORAGES, UnknownStorage),
+}
 
 
 @dataclass(frozen=True)
@@ -29,35 +44,24 @@ class Extensions:
     plugins: Mapping[str, StructOf] = field(default_factory=dict)
     open: bool = False
 
-    def searcher(self, name: str) -> type[Struct] | None:
-        """Return the struct of the searcher `name`, tagged with it; None where there is none."""
-        return self._find(name, "name", SEARCHERS, self.searchers, UnknownSearcher)
-
-    def storage(self, name: str) -> type[Struct] | None:
-        """Return the struct of the storage type `name`, tagged with it; None where there is none."""
-        return self._find(name, "type", STORAGES, self.storages, UnknownStorage)
-
-    def _find(
-        self,
-        name: str,
-        tag: str,
-        ours: Mapping[str, type[Struct]],
-        theirs: Mapping[str, StructOf],
-        unknown: type[Struct],
-    ) -> type[Struct] | None:
+    def struct(self, section: str, name: object) -> type[Struct] | None:
+        """Return the struct of `name` in one of `SECTIONS`, tagged with it; None where there is none."""
+        tag, _, ours, unknown = SECTIONS[section]
+        theirs = self._theirs(section)
+        if not isinstance(name, str):
+            return None
         if name in ours:
             return ours[name]
         if name in theirs:
             return tagged(theirs[name](), tag, name)
         return tagged(unknown, tag, name) if self.open else None
 
-    def searcher_names(self) -> list[str]:
-        """Return the names of all searchers, in order."""
-        return sorted({*SEARCHERS, *self.searchers})
+    def names(self, section: str) -> tuple[str, ...]:
+        """Return all names that a section may have, in order."""
+        return tuple(sorted({*SECTIONS[section].ours, *self._theirs(section)}))
 
-    def storage_names(self) -> list[str]:
-        """Return the names of all storage types, in order."""
-        return sorted({*STORAGES, *self.storages})
+    def _theirs(self, section: str) -> Mapping[str, StructOf]:
+        return self.searchers if section == "searcher" else self.storages
 
 
 @cache

@@ -9,10 +9,9 @@ import msgspec
 from msgspec import Struct
 
 from ._experiment import DEFAULT_LOG_POLICIES, LogPolicy
-from ._extensions import Extensions
+from ._extensions import SECTIONS, Extensions
 from ._hyperparameters import RANGES, Const
-from ._searchers import UNITS, Length, SearcherConfig
-from ._storage import StorageConfig
+from ._searchers import UNITS, Length
 from .faults import Fault, Path, dotted
 from .fields import Field, Type, base_of, fields_of, is_struct, item_of
 
@@ -34,7 +33,7 @@ class Decoding:
         self._extensions = extensions
         self._rules = rules or {}
         self._kinds: dict[str, Callable[[Any, Type, Path], Any]] = {
-            "checkpoint_storage": self._storage,
+            "checkpoint_storage": self._section,
             "environment_variables": self._per_slot,
             "hyperparameters": self._hyperparameters,
             "image": self._per_slot,
@@ -42,7 +41,7 @@ class Decoding:
             "log_policies": self._log_policies,
             "period": self._length,
             "plugins": self._plugins,
-            "searcher": self._searcher,
+            "searcher": self._section,
         }
 
     def _fault(self, path: Path, kind: str, says: str, **facts: Any) -> Any:
@@ -102,8 +101,8 @@ class Decoding:
                 kept = [item for item in items if item is not INVALID]
                 return kept if (get_origin(arm) or arm) is list else tuple(kept)
             if base_of(arm) is dict and isinstance(value, dict):
-                decoded = {key: self._value(item, item_of(arm), (*path, key)) for key, item in value.items()}
-                return {key: item for key, item in decoded.items() if item is not INVALID}
+                item = item_of(arm)
+                return _valid({key: self._value(inner, item, (*path, key)) for key, inner in value.items()})
         try:
             return msgspec.convert(value, type_.hint)
         except msgspec.ValidationError as error:
@@ -140,47 +139,33 @@ class Decoding:
     def _hyperparameters(self, value: Any, type_: Type | None, path: Path) -> Any:
         if not self._map(value, type_, path, "a map of names to values or ranges"):
             return INVALID
-        decoded = {key: self._hyperparameter(item, (*path, key)) for key, item in value.items()}
-        return {key: item for key, item in decoded.items() if item is not INVALID}
+        return _valid({key: self._hyperparameter(item, (*path, key)) for key, item in value.items()})
 
     def _hyperparameter(self, value: Any, path: Path) -> Any:
         if not isinstance(value, dict):
             return Const(value)
         if "type" not in value:
             return self._hyperparameters(value, None, path)
-        return self._named(value, path, "type", tuple(sorted(RANGES)), RANGES.get)
+        struct = RANGES.get(value["type"]) if isinstance(value["type"], str) else None
+        return self._named(value, struct, path, "type", tuple(sorted(RANGES)))
 
     def _named(
-        self, value: dict[str, Any], path: Path, tag: str, known: tuple[str, ...], find: Callable[[str], Any]
+        self, value: dict[str, Any], struct: type[Struct] | None, path: Path, tag: str, known: tuple[str, ...]
     ) -> Any:
-        """Decode a map by the struct that it names."""
-        name = value[tag]
-        if isinstance(name, str) and (struct := find(name)):
+        """Decode a map by the struct that it names; None stands for one that nothing has."""
+        if struct:
             return self.struct(value, struct, path, tag=tag)
         says = f"no such {tag}; known: {', '.join(known)}"
-        return self._fault((*path, tag), "name", says, value=name, names=known)
+        return self._fault((*path, tag), "name", says, value=value[tag], names=known)
 
-    def _searcher(self, value: Any, type_: Type, path: Path) -> Any:
-        known = tuple(self._extensions.searcher_names())
-        return self._section(value, path, "name", SearcherConfig, known, self._extensions.searcher)
-
-    def _storage(self, value: Any, type_: Type, path: Path) -> Any:
-        known = tuple(self._extensions.storage_names())
-        return self._section(value, path, "type", StorageConfig, known, self._extensions.storage)
-
-    def _section(
-        self,
-        value: Any,
-        path: Path,
-        tag: str,
-        common: type[Struct],
-        known: tuple[str, ...],
-        find: Callable[[str], type[Struct] | None],
-    ) -> Any:
+    def _section(self, value: Any, type_: Type, path: Path) -> Any:
+        """Decode a searcher or a storage, whose name tells its keys."""
+        section = type_.marks["kind"]
+        tag, common, known = SECTIONS[section].tag, SECTIONS[section].common, self._extensions.names(section)
         if not self._map(value, None, path, f"a map with a {tag}, one of {', '.join(known)}"):
             return INVALID
-        if value.get(tag) is not None:
-            return self._named(value, path, tag, known, find)
+        if (name := value.get(tag)) is not None:
+            return self._named(value, self._extensions.struct(section, name), path, tag, known)
         self._fault((*path, tag), "missing", "missing", names=known)
         self.struct({key: item for key, item in value.items() if key in fields_of(common)}, common, path, tag=tag)
         return INVALID
@@ -188,8 +173,7 @@ class Decoding:
     def _plugins(self, value: Any, type_: Type, path: Path) -> Any:
         if not self._map(value, None, path, "a map of plugins' names to their settings"):
             return INVALID
-        decoded = {name: self._plugin(item, name, (*path, name)) for name, item in value.items()}
-        return {name: item for name, item in decoded.items() if item is not INVALID}
+        return _valid({name: self._plugin(item, name, (*path, name)) for name, item in value.items()})
 
     def _plugin(self, value: Any, name: str, path: Path) -> Any:
         known = self._extensions.plugins
@@ -232,3 +216,7 @@ class Decoding:
             return self.struct(value, cls, path)
         decoded = self._value(value, fields_of(cls)["cpu"].type, path)
         return INVALID if decoded is INVALID else cls(**dict.fromkeys(fields_of(cls), decoded))
+
+
+def _valid(decoded: dict[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in decoded.items() if item is not INVALID}

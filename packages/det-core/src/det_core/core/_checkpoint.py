@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ..checkpoint import Manifest, read_checkpoint, write_checkpoint, write_sharded_checkpoint
+from ..checkpoint import read_checkpoint, write_checkpoint, write_sharded_checkpoint
 from ..distributed import DistributedContext
 from ..errors import CheckpointError
-from ..host import HostLost, TrialHost
-from ..storage import Storage
-from ._train import Steps
-
-Selector = Callable[[str], bool]
-METADATA = "metadata.json"
+from ..host import TrialHost
+from ..manifest import METADATA
+from ..run import Keep
+from ..storage import Selector
+from ._train import Steps, must_be_chief
 
 
 class DownloadMode(enum.Enum):
@@ -40,15 +39,14 @@ class CheckpointContext:
     def __init__(
         self,
         host: TrialHost,
-        storage: Storage,
+        keep: Keep,
         distributed: DistributedContext,
         steps: Steps,
         experiment_id: int | None,
         trial_id: int | None,
-        unrecorded: Callable[[Manifest, str], None],
     ) -> None:
-        self._host, self._storage, self._distributed, self._steps = host, storage, distributed, steps
-        self._experiment_id, self._trial_id, self._unrecorded = experiment_id, trial_id, unrecorded
+        self._host, self._keep, self._distributed, self._steps = host, keep, distributed, steps
+        self._experiment_id, self._trial_id = experiment_id, trial_id
 
     def upload(
         self,
@@ -68,7 +66,7 @@ class CheckpointContext:
             raise CheckpointError(f"{directory} is not a directory; give the one that holds the files to store")
         if shard:
             return self._sharded(directory, metadata, selector)
-        self._chief("upload a checkpoint without shard=True")
+        must_be_chief(self._distributed.rank, "upload a checkpoint without shard=True")
         if directory is None:
             raise RuntimeError("ckpt_dir is None; only ranks that upload with shard=True may have no files")
         return self._whole(lambda path: _copy(directory, path, selector), metadata)
@@ -82,7 +80,7 @@ class CheckpointContext:
         if shard:
             uuid = self._distributed.broadcast(uuid)
         else:
-            self._chief("store a checkpoint without shard=True")
+            must_be_chief(self._distributed.rank, "store a checkpoint without shard=True")
         scratch = Path(tempfile.mkdtemp(prefix="det-checkpoint-"))
         try:
             yield scratch, uuid
@@ -102,7 +100,7 @@ class CheckpointContext:
         selector: Selector | None = None,
     ) -> Iterator[Path]:
         """Give a local directory with the checkpoint's files, verified; it may be gone afterwards."""
-        with read_checkpoint(self._storage, storage_id, selector) as (path, _):
+        with read_checkpoint(self._keep.storage, storage_id, selector) as (path, _):
             yield path
 
     def download(
@@ -116,26 +114,26 @@ class CheckpointContext:
         """Copy the checkpoint's files into `ckpt_dir`."""
         share = download_mode is DownloadMode.LocalWorkersShareDownload and selector is None
         if not share or self._distributed.local_rank == 0:
-            with read_checkpoint(self._storage, storage_id, selector) as (path, _):
+            with read_checkpoint(self._keep.storage, storage_id, selector) as (path, _):
                 _copy(path, Path(ckpt_dir), None)
         if share:
             self._distributed.barrier()
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
         """Return the metadata that the checkpoint was stored with."""
-        with self._storage.restore(storage_id, lambda name: name == METADATA) as path:
+        with self._keep.storage.restore(storage_id, lambda name: name == METADATA) as path:
             found: dict[str, Any] = json.loads((path / METADATA).read_text())
         return found
 
     def delete(self, storage_id: str) -> None:
         """Delete a checkpoint for good; rank 0 only."""
-        self._chief("delete a checkpoint")
-        self._storage.delete(storage_id)
+        must_be_chief(self._distributed.rank, "delete a checkpoint")
+        self._keep.storage.delete(storage_id)
         self._host.deleted(storage_id)
 
     def _whole(self, fill: Callable[[Path], None], metadata: Mapping[str, Any] | None, uuid: str | None = None) -> str:
-        manifest = write_checkpoint(self._storage, fill, uuid=uuid, **self._facts(metadata))
-        self._record(manifest)
+        manifest = write_checkpoint(self._keep.storage, fill, uuid=uuid, **self._facts(metadata))
+        self._keep.record(self._host, manifest)
         return manifest.uuid
 
     def _sharded(
@@ -146,7 +144,7 @@ class CheckpointContext:
         uuid: str | None = None,
     ) -> str:
         manifest = write_sharded_checkpoint(
-            self._storage,
+            self._keep.storage,
             directory,
             rank=self._distributed.rank,
             allgather=self._distributed.allgather,
@@ -155,7 +153,7 @@ class CheckpointContext:
             **self._facts(metadata),
         )
         if self._distributed.rank == 0:
-            self._record(manifest)
+            self._keep.record(self._host, manifest)
         return manifest.uuid
 
     def _facts(self, metadata: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -167,17 +165,6 @@ class CheckpointContext:
             "trial_id": self._trial_id,
             "metadata": given,
         }
-
-    def _record(self, manifest: Manifest) -> None:
-        url = self._storage.url(manifest.uuid)
-        try:
-            self._host.checkpointed(manifest, url)
-        except HostLost:
-            self._unrecorded(manifest, url)
-
-    def _chief(self, what: str) -> None:
-        if self._distributed.rank != 0:
-            raise RuntimeError(f"rank {self._distributed.rank} tried to {what}; only rank 0 may")
 
 
 def _copy(source: Path, target: Path, selector: Selector | None) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,10 @@ from ..errors import InvalidHP
 from ..host import Outcome, Target, TrialHost
 from ..interrupts import preempted_by
 from ..local import LocalHost, print_report
-from ..manifest import Manifest
 from ..plugins import Plugins
-from ..storage import Storage, open_storage
-from ..worker import connect, spool, storage_of
+from ..run import Keep
+from ..storage import open_storage
+from ..worker import connect, keep_of, storage_of
 from ._checkpoint import CheckpointContext
 from ._profiler import ProfilerContext
 from ._searcher import PreemptContext, PreemptMode, SearcherContext
@@ -107,7 +107,7 @@ class Context:
     def __init__(
         self,
         host: TrialHost,
-        storage: Storage,
+        keep: Keep,
         distributed: DistributedContext,
         env: WorkerEnv | None,
         preempt_mode: PreemptMode,
@@ -117,15 +117,14 @@ class Context:
         self._host = host
         self.info: ClusterInfo | None = info_of(env) if env else None
         self.distributed = distributed
-        self.train = TrainContext(host, storage, steps, env.tensorboard_dir if env else None, distributed.rank)
+        self.train = TrainContext(host, keep.storage, steps, env.tensorboard_dir if env else None, distributed.rank)
         self.checkpoint = CheckpointContext(
             host,
-            storage,
+            keep,
             distributed,
             steps,
             env.experiment_id if env else None,
             env.trial_id if env else None,
-            _unrecorded(env),
         )
         self.preempt = PreemptContext(host, distributed, preempt_mode)
         length = getattr(searcher, "max_length", None)
@@ -175,10 +174,13 @@ def init(
     ranks = distributed or DistributedContext()
     if env is None:
         home = Path(os.environ.get("DET_HOME") or Path.home() / ".det")
-        storage = open_storage(checkpoint_storage, home / "checkpoints")
-        return Context(_Alone(), storage, ranks, None, preempt_mode)
-    storage = open_storage(checkpoint_storage, env.checkpoint_root) if checkpoint_storage else _configured(env)
-    return Context(connect(env), storage, ranks, env, preempt_mode)
+        keep = Keep(storage=open_storage(checkpoint_storage, home / "checkpoints"))
+        return Context(_Alone(), keep, ranks, None, preempt_mode)
+    if checkpoint_storage:
+        storage = open_storage(checkpoint_storage, env.checkpoint_root)
+    else:
+        storage = storage_of(env, Plugins.installed(strict=os.environ.get("DET_STRICT_PLUGINS") == "1"))
+    return Context(connect(env), keep_of(env, storage), ranks, env, preempt_mode)
 
 
 def _must_know_its_ranks(env: WorkerEnv, distributed: DistributedContext | None) -> None:
@@ -207,11 +209,3 @@ class _Alone(LocalHost):
     def completed(self, batches: int, metrics: Any, length: int) -> Target:
         self._target = Target(n=None)
         return self._target
-
-
-def _configured(env: WorkerEnv) -> Storage:
-    return storage_of(env, Plugins.installed(strict=os.environ.get("DET_STRICT_PLUGINS") == "1"))
-
-
-def _unrecorded(env: WorkerEnv | None) -> Callable[[Manifest, str], None]:
-    return (lambda manifest, storage: spool(env, manifest, storage)) if env else (lambda manifest, storage: None)

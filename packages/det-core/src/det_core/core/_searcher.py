@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..distributed import DistributedContext
 from ..host import Outcome, Target, TrialHost
-from ._train import Steps
+from ._train import Steps, must_be_chief
 
 
 class Unit(enum.Enum):
@@ -35,22 +35,18 @@ class SearcherOperation:
 
     def report_progress(self, length: float) -> None:
         """Report how far towards `length` the training is; rank 0 only."""
-        self._chief("report progress")
+        must_be_chief(self._rank, "report progress")
         if not length >= 0:
             raise ValueError(f"the length trained is {length}; report a number that is not negative")
         self._host.progress(min(1.0, length / self.length) if self.length else 1.0)
 
     def report_completed(self, searcher_metric: float) -> None:
         """Report the searcher's metric at `length`, once; rank 0 only."""
-        self._chief("complete an operation")
+        must_be_chief(self._rank, "complete an operation")
         if self.completed:
             raise RuntimeError("this operation is completed already; take the next from searcher.operations()")
         self.completed = True
         self._host.completed(self._steps.completed, {self._metric: searcher_metric}, self.length)
-
-    def _chief(self, what: str) -> None:
-        if self._rank != 0:
-            raise RuntimeError(f"rank {self._rank} tried to {what}; only rank 0 may")
 
 
 class SearcherContext:

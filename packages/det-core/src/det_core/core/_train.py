@@ -20,10 +20,15 @@ from ..storage import MANIFEST, Storage
 
 @dataclass
 class Steps:
-    """`completed` batches, and the position of the newest validation."""
+    """How many batches are trained, as far as the script has reported."""
 
     completed: int = 0
-    validated: int = -1
+
+
+def must_be_chief(rank: int, what: str) -> None:
+    """Raise RuntimeError on any rank but 0."""
+    if rank != 0:
+        raise RuntimeError(f"rank {rank} tried to {what}; only rank 0 may")
 
 
 class EarlyExitReason(enum.Enum):
@@ -38,12 +43,6 @@ class TensorboardMode(enum.Enum):
 
     AUTO = "AUTO"
     MANUAL = "MANUAL"
-
-
-_OUTCOMES = {
-    EarlyExitReason.INVALID_HP: Outcome.INVALID_HP,
-    EarlyExitReason.USER_REQUESTED_STOP: Outcome.USER_STOPPED,
-}
 
 
 class TrainContext:
@@ -70,7 +69,7 @@ class TrainContext:
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         """Report metrics of any group. Raises MetricError for a validation metric that is None."""
-        self._chief("report metrics")
+        must_be_chief(self._rank, "report metrics")
         numbers = plain(metrics)
         self._steps.completed = max(self._steps.completed, steps_completed)
         if group != "validation":
@@ -81,24 +80,24 @@ class TrainContext:
             raise MetricError(f"validation metric {empty[0]!r} is None; report a number, or leave it out")
         numbers.setdefault("batches", steps_completed)
         self._host.validated(steps_completed, numbers, None)
-        self._steps.validated = steps_completed
 
     def report_progress(self, progress: float) -> None:
         """Report how much of the training is done, 0 to 1; ValueError beyond."""
-        self._chief("report progress")
+        must_be_chief(self._rank, "report progress")
         if not 0.0 <= progress <= 1.0:
             raise ValueError(f"progress is {progress}; report a number from 0 to 1")
         self._host.progress(progress)
 
     def set_status(self, status: str) -> None:
         """Say in a word what the script is doing."""
-        self._chief("set the status")
+        must_be_chief(self._rank, "set the status")
         self._host.status(status)
 
     def report_early_exit(self, reason: EarlyExitReason) -> None:
         """Say that the script is about to end its trial early; end the process with status 0 after this."""
-        self._chief("report an early exit")
-        self._host.finished(_OUTCOMES[EarlyExitReason(reason)])
+        must_be_chief(self._rank, "report an early exit")
+        invalid = EarlyExitReason(reason) is EarlyExitReason.INVALID_HP
+        self._host.finished(Outcome.INVALID_HP if invalid else Outcome.USER_STOPPED)
 
     def get_experiment_best_validation(self) -> float | None:
         """Return the best value of the searcher's metric in the experiment so far, None before the first."""
@@ -117,33 +116,19 @@ class TrainContext:
         store it under. Returns the name that storage has for them, as it has uuids for checkpoints; None where there is nothing to
         copy, as outside of `det run`. The files stay where they are, too, for `det tensorboard`.
         """
-        self._chief("upload TensorBoard's files")
-        return _upload(self._storage, self._dir, selector, mangler) if self._dir is not None else None
-
-    def _chief(self, what: str) -> None:
-        if self._rank != 0:
-            raise RuntimeError(f"rank {self._rank} tried to {what}; only rank 0 may")
-
-
-def _upload(
-    storage: Storage,
-    directory: Path,
-    selector: Callable[[Path], bool],
-    mangler: Callable[[Path, int], Path] | None,
-) -> str | None:
-    """Store the selected files of a directory, in place of those of an earlier call; return what they are stored under.
-
-    The name is one that a directory of a host always has, so that an earlier call's files are found.
-    """
-    found = [path.relative_to(directory) for path in sorted(directory.rglob("*")) if path.is_file()]
-    wanted = {path: mangler(path, 0) if mangler is not None else path for path in found if selector(path)}
-    if not wanted:
-        return None
-    name = f"tensorboard-{uuid5(NAMESPACE_URL, f'{socket.gethostname()}:{directory.absolute()}')}"
-    storage.delete(name)  # of an earlier call, if there was one
-    with storage.store(name) as place:
-        for source, target in wanted.items():
-            place.joinpath(target).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(directory / source, place / target)
-        (place / MANIFEST).write_text(json.dumps({"tensorboard": str(directory)}))
-    return name
+        must_be_chief(self._rank, "upload TensorBoard's files")
+        if self._dir is None:
+            return None
+        found = [path.relative_to(self._dir) for path in sorted(self._dir.rglob("*")) if path.is_file()]
+        wanted = {path: mangler(path, 0) if mangler is not None else path for path in found if selector(path)}
+        if not wanted:
+            return None
+        # The name is one that a directory of a host always has, so that an earlier call's files are found.
+        name = f"tensorboard-{uuid5(NAMESPACE_URL, f'{socket.gethostname()}:{self._dir.absolute()}')}"
+        self._storage.delete(name)
+        with self._storage.store(name) as place:
+            for source, target in wanted.items():
+                place.joinpath(target).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(self._dir / source, place / target)
+            (place / MANIFEST).write_text(json.dumps({"tensorboard": str(self._dir)}))
+        return name

@@ -52,7 +52,6 @@ class Plugins:
         self._warn = warn or _to_stderr
         self._failed = failed
         self._infos: dict[str, PluginInfo] = {}
-        self._builds: dict[str, Build] = {}
         self._pm = pluggy.PluginManager(hookspecs.PROJECT)
         for group in hookspecs.GROUPS:
             self._pm.add_hookspecs(group)
@@ -62,16 +61,9 @@ class Plugins:
             self._pm.enable_tracing()
 
     @classmethod
-    def installed(
-        cls,
-        *,
-        strict: bool = False,
-        trace: bool = False,
-        warn: Callable[[str], None] | None = None,
-        failed: Callable[[ObserverFailure], None] = lambda failure: None,
-    ) -> Plugins:
-        """Return the plugins of every installed distribution, det's own first."""
-        plugins = cls(strict=strict, trace=trace, warn=warn, failed=failed)
+    def installed(cls, **options: Any) -> Plugins:
+        """Return the plugins of every installed distribution, det's own first; the options are those of `Plugins`."""
+        plugins = cls(**options)
         plugins.load(discover())
         return plugins
 
@@ -95,7 +87,6 @@ class Plugins:
             raise
         hooks = tuple(sorted(h.name for h in self._pm.get_hookcallers(plugin) or ()))
         self._infos[name] = PluginInfo(name=name, distribution=distribution, version=version, hooks=hooks)
-        self._builds.clear()
 
     def load(self, found: Iterable[Found]) -> None:
         """Import and register plugins, each on its own; a broken one is skipped and named."""
@@ -103,9 +94,11 @@ class Plugins:
             name = plugin.entry.name
             try:
                 check_core(plugin)
-                self.register(
-                    _made(plugin.entry.load()), name, distribution=plugin.distribution, version=plugin.version
-                )
+                loaded = (
+                    plugin.entry.load()
+                )  # a module as it is; a class is made, so that its state is of one `Plugins`
+                made = loaded() if inspect.isclass(loaded) else loaded
+                self.register(made, name, distribution=plugin.distribution, version=plugin.version)
             except Exception as error:
                 if self._strict:
                     raise
@@ -177,10 +170,12 @@ class Plugins:
 
     def build(self, framework: str) -> Build:
         """Return the build hooks in which, of all frameworks' plugins, only that of `framework` takes part."""
-        if framework not in self._builds:
-            others = [p for p in self._pm.get_plugins() if self._is_other_framework(p, framework)]
-            self._builds[framework] = _BuildHooks(self._pm, others)
-        return self._builds[framework]
+        others = [plugin for plugin in self._pm.get_plugins() if self._is_other_framework(plugin, framework)]
+
+        def call(part: str, build: Callable[[], Any], **arguments: Any) -> Any:
+            return self._pm.subset_hook_caller(f"det_build_{part}", others)(build=_Once(build), **arguments)
+
+        return Build(call)
 
     # Observe
 
@@ -227,11 +222,6 @@ class Plugins:
         return bool(names) and framework not in names
 
 
-def _made(loaded: object) -> object:
-    """Return what an entry point names: a module as it is, a class made, so that its state is of one `Plugins`."""
-    return loaded() if inspect.isclass(loaded) else loaded
-
-
 def _write(text: str) -> None:
     sys.stderr.write(text)
 
@@ -261,28 +251,6 @@ class _AsBuilt:
         return build.value if build.called else build()
 
     det_build_optimizer = det_build_lr_scheduler = det_build_data_loader = det_build_model
-
-
-class _BuildHooks:
-    """The build hooks, in which some plugins take no part."""
-
-    def __init__(self, pm: pluggy.PluginManager, without: list[object]) -> None:
-        self._hooks = {
-            name: pm.subset_hook_caller(f"det_build_{name}", without)
-            for name in ("model", "optimizer", "lr_scheduler", "data_loader")
-        }
-
-    def model(self, context: Any, build: Callable[[], Any]) -> Any:
-        return self._hooks["model"](context=context, build=_Once(build))
-
-    def optimizer(self, context: Any, build: Callable[[], Any]) -> Any:
-        return self._hooks["optimizer"](context=context, build=_Once(build))
-
-    def lr_scheduler(self, context: Any, build: Callable[[], Any]) -> Any:
-        return self._hooks["lr_scheduler"](context=context, build=_Once(build))
-
-    def data_loader(self, context: Any, build: Callable[[], Any], split: str) -> Any:
-        return self._hooks["data_loader"](context=context, build=_Once(build), split=split)
 
 
 def extensions_of(plugins: Plugins) -> Extensions:

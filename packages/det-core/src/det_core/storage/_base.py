@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from ..errors import StorageError
 
@@ -99,11 +100,11 @@ def checked(uuid: str) -> str:
     return uuid
 
 
-def is_manifest_of(uuid: str, data: bytes) -> bool:
+def is_manifest_of(uuid: str, data: Any) -> bool:
     """Tell whether this is the manifest of the checkpoint `uuid`, and not another's or none at all."""
     try:
         document = json.loads(data)
-    except (ValueError, RecursionError):
+    except (TypeError, ValueError, RecursionError):
         return False
     return isinstance(document, dict) and document.get("uuid") == uuid
 

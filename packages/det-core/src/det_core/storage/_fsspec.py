@@ -113,10 +113,14 @@ class FsspecStorage(Storage):
         self._own.add(uuid)
 
     def put(self, uuid: str, source: Path, names: Iterable[str]) -> None:
-        names = list(names)
-        self._upload(uuid, source, [name for name in names if name != MANIFEST])
-        if MANIFEST in names:
-            self._publish(uuid, below(source, MANIFEST))
+        places = {name: below(source, name) for name in names}
+        manifest = places.pop(MANIFEST, None)
+        paths = [self._path(uuid, name) for name in places]
+        with self._reaching("write to"):
+            self._make({path.rpartition("/")[0] for path in paths})
+            self._fs.put([str(place) for place in places.values()], paths)
+        if manifest is not None:
+            self._publish(uuid, manifest)
 
     def commit(self, uuid: str) -> None:
         with self._reaching("read"):
@@ -136,13 +140,6 @@ class FsspecStorage(Storage):
             self._make({self._root})
             self._fs.pipe_file(probe, b"det")
             self._fs.rm_file(probe)
-
-    def _upload(self, uuid: str, source: Path, names: Sequence[str]) -> None:
-        places = [below(source, name) for name in names]
-        paths = [self._path(uuid, name) for name in names]
-        with self._reaching("write to"):
-            self._make({path.rpartition("/")[0] for path in paths})
-            self._fs.put([str(place) for place in places], paths)
 
     def _publish(self, uuid: str, manifest: Path) -> None:
         """Let the manifest appear whole, under its name, after everything else."""
@@ -167,7 +164,7 @@ class FsspecStorage(Storage):
         for error in (data for data in read.values() if isinstance(data, Exception)):
             if not isinstance(error, FileNotFoundError):
                 raise error
-        return [uuid for place, uuid in places.items() if is_manifest_of(uuid, _bytes(read.get(place)))]
+        return [uuid for place, uuid in places.items() if is_manifest_of(uuid, read.get(place))]
 
     def _make(self, directories: Iterable[str]) -> None:
         if self._scheme not in _WHOLE_OBJECTS:  # there, making a directory would make a bucket that is mistyped
@@ -230,10 +227,6 @@ def _filesystem(url: str, shown: str, options: dict[str, Any]) -> tuple[Any, str
     except Exception as error:  # some connect at once, and each has errors of its own
         raise StorageError(f"cannot open {shown}: {_told(error)}") from error
     return filesystem, root
-
-
-def _bytes(data: object) -> bytes:
-    return data if isinstance(data, bytes) else b""
 
 
 def _told(error: Exception) -> str:

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct
-
-from det_core.config import ExperimentConfig, Extensions, SearcherConfig, StorageConfig
+from det_core.config import SECTIONS, ExperimentConfig, Extensions
 from det_core.config.fields import Field, Type, base_of, fields_of, is_struct, item_of
 from det_core.errors import ConfigError
 
 from ._legacy import modernise
 from ._source import from_mapping
-
-_COMMON: dict[str, tuple[str, type[Struct]]] = {
-    "searcher": ("name", SearcherConfig),
-    "checkpoint_storage": ("type", StorageConfig),
-}
 
 
 def merge(
@@ -66,7 +59,7 @@ def _value(low: Any, high: Any, type_: Type, extensions: Extensions) -> Any:
         return high
     if kind == "hyperparameters":
         return _hyperparameters(low, high)
-    if kind in _COMMON:
+    if kind in SECTIONS:
         return _tagged(low, high, kind, extensions)
     if kind == "plugins":
         return {name: _plugin(low, high, name, extensions) for name in {**low, **high}}
@@ -125,17 +118,12 @@ def _is_nested(value: Any) -> bool:
 
 
 def _tagged(low: dict[str, Any], high: dict[str, Any], kind: str, extensions: Extensions) -> dict[str, Any]:
-    tag, common = _COMMON[kind]
+    tag, common = SECTIONS[kind].tag, SECTIONS[kind].common
     name = high.get(tag) if high.get(tag) is not None else low.get(tag)
     if low.get(tag) not in (None, name):
         low = {key: value for key, value in low.items() if key in fields_of(common)}
-    return _struct(low, high, _fields(kind, name, extensions), extensions)
-
-
-def _fields(kind: str, name: Any, extensions: Extensions) -> dict[str, Field]:
-    find = extensions.searcher if kind == "searcher" else extensions.storage
-    struct = find(name) if isinstance(name, str) else None  # what is unknown is reported when the section is read
-    return fields_of(struct) if struct else {}
+    struct = extensions.struct(kind, name)  # what is unknown is reported when the section is read
+    return _struct(low, high, fields_of(struct) if struct else {}, extensions)
 
 
 def _plugin(low: dict[str, Any], high: dict[str, Any], name: str, extensions: Extensions) -> Any:

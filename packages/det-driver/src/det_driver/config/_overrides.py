@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from det_core.config import ExperimentConfig, Extensions
+from det_core.config import SECTIONS, ExperimentConfig, Extensions
 from det_core.config.faults import Path, dotted, shown
 from det_core.config.fields import Type, base_of, fields_of, is_struct, item_of, type_of
 from det_core.errors import ConfigError
@@ -125,9 +125,8 @@ def _type_at(path: Path, data: dict[str, Any], extensions: Extensions) -> Type |
 
 def _arm(type_: Type, path: Path, data: dict[str, Any], extensions: Extensions) -> Any:
     kind = type_.marks.get("kind")
-    if kind in ("searcher", "checkpoint_storage"):
+    if kind in SECTIONS:
         section = data.get(str(path[0]))
-        name: Any = section.get("name" if kind == "searcher" else "type") if isinstance(section, dict) else None
-        find = extensions.searcher if kind == "searcher" else extensions.storage
-        return (find(name) if isinstance(name, str) else None) or type_.arm
+        name = section.get(SECTIONS[kind].tag) if isinstance(section, dict) else None
+        return extensions.struct(kind, name) or type_.arm
     return None if kind in ("hyperparameters", "plugins") else type_.arm

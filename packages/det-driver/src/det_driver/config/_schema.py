@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -15,8 +15,7 @@ from msgspec import Struct
 
 from det_core.config import (
     RANGES,
-    SEARCHERS,
-    STORAGES,
+    SECTIONS,
     UNITS,
     ExperimentConfig,
     Extensions,
@@ -60,7 +59,7 @@ class _Writer:
         self.definitions: dict[str, Schema] = {}
         self._extensions = extensions
         self._kinds: dict[str, Callable[[Type], Schema]] = {
-            "checkpoint_storage": lambda _: self._one_of("type", STORAGES, extensions.storages, extensions.storage),
+            "checkpoint_storage": lambda _: self._one_of("checkpoint_storage"),
             "environment_variables": lambda type_: self._per_slot(type_, fields_of(type_.arm)["cpu"].type),
             "hyperparameters": lambda _: {"type": "object", "additionalProperties": self._hyperparameter()},
             "image": lambda type_: self._per_slot(type_, type_of(str)),
@@ -68,7 +67,7 @@ class _Writer:
             "log_policies": lambda _: {"type": "array", "items": self._reference(LogPolicy)},
             "period": lambda _: self._length(0),
             "plugins": lambda _: self._plugins(),
-            "searcher": lambda _: self._one_of("name", SEARCHERS, extensions.searchers, extensions.searcher),
+            "searcher": lambda _: self._one_of("searcher"),
         }
 
     def struct(self, cls: type[Struct], tag: str | None = None) -> Schema:
@@ -131,10 +130,9 @@ class _Writer:
             self.definitions[name] = self.struct(cls, tag)
         return {"$ref": f"#/$defs/{name}"}
 
-    def _one_of(
-        self, tag: str, ours: Iterable[str], theirs: Iterable[str], find: Callable[[str], type[Struct] | None]
-    ) -> Schema:
-        structs = [struct for name in sorted({*ours, *theirs}) if (struct := find(name))]
+    def _one_of(self, section: str) -> Schema:
+        tag, names = SECTIONS[section].tag, self._extensions.names(section)
+        structs = [struct for name in names if (struct := self._extensions.struct(section, name))]
         return {"type": "object", "required": [tag], "oneOf": [self._reference(struct, tag) for struct in structs]}
 
     def _per_slot(self, type_: Type, single: Type) -> Schema:

@@ -1,0 +1,149 @@
+"""From plain data and JSON to a configuration, where it is not an experiment's whole description, and back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ..errors import ConfigError
+from ._experiment import ExperimentConfig
+from ._extensions import Extensions
+from ._searchers import Length
+from .decoding import Decoding
+from .faults import shown
+from .fields import fields_of
+
+MASK = "********"
+_GIVEN = re.compile(r"(?is)\b([\w-]*(?:secret|token|passw(?:or)?d|passphrase|credentials?|[_-]key)(?:[_-][\w-]*)?)=.+")
+_IN_A_URL = re.compile(r"(://[^/:@\s]*):[^/@\s]+@")
+
+
+def to_builtins(value: Any, *, masked: bool = False) -> Any:
+    """Return a configuration, or any part of one, as plain data; with `masked`, secrets are blotted out."""
+    if isinstance(value, Length):
+        return {value.unit: value.n}
+    if isinstance(value, Struct):
+        return _struct(value, masked)
+    if isinstance(value, dict):
+        return {key: to_builtins(item, masked=masked) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_builtins(item, masked=masked) for item in value]
+    if isinstance(value, str):
+        return _blotted(value) if masked else value
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return msgspec.to_builtins(value)
+
+
+def _struct(value: Struct, masked: bool) -> dict[str, Any]:
+    config = value.__struct_config__
+    plain: dict[str, Any] = {config.tag_field: config.tag} if config.tag_field else {}
+    for field in fields_of(type(value)).values():
+        item = getattr(value, field.name)
+        if "rest" in field.type.marks:
+            plain |= to_builtins(item, masked=masked)
+        else:
+            secret = masked and item is not None and "secret" in field.type.marks
+            plain[field.key] = MASK if secret else to_builtins(item, masked=masked)
+    return plain
+
+
+def _blotted(text: str) -> str:
+    """Return `HF_TOKEN=…` and `https://user:password@host` without the secret; what the name says decides."""
+    return _IN_A_URL.sub(rf"\1:{MASK}@", _GIVEN.sub(rf"\1={MASK}", text))
+
+
+def masked(config: Any) -> dict[str, Any]:
+    """Return a configuration as plain data with its secrets blotted out, fit to be printed and to travel with checkpoints."""
+    plain: dict[str, Any] = to_builtins(config, masked=True)
+    return plain
+
+
+def without_secrets(text: str, config: Any) -> str:
+    """Return a text, such as the file that a configuration was read from, with the configuration's secrets blotted out."""
+    for secret in sorted(_secrets(to_builtins(config), masked(config)), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
+
+
+def _secrets(plain: Any, blotted: Any) -> set[str]:
+    if isinstance(plain, str) and plain != blotted:
+        before, _, after = str(blotted).partition(MASK)
+        return {plain[len(before) : len(plain) - len(after)]} - {""}
+    pairs: list[Any] = []
+    if isinstance(plain, dict):
+        pairs = [(value, blotted[key]) for key, value in plain.items()]
+    elif isinstance(plain, list):
+        pairs = list(zip(plain, blotted, strict=True))
+    return {secret for pair in pairs for secret in _secrets(*pair)}
+
+
+def to_json(config: Any) -> str:
+    """Return the complete configuration as JSON, secrets and all; `from_json` reads it back."""
+    return json.dumps(to_builtins(config), allow_nan=False)
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One sentence for a person, and the keys that it is about."""
+
+    message: str
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A configuration that was read, and what its reader should know."""
+
+    config: ExperimentConfig
+    notices: tuple[Notice, ...]
+
+
+def parse(mapping: Mapping[str, Any], *, extensions: Extensions | None = None, name: str | None = None) -> Parsed:
+    """Read a mapping; what an experiment must have may be missing, and what needs a second key is not looked at.
+
+    `name` stands for it in errors. Raises ConfigError with every problem found. The driver's `load` checks an experiment.
+    """
+    before = f"{name}: " if name else ""
+    try:
+        data = json.loads(json.dumps(mapping, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        text = f"{before}the configuration is not plain data: {error}; give text, numbers, lists and maps"
+        raise ConfigError(text) from None
+    return _decoded(data, extensions or Extensions(), before)
+
+
+def from_json(text: str | bytes, *, extensions: Extensions | None = None) -> ExperimentConfig:
+    """Read back what `to_json` wrote; without `extensions`, settings that only plugins know are not checked."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"the stored configuration is not JSON: {error}; submit the experiment again") from None
+    return _decoded(data, extensions or Extensions(open=True), "").config
+
+
+def _decoded(data: Any, extensions: Extensions, before: str) -> Parsed:
+    if not isinstance(data, dict):
+        raise ConfigError(
+            f"{before}the configuration is {shown(data)}; give a map such as searcher: {{name: single, …}}"
+        )
+    decoding = Decoding(extensions)
+    config: ExperimentConfig = decoding.struct(data, ExperimentConfig, ())
+    if wrong := [fault for fault in decoding.faults if not fault.late or fault.path[1:]]:
+        raise ConfigError(*(f"{before}{fault}" for fault in wrong))
+    return Parsed(config, without_effect(decoding.unhonoured))
+
+
+def without_effect(keys: Iterable[str]) -> tuple[Notice, ...]:
+    """Name the keys that were accepted and that nothing acts on."""
+    named = tuple(dict.fromkeys(keys))
+    return (Notice(f"accepted, but without effect in det: {', '.join(named)}", named),) if named else ()
