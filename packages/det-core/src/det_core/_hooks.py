@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,14 @@ _LAUNCHERS = {
 
 @hookimpl
 def det_backends() -> Iterator[BackendRecord]:
-    yield BackendRecord(name="serial", load=_named("backend:Serial"), priority=-1)
-    yield BackendRecord(name="socket", load=_named("backends.socket:Socket"), priority=-1)
+    yield BackendRecord(name="serial", load=partial(_named, "backend:Serial"), priority=-1)
+    yield BackendRecord(name="socket", load=partial(_named, "backends.socket:Socket"), priority=-1)
 
 
 @hookimpl
 def det_launchers() -> Iterator[LauncherRecord]:
     for name, place in _LAUNCHERS.items():
-        yield LauncherRecord(name=name, load=_made(f"launch.{place}"))
+        yield LauncherRecord(name=name, load=partial(_made, f"launch.{place}"))
 
 
 @hookimpl
@@ -37,18 +38,13 @@ def det_storages() -> Iterator[StorageRecord]:
 
 
 def _open(config: Any, default_root: Path) -> Any:
-    from .storage import open_storage
-
-    return open_storage(config, default_root)
+    return _named("storage:open_storage")(config, default_root)
 
 
-def _named(place: str) -> Callable[[], Any]:
+def _named(place: str) -> Any:
     module, _, name = place.partition(":")
-    return lambda: getattr(import_module(f"det_core.{module}"), name)
+    return getattr(import_module(f"det_core.{module}"), name)
 
 
-def _made(place: str) -> Callable[[], Any]:
-    def load() -> Any:
-        return _named(place)()()
-
-    return load
+def _made(place: str) -> Any:
+    return _named(place)()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,37 +51,15 @@ class WorkerEnv:
 
     def variables(self) -> dict[str, str]:
         """Return the variables to add to a process's environment."""
-        values = {
-            "DET_CLUSTER_ID": self.cluster_id,
+        facts = ((name, write, getattr(self, field)) for field, (name, write, _) in _FACTS.items())
+        return {
             "DET_AGENT_ID": os.uname().nodename,
             "DET_TASK_TYPE": "TRIAL",
             "DET_TASK_ID": f"trial-{self.trial_id}",
             "DET_ALLOCATION_ID": f"trial-{self.trial_id}.{self.run_number}",
-            "DET_EXPERIMENT_ID": str(self.experiment_id),
-            "DET_TRIAL_ID": str(self.trial_id),
-            "DET_TRIAL_RUN_ID": str(self.run_number),
-            "DET_RUN_ID": str(self.run_id),
-            "DET_TRIAL_SEED": str(self.seed),
-            "DET_HPARAMS": json.dumps(dict(self.hparams)),
-            "DET_EXPERIMENT_CONFIG": to_json(self.config),
-            "DET_SLOT_IDS": json.dumps(list(self.slot_ids)),
-            "DET_SLOTS": str(self.slots),
-            "DET_STEPS_COMPLETED": str(self.steps_completed),
-            "DET_WARM_START": str(int(self.warm)),
-            "DET_DRIVER": f"{self.driver[0]}:{self.driver[1]}",
-            "DET_DRIVER_KEY": self.key.hex(),
-            "DET_CHIEF_IP": self.chief,
-            "DET_START_TIMEOUT": f"{self.start_timeout:g}",
-            "DET_CHECKPOINT_ROOT": str(self.checkpoint_root),
-            "DET_TENSORBOARD_DIR": str(self.tensorboard_dir),
-            "DET_SPOOL_DIR": str(self.spool),
+            **{name: write(value) for name, write, value in facts if value is not None},
+            **rank_variables(self.ranks),
         }
-        values |= rank_variables(self.ranks)
-        if self.scratch:
-            values["DET_SCRATCH_DIR"] = str(self.scratch)
-        if self.latest_checkpoint:
-            values["DET_LATEST_CHECKPOINT"] = self.latest_checkpoint
-        return values
 
     def typed(self, extensions: Extensions) -> WorkerEnv:
         """Return the run with what plugins configure in their own structs, where it was kept as written."""
@@ -92,31 +70,40 @@ class WorkerEnv:
         """Return the run that `environ` describes, or None outside of one."""
         if "DET_DRIVER" not in environ:
             return None
-        host, _, port = environ["DET_DRIVER"].rpartition(":")
-        return cls(
-            experiment_id=int(environ["DET_EXPERIMENT_ID"]),
-            trial_id=int(environ["DET_TRIAL_ID"]),
-            run_id=int(environ["DET_RUN_ID"]),
-            run_number=int(environ["DET_TRIAL_RUN_ID"]),
-            seed=int(environ["DET_TRIAL_SEED"]),
-            hparams=json.loads(_value(environ, "DET_HPARAMS")),
-            config=from_json(_value(environ, "DET_EXPERIMENT_CONFIG")),
-            slot_ids=tuple(json.loads(environ["DET_SLOT_IDS"])),
-            driver=(host, int(port)),
-            key=bytes.fromhex(environ["DET_DRIVER_KEY"]),
-            checkpoint_root=Path(environ["DET_CHECKPOINT_ROOT"]),
-            tensorboard_dir=Path(environ["DET_TENSORBOARD_DIR"]),
-            spool=Path(environ["DET_SPOOL_DIR"]),
-            latest_checkpoint=environ.get("DET_LATEST_CHECKPOINT"),
-            steps_completed=int(environ["DET_STEPS_COMPLETED"]),
-            ranks=ranks_in(environ),
-            chief=environ.get("DET_CHIEF_IP", "127.0.0.1"),
-            start_timeout=float(environ.get("DET_START_TIMEOUT", START_SECONDS)),
-            scratch=Path(environ["DET_SCRATCH_DIR"]) if "DET_SCRATCH_DIR" in environ else None,
-            slots=int(environ.get("DET_SLOTS", "1")),
-            warm=environ.get("DET_WARM_START") == "1",
-            cluster_id=environ.get("DET_CLUSTER_ID", "local"),
-        )
+        texts = ((field, read, _text(environ, name)) for field, (name, _, read) in _FACTS.items())
+        found = {field: read(text) for field, read, text in texts if text is not None}
+        return cls(**found, ranks=ranks_in(environ))
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+_FACTS: dict[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
+    "cluster_id": ("DET_CLUSTER_ID", str, str),
+    "experiment_id": ("DET_EXPERIMENT_ID", str, int),
+    "trial_id": ("DET_TRIAL_ID", str, int),
+    "run_id": ("DET_RUN_ID", str, int),
+    "run_number": ("DET_TRIAL_RUN_ID", str, int),
+    "seed": ("DET_TRIAL_SEED", str, int),
+    "hparams": ("DET_HPARAMS", lambda hparams: json.dumps(dict(hparams)), json.loads),
+    "config": ("DET_EXPERIMENT_CONFIG", to_json, from_json),
+    "slot_ids": ("DET_SLOT_IDS", json.dumps, lambda text: tuple(json.loads(text))),
+    "slots": ("DET_SLOTS", str, int),
+    "latest_checkpoint": ("DET_LATEST_CHECKPOINT", str, str),
+    "steps_completed": ("DET_STEPS_COMPLETED", str, int),
+    "warm": ("DET_WARM_START", lambda warm: str(int(warm)), lambda text: text == "1"),
+    "driver": ("DET_DRIVER", lambda address: f"{address[0]}:{address[1]}", _address),
+    "key": ("DET_DRIVER_KEY", bytes.hex, bytes.fromhex),
+    "chief": ("DET_CHIEF_IP", str, str),
+    "start_timeout": ("DET_START_TIMEOUT", "{:g}".format, float),
+    "checkpoint_root": ("DET_CHECKPOINT_ROOT", str, Path),
+    "tensorboard_dir": ("DET_TENSORBOARD_DIR", str, Path),
+    "spool": ("DET_SPOOL_DIR", str, Path),
+    "scratch": ("DET_SCRATCH_DIR", str, Path),
+}
+"""The variable of each fact of a run, and how it is written and read."""
 
 
 def shortened(variables: Mapping[str, str], directory: Path) -> dict[str, str]:
@@ -131,5 +118,6 @@ def shortened(variables: Mapping[str, str], directory: Path) -> dict[str, str]:
     return short
 
 
-def _value(environ: Mapping[str, str], name: str) -> str:
-    return environ[name] if name in environ else Path(environ[f"{name}_FILE"]).read_text()
+def _text(environ: Mapping[str, str], name: str) -> str | None:
+    file = environ.get(f"{name}_FILE")
+    return environ[name] if name in environ else Path(file).read_text() if file else None

@@ -33,20 +33,17 @@ def import_from_path(path: str | Path) -> Iterator[None]:
     finally:
         if theirs:
             sys.path[:] = before
-            for name in [name for name in sys.modules if name.partition(".")[0] in _roots(theirs)]:
+            roots = {name.partition(".")[0] for name in theirs}
+            for name in [name for name in sys.modules if name.partition(".")[0] in roots]:
                 del sys.modules[name]
             sys.modules.update(theirs)
 
 
 def _clashing(code_dir: Path) -> dict[str, ModuleType]:
     """Return the modules that are imported from elsewhere and have a name of the code's, with all that is below them."""
-    names = {name for name in _names(code_dir) & sys.modules.keys() if not _is_shared(name)}
+    names = {name for name in _names(code_dir) & sys.modules.keys() - _SHARED if not name.startswith("det_")}
     own = {name for name in names if not _within(sys.modules[name], code_dir)}
     return {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] in own}
-
-
-def _is_shared(name: str) -> bool:
-    return name in _SHARED or name.startswith("det_")
 
 
 def _names(code_dir: Path) -> set[str]:
@@ -70,7 +67,3 @@ def _within(module: ModuleType, code_dir: Path) -> bool:
     file = getattr(module, "__file__", None)
     places = [file] if file else list(getattr(module, "__path__", []))
     return any(Path(place).resolve().is_relative_to(code_dir.resolve()) for place in places)
-
-
-def _roots(modules: dict[str, ModuleType]) -> set[str]:
-    return {name.partition(".")[0] for name in modules}

@@ -7,28 +7,27 @@ The same code runs in a worker process, where the host is a connection to the dr
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from .adapter import Adapter, Loop, RunInfo, Stop
 from .checkpoint import Manifest, read_checkpoint, write_checkpoint
 from .code import copy_code
+from .config import ExperimentConfig, Length, masked, without_secrets
 from .errors import CheckpointError, DetError, InvalidHP
 from .host import HostLost, TrialHost
 from .loop import Progress, RunLoop
 from .schedule import Every, Period, Schedule, to_batches
+from .storage import Selector, Storage
 
 if TYPE_CHECKING:
     from .backend import Communicator
-    from .config import ExperimentConfig, Length
     from .records import Framework
-    from .storage import Selector, Storage
 
 PROGRESS_FILE = "loop.json"
 LOAD_FILE = "load_data.json"
@@ -144,10 +143,6 @@ def read_on_host(
 
     What that one raises, all of them raise. Every rank must ask for it, and none is through before all of its host are.
     """
-    if distributed.local_size == 1:
-        with read_checkpoint(storage, uuid, selector) as found:
-            yield found
-        return
     with ExitStack() as stack:
         read: tuple[Path, Manifest] | DetError | None = None
         if distributed.local_rank == 0:
@@ -218,11 +213,8 @@ class _Save:
             )
             recorded = self._keep.record(self._host, manifest)
         else:
-            scratch = Path(tempfile.mkdtemp(prefix="det-scratch-", dir=self._info.scratch))
-            try:
-                self._adapter.save(scratch)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+            with TemporaryDirectory(prefix="det-scratch-", dir=self._info.scratch, ignore_cleanup_errors=True) as path:
+                self._adapter.save(Path(path))
         self._adapter.saved(uuid)
         return recorded
 
@@ -237,8 +229,6 @@ class _Save:
 
     def _blot(self, code: Path) -> None:
         """Blot the configuration's secrets out of the files that it may have been read from."""
-        from .config import without_secrets
-
         for file in (file for file in code.rglob("*") if file.suffix in (".yaml", ".yml")):
             before = file.read_bytes()
             after = without_secrets(before.decode("utf-8", "surrogateescape"), self._info.config)
@@ -247,8 +237,6 @@ class _Save:
 
     def _load_data(self) -> dict[str, Any]:
         """What is needed to build the trial again without det's store."""
-        from .config import masked
-
         trial = type(self._adapter.trial)
         return {
             "trial_type": self._framework.trial.partition(":")[2],

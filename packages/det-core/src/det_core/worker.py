@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import wire
 from .adapter import RunInfo, Stop
@@ -33,10 +32,7 @@ from .plugins import Plugins, extensions_of
 from .protocol import Spooled, decode_welcome, encode, encode_note, hello, refusal
 from .remote import RemoteHost
 from .run import Keep, length_of, run_trial
-
-if TYPE_CHECKING:
-    from .backend import BackendRecord
-    from .storage import Storage
+from .storage import LocalStorage, Storage
 
 _CONNECT_SECONDS = 60.0
 EXIT = {Outcome.MISTAKE: 2, Outcome.BLOCKED: 2, Outcome.ERROR: 1, Outcome.PEER_LOST: 1}
@@ -72,7 +68,10 @@ def work(env: WorkerEnv, entrypoint: str, code_dir: Path, *, alone: bool = True,
         return EXIT[Outcome.MISTAKE]
     try:
         with preempted_by(host.preempted, signal.SIGTERM):
-            outcome, message, trace = _attempt(env, entrypoint, code_dir, host, plugins)
+            try:
+                outcome, message, trace = OUTCOMES[_train(env, entrypoint, code_dir, host, plugins)], "", ""
+            except BaseException as error:
+                outcome, message, trace = explained(error)
             if trace:
                 sys.stderr.write(trace)
             elif message and alone:
@@ -104,21 +103,10 @@ def storage_of(env: WorkerEnv, plugins: Plugins) -> Storage:
     """Open the checkpoint storage of a run."""
     config = env.typed(extensions_of(plugins)).config.checkpoint_storage
     if config is None:
-        from .storage import LocalStorage
-
         return LocalStorage(env.checkpoint_root)
     kind = type(config).__struct_config__.tag
     storage: Storage = plugins.storages()[str(kind)].open(config, env.checkpoint_root)
     return storage
-
-
-def _attempt(
-    env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost, plugins: Plugins | None
-) -> tuple[Outcome, str, str]:
-    try:
-        return OUTCOMES[_train(env, entrypoint, code_dir, host, plugins)], "", ""
-    except BaseException as error:
-        return explained(error)
 
 
 def _train(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost, plugins: Plugins | None) -> Stop:
@@ -132,7 +120,10 @@ def _train(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost, pl
         info = run_info(env, plugins, framework.name, code_dir, DistributedContext())
         return run_trial(framework, trial, info, host, keep)
     with meet(env, host) as distributed:
-        backend = chosen_backend(env, framework.name, plugins, host)
+        backend = choose_backend(env.config.distributed.backend, framework.name, plugins.backends())
+        if env.ranks.rank == 0:
+            sys.stderr.write(f"det: {env.ranks.size} ranks; gradients are reduced by {backend.name}\n")
+            host.chose(backend.name)
         info = replace(run_info(env, plugins, framework.name, code_dir, distributed), backend=backend)
         stop = run_trial(framework, trial, info, host, keep, failed=lambda error: _tell_first(host, error))
         distributed.barrier()  # the ranks end together, so that one that does not is known to hang
@@ -143,26 +134,12 @@ def meet(env: WorkerEnv, host: RemoteHost) -> DistributedContext:
     """Meet the other ranks of the run, at an address that the chief opens and the driver passes on."""
     key, patience = hashlib.sha256(b"the ranks of a run" + env.key).digest(), env.start_timeout
     timeout = env.config.distributed.timeout
-    if env.ranks.rank == 0:
-        socket = Socket(
-            env.ranks, chief=(env.chief, 0), key=key, start_timeout=patience, timeout=timeout, ready=host.meet
-        )
-    else:
-        try:
-            chief = host.meet(timeout=patience)
-        except TimeoutError:
-            raise RankLost(0, f"rank 0 did not come within {patience:g} s; see why it did not start") from None
-        socket = Socket(env.ranks, chief=chief, key=key, start_timeout=patience, timeout=timeout)
+    try:
+        chief = (env.chief, 0) if env.ranks.rank == 0 else host.meet(timeout=patience)
+    except TimeoutError:
+        raise RankLost(0, f"rank 0 did not come within {patience:g} s; see why it did not start") from None
+    socket = Socket(env.ranks, chief=chief, key=key, start_timeout=patience, timeout=timeout, ready=host.meet)
     return DistributedContext.from_backend(socket)
-
-
-def chosen_backend(env: WorkerEnv, framework: str, plugins: Plugins, host: RemoteHost) -> BackendRecord:
-    """Choose what reduces the gradients; the chief says which, in the log and to the driver."""
-    record = choose_backend(env.config.distributed.backend, framework, plugins.backends())
-    if env.ranks.rank == 0:
-        sys.stderr.write(f"det: {env.ranks.size} ranks; gradients are reduced by {record.name}\n")
-        host.chose(record.name)
-    return record
 
 
 def _tell_first(host: RemoteHost, error: BaseException) -> None:

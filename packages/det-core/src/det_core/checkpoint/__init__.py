@@ -1,7 +1,6 @@
 """Checkpoints: what they hold and how they are written and read."""
 
 from ..manifest import Manifest
-from ._read import read_checkpoint
-from ._write import write_checkpoint, write_sharded_checkpoint
+from ._files import read_checkpoint, write_checkpoint, write_sharded_checkpoint
 
 __all__ = ["Manifest", "read_checkpoint", "write_checkpoint", "write_sharded_checkpoint"]

@@ -76,12 +76,8 @@ class Grid(SearcherConfig, frozen=True, tag="grid"):
     """How long to train each trial; a trial class needs it."""
 
 
-class AdaptiveAsha(SearcherConfig, frozen=True, tag="adaptive_asha"):
-    """Several brackets of asynchronous successive halving (Li et al. 2018, 2020).
-
-    With `max_length` the promoting kind, which pauses trials and resumes the promising ones; with `max_time` and
-    `time_metric` the stopping kind, which ends the others early.
-    """
+class Halving(SearcherConfig, frozen=True, kw_only=True):
+    """What the kinds of asynchronous successive halving have in common."""
 
     max_trials: Trials
     """How many trials to make, over all brackets."""
@@ -91,39 +87,34 @@ class AdaptiveAsha(SearcherConfig, frozen=True, tag="adaptive_asha"):
     """How long the best trials train, in units of `time_metric`; the stopping kind."""
     time_metric: str | None = None
     """The validation metric that says how long a trial has trained, such as batches or epochs."""
-    mode: Mode = "standard"
-    """How many trials are stopped early: aggressive, standard or conservative."""
     divisor: Divisor = 4.0
     """Of the trials of a rung, one in this many goes on to the next."""
+    max_concurrent_trials: Concurrent = 16
+    """How many trials may run at once; 0 lets the searcher choose."""
+    stop_once: bool | None = None
+    """With `max_length`: true takes the stopping kind instead of the promoting one."""
+
+
+class AdaptiveAsha(Halving, frozen=True, tag="adaptive_asha"):
+    """Several brackets of asynchronous successive halving (Li et al. 2018, 2020).
+
+    With `max_length` the promoting kind, which pauses trials and resumes the promising ones; with `max_time` and
+    `time_metric` the stopping kind, which ends the others early.
+    """
+
+    mode: Mode = "standard"
+    """How many trials are stopped early: aggressive, standard or conservative."""
     max_rungs: Annotated[int, Meta(ge=1)] = 5
     """The most rungs that a bracket may have."""
     bracket_rungs: tuple[Annotated[int, Meta(ge=1)], ...] = ()
     """The rungs of each bracket, instead of what `mode` and `max_rungs` give."""
-    max_concurrent_trials: Concurrent = 16
-    """How many trials may run at once; 0 lets the searcher choose."""
-    stop_once: bool | None = None
-    """With `max_length`: true takes the stopping kind instead of the promoting one."""
 
 
-class AsyncHalving(SearcherConfig, frozen=True, tag="async_halving"):
+class AsyncHalving(Halving, frozen=True, tag="async_halving"):
     """One bracket of asynchronous successive halving (Li et al. 2020); kinds as in `adaptive_asha`."""
 
     num_rungs: Annotated[int, Meta(ge=1), needed("give the number of rungs")]
     """How many rungs there are."""
-    max_trials: Trials
-    """How many trials to make."""
-    max_length: Amount | None = None
-    """How long the best trials train; the promoting kind."""
-    max_time: MaxTime | None = None
-    """How long the best trials train, in units of `time_metric`; the stopping kind."""
-    time_metric: str | None = None
-    """The validation metric that says how long a trial has trained, such as batches or epochs."""
-    divisor: Divisor = 4.0
-    """Of the trials of a rung, one in this many goes on to the next."""
-    max_concurrent_trials: Concurrent = 16
-    """How many trials may run at once; 0 lets the searcher choose."""
-    stop_once: bool | None = None
-    """With `max_length`: true takes the stopping kind instead of the promoting one."""
 
 
 class ReplaceFunction(Struct, frozen=True, kw_only=True):

@@ -94,16 +94,11 @@ def type_of(hint: Any) -> Type:
                     bounds = {n: v for n in _BOUNDS if (v := getattr(meta, n)) is not None} | bounds
                     marks = (meta.extra or {}) | marks
             continue
-        arms = arms_of(hint)
+        arms = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         if NoneType not in arms or len(arms) == 1:
             return Type(arms, bounds, marks, optional or arms[0] in (Any, NoneType), whole)
         optional = True
         hint = Union[tuple(arm for arm in arms if arm is not NoneType)]  # noqa: UP007 - built, not written
-
-
-def arms_of(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or the type itself."""
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 @cache

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from ..checkpoint import read_checkpoint, write_checkpoint, write_sharded_checkpoint
 from ..distributed import DistributedContext
+from ..environ import WorkerEnv
 from ..errors import CheckpointError
 from ..host import TrialHost
 from ..manifest import METADATA
@@ -42,11 +43,9 @@ class CheckpointContext:
         keep: Keep,
         distributed: DistributedContext,
         steps: Steps,
-        experiment_id: int | None,
-        trial_id: int | None,
+        env: WorkerEnv | None,
     ) -> None:
-        self._host, self._keep, self._distributed, self._steps = host, keep, distributed, steps
-        self._experiment_id, self._trial_id = experiment_id, trial_id
+        self._host, self._keep, self._distributed, self._steps, self._env = host, keep, distributed, steps, env
 
     def upload(
         self,
@@ -81,15 +80,13 @@ class CheckpointContext:
             uuid = self._distributed.broadcast(uuid)
         else:
             must_be_chief(self._distributed.rank, "store a checkpoint without shard=True")
-        scratch = Path(tempfile.mkdtemp(prefix="det-checkpoint-"))
-        try:
+        with tempfile.TemporaryDirectory(prefix="det-checkpoint-", ignore_cleanup_errors=True) as folder:
+            scratch = Path(folder)
             yield scratch, uuid
             if shard:
                 self._sharded(scratch, metadata, None, uuid)
             else:
                 self._whole(lambda path: _copy(scratch, path, None), metadata, uuid)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
     @contextmanager
     def restore_path(
@@ -161,8 +158,8 @@ class CheckpointContext:
         return {
             "framework": "",
             "batches": int(given.get("steps_completed", self._steps.completed)),
-            "experiment_id": self._experiment_id,
-            "trial_id": self._trial_id,
+            "experiment_id": self._env and self._env.experiment_id,
+            "trial_id": self._env and self._env.trial_id,
             "metadata": given,
         }
 

@@ -118,14 +118,7 @@ class Context:
         self.info: ClusterInfo | None = info_of(env) if env else None
         self.distributed = distributed
         self.train = TrainContext(host, keep.storage, steps, env.tensorboard_dir if env else None, distributed.rank)
-        self.checkpoint = CheckpointContext(
-            host,
-            keep,
-            distributed,
-            steps,
-            env.experiment_id if env else None,
-            env.trial_id if env else None,
-        )
+        self.checkpoint = CheckpointContext(host, keep, distributed, steps, env)
         self.preempt = PreemptContext(host, distributed, preempt_mode)
         length = getattr(searcher, "max_length", None)
         unit = length.unit if length is not None else "batches" if env else "epochs"

@@ -27,6 +27,7 @@ from ._found import (
     discover,
     imports_of,
     records_of,
+    unfit,
 )
 
 if TYPE_CHECKING:
@@ -79,11 +80,11 @@ class Plugins:
             self._pm.check_pending()
             check_records(self._pm, name)
             self._check_observers(plugin, name)
-        except (pluggy.PluginValidationError, ValueError) as error:
-            self._unregister(plugin)
-            raise PluginError(f"plugin {name!r} does not fit this version of det-core: {error}") from error
-        except BaseException:
-            self._unregister(plugin)
+        except BaseException as error:
+            if self._pm.is_registered(plugin):
+                self._pm.unregister(plugin)
+            if isinstance(error, pluggy.PluginValidationError | ValueError):
+                raise PluginError(unfit(name, error)) from error
             raise
         hooks = tuple(sorted(h.name for h in self._pm.get_hookcallers(plugin) or ()))
         self._infos[name] = PluginInfo(name=name, distribution=distribution, version=version, hooks=hooks)
@@ -209,10 +210,6 @@ class Plugins:
                 raise PluginError(
                     f"plugin {name!r} wraps {caller.name}, which is called after the fact; implement it without wrapper=True"
                 )
-
-    def _unregister(self, plugin: object) -> None:
-        if self._pm.is_registered(plugin):
-            self._pm.unregister(plugin)
 
     def _is_other_framework(self, plugin: object, framework: str) -> bool:
         register = getattr(plugin, "det_frameworks", None)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points, version
 from importlib.util import find_spec
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, get_args, get_type_hints
 
 import pluggy
 
-from .. import records
+from .. import hookspecs
 from ..backend import BackendRecord
 from ..errors import PluginError
 
@@ -23,14 +23,9 @@ OURS = ("det-core", "det-driver")
 _CORE = re.compile(r"det[-_.]core(?![\w.-])", re.IGNORECASE)
 _PLAIN = re.compile(r"det-core\s*\(?(?P<bounds>(>=|<)\d+(\.\d+)*(\s*,\s*(>=|<)\d+(\.\d+)*)*)\)?")
 KINDS: Mapping[str, type[Any]] = {
-    "det_frameworks": records.Framework,
-    "det_backends": BackendRecord,
-    "det_searchers": records.SearcherRecord,
-    "det_storages": records.StorageRecord,
-    "det_launchers": records.LauncherRecord,
-    "det_engines": records.EngineRecord,
-    "det_commands": records.CommandRecord,
-    "det_plugin_configs": records.PluginConfig,
+    name: get_args(get_type_hints(hook)["return"])[0]
+    for name, hook in vars(hookspecs.Register).items()
+    if name.startswith("det_")
 }
 """The hooks that register, and what they yield."""
 
@@ -76,12 +71,10 @@ class ObserverFailure:
 def discover() -> Iterator[Found]:
     """Find the entry points of every installed distribution, in an order that does not depend on the file system."""
     for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=_order):
-        distribution = entry.dist
-        if distribution is None:
-            yield Found(entry=entry, distribution="unknown", version="")
-        else:
-            requires = tuple(distribution.requires or ())
-            yield Found(entry=entry, distribution=distribution.name, version=distribution.version, requires=requires)
+        brings: Any = entry.dist  # which no entry point of an installed distribution lacks
+        yield Found(
+            entry=entry, distribution=brings.name, version=brings.version, requires=tuple(brings.requires or ())
+        )
 
 
 def _order(entry: EntryPoint) -> tuple[bool, str, str]:
@@ -145,15 +138,15 @@ def check_implementations(pm: pluggy.PluginManager, plugin: object, name: str) -
         if spec is None:
             near = difflib.get_close_matches(hook, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise PluginError(_refusal(name, f"it has no hook {hook}{hint}"))
+            raise PluginError(unfit(name, f"it has no hook {hook}{hint}"))
         given = [*spec.argnames, *spec.kwargnames]
         for argument, parameter in inspect.signature(getattr(plugin, attribute)).parameters.items():
             if argument not in given and parameter.default is parameter.empty:
                 listed = ", ".join(given) or "nothing"
-                raise PluginError(_refusal(name, f"{hook} does not give {argument!r}, but {listed}"))
+                raise PluginError(unfit(name, f"{hook} does not give {argument!r}, but {listed}"))
 
 
-def _refusal(name: str, why: str) -> str:
+def unfit(name: str, why: object) -> str:
     return f"plugin {name!r} does not fit this version of det-core: {why}"
 
 

@@ -1,0 +1,222 @@
+"""Write a checkpoint, from one process or from several ranks; read one, once its files prove to be what was written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import CheckpointError
+from ..manifest import METADATA, WAY_OUT, FileEntry, Manifest, decode, draft, encode, metadata_json
+from ..storage import MANIFEST, Selector, Storage
+from ._shards import directory_id, merge_metadata, plan_shards, sources
+
+_THREADS = min(4, os.cpu_count() or 1)
+_OWN = frozenset({MANIFEST, METADATA})
+
+
+def write_checkpoint(storage: Storage, write: Callable[[Path], object], **facts: Any) -> Manifest:
+    """Let `write` fill a directory, add the manifest, publish it, and return the manifest.
+
+    The `facts` are those of `manifest.draft`. The names `manifest.json` and `metadata.json` are det's: what `write` leaves
+    there is replaced. When anything raises, nothing is published.
+    """
+    manifest = draft(**facts)
+    with storage.store(manifest.uuid) as directory:
+        write(directory)
+        _settle(directory)
+        found = entries(directory, (name for name in names(directory) if name not in _OWN))
+        return _describe(directory, manifest, found)
+
+
+def _describe(directory: Path, manifest: Manifest, files: Mapping[str, Any]) -> Manifest:
+    """Write `metadata.json` and `manifest.json` into `directory`, and return the manifest with its `files`."""
+    directory.joinpath(METADATA).write_bytes(metadata_json(manifest))
+    files = dict(sorted({**files, **entries(directory, [METADATA])}.items()))
+    manifest = msgspec.structs.replace(manifest, files=files)
+    directory.joinpath(MANIFEST).write_bytes(encode(manifest))
+    return manifest
+
+
+Allgather = Callable[[Any], Sequence[Any]]
+"""Gives every rank the values of all, in order of rank; the values are plain JSON."""
+
+
+def write_sharded_checkpoint(
+    storage: Storage,
+    directory: Path | None,
+    *,
+    rank: int,
+    allgather: Allgather,
+    selector: Selector | None = None,
+    **facts: Any,
+) -> Manifest:
+    """Publish the ranks' directories as one checkpoint, and return its manifest on every rank.
+
+    Collective: all ranks call it, those without files with `directory=None`. The `facts`, those of `manifest.draft`, are
+    rank 0's; metadata is merged. Whatever goes wrong on one rank raises on all, and then nothing is published.
+    """
+    together = partial(_together, allgather)
+
+    def offer() -> _Offer:
+        return _Offer(draft(**facts), directory_id(directory) if directory else None, selector is not None)
+
+    offers = together(offer, _Offer)
+    brings = sources([each.directory for each in offers], [each.selects for each in offers])
+    merged = merge_metadata([each.facts.metadata for each in offers])
+    manifest = msgspec.structs.replace(offers[0].facts, metadata=merged)
+    claims = together(lambda: _claim(directory, selector) if directory and brings[rank] else {}, dict[str, FileEntry])
+    shards = plan_shards(claims)
+    files = {name: entry for claim in claims for name, entry in claim.items()}
+    try:
+        together(lambda: storage.begin(manifest.uuid) if rank == 0 else None, None)
+        together(lambda: storage.put(manifest.uuid, directory, shards[rank]) if directory else None, None)
+        finished = together(lambda: _finish(storage, manifest, files) if rank == 0 else None, Manifest | None)
+        return msgspec.convert(finished[0], Manifest)
+    except BaseException:
+        if rank == 0:
+            storage.abort(manifest.uuid)
+        raise
+
+
+class _Offer(msgspec.Struct, frozen=True):
+    facts: Manifest
+    directory: str | None
+    selects: bool
+
+
+def _claim(directory: Path, selector: Selector | None) -> dict[str, FileEntry]:
+    _settle(directory)
+    wanted = (name for name in names(directory) if name not in _OWN)
+    return entries(directory, (name for name in wanted if selector is None or selector(name)))
+
+
+def _finish(storage: Storage, manifest: Manifest, files: Mapping[str, FileEntry]) -> Manifest:
+    with tempfile.TemporaryDirectory(prefix="det-manifest-") as folder:
+        manifest = _describe(Path(folder), manifest, files)
+        storage.put(manifest.uuid, Path(folder), [METADATA, MANIFEST])
+    storage.commit(manifest.uuid)
+    return manifest
+
+
+def _together(allgather: Allgather, step: Callable[[], Any], kind: Any) -> list[Any]:
+    """Take a step that all ranks take, each learning how the others fared, so that none waits for one that failed."""
+    result, failure = None, None
+    try:
+        result = msgspec.to_builtins(step())
+    except Exception as error:  # whatever it is, the other ranks wait to hear of it
+        failure = error
+    answers = allgather([failure and f"{type(failure).__name__}: {failure}", result])
+    if failure:
+        raise failure
+    for rank, (problem, _) in enumerate(answers):
+        if problem:
+            raise CheckpointError(f"rank {rank} failed to write its part of the checkpoint: {problem}")
+    return [msgspec.convert(value, kind) for _, value in answers]
+
+
+@contextmanager
+def read_checkpoint(storage: Storage, uuid: str, selector: Selector | None = None) -> Iterator[tuple[Path, Manifest]]:
+    """Give a directory that holds the selected files, and the manifest, after comparing one with the other.
+
+    Raises CheckpointError for a file that is missing, additional, cut short or altered. Whether the framework is the
+    right one is for the caller to compare.
+    """
+    with storage.restore(uuid, selector and (lambda name: name == MANIFEST or selector(name))) as directory:
+        manifest = _manifest(directory, uuid)
+        _verify(directory, manifest, selector)
+        yield directory, manifest
+
+
+def _manifest(directory: Path, uuid: str) -> Manifest:
+    try:
+        data = directory.joinpath(MANIFEST).read_bytes()
+    except FileNotFoundError as error:
+        reason = f"checkpoint {uuid} has no {MANIFEST}: it was cut short, or det did not write it"
+        raise CheckpointError(f"{reason}; {WAY_OUT}") from error
+    return decode(data, uuid)
+
+
+def _verify(directory: Path, manifest: Manifest, selector: Selector | None = None) -> None:
+    """Raise CheckpointError unless the selected files of `directory` are those of the manifest, byte for byte."""
+    expected = {name: entry for name, entry in manifest.files.items() if selector is None or selector(name)}
+    present = [name for name in names(directory) if name != MANIFEST and (selector is None or selector(name))]
+    if problem := _shape(directory, expected, present) or _content(directory, expected):
+        raise CheckpointError(f"checkpoint {manifest.uuid}: {problem}; {WAY_OUT}")
+
+
+def _shape(directory: Path, expected: Mapping[str, FileEntry], present: list[str]) -> str | None:
+    """Say what is wrong as far as names and sizes tell."""
+    if missing := sorted(expected.keys() - set(present)):
+        return f"{missing[0]} is missing, {expected[missing[0]].size} bytes expected"
+    if additional := sorted(set(present) - expected.keys()):
+        return f"{additional[0]} is there, but not in {MANIFEST}"
+    for name, entry in expected.items():
+        size = directory.joinpath(name).stat().st_size
+        if size != entry.size:
+            how = "cut short" if size < entry.size else "altered"
+            return f"{name} has {size} bytes, {entry.size} expected: it was {how}"
+    return None
+
+
+def _content(directory: Path, expected: Mapping[str, FileEntry]) -> str | None:
+    """Say what is wrong as far as digests tell."""
+    for name, found in entries(directory, expected).items():
+        if found.digest != expected[name].digest:
+            return f"{name} has the SHA-256 {found.digest}, {expected[name].digest} expected: it was altered"
+    return None
+
+
+def names(directory: Path) -> list[str]:
+    """Return the relative posix names of the files below `directory`, sorted.
+
+    What Python caches when code in a checkpoint is imported (`__pycache__`) is no part of it.
+    """
+    found = []
+    for folder, folders, files in os.walk(directory):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        found += [Path(folder, name).relative_to(directory).as_posix() for name in files]
+    return sorted(found)
+
+
+def entries(directory: Path, wanted: Iterable[str]) -> dict[str, FileEntry]:
+    """Return size and SHA-256 of the named files, each read once in big blocks, several at a time."""
+    wanted = list(wanted)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(zip(wanted, pool.map(lambda name: entry(directory / name), wanted), strict=True))
+
+
+def entry(path: Path) -> FileEntry:
+    """Return size and SHA-256 of one file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileEntry(size=file.tell(), digest=digest)
+
+
+def _settle(directory: Path) -> None:
+    """Make a directory one of plain files: a link to a file becomes a copy of it, anything else is refused.
+
+    A link would lead elsewhere, or nowhere, once the directory has been moved or uploaded.
+    """
+    for folder, folders, files in os.walk(directory):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            if path.is_symlink() and path.is_file():
+                _copy_over(path)
+            elif path.is_symlink() or not (path.is_file() or path.is_dir()):
+                name = path.relative_to(directory)
+                raise CheckpointError(f"{name} is neither a file nor a directory; a checkpoint holds nothing else")
+
+
+def _copy_over(link: Path) -> None:
+    copy = link.with_name(f"{link.name}.copy-{os.urandom(4).hex()}")
+    shutil.copyfile(link, copy)
+    copy.replace(link)
