@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from det_core import TrialError
-from det_core.trial_class import make_trial, must_take
+from det_core.entrypoint import make_trial, must_take
 
 
 class Base(ABC):

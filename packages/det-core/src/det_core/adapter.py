@@ -52,8 +52,7 @@ class RunInfo:
     position; `warm` says whether it is another trial's, from which this one begins at 0, and None that the checkpoint knows.
     `length` is what the trial is trained for if nothing ends it earlier, from its start: what a framework may make a
     schedule from; None where only the trial knows. `slots` counts the processes of the run. `quick` asks for one batch of
-    everything (a check).
-    What is left in `scratch` is deleted when the run has ended, also where it was killed. None outside
+    everything (a check). What is left in `scratch` is deleted when the run has ended, also where it was killed; None outside
     of an experiment.
 
     Where there are several processes, `distributed` carries Python objects between them, and `backend` is the chosen way to

@@ -1,4 +1,4 @@
-"""From an entrypoint of the form `module:Class` to the class."""
+"""From an entrypoint of the form `module:Class` to the class, and from that to a trial; what is amiss is a sentence."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
-from .errors import EntrypointError
+from .errors import EntrypointError, TrialError
+
+T = TypeVar("T")
 
 
 def load_trial(entrypoint: str, code_dir: Path) -> type:
@@ -79,3 +83,32 @@ def _must_exist(module_name: str, entrypoint: str, code_dir: Path) -> None:
         raise EntrypointError(
             f"entrypoint {entrypoint!r}: no module named {module_name!r} in {code_dir} (it has {files})"
         )
+
+
+def make_trial(trial_class: type[T], base: type, context: Any, **arguments: Any) -> T:
+    """Return a trial, which knows its context even where its class does not call that of its `base`.
+
+    Raises TrialError for a class that lacks a method which every `base` must have, or whose constructor takes something else.
+    """
+    missing = sorted(getattr(trial_class, "__abstractmethods__", ()))
+    if missing:
+        raise TrialError(f"{trial_class.__name__} does not define {', '.join(missing)}; every {base.__name__} must")
+    must_take(trial_class, f"{trial_class.__name__}.__init__", [("context",)], **arguments)
+    make: Callable[..., Any] = trial_class
+    trial = make(context, **arguments)
+    if not hasattr(trial, "context"):
+        trial.context = context
+    return trial  # type: ignore[no-any-return]
+
+
+def must_take(function: Callable[..., Any], name: str, forms: Sequence[Sequence[str]], **arguments: Any) -> None:
+    """Raise TrialError unless a user's method can be called with the parameters of one of the forms, and the keywords."""
+    signature = inspect.signature(function)
+    for form in forms:
+        try:
+            signature.bind(*form, **arguments)
+            return
+        except TypeError:
+            continue
+    wanted = ", ".join(("self", *forms[0], *arguments))
+    raise TrialError(f"{name} takes {signature}; define it as {name.rpartition('.')[2]}({wanted})")

@@ -18,8 +18,7 @@ def import_from_path(path: str | Path) -> Iterator[None]:
     """Let imports in the body find the modules of the directory `path` first, and import them anew.
 
     Where modules of the same names were imported from elsewhere, those are put back at the end, and the new ones are known
-    to their users alone. Where there are none, the new ones stay, and the directory stays on
-    `sys.path`, for imports inside functions.
+    to their users alone. Where there are none, the new ones stay, and the directory on `sys.path`, for imports inside functions.
     """
     code_dir = Path(path)
     theirs = _clashing(code_dir)

@@ -7,6 +7,7 @@ import json
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
 
@@ -65,15 +66,10 @@ def draft(
         batches=batches,
         experiment_id=experiment_id,
         trial_id=trial_id,
-        versions=_versions() | ({framework: framework_version} if framework_version else {}),
+        versions={"det-core": version("det-core"), "python": platform.python_version()}
+        | ({framework: framework_version} if framework_version else {}),
         metadata=plain(metadata or {}),
     )
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {"det-core": version("det-core"), "python": platform.python_version()}
 
 
 def plain(metadata: Mapping[str, Any]) -> dict[str, Any]:

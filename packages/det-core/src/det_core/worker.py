@@ -32,7 +32,7 @@ from .plugins import Plugins, extensions_of
 from .protocol import Spooled, decode_welcome, encode, encode_note, hello, refusal
 from .remote import RemoteHost
 from .run import Keep, length_of, run_trial
-from .storage import LocalStorage, Storage
+from .storage import LocalStorage, Storage, sync
 
 _CONNECT_SECONDS = 60.0
 EXIT = {Outcome.MISTAKE: 2, Outcome.BLOCKED: 2, Outcome.ERROR: 1, Outcome.PEER_LOST: 1}
@@ -181,14 +181,10 @@ def spool(env: WorkerEnv, manifest: Manifest, storage: str) -> None:
     """Note a checkpoint for the next driver, as this one is gone; the note is there after a crash of the machine, too."""
     env.spool.mkdir(parents=True, exist_ok=True)
     temporary = env.spool / f".{manifest.uuid}"
-    with temporary.open("wb") as file:
-        file.write(encode_note(Spooled(env.run_id, manifest, storage)))
-        file.flush()
-        os.fsync(file.fileno())
+    temporary.write_bytes(encode_note(Spooled(env.run_id, manifest, storage)))
+    sync(temporary)
     temporary.rename(env.spool / f"{manifest.uuid}.json")
-    directory = os.open(env.spool, os.O_RDONLY)
-    os.fsync(directory)
-    os.close(directory)
+    sync(env.spool)
 
 
 def _end_after(seconds: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import TrialError
-from det_core.trial_class import make_trial
+from det_core.entrypoint import make_trial
 
 from .context import TFKerasTrialContext
 from .optim import release_optimizer

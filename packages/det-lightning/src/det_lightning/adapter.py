@@ -14,9 +14,9 @@ import lightning.pytorch as pl
 import torch
 
 from det_core import Adapter, Loop, Metrics, RunInfo, Stop, TrialError
+from det_core.entrypoint import make_trial
 from det_core.ranks import global_batch_size, of_all_ranks
 from det_core.schedule import to_batches
-from det_core.trial_class import make_trial
 from det_torch.backends import TorchBackend
 from det_torch.data import seed_everything
 from det_torch.metrics import Numbers

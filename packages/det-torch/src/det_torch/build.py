@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from det_core import TrialError
-from det_core.trial_class import make_trial, must_take
+from det_core.entrypoint import make_trial, must_take
 
 from .context import PyTorchTrialContext
 from .lr import LRScheduler

@@ -10,7 +10,7 @@ import os
 import socket
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import CheckpointError
@@ -49,16 +49,11 @@ def plan_shards(claims: Sequence[Mapping[str, FileEntry]]) -> list[list[str]]:
     for rank, files in enumerate(claims):
         for name in files:
             ranks[name].append(rank)
-            for folder in _folders(name):
-                folders[folder].add(rank)
+            for folder in PurePosixPath(name).parents:
+                folders[str(folder)].add(rank)
     if conflicts := [*_different(claims, ranks), *_both(ranks, folders)]:
         raise CheckpointError(f"the ranks' files conflict: {'; '.join(conflicts)}; give each rank names of its own")
     return [[name for name in files if ranks[name][0] == rank] for rank, files in enumerate(claims)]
-
-
-def _folders(name: str) -> list[str]:
-    parts = name.split("/")
-    return ["/".join(parts[:n]) for n in range(1, len(parts))]
 
 
 def _different(claims: Sequence[Mapping[str, FileEntry]], ranks: Mapping[str, Sequence[int]]) -> list[str]:

@@ -14,13 +14,6 @@ if TYPE_CHECKING:
     from ._experiment import is_trial_entrypoint as is_trial_entrypoint
     from ._extensions import SECTIONS as SECTIONS
     from ._extensions import Extensions as Extensions
-    from ._hyperparameters import RANGES as RANGES
-    from ._hyperparameters import Categorical as Categorical
-    from ._hyperparameters import Const as Const
-    from ._hyperparameters import Double as Double
-    from ._hyperparameters import Hyperparameter as Hyperparameter
-    from ._hyperparameters import Int as Int
-    from ._hyperparameters import Log as Log
     from ._plain import Notice as Notice
     from ._plain import from_json as from_json
     from ._plain import masked as masked
@@ -29,15 +22,22 @@ if TYPE_CHECKING:
     from ._plain import to_json as to_json
     from ._plain import without_effect as without_effect
     from ._plain import without_secrets as without_secrets
+    from ._searchers import RANGES as RANGES
     from ._searchers import SEARCHERS as SEARCHERS
     from ._searchers import UNITS as UNITS
     from ._searchers import AdaptiveAsha as AdaptiveAsha
     from ._searchers import AsyncHalving as AsyncHalving
+    from ._searchers import Categorical as Categorical
+    from ._searchers import Const as Const
     from ._searchers import Custom as Custom
+    from ._searchers import Double as Double
     from ._searchers import ExploreFunction as ExploreFunction
     from ._searchers import Grid as Grid
     from ._searchers import Hyperband as Hyperband
+    from ._searchers import Hyperparameter as Hyperparameter
+    from ._searchers import Int as Int
     from ._searchers import Length as Length
+    from ._searchers import Log as Log
     from ._searchers import Pbt as Pbt
     from ._searchers import Random as Random
     from ._searchers import ReplaceFunction as ReplaceFunction

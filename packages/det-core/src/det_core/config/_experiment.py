@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ._hyperparameters import Hyperparameter
 from ._resources import BindMount, Environment, Pbs, Resources, Slurm
-from ._searchers import Length, SearcherConfig
+from ._searchers import Hyperparameter, Length, SearcherConfig
 from ._storage import StorageConfig
 from .fields import CLUSTER, RETIRED, expects, joined, kind, needed, partly
 

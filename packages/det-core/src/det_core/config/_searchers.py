@@ -1,8 +1,8 @@
-"""How much training, and the settings of each searcher; `searcher.name` says which."""
+"""How much training, the ranges of hyperparameters, and the settings of each searcher; `searcher.name` says which."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -29,6 +29,69 @@ class Length(Struct, frozen=True):
 
 
 Amount = Annotated[Length, kind("length")]
+
+
+class Const(Struct, frozen=True, tag_field="type", tag="const"):
+    """One value, whatever it is; a bare value in YAML means the same."""
+
+    val: Any
+    """The value; also a list or a map."""
+
+
+class Int(Struct, frozen=True, tag_field="type", tag="int"):
+    """A whole number from `minval` to `maxval`, both included."""
+
+    minval: int
+    """The smallest value."""
+    maxval: int
+    """The largest value."""
+    count: Annotated[int, Meta(ge=1)] | None = None
+    """How many values a grid takes, evenly spaced; `grid` needs it."""
+
+
+class Double(Struct, frozen=True, tag_field="type", tag="double"):
+    """A number between `minval` and `maxval`, evenly distributed."""
+
+    minval: float
+    """The lower bound."""
+    maxval: float
+    """The upper bound."""
+    count: Annotated[int, Meta(ge=1)] | None = None
+    """How many values a grid takes, evenly spaced; `grid` needs it."""
+
+
+class Log(Struct, frozen=True, tag_field="type", tag="log"):
+    """`base` to the power of a number between `minval` and `maxval`: the bounds are exponents."""
+
+    minval: float
+    """The lower exponent."""
+    maxval: float
+    """The upper exponent."""
+    base: Annotated[float, Meta(gt=0)] = 10.0
+    """What is raised to the exponent."""
+    count: Annotated[int, Meta(ge=1)] | None = None
+    """How many values a grid takes, evenly spaced in the exponent; `grid` needs it."""
+
+
+class Categorical(Struct, frozen=True, tag_field="type", tag="categorical"):
+    """One of `vals`, all equally likely."""
+
+    vals: Annotated[tuple[Any, ...], Meta(min_length=1)]
+    """The values to choose from."""
+
+
+if TYPE_CHECKING:
+    Hyperparameter = Const | Int | Double | Log | Categorical | dict[str, "Hyperparameter"]
+else:  # typing cannot evaluate an alias that contains itself
+    Hyperparameter = Const | Int | Double | Log | Categorical | dict
+
+RANGES: dict[str, type[Struct]] = {
+    "const": Const,
+    "int": Int,
+    "double": Double,
+    "log": Log,
+    "categorical": Categorical,
+}
 
 
 class SearcherConfig(Struct, frozen=True, kw_only=True, tag_field="name"):

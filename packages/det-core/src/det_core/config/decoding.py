@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from ._experiment import DEFAULT_LOG_POLICIES, LogPolicy
 from ._extensions import SECTIONS, Extensions
-from ._hyperparameters import RANGES, Const
-from ._searchers import UNITS, Length
+from ._searchers import RANGES, UNITS, Const, Length
 from .faults import Fault, Path, dotted
 from .fields import Field, Type, base_of, fields_of, is_struct, item_of
 

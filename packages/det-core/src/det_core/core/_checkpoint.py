@@ -33,8 +33,7 @@ class DownloadMode(enum.Enum):
 class CheckpointContext:
     """Puts directories into checkpoint storage, each under a uuid of its own, and gets them back.
 
-    `metadata` is JSON; `steps_completed` in it is the position that the checkpoint stands for, by default the newest that was
-    reported.
+    `metadata` is JSON; `steps_completed` in it is the position of the checkpoint, by default the newest that was reported.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""The plugins of one process: found, checked, looked up by name, and called.
-
-Make one `Plugins` and pass it on; there is none at module level.
-"""
+"""The plugins of one process: found, checked, looked up by name, and called."""
 
 from __future__ import annotations
 

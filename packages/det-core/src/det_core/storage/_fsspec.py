@@ -43,7 +43,7 @@ class FsspecStorage(Storage):
         self._own: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"FsspecStorage({self._url()!r})"
+        return f"FsspecStorage({self._shown!r})"
 
     @contextmanager
     def store(self, uuid: str) -> Iterator[Path]:
@@ -76,7 +76,7 @@ class FsspecStorage(Storage):
     def files(self, uuid: str) -> dict[str, int]:
         if found := self._files(uuid):
             return found
-        raise StorageError(f"no checkpoint {uuid} in {self._url()}; `det checkpoint list` shows those there are")
+        raise StorageError(f"no checkpoint {uuid} in {self._shown}; `det checkpoint list` shows those there are")
 
     def delete(self, uuid: str, globs: Sequence[str] = ("**/*",)) -> dict[str, int]:
         present = self._files(uuid)
@@ -102,12 +102,12 @@ class FsspecStorage(Storage):
             return self._is_published(uuid) and bool(self._whole([uuid]))
 
     def url(self, uuid: str) -> str:
-        return self._url(checked(uuid))
+        return f"{self._shown}/{checked(uuid)}"
 
     def begin(self, uuid: str) -> None:
         with self._reaching("read"):
             if self._is_published(uuid):
-                raise StorageError(f"checkpoint {uuid} is already in {self._url()}; a checkpoint is written once")
+                raise StorageError(f"checkpoint {uuid} is already in {self._shown}; a checkpoint is written once")
         with self._reaching("write to"):
             self._remove(uuid)
         self._own.add(uuid)
@@ -204,9 +204,6 @@ class FsspecStorage(Storage):
     def _path(self, uuid: str, *names: str) -> str:
         return "/".join((self._root, checked(uuid), *names))
 
-    def _url(self, *parts: str) -> str:
-        return "/".join((self._shown, *parts))
-
     @contextmanager
     def _reaching(self, verb: str) -> Iterator[None]:
         try:
@@ -214,7 +211,7 @@ class FsspecStorage(Storage):
         except DetError:
             raise
         except Exception as error:  # each filesystem has errors of its own, without a common base
-            raise StorageError(f"cannot {verb} {self._url()}: {_told(error)}") from error
+            raise StorageError(f"cannot {verb} {self._shown}: {_told(error)}") from error
 
 
 def _filesystem(url: str, shown: str, options: dict[str, Any]) -> tuple[Any, str]:
