@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from det_keras.testing import OneVarTrial
-from det_keras.versions import keras
+from det_keras.versions import KERAS_3, keras
 from det_testing import OneVar
 
 
@@ -58,7 +58,76 @@ class Finishing(VariantTrial):
         return [Doubling(), *super().keras_callbacks()]
 
 
-VARIANTS: dict[str, type] = {"buffered": Buffered, "finishing": Finishing, "scheduled": Scheduled}
+class Streamed(VariantTrial):
+    """Reads a stream without a length, of all ranks' records."""
+
+    def build_training_data_loader(self) -> Any:
+        numbers = range(self.settings.batches_per_epoch)
+        xs = [x for batch in numbers for x in self.settings.records(batch)]
+        one = tf.TensorSpec([1], tf.float32)
+        stream = tf.data.Dataset.from_generator(lambda: (([x], [x]) for x in xs), output_signature=(one, one))
+        return self.context.wrap_dataset(stream).batch(self.context.get_per_slot_batch_size())
+
+
+class Share(keras.utils.Sequence):  # type: ignore[misc]
+    """The records of one rank, r-th n-th of each batch, which says that it deals them."""
+
+    det_sharded = True
+
+    def __init__(self, settings: OneVar, ranks: Any) -> None:
+        if KERAS_3:
+            super().__init__()
+        self.settings, self.ranks = settings, ranks
+
+    def __len__(self) -> int:
+        return self.settings.batches_per_epoch
+
+    def __getitem__(self, batch: int) -> Any:
+        x = np.array(self.settings.records(batch)[self.ranks.rank :: self.ranks.size], dtype="float32").reshape(-1, 1)
+        return x, x
+
+
+class Sharded(VariantTrial):
+    """Reads a sequence of its rank's own."""
+
+    def build_training_data_loader(self) -> Any:
+        return Share(self.settings, self.context.distributed)
+
+
+class Stepping(keras.Model):  # type: ignore[misc]
+    """Steps by an optimizer that det knows nothing of."""
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
+        weights = self.trainable_variables
+        self.own.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+
+class Bypassing(VariantTrial):
+    """Trains by a step of its own, with an optimizer of its own."""
+
+    def build_model(self) -> Any:
+        inputs = keras.Input((1,))
+        outputs = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")(inputs)
+        model = Stepping(inputs, outputs)
+        model.own = keras.optimizers.SGD(self.settings.lr)
+        model.own.build(model.trainable_variables)
+        model = self.context.wrap_model(model)
+        model.compile(keras.optimizers.SGD(self.settings.lr), "mse")
+        return model
+
+
+VARIANTS: dict[str, type | str] = {
+    "buffered": Buffered,
+    "finishing": Finishing,
+    "scheduled": Scheduled,
+    "sharded": Sharded,
+    "streamed": Streamed,
+    "bypassing": Bypassing,
+}
 
 
 class Losses(keras.callbacks.Callback):  # type: ignore[misc]
