@@ -1,7 +1,12 @@
-"""Scripts with a DeterminedCallback under `det run`: paused, killed, on one worker and on two."""
+"""Scripts with a DeterminedCallback under `det run`: paused, signalled, killed, on one worker and on two.
+
+A process that imports TensorFlow costs seconds, so that one experiment shows several things, and Keras alone, which all is
+compared with, trains in a worker of it, behind the script's own training.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -12,7 +17,7 @@ import pytest
 pytest.importorskip("tensorflow")
 
 SCRIPT = """
-    import hashlib, os, signal, sys, time
+    import hashlib, json, os, signal, sys, time
     import numpy as np
     from det_core import core
     from det_keras import DeterminedCallback, TensorBoard
@@ -21,36 +26,43 @@ SCRIPT = """
 
     x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
     y = np.random.default_rng(1).integers(0, 3, 32)
+    data = {"x": x, "y": y, "batch_size": 8, "shuffle": False, "validation_data": (x, y), "epochs": 5}
     info = core.get_cluster_info()
     distributed, strategy = core.DistributedContext.from_tf_config()
-    seed_everything(info.trial.trial_seed)
+    trouble = json.loads(os.environ.get("TROUBLE", "{}"))  # of each run: the signal, the rank that it is sent to, and the epoch
 
     class Trouble(keras.callbacks.Callback):
-        # of the first run only, in its third epoch: SIGNAL to the rank WHERE
         def on_epoch_begin(self, epoch, logs=None):
             time.sleep(float(os.environ.get("PAUSE", "0")))
+            self.epoch = epoch
 
         def on_train_batch_begin(self, batch, logs=None):
-            first = os.environ["DET_TRIAL_RUN_ID"] == "1" and distributed.rank == int(os.environ.get("WHERE", "0"))
-            if first and "SIGNAL" in os.environ and self.epochs == 2 and batch == 1:
-                os.kill(os.getpid(), getattr(signal, os.environ["SIGNAL"]))
+            name, rank, epoch = trouble.get(os.environ["DET_TRIAL_RUN_ID"], ("", 0, 0))
+            if name and (distributed.rank, self.epoch, batch) == (rank, epoch, 1):
+                os.kill(os.getpid(), getattr(signal, name))
 
-        epochs = 0
-        def on_epoch_end(self, epoch, logs=None):
-            self.epochs += 1
-
-    with core.init(distributed=distributed) as context:
+    def made():
+        seed_everything(info.trial.trial_seed)
         with strategy.scope():
             layers = [keras.layers.Dense(8, activation="relu"), keras.layers.Dropout(0.5), keras.layers.Dense(3)]
             model = keras.Sequential([keras.Input((4,)), *layers[:: 2 if distributed.size > 1 else 1]])
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
             model.compile(keras.optimizers.Adam(0.01), loss, metrics=["accuracy"])
+        return model
+
+    def digest(model):
+        return hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
+
+    with core.init(distributed=distributed) as context:
+        model = made()
         callback = DeterminedCallback(context, info.latest_checkpoint, info.trial.trial_id)
         board = TensorBoard(context, log_dir="elsewhere", profile_batch=0)
-        data = {"x": x, "y": y, "batch_size": 8, "shuffle": False, "validation_data": (x, y)}
-        model.fit(**data, epochs=5, verbose=2, callbacks=[Trouble(), callback, board])
-        digest = hashlib.sha256(b"".join(w.tobytes() for w in model.get_weights())).hexdigest()
-        print(f"weights of rank {distributed.rank}: {digest}", flush=True)
+        model.fit(**data, verbose=2, callbacks=[Trouble(), callback, board])
+        print(f"weights of rank {distributed.rank}: {digest(model)}", flush=True)
+        if "ALONE" in os.environ and len(model.history.epoch) == 5:
+            model = made()
+            history = model.fit(**data, verbose=0).history
+            print(f"alone rank {distributed.rank}: {digest(model)} {json.dumps(history)}", flush=True)
 """
 CONFIG = """
     name: script
@@ -77,71 +89,71 @@ def project(det):
     return write
 
 
-def run(det, **env: str) -> None:
-    """Run the experiment to its end; two workers that share a core with other tests take their time."""
+def run(det, **env: str) -> str:
+    """Run the experiment to its end, and return its log. Workers that share a core with other tests take their time."""
     driver = det.start("run", "c.yaml", env={**ENV, **env})
-    output, _ = driver.communicate(timeout=280)
+    output, _ = driver.communicate(timeout=560)
     assert driver.returncode == 0, output
+    return det("logs", "1").stdout
 
 
-def digests(det, experiment: int) -> dict[int, str]:
-    """Return the last weights that each rank printed."""
-    found = re.findall(r"weights of rank (\d): (\w{64})", det("logs", str(experiment)).stdout)
-    return {int(rank): digest for rank, digest in found}
+def assert_trained_as_keras_alone(det, log: str, ranks: int) -> None:
+    """Check the last weights of each rank, and all reports, against those of the fit that det had no part in, bit for bit."""
+    last = dict(re.findall(r"weights of rank (\d): (\w{64})", log))
+    alone = {rank: digest for rank, digest, _ in re.findall(r"alone rank (\d): (\w{64}) (.*)", log)}
+    assert len(last) == ranks
+    assert last == alone
+    assert len(set(last.values())) == 1
+    history = json.loads(re.search(r"alone rank 0: \w{64} (.*)", log)[1])
+    for group, prefix in (("training", ""), ("validation", "val_")):
+        reported = det.metrics(1, group)
+        assert [m["batches"] for m in reported] == [4, 8, 12, 16, 20]
+        for name in ("loss", "accuracy"):
+            assert [m[name] for m in reported] == history[f"{prefix}{name}"]
 
 
-def numbers(det, experiment: int) -> list[tuple]:
-    return [(m["group"], m["batches"], m["loss"], m["accuracy"]) for m in det.metrics(experiment)]
-
-
-def test_a_script_that_is_signalled_or_killed_within_an_epoch_goes_on_to_the_numbers_of_one_that_was_not(det, project):
+@pytest.mark.timeout(600)
+def test_a_script_that_is_signalled_and_killed_within_epochs_goes_on_to_the_numbers_of_one_that_was_not(det, project):
     project(ALONE)
-    det("run", "c.yaml", env=ENV)
-    det("run", "c.yaml", env={**ENV, "SIGNAL": "SIGTERM"})
-    det("run", "c.yaml", env={**ENV, "SIGNAL": "SIGKILL"})
-    for disturbed, restarts, came_to in ((2, 0, 12), (3, 1, 8)):
-        assert digests(det, disturbed) == digests(det, 1)
-        assert numbers(det, disturbed) == numbers(det, 1)
-        [trial] = det.json("show", str(disturbed))["trials"]
-        assert (trial["runs"], trial["restarts"]) == (2, restarts)
-        assert f"training goes on after epoch {came_to // 4}, batch {came_to}" in det("logs", str(disturbed)).stdout
+    log = run(det, TROUBLE='{"1": ["SIGTERM", 0, 1], "2": ["SIGKILL", 0, 3]}', ALONE="1")
+    assert_trained_as_keras_alone(det, log, ranks=1)
+    [trial] = det.json("show", "1")["trials"]
+    assert (trial["runs"], trial["restarts"]) == (3, 1)
+    assert "training goes on after epoch 2, batch 8, " in log  # the signal let the epoch end
+    assert "training goes on after epoch 3, batch 12, " in log
+    assert_tensorboard_writes_where_det_looks(det, log)
 
 
-def test_tensorboard_writes_where_det_looks(det, project):
-    project(ALONE)
-    det("run", "c.yaml", env=ENV)
+def assert_tensorboard_writes_where_det_looks(det, log: str) -> None:
     place = det.home / "experiments" / "1" / "tensorboard" / "trial-1"
     assert {path.parent.name for path in place.rglob("*tfevents*.v2")} == {"train", "validation"}
-    assert f"det: log_dir 'elsewhere' of TensorBoard is not used; the files go to {place}" in det("logs", "1").stdout
+    assert f"det: log_dir 'elsewhere' of TensorBoard is not used; the files go to {place}" in log
     [code] = det.home.glob("experiments/1/code")
     assert not (code / "elsewhere").exists()
-    [stored] = det.home.glob("checkpoints/tensorboard-*")
-    assert {path.parent.name for path in stored.rglob("*tfevents*.v2")} == {"train", "validation"}
+    stored = det.home.glob("checkpoints/tensorboard-*")
+    assert {path.parent.name for each in stored for path in each.rglob("*tfevents*.v2")} == {"train", "validation"}
 
 
-def test_a_paused_script_goes_on_where_it_was(det, project, wait_until):
+@pytest.mark.timeout(600)
+def test_a_trial_that_begins_with_anothers_checkpoint_begins_at_epoch_0_and_when_paused_goes_on_where_it_was(
+    det, project, wait_until
+):
     project(ALONE)
-    driver = det.start("run", "c.yaml", env={**ENV, "PAUSE": "0.5"})
-    wait_until(
-        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) > 1, "an epoch", 100
-    )
-    os.kill(driver.pid, signal.SIGINT)
-    output, _ = driver.communicate(timeout=60)
-    assert driver.returncode == 130, output
-    paused = len(det.metrics(1, "training"))
-    assert 0 < paused < 5
-    det("resume", "1", env=ENV)
-    assert [m["epochs"] for m in det.metrics(1, "training")] == [1, 2, 3, 4, 5]
-    assert f"training goes on after epoch {paused}, " in det("logs", "1").stdout
-
-
-def test_a_trial_that_begins_with_anothers_checkpoint_begins_at_its_first_epoch(det, project):
-    project(ALONE)
-    det("run", "c.yaml", env=ENV)
+    run(det)
     config = det.cwd.joinpath("c.yaml")
     config.write_text(config.read_text().replace("metric: val_loss", "metric: val_loss, source_trial_id: 1"))
-    det("run", "c.yaml", env=ENV)
-    assert "training begins at epoch 0 with the model of checkpoint" in det("logs", "2").stdout
+    driver = det.start("run", "c.yaml", env={**ENV, "PAUSE": "0.5"})
+    begun = det.home.joinpath("experiments/2/experiment.db")
+    wait_until(lambda: begun.exists() and len(det.metrics(2)) > 1, "an epoch", 300)
+    os.kill(driver.pid, signal.SIGINT)
+    output, _ = driver.communicate(timeout=200)
+    assert driver.returncode == 130, output
+    paused = len(det.metrics(2, "training"))
+    assert 0 < paused < 5
+    det("resume", "2", env=ENV)
+    log = det("logs", "2").stdout
+    assert log.count("training begins at epoch 0 with the model of checkpoint") == 1
+    assert f"training goes on after epoch {paused}, " in log
     assert [m["epochs"] for m in det.metrics(2, "training")] == [1, 2, 3, 4, 5]
     assert det.metrics(2, "training")[0]["loss"] < det.metrics(1, "training")[0]["loss"]
 
@@ -149,10 +161,6 @@ def test_a_trial_that_begins_with_anothers_checkpoint_begins_at_its_first_epoch(
 @pytest.mark.timeout(600)
 def test_two_workers_have_the_same_weights_and_go_on_when_one_of_them_is_signalled(det, project):
     project(TWO, slots=2)
-    run(det)
-    run(det, SIGNAL="SIGTERM", WHERE="1")
-    first, second = digests(det, 1), digests(det, 2)
-    assert set(first) == {0, 1}
-    assert len({*first.values(), *second.values()}) == 1, (first, second)
-    assert numbers(det, 2) == numbers(det, 1)
-    assert det.json("show", "2")["trials"][0]["runs"] == 2
+    log = run(det, TROUBLE='{"1": ["SIGTERM", 1, 2]}', ALONE="1")
+    assert_trained_as_keras_alone(det, log, ranks=2)
+    assert det.json("show", "1")["trials"][0]["runs"] == 2
