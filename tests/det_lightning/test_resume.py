@@ -10,12 +10,13 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import torchmetrics
-from tests.det_lightning.conftest import Line, records, trial_of
+from tests.det_lightning.conftest import Lab, Line, records, trial_of
 from torch.utils.data import DataLoader, IterableDataset
 
 from det_core import At, Every, Schedule
 
 LENGTH = 20
+POSITIONS = [1, 3, 5, 7, 8, 15, 16]
 SCHEDULE = Schedule(report=Every(3), validate=Every(5), policy="none")
 
 
@@ -151,16 +152,24 @@ def behind(rows: Mapping[int, Any], at: int) -> dict[int, Any]:
     return {batches: metrics for batches, metrics in rows.items() if batches > at}
 
 
-@pytest.mark.parametrize("at", [1, 3, 5, 7, 8, 15, 16])
+@pytest.fixture(scope="module")
+def wholes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The runs that are not interrupted, by case, and what made and keeps them."""
+    return {"lab": Lab(tmp_path_factory.mktemp("wholes"))}
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize("at", POSITIONS)
 @pytest.mark.parametrize("case", list(CASES))
-def test_going_on_from_any_batch_changes_nothing(lab: Any, case: str, at: int) -> None:
+def test_going_on_from_any_batch_changes_nothing(wholes: dict[str, Any], case: str, at: int) -> None:
     module, trainer = CASES[case]
     if module is Plateau and at == 5:
         pytest.skip("its schedule validates and saves at once there")
-    epoch = {"a part of each epoch": 5, "several loaders": 7, "data without a length": 5}.get(case, 8)
-    schedule = dataclasses.replace(SCHEDULE, checkpoint=At({at}), validate=Every(min(5, epoch)))
-    trial = trial_of(module, **trainer)
-    whole = lab(trial, LENGTH, schedule=schedule)
+    schedule = dataclasses.replace(SCHEDULE, checkpoint=At(set(POSITIONS)))
+    trial, lab = trial_of(module, **trainer), wholes["lab"]
+    if case not in wholes:
+        wholes[case] = lab(trial, LENGTH, schedule=schedule)
+    whole = wholes[case]
     second = lab(trial, LENGTH, schedule=schedule, checkpoint=whole.checkpoints[at])
     assert behind(second.training, at) == behind(whole.training, at)
     assert behind(second.validation, at) == behind(whole.validation, at)

@@ -33,7 +33,7 @@ class SlowTrial(DigitsTrial):
 CONFIG = """
 name: exact
 entrypoint: slow:SlowTrial
-hyperparameters: {global_batch_size: 32, hidden: 32, lr: 0.05, momentum: 0.9, dropout: 0.3, workers: 2, augment: AUGMENT}
+hyperparameters: {global_batch_size: 32, hidden: 32, lr: 0.05, momentum: 0.9, dropout: 0.3, workers: 2, augment: true}
 searcher: {name: single, metric: accuracy, smaller_is_better: false, max_length: {batches: 300}}
 min_validation_period: {batches: 30}
 min_checkpoint_period: {batches: 20}
@@ -49,12 +49,12 @@ def kills(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--kills"))
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "augmented in the loader's workers"])
-def project(det, request):
+@pytest.fixture
+def project(det):
+    """The digits, augmented in the loader's workers."""
     shutil.copy(EXAMPLE / "model_def.py", det.cwd / "model_def.py")
     (det.cwd / "slow.py").write_text(SLOW)
-    config = CONFIG.replace("AUGMENT", str(request.param).lower()).replace("STORAGE", str(det.home / "checkpoints"))
-    (det.cwd / "const.yaml").write_text(config)
+    (det.cwd / "const.yaml").write_text(CONFIG.replace("STORAGE", str(det.home / "checkpoints")))
     return det
 
 
