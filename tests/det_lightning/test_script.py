@@ -2,86 +2,125 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.compared import compare
+from tests.det_lightning.users import Alone, Data, Seen, by_script, cosine, keeping, scheduled
 
-from det_core import TrialError
+from det_core import TrialError, core
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "script_lightning"
+NAME = "script: ModelCheckpoint, EarlyStopping, a logger, a data module"
 
-SLOW = """
+SCRIPT = """
 import os
+import signal
 import time
+from pathlib import Path
 
 import lightning.pytorch as pl
+from tests.det_lightning.users import by_script
 
-import det_lightning
-import train
 from det_core import core
 
-
-class Slow(pl.Callback):
-    def on_train_batch_start(self, *args):
-        time.sleep(float(os.environ.get("PAUSE", "0")))
+FOLDER = Path(os.environ["FOLDER"])
 
 
-pl.seed_everything(1)
+def first(what):
+    there = (FOLDER / what).exists()
+    (FOLDER / what).touch()
+    return not there
+
+
+class Disturbed(pl.Callback):
+    def on_train_batch_start(self, trainer, *args):
+        if trainer.global_step == 13 and first("killed"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if trainer.global_step == 18 and first("paused"):
+            while not context.preempt.should_preempt():
+                time.sleep(0.05)
+
+
 with core.init() as context:
-    x = train.torch.linspace(-1, 1, 256).reshape(-1, 1)
-    data = train.TensorDataset(x, 2 * x + 1)
-    loaders = train.DataLoader(data, batch_size=16, shuffle=True), train.DataLoader(data, batch_size=256)
-    trainer = det_lightning.trainer(
-        context, accelerator="cpu", logger=False, enable_progress_bar=False, log_every_n_steps=8, callbacks=[Slow()]
-    )
-    trainer.fit(train.Line(0.1), *loaders)
+    by_script(context, FOLDER, Disturbed())
 """
 
 
+def test_the_example_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DET_HOME", str(tmp_path))
+    runpy.run_path(str(EXAMPLE / "train.py"), run_name="__main__")
+    assert "val_loss" in capsys.readouterr().out
+
+
 @pytest.fixture
-def project(det: Any) -> Any:
-    for file in ("train.py", "const.yaml"):
-        shutil.copy(EXAMPLE / file, det.cwd / file)
-    (det.cwd / "slow.py").write_text(SLOW)
-    (det.cwd / "slow.yaml").write_text((det.cwd / "const.yaml").read_text().replace("train.py", "slow.py"))
-    return det
+def alone(tmp_path: Path) -> Alone:
+    return Alone(scheduled(cosine)(Seen()), Data, enable_checkpointing=True, **keeping(tmp_path / "alone"))
 
 
-def test_the_example_runs_alone(tmp_path: Path) -> None:
-    env = {"DET_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [sys.executable, EXAMPLE / "train.py"],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "val_loss" in done.stdout
+def kept(folder: Path) -> dict[str, Any]:
+    """Return the weights in each file that a ModelCheckpoint left, of those that it wrote twice in the second."""
+    files = sorted(folder.glob("best/*"), reverse=True)
+    return {plain(file): torch.load(file, weights_only=True)["state_dict"] for file in files}
+
+
+def plain(file: Any) -> str:
+    """Return the name of a file as it would be if there had not been one already."""
+    return Path(file).name.replace("-v1", "")
+
+
+def best_of(callbacks: dict[str, Any]) -> Any:
+    (state,) = (state for name, state in callbacks.items() if name.startswith("ModelCheckpoint"))
+    return plain(state["best_model_path"]), {plain(file): float(v) for file, v in state["best_k_models"].items()}
+
+
+def test_a_script_trains_as_by_lightning(tmp_path: Path, alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its callbacks keep the same files."""
+    monkeypatch.chdir(tmp_path)
+    with core.init() as context:
+        by_det = by_script(context, tmp_path / "det")
+    weights = [(each.module.state_dict(), kept(tmp_path / who)) for each, who in ((by_det, "det"), (alone, "alone"))]
+    compare(NAME, "undisturbed", (weights[0], weights[1]), (by_det.metrics(), alone.metrics()))
+    assert sorted(weights[1][1]) == ["epoch=0-step=8.ckpt", "epoch=1-step=16.ckpt"]
+    logs = [next((tmp_path / who).rglob("metrics.csv")).read_text() for who in ("det", "alone")]
+    assert logs[0] == logs[1]
 
 
 @pytest.mark.timeout(300)
-def test_a_script_reports_saves_and_goes_on_where_it_was_paused(project: Any, wait_until: Any) -> None:
-    det = project
-    det("run", "const.yaml", "-q")
-    driver = det.start("run", "slow.yaml", "-q", env={"PAUSE": "0.1"})
-    wait_until(lambda: len(det.json("list")) == 2 and len(det.metrics(2)) > 1, "some training", 90)
+def test_a_script_that_was_killed_and_paused_is_as_by_lightning(det: Any, wait_until: Any, alone: Alone) -> None:
+    """It goes on from the validation before, and where it was paused; its reports, and the files that it keeps, are the same.
+
+    Lightning writes no file anew: what the killed run wrote behind det's checkpoint has a second one, `-v1`, beside it.
+    """
+    config = (EXAMPLE / "const.yaml").read_text()
+    (det.cwd / "const.yaml").write_text(config.replace("epochs: 5", "epochs: 4"))
+    (det.cwd / "train.py").write_text(SCRIPT)
+    folder = det.home.parent / "det"
+    folder.mkdir()
+    env = {"FOLDER": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])}
+    driver = det.start("run", "const.yaml", "-q", env=env)
+    wait_until((folder / "paused").exists, "the batch where it waits to be paused", 120)
     driver.terminate()
     assert driver.wait(timeout=90) == 130
-    det("resume", "2", "-q")
-    assert det.json("show", "2")["trials"][0]["runs"] == 2
-    whole, paused = (
-        [{k: v for k, v in row.items() if k != "trial"} for row in det.metrics(e) if row["group"] == "validation"]
-        for e in (1, 2)
-    )
-    assert paused == whole
-    assert len(whole) == 5
+    det("resume", "1", "-q", env=env)
+    (trial,) = det.json("show", "1")["trials"]
+    assert (trial["restarts"], trial["runs"]) == (1, 3)
+    rows = det.metrics(1)
+    metrics = {
+        name: {row["batches"]: row[name] for row in rows if name in row}
+        for name in ("loss_step", "loss_epoch", "val_loss")
+    }
+    newest = max(det.json("checkpoint", "list", "1"), key=lambda checkpoint: checkpoint["batches"])
+    state = torch.load(next(det.home.rglob(newest["uuid"])) / "lightning.ckpt", weights_only=True)
+    assert {row["batches"] for row in rows if "at_end" in row} == {9, 17, 24}
+    weights = (state["state_dict"], kept(folder)), (alone.module.state_dict(), kept(folder.with_name("alone")))
+    compare(NAME, "killed and paused", weights, (metrics, alone.metrics()))
+    other = torch.load(folder.with_name("alone") / "best" / "epoch=1-step=16.ckpt", weights_only=True)
+    assert best_of(state["callbacks"]) == best_of(other["callbacks"])
 
 
 def test_what_is_no_core_context_is_refused() -> None:

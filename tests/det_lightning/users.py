@@ -195,7 +195,7 @@ CASES = {
 
 def keeping(folder: Path) -> dict[str, Any]:
     """Return what a script gives its Trainer to keep the best, to stop early, and to log."""
-    best = ModelCheckpoint(folder / "best", monitor="val_loss", save_top_k=2, save_last=True)
+    best = ModelCheckpoint(folder / "best", monitor="val_loss", save_top_k=2)
     stopping = EarlyStopping("val_loss", patience=2, min_delta=100.0)
     return {"callbacks": [best, stopping], "logger": CSVLogger(folder), "log_every_n_steps": 1}
 

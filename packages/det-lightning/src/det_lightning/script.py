@@ -109,6 +109,7 @@ class _ScriptPace(Pace):
     def __init__(self, core: Context, report_every: int | None) -> None:
         self._core, self._every = core, report_every
         self._rows: list[dict[str, Any]] = []
+        self._reported: dict[int, dict[str, float]] = {}  # the last one
         self._due = False
         self._saved_at = -1
 
@@ -163,7 +164,9 @@ class _ScriptPace(Pace):
         if (rows or epoch) and self._core.distributed.rank == 0:
             names = dict.fromkeys(name for row in rows for name in row)
             means = {name: _mean([row[name] for row in rows if name in row]) for name in names}
-            self._core.train.report_training_metrics(fit.at.done, {**means, **epoch})
+            before = self._reported.get(fit.at.done, {})  # which a second report of a position would replace
+            self._reported = {fit.at.done: {**before, **means, **epoch}}
+            self._core.train.report_training_metrics(fit.at.done, self._reported[fit.at.done])
 
     def _save(self, fit: Fit) -> None:
         self._due = False
