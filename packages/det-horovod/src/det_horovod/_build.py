@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import sysconfig
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
 
 from det_core.errors import DetError
+from det_core.process import end_group
 
 from . import _compiler
 from ._recipe import TOOLS, VERSION, Recipe, compiler
@@ -29,7 +26,6 @@ _PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 _DECIDED = ("HOROVOD_WITH", "HOROVOD_GPU", "HOROVOD_CPU_OPERATIONS")
 _PERCENT = re.compile(r"\[ *(\d{1,3})%\]")
 _STEP = 10
-_WAIT_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +89,7 @@ def build(recipe: Recipe, cache: Cache, environ: Mapping[str, str], lock: int, l
 
     Raises DetError with the path of the log, and its last lines, where it fails.
     """
-    with cache.workspace(recipe.key) as folder, cache.log(recipe.key).open("w", encoding="utf-8") as log:
+    with cache.workspace(recipe.key) as folder, (cache.root / f"{recipe.key}.log").open("w", encoding="utf-8") as log:
         plan = Plan.of(recipe, folder, environ)
         cxx = Path(plan.environ["CXX"])
         cxx.write_text(plan.wrapper, encoding="utf-8")
@@ -137,46 +133,23 @@ def _run(command: list[str], environ: Mapping[str, str], folder: Path, lock: int
                 note(text)
         return process.wait()
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        end_group(process.pid)
         process.wait()
 
 
 class Progress:
-    """Shows the percentage of make and the time that has passed: in one line of a terminal, else a line for each tenth."""
+    """Writes to the standard error how far a build is: a line for each tenth of what make does, with the time that has passed."""
 
-    def __init__(self, title: str, out: IO[str] | None = None) -> None:
-        self._title, self._out = title, out or sys.stderr
-        self._live = self._out.isatty()
-        self._start, self._percent, self._told = time.monotonic(), 0, 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tick, daemon=True)
-
-    def __enter__(self) -> Self:
-        if self._live:
-            self._thread.start()
-        else:
-            self._out.write(f"{self._title}\n")
-            self._out.flush()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        if self._live:
-            self._thread.join()
-            self._out.write("\r\x1b[K")
-            self._out.flush()
+    def __init__(self, title: str) -> None:
+        self._start, self._told = time.monotonic(), 0
+        self._write(title)
 
     def line(self, text: str) -> None:
         """Take notice of a line of the build's output."""
         found = _PERCENT.search(text)
-        if not found:
-            return
-        self._percent = max(self._percent, int(found[1]))
-        if not self._live and self._percent >= self._told + _STEP:
-            self._told = self._percent
-            self._out.write(f"  {self._percent:3d} %  after {self.passed}\n")
-            self._out.flush()
+        if found and int(found[1]) >= self._told + _STEP:
+            self._told = int(found[1])
+            self._write(f"  {self._told:3d} %  after {self.passed}")
 
     @property
     def passed(self) -> str:
@@ -184,7 +157,6 @@ class Progress:
         minutes, seconds = divmod(round(time.monotonic() - self._start), 60)
         return f"{minutes}:{seconds:02d}"
 
-    def _tick(self) -> None:
-        while not self._over.wait(_WAIT_SECONDS):
-            self._out.write(f"\r\x1b[K{self._title} {self._percent:3d} %  {self.passed}")
-            self._out.flush()
+    def _write(self, text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()

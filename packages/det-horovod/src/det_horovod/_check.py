@@ -1,30 +1,28 @@
-"""Whether two ranks of this environment can add numbers over Horovod; each is `python -m det_horovod._check torch`."""
+"""Whether two ranks of this environment can add numbers over Horovod; each is `python -m det_horovod._check torch ANSWER`."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
-from os import killpg
-from typing import IO, Any
+from pathlib import Path
+from typing import Any
 
 from det_core.backend import Ranks
+from det_core.launch import Command, Group, RankExit
+from det_core.launcher import Layout, Place
 
 from ._frameworks import Framework, available
-from ._meet import horovod_slots
-from ._rendezvous import Rendezvous, address_variables
+from .launch import Horovod
 
 RANKS = 2
-SECONDS = 120.0
 _HOST = "127.0.0.1"
-_GRACE_SECONDS = 3.0
 _NO_MATTER = ("HOROVOD_", "OMPI_", "PMI_")  # what another launcher, or a wish for a certain network, may have left
 _LENGTH = 1000
 _MAKERS = {"torch": "tensor", "tensorflow": "constant"}
@@ -32,7 +30,7 @@ _MAKERS = {"torch": "tensor", "tensorflow": "constant"}
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What came of one framework; `problem` is empty where all is well, `output` what the ranks wrote where it is not."""
+    """What came of one framework; `problem` is empty where all is well, `output` what a rank wrote where one failed."""
 
     framework: Framework
     operations: tuple[str, ...] = ()
@@ -41,19 +39,20 @@ class Finding:
     output: str = ""
 
 
-def check(framework: Framework, environ: Mapping[str, str], seconds: float = SECONDS) -> Finding:
+def check(framework: Framework, environ: Mapping[str, str], seconds: float) -> Finding:
     """Let two processes add vectors, and see what becomes of them within `seconds`; none is left afterwards."""
     if not available(framework.name):
         return Finding(framework=framework, problem=f"not built; run: det horovod install --with {framework.name}")
     start = time.monotonic()
-    statuses, outputs, errors = _ranks(framework, environ, seconds)
-    took = time.monotonic() - start
-    answers = [_answer(output) for output in outputs]
-    if any(statuses) or None in answers:
-        return Finding(
-            framework=framework, seconds=took, problem=_problem(statuses, seconds), output=_shown(statuses, errors)
-        )
-    found = [answer for answer in answers if answer is not None]
+    with tempfile.TemporaryDirectory() as folder:
+        logs, answers = ([Path(folder, f"rank-{n}.{kind}") for n in range(RANKS)] for kind in ("log", "json"))
+        exits = _run(framework.name, environ, logs, answers, seconds)
+        took = time.monotonic() - start
+        found = [json.loads(answer.read_text()) for answer in answers if answer.exists()]
+        if any(exit.status for exit in exits) or len(found) < RANKS:
+            first = min(exits, key=lambda exit: (not exit.status or exit.killed, exit.rank))
+            output = logs[first.rank].read_text(errors="replace").strip()
+            return Finding(framework=framework, seconds=took, problem=_problem(first, seconds), output=output)
     right = all(answer["right"] and answer["ranks"] == RANKS for answer in found)
     return Finding(
         framework=framework,
@@ -63,92 +62,46 @@ def check(framework: Framework, environ: Mapping[str, str], seconds: float = SEC
     )
 
 
-def _ranks(
-    framework: Framework, environ: Mapping[str, str], seconds: float
-) -> tuple[list[int | None], list[str], list[str]]:
-    """Run the ranks; return their statuses (None for one that did not end in time), outputs and errors."""
-    slots = horovod_slots([Ranks(rank=n, size=RANKS, local_rank=n, local_size=RANKS) for n in range(RANKS)])
+def _run(
+    name: str, environ: Mapping[str, str], logs: Sequence[Path], answers: Sequence[Path], seconds: float
+) -> list[RankExit]:
+    """Run the ranks until all have ended, but no longer than `seconds`; return how they ended."""
     clean = {name: value for name, value in environ.items() if not name.startswith(_NO_MATTER)}
-    with Rendezvous(_HOST, slots) as rendezvous, ExitStack() as stack:
-        shared = {
-            **clean,
-            **address_variables(_HOST, rendezvous.path()),
-            "HOROVOD_CONTROLLER": "gloo",
-            "HOROVOD_CPU_OPERATIONS": "gloo",
-            "HOROVOD_GLOO_IFACE": "lo" if sys.platform == "linux" else "lo0",
-            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(1, round(seconds))),
-        }
-        files = [[stack.enter_context(tempfile.TemporaryFile("w+", errors="replace")) for _ in "oe"] for _ in slots]
-        processes = [
-            _start(framework, {**shared, **slot.variables()}, output, error)
-            for slot, (output, error) in zip(slots, files, strict=True)
+    clean["HOROVOD_GLOO_IFACE"] = "lo" if sys.platform == "linux" else "lo0"
+    ranks = [Ranks(rank=n, size=RANKS, local_rank=n, local_size=RANKS) for n in range(RANKS)]
+    places = [Place(ranks=each, host=_HOST, port=0) for each in ranks]
+    exits: list[RankExit] = []
+    with ExitStack() as stack:
+        variables = stack.enter_context(Horovod().meeting(Layout(places=places, here=_HOST, start_timeout=seconds)))
+        commands = [
+            Command(
+                argv=[sys.executable, "-m", "det_horovod._check", name, str(answer)],
+                env={**clean, **own},
+                output=stack.enter_context(log.open("wb")),
+            )
+            for own, log, answer in zip(variables, logs, answers, strict=True)
         ]
+        group = Group(commands, exits.extend)
         try:
-            statuses = _wait(processes, seconds)
+            group.join(seconds)
         finally:
-            for process in processes:
-                with suppress(ProcessLookupError):
-                    killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        outputs, errors = ([_read(pair[n]) for pair in files] for n in range(2))
-        return statuses, outputs, errors
+            group.signal(signal.SIGKILL)
+            group.join()
+    return exits
 
 
-def _start(framework: Framework, environ: Mapping[str, str], output: IO[str], error: IO[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "det_horovod._check", framework.name],
-        env=dict(environ),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=error,
-        start_new_session=True,
-        text=True,
+def _problem(exit: RankExit, seconds: float) -> str:
+    if exit.killed:
+        return f"the ranks did not end within {seconds:g} s"
+    if not exit.status:
+        return "the ranks said nothing"
+    return f"rank {exit.rank} ended " + (
+        f"by signal {-exit.status}" if exit.status < 0 else f"with status {exit.status}"
     )
 
 
-def _wait(processes: Sequence[subprocess.Popen[str]], seconds: float) -> list[int | None]:
-    """Wait until all have ended, one has failed and the others had a moment to say so, or the time is over."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        statuses = [process.poll() for process in processes]
-        if None not in statuses:
-            return statuses
-        if any(statuses):
-            deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
-        time.sleep(0.02)
-    return [process.poll() for process in processes]
-
-
-def _read(file: IO[str]) -> str:
-    file.seek(0)
-    return file.read()
-
-
-def _answer(output: str) -> dict[str, Any] | None:
-    """Return what a rank says in its last line; frameworks may print lines of their own before."""
-    with suppress(ValueError, IndexError):
-        found = json.loads(output.strip().splitlines()[-1])
-        return found if isinstance(found, dict) else None
-    return None
-
-
-def _problem(statuses: Sequence[int | None], seconds: float) -> str:
-    failed = [n for n, status in enumerate(statuses) if status]
-    if failed:
-        status = statuses[failed[0]] or 0
-        how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        return f"rank {failed[0]} ended {how}"
-    return f"the ranks did not end within {seconds:g} s" if None in statuses else "the ranks said nothing"
-
-
-def _shown(statuses: Sequence[int | None], errors: Sequence[str]) -> str:
-    """Return the errors of the rank that failed first, as far as that is known."""
-    failed = [error for status, error in zip(statuses, errors, strict=True) if status]
-    return (failed or list(errors))[0].strip()
-
-
-def main(framework: str) -> None:
-    """Meet the other rank, add, and say what the sum was and what this Horovod can talk over."""
+def main(framework: str, answer: str) -> None:
+    """Meet the other rank, add, and write what the sum was and what this Horovod can talk over to a file."""
     hvd, library = importlib.import_module(f"horovod.{framework}"), importlib.import_module(framework)
     hvd.init()
     tensor: Any = getattr(library, _MAKERS[framework])([float(hvd.rank() + 1)] * _LENGTH)
@@ -159,8 +112,8 @@ def main(framework: str) -> None:
         "operations": [kind for kind in ("gloo", "mpi", "nccl") if getattr(hvd, f"{kind}_built")()],
     }
     hvd.shutdown()
-    sys.stdout.write(json.dumps(found) + "\n")
+    Path(answer).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

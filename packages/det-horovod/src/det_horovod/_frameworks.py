@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -61,25 +62,17 @@ def chosen(wanted: str | None, found: Sequence[Framework]) -> list[Framework]:
 
 
 def _meant(name: str) -> str:
-    import difflib
-
     near = difflib.get_close_matches(name.lower(), (*NAMES, "pytorch"), n=1)
-    others: Iterable[str] = NAMES
     if near:
         return f"did you mean {near[0].removeprefix('py')}?"
-    return f"give {' or '.join(others)}, or both with a comma between"
+    return f"give {' or '.join(NAMES)}, or both with a comma between"
 
 
 def available(framework: str) -> bool:
     """Tell whether the installed Horovod has its library for `torch` or `tensorflow`; imports and loads nothing."""
+    spec = find_spec("horovod")
     return any(
         (Path(folder) / framework / f"{LIBRARIES[framework]}{suffix}").is_file()
-        for folder in folders()
+        for folder in (spec.submodule_search_locations or () if spec else ())
         for suffix in EXTENSION_SUFFIXES
     )
-
-
-def folders() -> list[str]:
-    """Return where the installed Horovod is; nothing where there is none."""
-    spec = find_spec("horovod")
-    return list(spec.submodule_search_locations or ()) if spec else []

@@ -4,110 +4,71 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from det_core.backend import Backend, Ranks
 from det_core.errors import DetError
 from det_core.machine import interface_towards
 
-from ._rendezvous import Rendezvous, Slot, address_variables
+from ._rendezvous import TIMEOUT_SECONDS, Rendezvous, address_variables, horovod_slots
 
 if TYPE_CHECKING:
     from det_core.backend import Communicator
     from det_core.config import Optimizations
 
-TIMEOUT_SECONDS = 600.0
 _MEGABYTE = 1 << 20
-_NAMES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
 
 def meet(
     control: Communicator, settings: Mapping[str, str] | None = None, *, timeout: float = TIMEOUT_SECONDS
-) -> Meeting:
+) -> ExitStack:
     """Prepare the processes that have met over `control` for `horovod.init()`; every rank calls it.
 
     Rank 0 opens Gloo's rendezvous on a free port of its host's address, `control.chief_ip`. Each process gets the variables
     with which Horovod finds its place, and `settings` (those of `det_horovod.settings`) where the environment has none of
     its own. Horovod ends a process whose peers do not come to Gloo within `timeout` seconds. Close what is returned after
-    `horovod.shutdown()`. Raises DetError where `chief_ip` is of IPv6, which Horovod's rendezvous does not speak.
+    `horovod.shutdown()`: the rendezvous ends, and the environment is as it was. Raises DetError where `chief_ip` is of IPv6,
+    which Horovod's rendezvous does not speak.
     """
-    if control.size == 1:
-        return Meeting({})
-    if ":" in control.chief_ip:
-        raise DetError(
-            f"Horovod's rendezvous speaks IPv4 only, and the chief's address is {control.chief_ip}; give its IPv4 address, or "
-            "distributed.backend: native"
-        )
-    slots = horovod_slots(control.allgather(Ranks(**{name: getattr(control, name) for name in _NAMES})))
-    defaults = {**(settings or {}), **_interface(control.chief_ip)}
-    variables = {
-        **{name: value for name, value in defaults.items() if name not in os.environ},
-        **slots[control.rank].variables(),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(1, round(timeout))),
-    }
-    if control.rank:
-        return Meeting({**variables, **address_variables(control.chief_ip, control.broadcast(None))})
-    rendezvous = Rendezvous(control.chief_ip, slots)
-    try:
-        control.broadcast(rendezvous.path())
-    except BaseException:
-        rendezvous.close()
-        raise
-    return Meeting({**variables, **address_variables(control.chief_ip, rendezvous.path())}, rendezvous)
-
-
-class Meeting:
-    """Holds the variables of this process and, on rank 0, the rendezvous, until it is closed."""
-
-    def __init__(self, variables: Mapping[str, str], rendezvous: Rendezvous | None = None) -> None:
-        self._rendezvous = rendezvous
-        self._before = {name: os.environ.get(name) for name in variables}
+    with ExitStack() as meeting:
+        if control.size == 1:
+            return meeting
+        if ":" in control.chief_ip:
+            raise DetError(
+                f"Horovod's rendezvous speaks IPv4 only, and the chief's address is {control.chief_ip}; give its IPv4 address, "
+                "or distributed.backend: native"
+            )
+        slots = horovod_slots(control.allgather(control.ranks))
+        path = ""
+        if control.rank == 0:
+            path = meeting.enter_context(Rendezvous(control.chief_ip, slots)).path()
+        wished = {**(settings or {}), **_interface(control.chief_ip)}
+        variables = {
+            **{name: value for name, value in wished.items() if name not in os.environ},
+            **slots[control.rank].variables(),
+            **address_variables(control.chief_ip, control.broadcast(path), timeout),
+        }
+        meeting.callback(_restore, {name: os.environ.get(name) for name in variables})
         os.environ.update(variables)
+        return meeting.pop_all()
 
-    def close(self) -> None:
-        """Stop the rendezvous and put the environment back as it was; safe to call twice."""
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        self._before = {}
-        if self._rendezvous is not None:
-            self._rendezvous.close()
-            self._rendezvous = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _restore(before: Mapping[str, str | None]) -> None:
+    """Put variables of the environment back as they were."""
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _interface(chief_ip: str) -> dict[str, str]:
     """Return the network interface towards the chief; Gloo would take that of the host's name, which may be loopback."""
     found = interface_towards(chief_ip)
     return {"HOROVOD_GLOO_IFACE": found} if found else {}
-
-
-def horovod_slots(places: Sequence[Ranks]) -> list[Slot]:
-    """Return where Horovod sees the ranks; it numbers the hosts anew for each local rank."""
-    return [_slot(place, [p.cross_rank for p in places if p.local_rank == place.local_rank]) for place in places]
-
-
-def _slot(place: Ranks, hosts: list[int]) -> Slot:
-    """`hosts` are those that have a rank of the same local number."""
-    return Slot(
-        rank=place.rank,
-        size=place.size,
-        local_rank=place.local_rank,
-        local_size=place.local_size,
-        cross_rank=sorted(hosts).index(place.cross_rank),
-        cross_size=len(hosts),
-        hostname=f"host{place.cross_rank}",
-    )
 
 
 def settings(optimizations: Optimizations) -> dict[str, str]:
@@ -129,7 +90,7 @@ class Begun(Backend):
     module: ClassVar[str]
 
     def __init__(self) -> None:
-        self._meeting: Meeting | None = None
+        self._meeting = ExitStack()
         self._open = False
 
     @classmethod
@@ -152,14 +113,12 @@ class Begun(Backend):
         self._hvd: Any = importlib.import_module(self.module)
         if not self._hvd.is_initialized():
             self._hvd.init()
-        self.ranks = Ranks(**{name: getattr(self._hvd, name)() for name in _NAMES})
+        self.ranks = Ranks(**{field.name: getattr(self._hvd, field.name)() for field in fields(Ranks)})
         self._open = True
 
     def shutdown(self) -> None:
         self._open = False
-        if self._meeting is not None:
-            self._meeting.close()
-            self._meeting = None
+        self._meeting.close()
 
     def barrier(self) -> None:
         self.allgather(None)

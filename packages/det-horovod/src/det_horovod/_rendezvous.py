@@ -8,32 +8,37 @@ import secrets
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
+from det_core.backend import Ranks
+
+TIMEOUT_SECONDS = 600.0
 MAX_VALUE = 1 << 20  # a rank leaves an address or two for each other rank
-_TIMEOUT_SECONDS = 10.0
-_THREAD = "det-horovod-rendezvous"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slot:
-    """Where Horovod sees one rank; unlike `Ranks`, it counts the hosts that have a rank of the same local number."""
+class Slot(Ranks):
+    """Where Horovod sees one rank: `cross_*` count the hosts that have a rank of the same local number."""
 
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
     hostname: str
 
     def variables(self) -> dict[str, str]:
         """Return the variables that tell Horovod."""
         return {f"HOROVOD_{name.upper()}": str(value) for name, value in vars(self).items()}
+
+
+def horovod_slots(places: Sequence[Ranks]) -> list[Slot]:
+    """Return where Horovod sees the ranks; it numbers the hosts anew for each local rank."""
+    slots = []
+    for place in places:
+        hosts = sorted(other.cross_rank for other in places if other.local_rank == place.local_rank)
+        numbers = {"cross_rank": hosts.index(place.cross_rank), "cross_size": len(hosts)}
+        slots.append(Slot(**{**vars(place), **numbers}, hostname=f"host{place.cross_rank}"))
+    return slots
 
 
 class Rendezvous:
@@ -45,11 +50,8 @@ class Rendezvous:
 
     def __init__(self, host: str, slots: Iterable[Slot]) -> None:
         self._token = secrets.token_urlsafe(24)
-        store = Store(slots)
-        self._server = _Server((host, 0), _handler(self._token, store))
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, name=_THREAD, daemon=True
-        )
+        self._server = _Server((host, 0), self._token, Store(slots))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
     @property
@@ -75,13 +77,19 @@ class Rendezvous:
         self.close()
 
 
-def address_variables(host: str, path: str) -> dict[str, str]:
-    """Return the variables with which a rank finds the rendezvous that it reaches as `host`.
+def address_variables(host: str, path: str, timeout: float = TIMEOUT_SECONDS) -> dict[str, str]:
+    """Return the variables with which ranks meet over Gloo, in `timeout` seconds, at the rendezvous that they reach as `host`.
 
     Horovod makes its addresses as http://ADDR:PORT/scope/key, which leaves room in ADDR for port and secret; PORT becomes a
     part of the path.
     """
-    return {"HOROVOD_GLOO_RENDEZVOUS_ADDR": host + path, "HOROVOD_GLOO_RENDEZVOUS_PORT": "0"}
+    return {
+        "HOROVOD_CONTROLLER": "gloo",
+        "HOROVOD_CPU_OPERATIONS": "gloo",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": host + path,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": "0",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(1, round(timeout))),
+    }
 
 
 class Store:
@@ -124,70 +132,59 @@ class _Server(ThreadingMixIn, TCPServer):
 
     request_queue_size = 1024
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._serving: dict[threading.Thread, socket.socket] = {}
-        super().__init__(address, handler)
+    def __init__(self, address: tuple[str, int], token: str, store: Store) -> None:
+        self.token, self.store = token.encode(), store
+        self._open: set[socket.socket] = set()
+        super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        thread = threading.Thread(target=self._serve, args=(request, client_address), daemon=True)
-        self._serving[thread] = request
-        thread.start()
+        self._open.add(request)
+        super().process_request(request, client_address)
 
-    def _serve(self, request: Any, client_address: Any) -> None:
-        self.process_request_thread(request, client_address)
-        del self._serving[threading.current_thread()]
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
 
     def server_close(self) -> None:
-        super().server_close()
-        for thread, request in list(self._serving.items()):
+        for request in list(self._open):
             with contextlib.suppress(OSError):  # it has ended by itself
                 request.shutdown(socket.SHUT_RDWR)
-            thread.join()
+        super().server_close()  # waits for the threads
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of those who come with something else, or leave early."""
 
 
-def _handler(token: str, store: Store) -> type[BaseHTTPRequestHandler]:
-    return type("Handler", (_Handler,), {"token": token, "store": store})
-
-
 class _Handler(BaseHTTPRequestHandler):
-    timeout = _TIMEOUT_SECONDS
-    token: ClassVar[str]
-    store: ClassVar[Store]
+    server: _Server
+    timeout = 10.0
 
     def do_GET(self) -> None:
-        self._serve(self._get)
+        if place := self._place():
+            value = self.server.store.get(*place)
+            self._answer(404 if value is None else 200, value or b"")
 
     def do_PUT(self) -> None:
-        self._serve(self._put)
+        if place := self._place():
+            length = self.headers.get("Content-Length", "")
+            if not length.isdecimal() or int(length) > MAX_VALUE:
+                self._answer(413)
+                return
+            self.server.store.put(*place, self.rfile.read(int(length)))
+            self._answer(200)
 
     def do_DELETE(self) -> None:
-        self._serve(self._delete)
+        if place := self._place():
+            self.server.store.delete(*place)
+            self._answer(200)
 
-    def _serve(self, verb: Callable[[str, str], None]) -> None:
+    def _place(self) -> tuple[str, str] | None:
+        """Return scope and key of a request by one who knows the secret; answer any other."""
         parts = self.path.split("/")  # "", secret, Horovod's ":PORT", scope, key
-        if len(parts) != 5 or not hmac.compare_digest(parts[1].encode(), self.token.encode()):
-            self._answer(403)
-            return
-        verb(parts[3], parts[4])
-
-    def _get(self, scope: str, key: str) -> None:
-        value = self.store.get(scope, key)
-        self._answer(404 if value is None else 200, value or b"")
-
-    def _put(self, scope: str, key: str) -> None:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MAX_VALUE:
-            self._answer(413)
-            return
-        self.store.put(scope, key, self.rfile.read(int(length)))
-        self._answer(200)
-
-    def _delete(self, scope: str, key: str) -> None:
-        self.store.delete(scope, key)
-        self._answer(200)
+        if len(parts) == 5 and hmac.compare_digest(parts[1].encode(), self.server.token):
+            return parts[3], parts[4]
+        self._answer(403)
+        return None
 
     def _answer(self, status: int, body: bytes = b"") -> None:
         self.send_response_only(status)

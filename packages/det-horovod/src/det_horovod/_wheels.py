@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -40,24 +39,24 @@ class Cache:
         found = sorted((self.root / key).glob("*.whl"))
         return found[0] if found and _is_whole(found[0]) else None
 
-    def log(self, key: str) -> Path:
-        """Return where the output of its build goes."""
-        return self.root / f"{key}.log"
-
     @contextlib.contextmanager
     def lock(self, key: str, waiting: Callable[[], object]) -> Iterator[int]:
         """Hold the right to build a key; give the lock's descriptor, for those to inherit who do. `waiting` is called first
         where another process holds it."""
-        fd = self._open(key)
         try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            file = (self.root / f"{key}.lock").open("w")
+        except OSError as error:
+            raise DetError(
+                f"wheels cannot be kept in {self.root} ({error.strerror}); give another place with --wheel-dir"
+            ) from error
+        with file:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 waiting()
-                fcntl.flock(fd, fcntl.LOCK_EX)
-            yield fd
-        finally:
-            os.close(fd)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield file.fileno()
 
     @contextlib.contextmanager
     def workspace(self, key: str) -> Iterator[Path]:
@@ -78,15 +77,6 @@ class Cache:
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)
         return folder / wheel.name
-
-    def _open(self, key: str) -> int:
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            return os.open(self.root / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise DetError(
-                f"wheels cannot be kept in {self.root} ({error.strerror}); give another place with --wheel-dir"
-            ) from error
 
 
 def _is_whole(wheel: Path) -> bool:

@@ -119,8 +119,8 @@ def _build(settings: Settings, recipe: Recipe, cache: Cache, force: bool) -> Pat
     with cache.lock(recipe.key, lambda: _say("another process builds the same; waiting for it")) as lock:
         wheel = None if force else cache.wheel(recipe.key)  # it may have been built meanwhile
         if wheel is None:
-            with Progress(f"building Horovod for {recipe.named} over {recipe.operations}") as progress:
-                wheel = build(recipe, cache, settings.environ, lock, progress.line)
+            progress = Progress(f"building Horovod for {recipe.named} over {recipe.operations}")
+            wheel = build(recipe, cache, settings.environ, lock, progress.line)
             _say(f"built in {progress.passed} minutes: {wheel}")
     return wheel
 

@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from det_core.errors import DetError
 from det_core.launcher import Launcher, Layout
 
-from ._meet import horovod_slots
-from ._rendezvous import Rendezvous, address_variables
+from ._rendezvous import Rendezvous, address_variables, horovod_slots
 
 
 class Horovod(Launcher):
@@ -28,12 +27,7 @@ class Horovod(Launcher):
             raise DetError("Horovod is not installed; run: det horovod install")
         slots = horovod_slots([place.ranks for place in layout.places])
         with Rendezvous(_listened_on(layout.here), slots) as rendezvous:
-            shared = {
-                **address_variables(layout.here, rendezvous.path()),
-                "HOROVOD_CONTROLLER": "gloo",
-                "HOROVOD_CPU_OPERATIONS": "gloo",
-                "HOROVOD_GLOO_TIMEOUT_SECONDS": str(max(1, round(layout.start_timeout))),
-            }
+            shared = address_variables(layout.here, rendezvous.path(), layout.start_timeout)
             yield [{**slot.variables(), **shared} for slot in slots]
 
 
