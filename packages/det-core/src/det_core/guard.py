@@ -25,12 +25,12 @@ def main(argv: list[str]) -> int:
     sys.stderr.write(notice(command[-1], int(os.environ.get("DET_SLOTS", "1"))))
     sys.stderr.flush()
     adopt_orphans()  # so that whatever the command starts can be found from here
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it reaches the whole group; the command decides
-    process = subprocess.Popen(command, preexec_fn=_default_sigterm)  # noqa: PLW1509 - this process has one thread
+    signal.signal(signal.SIGTERM, lambda number, frame: None)  # it reaches the whole group; the command decides
+    process = subprocess.Popen(command)
     pidfd = os.pidfd_open(process.pid)
     ready, _, _ = select.select([pidfd, fd], [], [])
     if pidfd not in ready:
-        _end_group(process)
+        _end(process)
     status = process.wait()
     kill_below(os.getpid())
     return 128 - status if status < 0 else status
@@ -46,24 +46,16 @@ def notice(script: str, slots: int) -> str:
     )
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    os.killpg(0, signal.SIGTERM)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_patience())
-    kill_below(os.getpid())
-    os.killpg(0, signal.SIGKILL)  # this process, too
-
-
-def _patience() -> float:
-    """Return how long the script may save."""
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the command, which gets as long to save as its configuration says, and then this process, too."""
     from .environ import WorkerEnv
 
+    os.killpg(0, signal.SIGTERM)
     env = WorkerEnv.read(os.environ)
-    return env.config.patience if env else 0.0
-
-
-def _default_sigterm() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(env.config.patience if env else 0.0)
+    kill_below(os.getpid())
+    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -44,10 +44,10 @@ def is_running(pid: int, birth: str) -> bool:
     return stat is not None and f"{stat[19]} {_here()}" == birth and stat[0] != "Z"
 
 
-def end_group(leader: int) -> None:
-    """Kill what is left of a process group."""
+def end_group(leader: int, number: int = signal.SIGKILL) -> None:
+    """Kill what is left of a process group, or send it another signal; harmless where nothing is left."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
+        os.killpg(leader, number)
 
 
 def adopt_orphans() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ._command import launch, parser, run_as_module
 from ._group import Command, Group, RankExit
-from ._hosts import SSH, Host, address_of_this, addresses, hosts_of, parse_hosts
+from ._hosts import SSH, Host, address_of_this, addresses, hosts_of
 from ._output import Prefixed, say
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "addresses",
     "hosts_of",
     "launch",
-    "parse_hosts",
     "parser",
     "run_as_module",
     "say",

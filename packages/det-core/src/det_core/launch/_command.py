@@ -6,6 +6,7 @@ It needs nothing but this package, as it runs where training runs.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,6 @@ from typing import NoReturn
 
 from ..environ import WorkerEnv
 from ..errors import DetError
-from ..launcher import Launcher
 from ..machine import gpus
 from ..plugins import Plugins
 from ._hosts import SSH, Host, hosts_of, parse_hosts, this_host
@@ -44,7 +44,7 @@ def parser(prog: str = "det launch") -> argparse.ArgumentParser:
         "-np",
         dest="ranks",
         metavar="INTEGER",
-        type=_positive,
+        type=_number("a whole number of 1 or more", int, 1),
         help="How many ranks; by default one for each slot or GPU.",
     )
     option(
@@ -61,13 +61,13 @@ def parser(prog: str = "det launch") -> argparse.ArgumentParser:
     option(
         "--port",
         metavar="INTEGER",
-        type=_port,
+        type=_number("a port, 1 to 65535", int, 1, 65535),
         help="The chief's port; rank k of a host may use port + k. By default free ones.",
     )
     option(
         "--start-timeout",
         metavar="SECONDS",
-        type=_seconds,
+        type=_number("a number of seconds above 0", float, sys.float_info.min),
         help="In how many seconds from the start the ranks must have met; by default 600 after the first has come.",
     )
     option("--log-dir", metavar="PATH", type=Path, help="Write what rank K says to DIR/rank-K.log, and not here.")
@@ -80,8 +80,13 @@ def parser(prog: str = "det launch") -> argparse.ArgumentParser:
 def launch(name: str | None, argv: Sequence[str], plugins: Plugins, environ: Mapping[str, str], prog: str) -> int:
     """Launch as the options in `argv` say; return the exit status. Raises DetError for a mistake in what was asked."""
     asked = parser(prog).parse_args(list(argv))
-    launcher = _launcher(plugins, name)
-    _must_not_be_a_rank(environ)
+    launchers = plugins.launchers()
+    if name is None:
+        raise DetError(f"no launcher is named; write one before the options: {', '.join(sorted(launchers))}")
+    launcher = launchers[name].load()
+    if int(environ.get("DET_SIZE", "1")) > 1:
+        already = f"rank {environ['DET_RANK']} of {environ['DET_SIZE']}"
+        raise DetError(f"this process is {already} already; launch once, around the whole command")
     on = _hosts(asked.hosts, asked.ranks, environ)
     plan = Plan(
         argv=_argv(asked.command, asked.trial, environ),
@@ -114,34 +119,17 @@ def run_as_module(name: str, module: str) -> NoReturn:
     sys.exit(status)
 
 
-def _launcher(plugins: Plugins, name: str | None) -> Launcher:
-    known = plugins.launchers()
-    if name is None:
-        raise DetError(f"no launcher is named; write one before the options: {', '.join(sorted(known))}")
-    launcher: Launcher = known[name].load()
-    return launcher
-
-
-def _must_not_be_a_rank(environ: Mapping[str, str]) -> None:
-    if int(environ.get("DET_SIZE", "1")) > 1:
-        raise DetError(
-            f"this process is rank {environ['DET_RANK']} of {environ['DET_SIZE']} already; launch once, around the whole command"
-        )
-
-
 def _hosts(given: str | None, ranks: int | None, environ: Mapping[str, str]) -> list[Host]:
-    """Return the hosts that are given, else those of the run's configuration, else this one with as many ranks as asked for."""
+    """Return the hosts that are given, else those of the run's configuration, else this one.
+
+    It has as many ranks as asked for, as the run has slots, or as the machine has GPUs.
+    """
     if given:
         return parse_hosts(given)
     run = WorkerEnv.read(environ) if ranks is None else None
     if run is not None and run.config.distributed.hosts:
         return hosts_of(run.config)
-    return this_host(ranks or _slots(environ))
-
-
-def _slots(environ: Mapping[str, str]) -> int:
-    """Return the slots of the run, else the GPUs of the machine, else 1."""
-    return int(environ.get("DET_SLOTS") or 0) or len(gpus(environ)) or 1
+    return this_host(ranks or int(environ.get("DET_SLOTS") or 0) or len(gpus(environ)) or 1)
 
 
 def _argv(command: list[str], trial: str | None, environ: Mapping[str, str]) -> list[str]:
@@ -157,22 +145,13 @@ def _argv(command: list[str], trial: str | None, environ: Mapping[str, str]) -> 
     return [sys.executable, "-P", "-m", "det_core.worker", trial]
 
 
-def _positive(text: str) -> int:
-    return int(_number(text, "a whole number of 1 or more", lambda n: n >= 1 and n == int(n)))
+def _number(
+    wanted: str, kind: Callable[[str], float], least: float, most: float = sys.float_info.max
+) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if least <= (found := kind(text)) <= most:
+                return found
+        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
 
-
-def _port(text: str) -> int:
-    return int(_number(text, "a port, 1 to 65535", lambda n: 1 <= n <= 65535 and n == int(n)))
-
-
-def _seconds(text: str) -> float:
-    return _number(text, "a number of seconds above 0", lambda n: n > 0)
-
-
-def _number(text: str, wanted: str, fits: Callable[[float], bool]) -> float:
-    try:
-        if fits(float(text)):
-            return float(text)
-    except (ValueError, OverflowError):
-        pass
-    raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+    return read

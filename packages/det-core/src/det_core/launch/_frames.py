@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import enum
-import json
 import os
 import queue
-import select
 import struct
 import threading
 from dataclasses import dataclass
-from typing import Any
 
 # A shell at the other end may greet before it starts what it is asked to: all that comes before this is such noise.
 MAGIC = b"\x00det-host\x00\x01"
@@ -95,27 +92,6 @@ class FrameDecoder:
         body = bytes(self._data[_HEAD.size : end])
         del self._data[:end]
         return Frame(Kind(kind), rank, body)
-
-
-class Lines:
-    """Lines of JSON from a descriptor; waiting for one ends, too, when the other descriptor becomes readable."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd, self._data = fd, b""
-
-    def next(self, over: int | None = None) -> dict[str, Any] | None:
-        """Return the next line, None at the end."""
-        while b"\n" not in self._data:
-            ready, _, _ = select.select([self._fd] if over is None else [self._fd, over], [], [])
-            if over in ready:
-                return None
-            data = os.read(self._fd, CHUNK)
-            if not data:
-                return None
-            self._data += data
-        line, _, self._data = self._data.partition(b"\n")
-        found: dict[str, Any] = json.loads(line)
-        return found
 
 
 class Teller:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import select
 import signal
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from ..process import kill_below
+from ..process import end_group, kill_below
 
 GRACE_SECONDS = 3.0
 _PR_SET_PDEATHSIG = 1
@@ -49,15 +50,15 @@ class Group:
     """Starts a process for each command, each the leader of a session of its own, and supervises them.
 
     When one fails, the others get `grace` seconds to find out and say so; when one ends well, `patience` seconds to end
-    too, by default as long as they need. Then they are killed, with all that they started. `ended` is called once, from the
-    group's thread, with the exits in the order in which they came. A command that cannot be started ends those before it,
-    and raises OSError. `each` is called from that thread for each exit, at once.
+    too, by default as long as they need. Then they are killed, with all that they started. From the group's thread, `each` is
+    called for each exit, at once, and `ended` in the end with all of them, in the order in which they came. A command that
+    cannot be started ends those before it, and raises OSError.
     """
 
     def __init__(
         self,
         commands: Sequence[Command],
-        ended: Callable[[list[RankExit]], None],
+        ended: Callable[[list[RankExit]], None] = lambda exits: None,
         *,
         each: Callable[[RankExit], None] = lambda exit: None,
         grace: float = GRACE_SECONDS,
@@ -78,7 +79,8 @@ class Group:
             self._thread.start()
         except (OSError, RuntimeError) as error:
             for process in self._running.values():
-                _end(process)
+                end_group(process.pid)
+                process.wait()
             for pidfd in self._watched:
                 os.close(pidfd)
             if isinstance(error, RuntimeError):  # no more threads
@@ -91,13 +93,11 @@ class Group:
             if number == signal.SIGKILL:
                 self._doomed.update(self._running)
             for process in self._running.values():
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    if (
-                        number == signal.SIGKILL
-                    ):  # first what it started in sessions of their own, while it is there to ask
+                if number == signal.SIGKILL:  # first what it started in sessions of their own, while it is there to ask
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(process.pid, signal.SIGSTOP)
                         kill_below(process.pid)
-                    os.killpg(process.pid, number)
+                end_group(process.pid, number)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until every rank has ended and `ended` has been called; tell whether that is so."""
@@ -127,20 +127,16 @@ class Group:
         """Take the status of a process that has ended, and end what it started."""
         process = self._running[rank]
         # It stays a zombie until it is waited for, so that its group's number cannot be taken by another while it is killed.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        end_group(process.pid)
         with self._lock:
             del self._running[rank]
             return RankExit(rank=rank, status=process.wait(), killed=rank in self._doomed)
 
     def _deadline(self, known: float | None, exit: RankExit) -> float | None:
-        if exit.killed:
-            return known
         left = self._grace if exit.status else self._patience
-        if left is None:
+        if exit.killed or left is None:
             return known
-        mine = time.monotonic() + left
-        return mine if known is None else min(known, mine)
+        return min(known or math.inf, time.monotonic() + left)
 
 
 def _start(command: Command) -> subprocess.Popen[bytes]:
@@ -169,9 +165,3 @@ def _leash() -> Callable[[], None]:
             os._exit(1)  # it ended before it could be noticed
 
     return be_leashed
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

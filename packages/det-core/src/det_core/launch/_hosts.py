@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
@@ -58,21 +59,21 @@ def is_here(name: str) -> bool:
     """Tell whether a name or address is this machine's: whether it can be listened on here."""
     if name in ("localhost", socket.gethostname()):
         return True
-    try:
-        found = socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    return any(_can_bind(family, address) for family, _, _, _, address in found)
+    with contextlib.suppress(OSError):
+        for family, _, _, _, address in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError, OverflowError), socket.socket(family, socket.SOCK_STREAM) as sock:
+                sock.bind(address)
+                return True
+    return False
 
 
 def ranks_on(hosts: Sequence[Host]) -> list[Ranks]:
     """Return where each rank stands; ranks fill one host after another."""
-    size = sum(host.slots for host in hosts)
     places = [(cross, local) for cross, host in enumerate(hosts) for local in range(host.slots)]
     return [
         Ranks(
             rank=rank,
-            size=size,
+            size=len(places),
             local_rank=local,
             local_size=hosts[cross].slots,
             cross_rank=cross,
@@ -122,7 +123,7 @@ def hosts_of(config: ExperimentConfig) -> list[Host]:
     if not named:
         return []
     try:
-        hosts = parse_hosts(",".join(name if _has_slots(name) else f"{name}:1" for name in named))
+        hosts = parse_hosts(",".join(name if _HOST.match(name) else f"{name}:1" for name in named))
         addresses(hosts, None)
     except DetError as error:
         raise ConfigError(str(error).replace("--hosts", "distributed.hosts")) from error
@@ -147,29 +148,7 @@ def agent_argv(host: Host, template: str) -> list[str]:
     return [*words, *command]
 
 
-def cannot_run(name: str, error: OSError) -> DetError:
-    """Return the mistake that a command is which does not start."""
-    hint = f"write: python3 {name}" if name.endswith(".py") else "see PATH"
-    return DetError(f"cannot run {name!r} on {os.uname().nodename}: {error.strerror}; {hint}")
-
-
 def _is_loopback(address: str) -> bool:
-    if address == "localhost":
-        return True
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
-
-
-def _can_bind(family: int, address: tuple[object, ...]) -> bool:
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as sock:
-            sock.bind(address)
-    except (OSError, OverflowError):
-        return False
-    return True
-
-
-def _has_slots(name: str) -> bool:
-    return name.rpartition(":")[2].isdigit() and (name.count(":") == 1 or "]:" in name)
+    return address == "localhost"

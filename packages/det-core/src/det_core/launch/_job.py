@@ -10,18 +10,17 @@ import selectors
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from types import FrameType
-from typing import BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from ..backend import Ranks, rank_variables
 from ..errors import DetError
 from ..launcher import Launcher, Layout, Place
 from ..machine import reserved
 from ._frames import BEAT_SECONDS, Frame, Kind
-from ._hosts import LOCAL, cannot_run
+from ._hosts import LOCAL
 from ._link import Link
 from ._output import Failures, Files, Prefixed, Tails, say
-from ._plan import START_SECONDS, Plan
+from ._plan import START_SECONDS, Plan, cannot_start
 
 _ANSWER_SECONDS = 60.0
 _LEAVE_SECONDS = 5.0
@@ -40,14 +39,13 @@ class Job:
         self._links: list[Link] = []
         self._waited_for: set[int] = set()
         self._deadline: float | None = None
-        self._signals: list[int] = []
         self._passed_on: list[int] = []
         self._ending = self._late = False
 
     def run(self) -> int:
         """Start the ranks, pass on what they write, and return the status of the first that failed, or 0."""
         with contextlib.ExitStack() as stack:
-            wake = stack.enter_context(self._signals_caught())
+            wake = stack.enter_context(_signals_caught())
             selector = stack.enter_context(selectors.DefaultSelector())
             stack.callback(self._output.close)
             selector.register(wake, selectors.EVENT_READ)
@@ -91,12 +89,10 @@ class Job:
                     ports[key.data] = json.loads(frame.body)
         return [ports[link] for link in self._links]
 
-    def _start(self, orders: Sequence[dict[str, object]]) -> None:
+    def _start(self, orders: Sequence[dict[str, Any]]) -> None:
         for link, order in zip(self._links, orders, strict=True):
             link.send(order)
-            ranks = order["ranks"]
-            assert isinstance(ranks, list)
-            self._waited_for |= {rank["rank"] for rank in ranks if rank["port"] is not None}
+            self._waited_for |= {rank["rank"] for rank in order["ranks"] if rank["port"] is not None}
         if self._plan.start_timeout is not None and self._waited_for:
             self._deadline = time.monotonic() + self._plan.start_timeout
 
@@ -106,17 +102,18 @@ class Job:
         while not all(link.over for link in self._links):
             for key, _ in selector.select(self._pause()):
                 if key.fileobj == wake:
-                    os.read(wake, 1 << 10)
+                    for number in os.read(wake, 1 << 10):
+                        self._pass_on(number)
                     continue
                 self._hear(key.data)
                 if key.data.over:
                     selector.unregister(key.data)
-            while self._signals:
-                self._pass_on(self._signals.pop(0))
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 self._too_late()
             for link in self._links:
-                if not link.over and time.monotonic() - link.heard > SILENCE_SECONDS and not _says(link):
+                silent = not link.over and time.monotonic() - link.heard > SILENCE_SECONDS
+                # Where this process was held up itself, something waits to be heard.
+                if silent and not select.select([link], [], [], 0)[0]:
                     raise DetError(
                         f"the host {link.host.name!r} has said nothing for {SILENCE_SECONDS:g} s; it is frozen or cannot be "
                         "reached, and all ranks are ended"
@@ -173,31 +170,28 @@ class Job:
             link.send({"signal": int(signal.SIGKILL if self._passed_on else number)})
         self._passed_on.append(number)
 
-    @contextlib.contextmanager
-    def _signals_caught(self) -> Iterator[int]:
-        """Give a descriptor that becomes readable at a signal, which is noted."""
-
-        def caught(number: int, frame: FrameType | None) -> None:
-            self._signals.append(number)
-
-        read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        before = {number: signal.signal(number, caught) for number in (signal.SIGINT, signal.SIGTERM)}
-        woken = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        try:
-            yield read
-        finally:
-            signal.set_wakeup_fd(woken)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            os.close(read)
-            os.close(write)
-
     def _status(self) -> int:
         if self._late:
             return 1
         if self._failures:
             return self._failures.report(size=self._plan.size, passed_on=self._passed_on)
         return 128 + self._passed_on[0] if self._passed_on and self._ending else 0
+
+
+@contextlib.contextmanager
+def _signals_caught() -> Iterator[int]:
+    """Give a descriptor from which the numbers of signals are read that ask for the end."""
+    read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    woken = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    try:
+        yield read
+    finally:
+        signal.set_wakeup_fd(woken)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(read)
+        os.close(write)
 
 
 def become(launcher: Launcher, plan: Plan) -> NoReturn:
@@ -210,9 +204,4 @@ def become(launcher: Launcher, plan: Plan) -> NoReturn:
     try:
         os.execvpe(plan.argv[0], list(plan.argv), environ)
     except OSError as error:
-        raise cannot_run(plan.argv[0], error) from error
-
-
-def _says(link: Link) -> bool:
-    """Tell whether something of it waits to be heard, as it does where this process was held up itself."""
-    return bool(select.select([link], [], [], 0)[0])
+        raise cannot_start(plan.argv, plan.cwd, error) from error

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import time
 from typing import Any
 
 from ..errors import DetError
+from ..process import end_group
 from ._frames import Frame, FrameDecoder, FrameError, Kind
 from ._hosts import Host, agent_argv
 
@@ -79,15 +79,17 @@ class Link:
             with contextlib.suppress(OSError):
                 pipe.close()
         if not self.over and self.host.here and self._process.poll() is not None:
-            self._end_ranks()
+            for pid in (
+                self._pids.values()
+            ):  # the ranks ended with their parent, which somebody killed; what they started did not
+                end_group(pid)
 
     def wait(self, deadline: float) -> None:
         """Wait for its end, until a time of the monotonic clock; then kill it."""
         try:
             self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            end_group(self._process.pid)
             self._process.wait()
 
     def _lost(self) -> str:
@@ -100,9 +102,3 @@ class Link:
     def _noise(self) -> str:
         text = self._decoder.noise.decode(errors="replace").strip()
         return f"; it said: {text.splitlines()[-1][:500]}" if text else ""
-
-    def _end_ranks(self) -> None:
-        """Kill what the ranks started: they themselves ended with their parent, which somebody killed."""
-        for pid in self._pids.values():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)

@@ -7,11 +7,10 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 _LONGEST = 1 << 16
@@ -38,9 +37,8 @@ class Prefixed:
         data = self._open.pop(rank, b"") + data
         at, shown = 0, []
         for end in _LINE_END.finditer(data):
-            if (
-                not self._prefix or end[0] != b"\r" or end.start() > at
-            ):  # a bar begins each of its drawings with a return
+            # A bar begins each of its drawings with a return.
+            if not self._prefix or end[0] != b"\r" or end.start() > at:
                 shown.append(self._head(rank) + data[at : end.end()])
             at = end.end()
         self._put(b"".join(shown))
@@ -95,31 +93,23 @@ class Files:
 
 
 class Tails:
-    """The last words of each rank, and when the last traceback among them began."""
+    """The last words of each rank, and since when each that wrote a traceback is failing."""
 
     def __init__(self) -> None:
+        self.failing_since: dict[int, float] = {}
         self._tails: dict[int, bytes] = {}
-        self._failing: dict[int, float] = {}
 
     def write(self, rank: int, data: bytes) -> None:
         before = self._tails.get(rank, b"")
         if _TRACEBACK in before[-len(_TRACEBACK) :] + data:
-            self._failing[rank] = time.monotonic()
+            self.failing_since[rank] = time.monotonic()
         self._tails[rank] = (before + data)[-_TAIL:]
-
-    @property
-    def failing_since(self) -> Mapping[int, float]:
-        """When the last traceback of each rank that wrote one began."""
-        return self._failing
 
     def last_words(self, rank: int) -> str:
         """Return a rank's last traceback, or its last lines where it wrote none."""
         text = self._tails.get(rank, b"")
         at = text.rfind(_TRACEBACK)
-        if at >= 0:
-            lines = _whole(text, at)
-        else:
-            lines = text.splitlines()[-_LAST_LINES:]
+        lines = text.splitlines()[-_LAST_LINES:] if at < 0 else _whole(text, at)
         return b"\n".join(lines).decode(errors="backslashreplace")
 
 
@@ -141,8 +131,7 @@ def say(sentence: str, words: str = "") -> None:
         sys.stderr.flush()
 
 
-@dataclass(frozen=True)
-class _Failure:
+class _Failure(NamedTuple):
     rank: int
     status: int
     since: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..errors import DetError
 from ..launcher import Launcher, Layout, Place
 from ..machine import gpus, interface_towards
 from ._group import Command
-from ._hosts import SSH, Host, address_of_this, addresses, cannot_run, ranks_on
+from ._hosts import SSH, Host, address_of_this, addresses, ranks_on
 
 START_SECONDS = 600.0
 # What belongs to the person and the place where the launcher runs, and not to what is launched elsewhere.
@@ -80,14 +81,14 @@ class Plan:
 
     def _shared(self, launcher: Launcher, layout: Layout, n: int) -> dict[str, Any]:
         here = self.hosts[n].here
-        other = next((place.host for place in layout.places if place.ranks.cross_rank != n), None)
         return {
             "argv": list(self.argv),
             "cwd": str(self.cwd),
             "env": {name: value for name, value in self.environ.items() if here or not _stays(name)},
             "merge": not here,
             "gpus": not self.all_gpus,
-            "interface": {"variables": launcher.interface_variables, "towards": other},
+            "interface_variables": launcher.interface_variables,
+            "towards": next((place.host for place in layout.places if place.ranks.cross_rank != n), None),
             "ranks": [],
         }
 
@@ -99,39 +100,31 @@ def _stays(name: str) -> bool:
 def commands(order: Mapping[str, Any], environ: Mapping[str, str], outputs: Sequence[int]) -> list[Command]:
     """Return the commands of an order, each with its output; on a host that is not the launcher's, `environ` is its own."""
     base = {**environ, **order["env"]} if order["merge"] else order["env"]
-    ranks = order["ranks"]
-    devices = _shared_gpus(base, len(ranks)) if order["gpus"] else [{}] * len(ranks)
-    shared = {**_shared_threads(len(ranks)), **_interface(**order["interface"])}
+    ranks, ids = order["ranks"], gpus(base) if order["gpus"] else ()
+    devices = cycle(
+        [{"CUDA_VISIBLE_DEVICES": id} for id in ids] or [{}]
+    )  # where there are fewer than ranks, some share one
+    shared = {"PYTHONUNBUFFERED": "1"}
+    if len(ranks) > 1:
+        shared["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // len(ranks)))
+    if order["towards"] and order["interface_variables"] and (found := interface_towards(order["towards"])):
+        shared |= dict.fromkeys(order["interface_variables"], found)
     return [
         Command(
             argv=order["argv"],
-            env={"PYTHONUNBUFFERED": "1", **shared, **base, **device, **rank["env"]},
+            env={**shared, **base, **device, **rank["env"]},
             cwd=Path(order["cwd"]),
             output=output,
             leash=True,
         )
-        for rank, device, output in zip(ranks, devices, outputs, strict=True)
+        for rank, output, device in zip(ranks, outputs, devices, strict=False)
     ]
 
 
-def _shared_gpus(environ: dict[str, str], ranks: int) -> list[dict[str, str]]:
-    """Give one GPU to each rank; where there are fewer, some share one."""
-    found = gpus(environ)
-    return [{"CUDA_VISIBLE_DEVICES": found[n % len(found)]} if found else {} for n in range(ranks)]
-
-
-def _shared_threads(ranks: int) -> dict[str, str]:
-    return {} if ranks == 1 else {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // ranks))}
-
-
-def _interface(variables: list[str], towards: str | None) -> dict[str, str]:
-    found = interface_towards(towards) if variables and towards else None
-    return dict.fromkeys(variables, found) if found else {}
-
-
-def cannot_start(error: OSError, order: Mapping[str, Any]) -> DetError:
-    """Return the mistake that an order is which cannot be started."""
-    cwd = order["cwd"]
+def cannot_start(argv: Sequence[str], cwd: str | Path, error: OSError) -> DetError:
+    """Return the mistake that a command is which cannot be started."""
+    here = os.uname().nodename
     if not Path(cwd).is_dir():
-        return DetError(f"there is no directory {cwd} on {os.uname().nodename}; the code must be there on every host")
-    return cannot_run(order["argv"][0], error)
+        return DetError(f"there is no directory {cwd} on {here}; the code must be there on every host")
+    hint = f"write: python3 {argv[0]}" if argv[0].endswith(".py") else "see PATH"
+    return DetError(f"cannot run {argv[0]!r} on {here}: {error.strerror}; {hint}")

@@ -13,14 +13,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ..errors import DetError
 from ..machine import reserved
 from ..process import adopt_orphans, kill_below
-from ._frames import BEAT_SECONDS, CHUNK, Kind, Lines, Teller
+from ._frames import BEAT_SECONDS, CHUNK, Kind, Teller
 from ._group import Group, RankExit
 from ._plan import cannot_start, commands
 
@@ -30,15 +30,13 @@ _ESTABLISHED, _LISTEN = "01", "0A"
 
 def main() -> int:
     """Serve one launch; return 0, whatever became of the ranks."""
-    lines = Lines(sys.stdin.fileno())
+    lines = map(json.loads, open(sys.stdin.fileno(), "rb", closefd=False))  # noqa: SIM115 - a thread may read it to the last
     tell = Teller(sys.stdout.fileno())
     try:
-        prepare = lines.next()
-        if prepare is not None:
+        if prepare := next(lines, None):
             with reserved(prepare["ports"], prepare["first_port"]) as ports:
                 tell(Kind.READY, body=json.dumps(ports).encode())
-                order = lines.next()
-                if order is not None:
+                if order := next(lines, None):
                     _Ranks(order, tell).supervise(lines)
     except DetError as error:
         tell(Kind.PROBLEM, body=str(error).encode())
@@ -52,7 +50,6 @@ class _Ranks:
 
     def __init__(self, order: dict[str, Any], tell: Teller) -> None:
         self._tell = tell
-        self._over = os.eventfd(0)
         self._ready = threading.Event()  # a rank may end before the group that it is of is known here
         self._told = False
         self._numbers = [rank["rank"] for rank in order["ranks"]]
@@ -60,11 +57,9 @@ class _Ranks:
         outputs = [write for _, write in pipes]
         adopt_orphans()
         try:
-            self._group = Group(
-                commands(order, os.environ, outputs), self._ended, each=self._one_ended, grace=GRACE_SECONDS
-            )
+            self._group = Group(commands(order, os.environ, outputs), each=self._ended, grace=GRACE_SECONDS)
         except OSError as error:
-            raise cannot_start(error, order) from error
+            raise cannot_start(order["argv"], order["cwd"], error) from error
         finally:
             for _, write in pipes:
                 os.close(write)
@@ -72,38 +67,23 @@ class _Ranks:
             tell(Kind.STARTED, rank, str(pid).encode())
         self._ready.set()
         signal.signal(signal.SIGTERM, lambda number, frame: self._group.signal(signal.SIGTERM))
-        self._pumps = [self._pump(rank, read) for rank, (read, _) in zip(self._numbers, pipes, strict=True)]
-        ports = {pid: r["port"] for pid, r in zip(self._group.pids, order["ranks"], strict=True) if r["port"]}
-        threading.Thread(target=self._watch, args=(ports,), daemon=True).start()
-        threading.Thread(target=self._beat, daemon=True).start()
+        self._pumps = [_thread(self._pump, rank, read) for rank, (read, _) in zip(self._numbers, pipes, strict=True)]
+        _thread(
+            self._watch, {pid: r["port"] for pid, r in zip(self._group.pids, order["ranks"], strict=True) if r["port"]}
+        )
+        _thread(self._beat)
 
-    def supervise(self, lines: Lines) -> None:
-        """Pass on what the launcher asks for, until the ranks have ended."""
-        while (line := lines.next(self._over)) is not None:
-            self._told = True
-            if "signal" in line:
-                self._group.signal(signal.Signals(line["signal"]))
-            else:
-                self._end()
-        if not self._group.join(0):
-            self._group.signal(signal.SIGKILL)  # the launcher is gone
+    def supervise(self, lines: Iterator[dict[str, Any]]) -> None:
+        """Do what the launcher asks for, until the ranks have ended."""
+        _thread(self._obey, lines)
         self._group.join()
         kill_below(os.getpid())
         for pump in self._pumps:
             pump.join()
 
-    def _end(self) -> None:
-        """End the ranks, as one on another host has failed."""
-        self._group.signal(signal.SIGTERM)
-        threading.Thread(target=self._kill_later, daemon=True).start()
-
-    def _kill_later(self) -> None:
-        if not self._group.join(GRACE_SECONDS):
-            self._group.signal(signal.SIGKILL)
-
     # In the group's thread
 
-    def _one_ended(self, exit: RankExit) -> None:
+    def _ended(self, exit: RankExit) -> None:
         self._ready.wait()
         rank = self._numbers[exit.rank]
         self._tell(Kind.EXITED, rank, json.dumps({"status": exit.status, "killed": exit.killed}).encode())
@@ -111,17 +91,23 @@ class _Ranks:
             self._told = True
             self._group.signal(signal.SIGTERM)
 
-    def _ended(self, exits: list[RankExit]) -> None:
-        os.eventfd_write(self._over, 1)
-
     # In threads of their own
 
-    def _pump(self, rank: int, read: int) -> threading.Thread:
-        thread = threading.Thread(target=self._forward, args=(rank, read), daemon=True)
-        thread.start()
-        return thread
+    def _obey(self, lines: Iterator[dict[str, Any]]) -> None:
+        for line in lines:
+            self._told = True
+            if "signal" in line:
+                self._group.signal(signal.Signals(line["signal"]))
+            else:  # a rank on another host has failed
+                self._group.signal(signal.SIGTERM)
+                _thread(self._kill_later)
+        self._group.signal(signal.SIGKILL)  # the launcher is gone
 
-    def _forward(self, rank: int, read: int) -> None:
+    def _kill_later(self) -> None:
+        if not self._group.join(GRACE_SECONDS):
+            self._group.signal(signal.SIGKILL)
+
+    def _pump(self, rank: int, read: int) -> None:
         """Tell what a rank writes, and what it started, until all of them have ended."""
         while data := os.read(read, CHUNK):
             self._tell.output(rank, data)
@@ -142,13 +128,23 @@ class _Ranks:
                 self._tell(Kind.CAME, ranks[pid])
 
 
+def _thread(target: Callable[..., object], *arguments: object) -> threading.Thread:
+    thread = threading.Thread(target=target, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
 def arrived(ports: dict[int, int]) -> set[int]:
     """Return which of the processes have come; `ports` is, for the leader of each session, the port it comes to."""
-    sockets = {port: _sockets_at(port) for port in set(ports.values())}
+    sockets, found = {port: _sockets_at(port) for port in set(ports.values())}, set[int]()
     if not any(sockets.values()):
-        return set()
-    members = _members(ports)
-    return {leader for leader, port in ports.items() if any(_holds(pid, sockets[port]) for pid in members[leader])}
+        return found
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            leader = os.getsid(int(pid))
+            if leader in ports and not sockets[ports[leader]].isdisjoint(_links(pid)):
+                found.add(leader)
+    return found
 
 
 def _sockets_at(port: int) -> set[str]:
@@ -168,28 +164,10 @@ def _sockets_at(port: int) -> set[str]:
     return found
 
 
-def _members(leaders: Iterable[int]) -> dict[int, list[int]]:
-    members: dict[int, list[int]] = {leader: [] for leader in leaders}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                session = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[3])
-            except (OSError, IndexError):
-                continue
-            if session in members:
-                members[session].append(int(entry))
-    return members
-
-
-def _holds(pid: int, sockets: set[str]) -> bool:
-    return any(link in sockets for link in _links(pid))
-
-
-def _links(pid: int) -> Iterator[str]:
-    with contextlib.suppress(OSError):  # it has ended
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                yield os.readlink(f"/proc/{pid}/fd/{name}")
+def _links(pid: str) -> Iterator[str]:
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            yield os.readlink(f"/proc/{pid}/fd/{name}")
 
 
 if __name__ == "__main__":
