@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from ._client import connect
 from ._connection import (
-    HANDSHAKE_SECONDS,
     LOOK_SECONDS,
-    MAX_FRAME,
     SILENCE_SECONDS,
     Address,
     Connection,
@@ -22,13 +20,10 @@ from ._connection import (
     KeyRefused,
     new_key,
 )
-from ._server import MAX_PENDING, Server
+from ._server import Server
 
 __all__ = [
-    "HANDSHAKE_SECONDS",
     "LOOK_SECONDS",
-    "MAX_FRAME",
-    "MAX_PENDING",
     "SILENCE_SECONDS",
     "Address",
     "Connection",

@@ -15,7 +15,7 @@ import socket
 import struct
 import threading
 import time
-from types import TracebackType
+from collections.abc import Callable
 from typing import Self
 
 HANDSHAKE_SECONDS = 10.0
@@ -69,7 +69,7 @@ def shown(address: tuple[object, ...]) -> str:
 
 
 class Connection:
-    """Frames of bytes to and from one authenticated peer.
+    """Frames of bytes to and from one authenticated peer, whose address is `peer`, as `host:port`.
 
     Any number of threads may send; one at a time receives. `close` wakes them all. Set `detached` in `on_connect` to keep
     the connection longer than the server does; then it is yours to close.
@@ -78,7 +78,7 @@ class Connection:
     def __init__(self, sock: socket.socket, max_frame: int = MAX_FRAME) -> None:
         self._sock = sock
         self._max = max_frame
-        self._peer = _peer(sock)
+        self.peer = _peer(sock)
         self._lost = ""
         self._looked, self._doubted = time.monotonic(), math.inf
         self.detached = False
@@ -91,11 +91,6 @@ class Connection:
         self._filled = 0
         sock.setblocking(False)
         _tune(sock)
-
-    @property
-    def peer(self) -> str:
-        """The other side's address, as `host:port`."""
-        return self._peer
 
     @property
     def waiting(self) -> bool:
@@ -141,7 +136,10 @@ class Connection:
         with self._receiving:
             if self._body is None:
                 self._fill(self._head, deadline)
-                self._body, self._filled = bytearray(self._size()), 0
+                (size,) = _HEAD.unpack(self._head)
+                if size > self._max:
+                    raise self._fail(f"it announced a frame of {size} bytes, more than the maximum of {self._max}")
+                self._body, self._filled = bytearray(size), 0
             self._fill(self._body, deadline)
             body, self._body, self._filled = self._body, None, 0
             return body
@@ -171,27 +169,12 @@ class Connection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _size(self) -> int:
-        (size,) = _HEAD.unpack(self._head)
-        if size > self._max:
-            raise self._fail(f"it announced a frame of {size} bytes, more than the maximum of {self._max}")
-        return int(size)
 
     def _write(self, views: list[memoryview], deadline: float) -> None:
         while views:
-            self._check()
-            try:
-                sent = self._sock.sendmsg(views[:_MAX_PARTS])
-            except BlockingIOError:
-                self._wait(self._writable, deadline)
-                continue
-            except OSError as error:
-                raise self._fail(error.strerror or str(error)) from error
+            sent = self._some(lambda: self._sock.sendmsg(views[:_MAX_PARTS]), self._writable, deadline)
             while views and sent >= views[0].nbytes:
                 sent -= views.pop(0).nbytes
             if sent:
@@ -200,32 +183,29 @@ class Connection:
     def _fill(self, buffer: bytearray, deadline: float) -> None:
         view = memoryview(buffer)
         while self._filled < len(buffer):
-            self._check()
-            try:
-                count = self._sock.recv_into(view[self._filled :])
-            except BlockingIOError:
-                self._wait(self._readable, deadline)
-                continue
-            except OSError as error:
-                raise self._fail(error.strerror or str(error)) from error
+            count = self._some(lambda: self._sock.recv_into(view[self._filled :]), self._readable, deadline)
             if not count:
                 raise self._fail("it closed the connection")
             self._filled += count
 
-    def _wait(self, poll: select.poll, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"{self._peer} did not answer in time")
-        if not poll.poll(math.ceil(min(left, LOOK_SECONDS) * 1000)):
-            self.heed()
-
-    def _check(self) -> None:
-        if self._lost:
-            raise ConnectionLost(f"the connection to {self._peer} is gone: {self._lost}")
+    def _some(self, move: Callable[[], int], poll: select.poll, deadline: float) -> int:
+        """Return how many bytes `move` moved, as soon as it can."""
+        while not self._lost:
+            try:
+                return move()
+            except BlockingIOError:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"{self.peer} did not answer in time") from None
+                if not poll.poll(math.ceil(min(left, LOOK_SECONDS) * 1000)):
+                    self.heed()
+            except OSError as error:
+                raise self._fail(error.strerror or str(error)) from error
+        raise self._fail(self._lost)
 
     def _fail(self, why: str) -> ConnectionLost:
         self._shut(why)
-        return ConnectionLost(f"the connection to {self._peer} is gone: {self._lost}")
+        return ConnectionLost(f"the connection to {self.peer} is gone: {self._lost}")
 
     def _shut(self, why: str) -> None:
         """Wake whoever waits; the descriptor stays until they have left, lest another file gets its number."""

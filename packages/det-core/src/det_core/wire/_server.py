@@ -11,8 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 from ._connection import (
     HANDSHAKE_SECONDS,
@@ -31,15 +30,13 @@ from ._connection import (
 
 MAX_PENDING = 128
 
-T = TypeVar("T")
-
 
 class Server:
     """Listens, and hands each peer that proves the key to `on_connect`, in a daemon thread of its own.
 
     When `on_connect` ends, its connection is closed, unless it was detached. `host` is the address to listen on, by default
-    loopback alone; `port` 0 takes a free one. Peers that have not proved the key
-    within `handshake_timeout` seconds are dropped, and so is the oldest of them where `max_pending` are waiting.
+    loopback alone; `port` 0 takes a free one; `address` has both. Peers that have not proved the key within
+    `handshake_timeout` seconds are dropped, and so is the oldest of them where `max_pending` are waiting.
     """
 
     def __init__(
@@ -56,15 +53,13 @@ class Server:
         check_key(key)
         self._key, self._on_connect, self._max_frame = key, on_connect, max_frame
         self._max_pending, self._patience = max_pending, handshake_timeout
-        self._lock = threading.Lock()
         self._closing = False
-        self._connections: set[Connection] = set()
-        self._threads: set[threading.Thread] = set()
+        self._serving: dict[threading.Thread, Connection] = {}
         self._pending: dict[socket.socket, _Pending] = {}
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=1024)
         self._listener.setblocking(False)
-        self._address: Address = self._listener.getsockname()[:2]
+        self.address: Address = self._listener.getsockname()[:2]
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -72,30 +67,22 @@ class Server:
         self._thread = threading.Thread(target=self._run, name="det-wire-accept", daemon=True)
         self._thread.start()
 
-    @property
-    def address(self) -> Address:
-        """Where it listens: host and port."""
-        return self._address
-
     def close(self) -> None:
         """Stop listening and close every connection that was not detached; threads and sockets are gone afterwards."""
-        with self._lock:
-            first, self._closing = not self._closing, True
-        if first:
-            self._wake.close()
+        self._closing = True
+        self._wake.close()
         self._thread.join()
-        for connection in self._snapshot(self._connections):
+        serving = self._serving.copy()
+        for connection in serving.values():
             if not connection.detached:
                 connection.close()
-        for thread in self._snapshot(self._threads) - {threading.current_thread()}:
+        for thread in serving.keys() - {threading.current_thread()}:
             thread.join(timeout=5)  # a handler that is busy elsewhere is a daemon, and ends with the process
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # The thread that accepts; it never waits for a peer
@@ -103,12 +90,11 @@ class Server:
     def _run(self) -> None:
         try:
             while not self._closing:
-                for ready, _ in self._selector.select(self._until_next_deadline()):
+                for ready, _ in self._selector.select(self._expire()):
                     if ready.fileobj is self._listener:
                         self._accept()
                     elif isinstance(ready.data, _Pending):
                         self._hear(ready.data)
-                self._expire()
         finally:
             for pending in list(self._pending.values()):
                 self._drop(pending)
@@ -163,27 +149,21 @@ class Server:
 
     def _hand_over(self, connection: Connection) -> None:
         thread = threading.Thread(target=self._serve, args=(connection,), name="det-wire-serve", daemon=True)
-        with self._lock:
-            self._connections.add(connection)
-            self._threads.add(thread)
+        self._serving[thread] = connection
         try:
             thread.start()
         except RuntimeError:  # no more threads now: the peer finds its connection lost, and the server goes on
-            with self._lock:
-                self._connections.discard(connection)
-                self._threads.discard(thread)
+            del self._serving[thread]
             connection.close()
 
-    def _until_next_deadline(self) -> float | None:
-        oldest = next(iter(self._pending.values()), None)
-        return max(0.0, oldest.deadline - time.monotonic()) if oldest else None
-
-    def _expire(self) -> None:
+    def _expire(self) -> float | None:
+        """Drop those whose time is over; return in how many seconds that of the next one is."""
         now = time.monotonic()
         for pending in list(self._pending.values()):
             if pending.deadline > now:
-                break
+                return pending.deadline - now
             self._drop(pending)
+        return None
 
     def _drop_oldest(self) -> None:
         self._drop(next(iter(self._pending.values())))
@@ -202,13 +182,7 @@ class Server:
         finally:
             if not connection.detached:
                 connection.close()
-            with self._lock:
-                self._connections.discard(connection)
-                self._threads.discard(threading.current_thread())
-
-    def _snapshot(self, things: set[T]) -> set[T]:
-        with self._lock:
-            return set(things)
+            del self._serving[threading.current_thread()]
 
 
 @dataclass
