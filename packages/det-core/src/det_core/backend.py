@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -29,14 +28,7 @@ class Ranks:
     cross_size: int = 1
 
 
-RANK_VARIABLES = {
-    "rank": "DET_RANK",
-    "size": "DET_SIZE",
-    "local_rank": "DET_LOCAL_RANK",
-    "local_size": "DET_LOCAL_SIZE",
-    "cross_rank": "DET_CROSS_RANK",
-    "cross_size": "DET_CROSS_SIZE",
-}
+RANK_VARIABLES = {field.name: f"DET_{field.name.upper()}" for field in fields(Ranks)}
 
 
 def rank_variables(ranks: Ranks) -> dict[str, str]:
@@ -69,8 +61,8 @@ class Backend(ABC):
 
     ranks: Ranks
     chief_ip: str = "127.0.0.1"
-    timeout: float | None = None
     """The address of rank 0's host, as this process reaches it, where the backend knows."""
+    timeout: float | None = None
 
     @classmethod
     def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
@@ -89,9 +81,9 @@ class Backend(ABC):
     def shutdown(self) -> None:
         """Leave the others; safe to call twice."""
 
-    @abstractmethod
     def barrier(self) -> None:
         """Wait until every rank is here."""
+        self.allgather(None)
 
     @abstractmethod
     def allgather(self, value: Any) -> list[Any]:
@@ -149,8 +141,7 @@ def available_by(module: str, *arguments: Any) -> Callable[[], bool]:
 class Serial(Backend):
     """The backend of a run with one process: every verb returns at once."""
 
-    def __init__(self) -> None:
-        self.ranks = Ranks()
+    ranks = Ranks()
 
     def init(self) -> None:
         pass
@@ -158,17 +149,11 @@ class Serial(Backend):
     def shutdown(self) -> None:
         pass
 
-    def barrier(self) -> None:
-        pass
-
     def allgather(self, value: Any) -> list[Any]:
         return [value]
 
     def broadcast(self, value: Any) -> Any:
         return value
-
-    def agree(self, flag: bool) -> bool:
-        return flag
 
 
 class Communicator:
@@ -254,7 +239,5 @@ class Communicator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

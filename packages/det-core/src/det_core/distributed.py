@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-from .backend import Backend, BackendRecord, Communicator, Ranks, Serial
+from .backend import RANK_VARIABLES, Backend, Communicator, Ranks, Serial
 from .errors import PluginError
 
 LOOPBACK = "127.0.0.1"
 PORT = 12360
+_HINTS = {
+    "horovod": "pip install 'det-torch[horovod]' (or det-keras), then: det horovod install",
+    "torch": "pip install det-torch",
+    "tensorflow": "pip install det-keras",
+}
 
 
 class DistributedContext(Communicator):
@@ -21,12 +26,6 @@ class DistributedContext(Communicator):
     collective within `timeout` seconds of one another; by default those of `det_core.backends.Socket`. `pull_port` and
     `force_tcp` are taken for the sake of code written for Determined, and change nothing: one port, always TCP.
     """
-
-    HINTS: ClassVar[Mapping[str, str]] = {
-        "horovod": "pip install 'det-torch[horovod]' (or det-keras), then: det horovod install",
-        "torch": "pip install det-torch",
-        "tensorflow": "pip install det-keras",
-    }
 
     def __init__(
         self,
@@ -46,14 +45,8 @@ class DistributedContext(Communicator):
         start_timeout: float | None = None,
         timeout: float | None = None,
     ) -> None:
-        ranks = _ranks(
-            rank=rank,
-            size=size,
-            local_rank=local_rank,
-            local_size=local_size,
-            cross_rank=cross_rank,
-            cross_size=cross_size,
-        )
+        numbers = (rank, size, local_rank, local_size, cross_rank, cross_size)
+        ranks = _ranks(dict(zip(RANK_VARIABLES, numbers, strict=True)))
         if ranks.size == 1:
             super().__init__(Serial())
             return
@@ -89,7 +82,7 @@ class DistributedContext(Communicator):
         `hvd` is the module that the script uses, such as `horovod.torch`; where several plugins know Horovod, its name
         decides. `chief_ip` is not needed, as the objects travel over Horovod. Raises PluginError where no plugin does.
         """
-        return cls.from_backend(_registered(cls, "horovod", getattr(hvd, "__name__", "")))
+        return cls.from_backend(_registered("horovod", getattr(hvd, "__name__", "")))
 
     @classmethod
     def from_torch_distributed(cls, chief_ip: str | None = None) -> Self:
@@ -97,7 +90,7 @@ class DistributedContext(Communicator):
 
         `chief_ip` is not needed, as the objects travel over `torch.distributed`. Raises PluginError without det-torch.
         """
-        return cls.from_backend(_registered(cls, "torch"))
+        return cls.from_backend(_registered("torch"))
 
     @classmethod
     def from_socket(cls) -> Self:
@@ -115,7 +108,7 @@ class DistributedContext(Communicator):
 
         Raises PluginError without det-keras.
         """
-        backend = _registered(cls, "tensorflow")
+        backend = _registered("tensorflow")
         context = cls.from_backend(backend)
         strategy = getattr(backend, "strategy", None)
         if strategy is None:
@@ -123,7 +116,7 @@ class DistributedContext(Communicator):
         return context, strategy
 
 
-def _ranks(**numbers: int | None) -> Ranks:
+def _ranks(numbers: Mapping[str, int | None]) -> Ranks:
     given = {name: number for name, number in numbers.items() if number is not None}
     if not given:
         return Ranks()
@@ -158,7 +151,7 @@ def _key(key: bytes | str | None, size: int) -> bytes:
         ) from None
 
 
-def _registered(cls: type[DistributedContext], name: str, module: str = "") -> Backend:
+def _registered(name: str, module: str = "") -> Backend:
     """Return the backend `name` of the plugin that knows it best: of the framework in the module's name, else the first."""
     from .plugins import Plugins
 
@@ -166,13 +159,9 @@ def _registered(cls: type[DistributedContext], name: str, module: str = "") -> B
     found = [record for record in known if record.name == name]
     if not found:
         names = ", ".join(sorted({record.name for record in known}))
-        raise PluginError(f"no plugin registers the backend {name!r}; installed: {names}. Try: {cls.HINTS[name]}")
+        raise PluginError(f"no plugin registers the backend {name!r}; installed: {names}. Try: {_HINTS[name]}")
     ready = [record for record in found if record.available()]
     if not ready:
-        raise PluginError(f"the backend {name!r} is not available here. Try: {cls.HINTS[name]}")
+        raise PluginError(f"the backend {name!r} is not available here. Try: {_HINTS[name]}")
     words = module.split(".")
-
-    def fit(record: BackendRecord) -> tuple[bool, int]:
-        return record.framework in words, record.priority
-
-    return max(ready, key=fit).load()()
+    return max(ready, key=lambda record: (record.framework in words, record.priority)).load()()

@@ -8,7 +8,7 @@ import queue
 import select
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..backend import RankLost
@@ -123,11 +123,10 @@ class Star:
                 came.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 missing = [self.names[rank] for rank in range(1, self.size) if rank not in self.links]
-                raise self._lose(
-                    missing[0],
-                    f"{_ranks(missing)} of {self.size} did not come to {address[0]}:{address[1]} within {patience:g} s; "
-                    "see why it did not start",
-                ) from None
+                message = (
+                    f"{_ranks(missing)} of {self.size} did not come to {address[0]}:{address[1]} within {patience:g} s"
+                )
+                raise self._fail(RankLost(missing[0], f"{message}; see why it did not start")) from None
         self._spread(Verb.INIT, time.monotonic() + patience)
 
     # Collectives. Each takes and gives parts of bytes
@@ -186,7 +185,8 @@ class Star:
                 raise self._late(verb, [self.names[rank] for rank in waiting.values()])
             ready = poll.poll(min(left, LOOK_SECONDS) * 1000)
             for rank in () if ready else waiting.values():
-                self._heed(verb, rank)
+                with self._link(verb, rank) as link:
+                    link.heed()
             for descriptor, _ in ready:
                 poll.unregister(descriptor)
                 rank = waiting.pop(descriptor)
@@ -209,26 +209,12 @@ class Star:
         return _HEAD.pack(verb, 0, self._count)
 
     def _send(self, verb: Verb, rank: int, deadline: float, *parts: bytes | memoryview) -> None:
-        try:
-            self.links[rank].send(*parts, timeout=deadline - time.monotonic())
-        except TimeoutError:
-            raise self._late(verb, [self.names[rank]]) from None
-        except ConnectionLost as error:
-            raise self._gone(verb, rank, error) from error
-
-    def _heed(self, verb: Verb, rank: int) -> None:
-        try:
-            self.links[rank].heed()
-        except ConnectionLost as error:
-            raise self._gone(verb, rank, error) from error
+        with self._link(verb, rank) as link:
+            link.send(*parts, timeout=deadline - time.monotonic())
 
     def _take(self, verb: Verb, rank: int, deadline: float) -> memoryview:
-        try:
-            frame = self.links[rank].recv_buffer(deadline - time.monotonic())
-        except TimeoutError:
-            raise self._late(verb, [self.names[rank]]) from None
-        except ConnectionLost as error:
-            raise self._gone(verb, rank, error) from error
+        with self._link(verb, rank) as link:
+            frame = link.recv_buffer(deadline - time.monotonic())
         theirs, lost, count = _HEAD.unpack_from(frame)
         body = memoryview(frame)[_HEAD.size :]
         if theirs == verb and count == self._count:
@@ -246,22 +232,21 @@ class Star:
 
     # Failures: the chief tells the others, so that each names the rank that failed first
 
+    @contextlib.contextmanager
+    def _link(self, verb: Verb, rank: int) -> Iterator[Connection]:
+        """Give the connection to a rank, and say whose fault it is where it fails."""
+        name, mine = self.names[rank], self.names[self.rank]
+        try:
+            yield self.links[rank]
+        except TimeoutError:
+            raise self._late(verb, [name]) from None
+        except ConnectionLost as error:
+            message = f"rank {name} is gone, as rank {mine} found in {verb.name.lower()}; see its output ({error})"
+            raise self._fail(RankLost(name, message)) from error
+
     def _late(self, verb: Verb, ranks: list[int]) -> Exception:
-        return self._lose(
-            ranks[0],
-            f"{_ranks(ranks)} did not call {verb.name.lower()} within {self.timeout:g} s of rank {self.names[self.rank]}; "
-            "see what it is doing, or give a longer timeout",
-        )
-
-    def _gone(self, verb: Verb, rank: int, error: ConnectionLost) -> Exception:
-        name = self.names[rank]
-        return self._lose(
-            name,
-            f"rank {name} is gone, as rank {self.names[self.rank]} found in {verb.name.lower()}; see its output ({error})",
-        )
-
-    def _lose(self, rank: int, message: str) -> Exception:
-        return self._fail(RankLost(rank, message))
+        call = f"{_ranks(ranks)} did not call {verb.name.lower()} within {self.timeout:g} s of rank {self.names[self.rank]}"
+        return self._fail(RankLost(ranks[0], f"{call}; see what it is doing, or give a longer timeout"))
 
     def _fail(self, error: RankLost | RankError) -> Exception:
         """Note the failure, which is final, and let the others know it."""

@@ -20,7 +20,6 @@ from ._star import Meeting, Parts, Star, Verb
 
 START_SECONDS = 120.0
 CALL_SECONDS = 1800.0
-_COUNT = struct.Struct("!I")
 _SIZE = struct.Struct("!Q")
 
 
@@ -177,28 +176,16 @@ def _broadcast(star: Star, value: Any) -> Any:
 
 
 def _encode(value: Any) -> Parts:
-    """Return an object as parts, whose concatenation `_decode` understands."""
+    """Return an object as parts, whose concatenation `_decode` understands: the memory of its arrays, and the pickle."""
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    if not buffers:
-        return [_COUNT.pack(0), data]
-    raw = [buffer.raw() for buffer in buffers]
-    sizes = b"".join(_SIZE.pack(view.nbytes) for view in raw)
-    return [_COUNT.pack(len(raw)) + sizes, *raw, data]
+    return _join_frames([*(buffer.raw() for buffer in buffers), [data]])
 
 
 def _decode(data: memoryview) -> Any:
     """Return the object; its arrays lie in `data`, and can be written where that can."""
-    (count,) = _COUNT.unpack_from(data)
-    if not count:
-        return pickle.loads(data[_COUNT.size :])
-    at = _COUNT.size + count * _SIZE.size
-    buffers = []
-    for n in range(count):
-        (size,) = _SIZE.unpack_from(data, _COUNT.size + n * _SIZE.size)
-        buffers.append(data[at : at + size])
-        at += size
-    return pickle.loads(data[at:], buffers=buffers)
+    *buffers, pickled = _split_frames(data)
+    return pickle.loads(pickled, buffers=buffers)
 
 
 def _join_frames(frames: Sequence[Parts | memoryview]) -> Parts:
@@ -206,7 +193,7 @@ def _join_frames(frames: Sequence[Parts | memoryview]) -> Parts:
     parts: Parts = [_SIZE.pack(len(frames))]
     for frame in frames:
         pieces: Parts = [frame] if isinstance(frame, memoryview) else frame
-        parts.append(_SIZE.pack(sum(map(_bytes, pieces))))
+        parts.append(_SIZE.pack(sum(map(len, pieces))))
         parts.extend(pieces)
     return parts
 
@@ -221,7 +208,3 @@ def _split_frames(data: memoryview) -> list[memoryview]:
         frames.append(data[at : at + length])
         at += length
     return frames
-
-
-def _bytes(part: bytes | memoryview) -> int:
-    return part.nbytes if isinstance(part, memoryview) else len(part)
