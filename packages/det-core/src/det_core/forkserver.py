@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import encodings.idna  # noqa: F401 - a worker's first connection needs it
 import gc
 import json
 import os
@@ -26,6 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .code import code_files
 from .environ import WorkerEnv
 from .errors import DetError
 from .plugins import Plugins
@@ -41,7 +43,8 @@ def main(argv: list[str]) -> int:
     try:
         for name in frameworks:
             plugins.frameworks()[name].load()
-        _import_the_rest(code_dir)
+        with contextlib.suppress(DetError):
+            code_files(code_dir)  # compiles what every worker would
         reason = unfit(code_dir)
     except BaseException as error:  # a worker of its own will fail of it, and say so in the log of its run
         reason = f"{type(error).__name__}: {error}"
@@ -62,10 +65,11 @@ def unfit(code_dir: Path) -> str:
     shadowed = names & {name.partition(".")[0] for name in sys.modules}
     if shadowed:
         return f"{sorted(shadowed)[0]!r} in the code directory has the name of a module that is imported already"
+    if len(os.listdir("/proc/self/task")) > 1:
+        if (pid := os.fork()) == 0:  # libraries that can be forked, such as OpenBLAS, end their threads first
+            os._exit(0)
+        os.waitpid(pid, 0)
     threads = len(os.listdir("/proc/self/task"))
-    if threads > 1:
-        _fork_nothing()  # libraries that can be forked, such as OpenBLAS, end their threads first
-        threads = len(os.listdir("/proc/self/task"))
     return f"{threads} threads are running after the import" if threads > 1 else ""
 
 
@@ -80,23 +84,6 @@ def _finalizers_kept() -> Iterator[None]:
     finally:
         for each in kept:
             each.atexit = True
-
-
-def _import_the_rest(code_dir: Path) -> None:
-    """Import what every worker comes to need later, and compile what it would compile."""
-    import encodings.idna  # noqa: F401 - of the first connection
-
-    from .code import code_files
-
-    with contextlib.suppress(DetError):
-        code_files(code_dir)
-
-
-def _fork_nothing() -> None:
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
 
 
 class _Server:
@@ -155,8 +142,7 @@ class _Server:
 
     def _signal(self, request: dict[str, Any]) -> None:
         if request["run"] in self._children:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._children[request["run"]][0], request["signal"])
+            end_group(self._children[request["run"]][0], request["signal"])
 
     def _reap(self, run: int) -> None:
         pid, descriptor = self._children.pop(run)
@@ -177,46 +163,30 @@ def _be_worker(request: dict[str, Any], plugins: Plugins, server: int) -> None:
     try:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _redirect(Path(request["log_dir"]))
-        note_process(Path(request["log_dir"]), os.getpid())
+        log_dir = Path(request["log_dir"])
+        with (log_dir / "rank-0.log").open("ab") as log, open(os.devnull, "rb") as nothing:
+            for source, target in ((nothing, 0), (log, 1), (log, 2)):
+                os.dup2(source.fileno(), target)
+        note_process(log_dir, os.getpid())
         if os.getppid() != server:
             os._exit(1)  # nobody would hear of it
         os.environ.update(request["variables"])
         os.chdir(request["code_dir"])
         sys.path.insert(0, request["code_dir"])
         sys.argv[1:] = [request["entrypoint"]]
-        _new_random_numbers()
+        random.seed()  # as a new interpreter does, so that forks do not share what nobody seeds
+        if "numpy.random" in sys.modules:
+            sys.modules["numpy.random"].seed()
         gc.enable()
-        status = _work(request, plugins)
+        env = WorkerEnv.read(os.environ)
+        assert env is not None
+        status = work(env, request["entrypoint"], Path(request["code_dir"]), plugins=plugins)
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
         traceback.print_exc()
     finally:
         _end(status)
-
-
-def _work(request: dict[str, Any], plugins: Plugins) -> int:
-    env = WorkerEnv.read(os.environ)
-    assert env is not None
-    return work(env, request["entrypoint"], Path(request["code_dir"]), plugins=plugins)
-
-
-def _redirect(log_dir: Path) -> None:
-    log = os.open(log_dir / "rank-0.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    os.close(log)
-    os.close(nothing)
-
-
-def _new_random_numbers() -> None:
-    """Seed from the system what a new interpreter would, so that forks do not share what nobody seeds."""
-    random.seed()
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
 
 
 def _end(status: int) -> None:
