@@ -90,11 +90,9 @@ class TrialHost(ABC):
     def checkpointed(self, manifest: Manifest, storage: str) -> None:
         """Record a checkpoint that is published; when this returns, it is recorded."""
 
-    @abstractmethod
     def progress(self, fraction: float) -> None:
         """Report how much of the target is done, 0 to 1."""
 
-    @abstractmethod
     def status(self, text: str) -> None:
         """Say in a word what the run is doing."""
 

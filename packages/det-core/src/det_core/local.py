@@ -56,12 +56,6 @@ class LocalHost(TrialHost):
     def checkpointed(self, manifest: Manifest, storage: str) -> None:
         self.checkpoints.append((manifest, storage))
 
-    def progress(self, fraction: float) -> None:
-        pass
-
-    def status(self, text: str) -> None:
-        pass
-
     def finished(self, outcome: Outcome, message: str = "") -> None:
         self.outcome = outcome
 
