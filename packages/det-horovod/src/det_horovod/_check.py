@@ -48,11 +48,11 @@ def check(framework: Framework, environ: Mapping[str, str], seconds: float) -> F
         logs, answers = ([Path(folder, f"rank-{n}.{kind}") for n in range(RANKS)] for kind in ("log", "json"))
         exits = _run(framework.name, environ, logs, answers, seconds)
         took = time.monotonic() - start
-        found = [json.loads(answer.read_text()) for answer in answers if answer.exists()]
-        if any(exit.status for exit in exits) or len(found) < RANKS:
-            first = min(exits, key=lambda exit: (not exit.status or exit.killed, exit.rank))
+        if any(exit.status for exit in exits) or not all(answer.exists() for answer in answers):
+            first = min(exits, key=lambda exit: (not exit.status, exit.killed, exit.rank))
             output = logs[first.rank].read_text(errors="replace").strip()
             return Finding(framework=framework, seconds=took, problem=_problem(first, seconds), output=output)
+        found = [json.loads(answer.read_text()) for answer in answers]
     right = all(answer["right"] and answer["ranks"] == RANKS for answer in found)
     return Finding(
         framework=framework,

@@ -120,9 +120,6 @@ class Begun(Backend):
         self._open = False
         self._meeting.close()
 
-    def barrier(self) -> None:
-        self.allgather(None)
-
     def allgather(self, value: Any) -> list[Any]:
         values: list[Any] = self._hvd.allgather_object(value)
         values[self.ranks.rank] = value

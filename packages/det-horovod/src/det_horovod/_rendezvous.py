@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
@@ -99,7 +99,11 @@ class Store:
         self._lock = threading.Lock()
         self._scopes: defaultdict[str, dict[str, bytes]] = defaultdict(dict)
         self._done: defaultdict[str, set[str]] = defaultdict(set)
-        self._sizes = {name: size for slot in slots for name, size in _scopes_of(slot).items()}
+        self._sizes: dict[str, int] = {}
+        for slot in slots:
+            self._sizes["global"] = slot.size
+            self._sizes[f"local_{slot.hostname}"] = slot.local_size
+            self._sizes[f"cross_{slot.local_rank}"] = slot.cross_size
 
     def get(self, scope: str, key: str) -> bytes | None:
         with self._lock:
@@ -117,14 +121,6 @@ class Store:
             self._done[scope].add(key)
             if len(self._done[scope]) == self._sizes[scope]:
                 del self._scopes[scope], self._done[scope]
-
-
-def _scopes_of(slot: Slot) -> Mapping[str, int]:
-    return {
-        "global": slot.size,
-        f"local_{slot.hostname}": slot.local_size,
-        f"cross_{slot.local_rank}": slot.cross_size,
-    }
 
 
 class _Server(ThreadingMixIn, TCPServer):

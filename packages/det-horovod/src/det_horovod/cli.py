@@ -102,13 +102,13 @@ def _install(settings: Settings, recipe: Recipe, cache: Cache, force: bool) -> N
 
     wheel = None if force else cache.wheel(recipe.key)
     if wheel:
-        _say(f"built before: {wheel}")
+        click.echo(f"built before: {wheel}")
     else:
         wheel = _build(settings, recipe, cache, force)
     if pip.install(wheel):
-        _say(f"installed Horovod for {recipe.named}; try it with: det horovod check")
+        click.echo(f"installed Horovod for {recipe.named}; try it with: det horovod check")
     else:
-        _say(f"Horovod for {recipe.named} is installed")
+        click.echo(f"Horovod for {recipe.named} is installed")
 
 
 def _build(settings: Settings, recipe: Recipe, cache: Cache, force: bool) -> Path:
@@ -116,12 +116,12 @@ def _build(settings: Settings, recipe: Recipe, cache: Cache, force: bool) -> Pat
     from ._recipe import check as check_requirements
 
     check_requirements(recipe, settings.environ)
-    with cache.lock(recipe.key, lambda: _say("another process builds the same; waiting for it")) as lock:
+    with cache.lock(recipe.key, lambda: click.echo("another process builds the same; waiting for it")) as lock:
         wheel = None if force else cache.wheel(recipe.key)  # it may have been built meanwhile
         if wheel is None:
             progress = Progress(f"building Horovod for {recipe.named} over {recipe.operations}")
             wheel = build(recipe, cache, settings.environ, lock, progress.line)
-            _say(f"built in {progress.passed} minutes: {wheel}")
+            click.echo(f"built in {progress.passed} minutes: {wheel}")
     return wheel
 
 
@@ -132,12 +132,7 @@ def _print(settings: Settings, recipe: Recipe, cache: Cache) -> None:
     wheel = cache.wheel(recipe.key)
     if wheel is None:
         plan = Plan.of(recipe, cache.root / f"{recipe.key}.building", settings.environ)
-        _say(plan.script())
+        click.echo(plan.script())
         wheel = plan.wheel
     for command in commands(wheel):
-        _say(shlex.join(command))
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+        click.echo(shlex.join(command))
