@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..backend import RankLost
+from ..errors import DetError
 from ..wire import LOOK_SECONDS, Address, Connection, ConnectionLost, KeyRefused, Server, connect
 
 Parts = list[bytes | memoryview]
@@ -64,40 +65,47 @@ class Star:
     # Meeting
 
     @classmethod
-    def host(cls, size: int, names: Sequence[int], meeting: Meeting, ready: Callable[[Address], object]) -> Star:
-        """Wait for the others, as their chief; `ready` is told where, once they can come."""
-        star = cls(0, size, names, meeting.timeout)
-        if size == 1:  # nobody to wait for, and no port to open
-            ready(meeting.address)
-            return star
-        came: queue.SimpleQueue[tuple[int, Connection]] = queue.SimpleQueue()
-        host, port = meeting.address
-        server = Server(meeting.key, lambda link: star._greet(link, came), host, port, max_frame=MAX_FRAME)
+    def meet(
+        cls, rank: int, size: int, names: Sequence[int], meeting: Meeting, ready: Callable[[Address], object]
+    ) -> Star:
+        """Come to the chief, which may not be there yet, or wait for the others, as the chief; `ready` is told where it listens.
+
+        Raises DetError where the chief cannot listen, RankLost where a rank does not come in time.
+        """
+        star = cls(rank, size, names, meeting.timeout)
         try:
-            ready(server.address)
-            star._await(came, server.address, meeting.start_timeout)
+            if rank:
+                star._join(meeting)
+            elif size == 1:  # nobody to wait for, and no port to open
+                ready(meeting.address)
+            else:
+                star._host(meeting, ready)
         except BaseException:
             star.close()
             raise
-        finally:
-            server.close()
         return star
 
-    @classmethod
-    def join(cls, rank: int, size: int, names: Sequence[int], meeting: Meeting) -> Star:
-        """Come to the chief, which may not be there yet."""
-        patience = meeting.start_timeout + _GRACE_SECONDS
-        star = cls(rank, size, names, patience)
-        star.links[0] = _reach(meeting, names[0])
-        deadline = time.monotonic() + patience
+    def _host(self, meeting: Meeting, ready: Callable[[Address], object]) -> None:
+        came: queue.SimpleQueue[tuple[int, Connection]] = queue.SimpleQueue()
+        host, port = meeting.address
         try:
-            star._send(Verb.INIT, 0, deadline, _HELLO.pack(rank, size))
-            star._take(Verb.INIT, 0, deadline)
-        except BaseException:
-            star.close()
-            raise
-        star.timeout = meeting.timeout
-        return star
+            server = Server(meeting.key, lambda link: self._greet(link, came), host, port, max_frame=MAX_FRAME)
+        except OSError as error:
+            way_out = "give an address of its host and a free port"
+            raise DetError(
+                f"the chief cannot listen on {host}:{port} ({error.strerror or error}); {way_out}"
+            ) from error
+        with server:
+            ready(server.address)
+            self._await(came, server.address, meeting.start_timeout)
+
+    def _join(self, meeting: Meeting) -> None:
+        self.timeout = meeting.start_timeout + _GRACE_SECONDS
+        self.links[0] = _reach(meeting, self.names[0])
+        deadline = time.monotonic() + self.timeout
+        self._send(Verb.INIT, 0, deadline, _HELLO.pack(self.rank, self.size))
+        self._take(Verb.INIT, 0, deadline)
+        self.timeout = meeting.timeout
 
     def _greet(self, link: Connection, came: queue.SimpleQueue[tuple[int, Connection]]) -> None:
         """Hear who it is; in the connection's own thread."""

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..backend import Backend, RankLost, Ranks, ranks_in
+from ..backend import Backend, Ranks, ranks_in
 from ..errors import DetError
-from ..wire import Address, KeyRefused
+from ..wire import Address
 from ._star import Meeting, Parts, Star, Verb
 
 START_SECONDS = 120.0
@@ -58,7 +58,7 @@ class Socket(Backend):
         if self._all is not None:
             return
         ranks = self.ranks
-        self._all = _meet(ranks.rank, ranks.size, range(ranks.size), self._meeting, self._ready)
+        self._all = Star.meet(ranks.rank, ranks.size, range(ranks.size), self._meeting, self._ready)
         try:
             self._here = self._all if ranks.cross_size == 1 else self._meet_here()
         except BaseException:
@@ -115,7 +115,7 @@ class Socket(Backend):
         names = [r.rank for r in sorted(places, key=lambda r: r.local_rank) if r.cross_rank == mine.cross_rank]
         port = 0 if mine.local_rank == 0 else self.allgather(None)[names[0]]
         meeting = replace(self._meeting, address=("127.0.0.1", port))
-        return _meet(mine.local_rank, mine.local_size, names, meeting, lambda at: self.allgather(at[1]))
+        return Star.meet(mine.local_rank, mine.local_size, names, meeting, lambda at: self.allgather(at[1]))
 
 
 def _launched(environ: Mapping[str, str]) -> tuple[Ranks, Address, bytes, float]:
@@ -133,21 +133,6 @@ def _met(star: Star | None) -> Star:
     if star is None:
         raise RuntimeError("the ranks have not met; call init() first")
     return star
-
-
-def _meet(rank: int, size: int, names: Sequence[int], meeting: Meeting, ready: Callable[[Address], object]) -> Star:
-    """Come to the chief or, as the chief, wait for the others; `ready` is told where."""
-    if rank:
-        return Star.join(rank, size, names, meeting)
-    host, port = meeting.address
-    try:
-        return Star.host(size, names, meeting, ready)
-    except (RankLost, KeyRefused):
-        raise
-    except OSError as error:
-        raise DetError(
-            f"the chief cannot listen on {host}:{port} ({error.strerror or error}); give an address of its host and a free port"
-        ) from error
 
 
 def _allgather(star: Star, value: Any) -> list[Any]:
