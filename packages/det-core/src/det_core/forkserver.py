@@ -23,7 +23,6 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +53,13 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to every process of a job it is for the workers, which save
     gc.collect()
     gc.freeze()  # what is here already is never garbage; left alone, its pages stay shared
-    with _finalizers_kept():
-        _Server(channel, plugins).serve()
+    # What was imported is the server's to finalize: each fork would take it down at its exit, at length.
+    finalizers = [each for each in list(getattr(weakref.finalize, "_registry")) if each.atexit]  # noqa: B009 - it has no other list
+    for each in finalizers:
+        each.atexit = False
+    _Server(channel, plugins).serve()
+    for each in finalizers:
+        each.atexit = True
     return 0
 
 
@@ -71,19 +75,6 @@ def unfit(code_dir: Path) -> str:
         os.waitpid(pid, 0)
     threads = len(os.listdir("/proc/self/task"))
     return f"{threads} threads are running after the import" if threads > 1 else ""
-
-
-@contextlib.contextmanager
-def _finalizers_kept() -> Iterator[None]:
-    """Keep what was imported from being finalized by each fork at its exit, as it is the server's, and costly to take down."""
-    kept = [each for each in list(getattr(weakref.finalize, "_registry")) if each.atexit]  # noqa: B009 - it has no other list
-    for each in kept:
-        each.atexit = False
-    try:
-        yield
-    finally:
-        for each in kept:
-            each.atexit = True
 
 
 class _Server:
@@ -117,7 +108,10 @@ class _Server:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             request = json.loads(line)
-            self._signal(request) if "signal" in request else self._fork(request)
+            if "signal" not in request:
+                self._fork(request)
+            elif request["run"] in self._children:
+                end_group(self._children[request["run"]][0], request["signal"])
 
     def _fork(self, request: dict[str, Any]) -> None:
         if not self._parsed:
@@ -139,10 +133,6 @@ class _Server:
         self._children[request["run"]] = pid, descriptor
         self._selector.register(descriptor, selectors.EVENT_READ, request["run"])
         self._tell({"started": request["run"], "pid": pid})
-
-    def _signal(self, request: dict[str, Any]) -> None:
-        if request["run"] in self._children:
-            end_group(self._children[request["run"]][0], request["signal"])
 
     def _reap(self, run: int) -> None:
         pid, descriptor = self._children.pop(run)

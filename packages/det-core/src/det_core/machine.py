@@ -52,19 +52,15 @@ def reserved(count: int, first: int | None) -> Iterator[list[int]]:
     who asks for this one and sets SO_REUSEADDR, as servers do, gets it.
     """
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(_bound(0 if first is None else first + n)) for n in range(count)]
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for n, sock in enumerate(sockets):
+            port = 0 if first is None else first + n
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("", port))
+            except OSError as error:
+                raise DetError(f"port {port} cannot be used ({error.strerror}); give another --port") from error
         yield [sock.getsockname()[1] for sock in sockets]
-
-
-def _bound(port: int) -> socket.socket:
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind(("", port))
-    except OSError as error:
-        sock.close()
-        raise DetError(f"port {port} cannot be used ({error.strerror}); give another --port") from error
-    return sock
 
 
 def gpus(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from ..backend import Ranks, rank_variables
 from ..errors import DetError
 from ..launcher import Launcher, Layout, Place
 from ..machine import reserved
-from ._frames import BEAT_SECONDS, Frame, Kind
+from ._frames import BEAT_SECONDS, Kind
 from ._hosts import LOCAL
 from ._link import Link
 from ._output import Failures, Files, Prefixed, Tails, say
@@ -135,14 +135,11 @@ class Job:
                         self._deadline = time.monotonic() + START_SECONDS
                     self._no_longer_waited_for(frame.rank)
                 case Kind.EXITED:
-                    self._exited(frame)
-
-    def _exited(self, frame: Frame) -> None:
-        self._no_longer_waited_for(frame.rank)
-        how = json.loads(frame.body)
-        if how["status"]:
-            self._failures.add(frame.rank, how["status"], was_ended=how["killed"] or self._ending)
-            self._end_all()
+                    self._no_longer_waited_for(frame.rank)
+                    how = json.loads(frame.body)
+                    if how["status"]:
+                        self._failures.add(frame.rank, how["status"], was_ended=how["killed"] or self._ending)
+                        self._end_all()
 
     def _no_longer_waited_for(self, rank: int) -> None:
         self._waited_for.discard(rank)
