@@ -114,7 +114,7 @@ def build(recipe: Recipe, cache: Cache, environ: Mapping[str, str], lock: int, l
 
 def _run(command: list[str], environ: Mapping[str, str], folder: Path, lock: int, note: Callable[[str], object]) -> int:
     """Run a command in a session of its own, of which nothing is left when this returns."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command,
         env=dict(environ),
         cwd=folder,
@@ -125,16 +125,14 @@ def _run(command: list[str], environ: Mapping[str, str], folder: Path, lock: int
         pass_fds=(lock,),  # held as long as it builds, even if this process is killed
         text=True,
         errors="replace",
-    )
-    assert process.stdout is not None
-    try:
-        with process.stdout as output:
-            for text in output:
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for text in process.stdout:
                 note(text)
-        return process.wait()
-    finally:
-        end_group(process.pid)
-        process.wait()
+            return process.wait()
+        finally:
+            end_group(process.pid)
 
 
 class Progress:

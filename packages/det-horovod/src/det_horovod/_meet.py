@@ -45,7 +45,11 @@ def meet(
         path = ""
         if control.rank == 0:
             path = meeting.enter_context(Rendezvous(control.chief_ip, slots)).path()
-        wished = {**(settings or {}), **_interface(control.chief_ip)}
+        wished = dict(settings or {})
+        if interface := interface_towards(
+            control.chief_ip
+        ):  # Gloo would take that of the host's name, which may be loopback
+            wished["HOROVOD_GLOO_IFACE"] = interface
         variables = {
             **{name: value for name, value in wished.items() if name not in os.environ},
             **slots[control.rank].variables(),
@@ -63,12 +67,6 @@ def _restore(before: Mapping[str, str | None]) -> None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-
-
-def _interface(chief_ip: str) -> dict[str, str]:
-    """Return the network interface towards the chief; Gloo would take that of the host's name, which may be loopback."""
-    found = interface_towards(chief_ip)
-    return {"HOROVOD_GLOO_IFACE": found} if found else {}
 
 
 def settings(optimizations: Optimizations) -> dict[str, str]:

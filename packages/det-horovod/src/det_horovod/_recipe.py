@@ -82,11 +82,9 @@ def check(recipe: Recipe, environ: Mapping[str, str]) -> None:
     """Raise DetError with all that is missing and the Debian packages that bring it."""
     missing = list(_missing(recipe, environ))
     packages = sorted({package for _, package in missing if package})
-    if packages:
-        command = f"; on Debian or Ubuntu: apt-get install {' '.join(packages)}"
-        raise DetError(f"Horovod cannot be built: {', '.join(what for what, _ in missing)}{command}")
+    command = f"; on Debian or Ubuntu: apt-get install {' '.join(packages)}" if packages else ""
     if missing:
-        raise DetError(f"Horovod cannot be built: {'; '.join(what for what, _ in missing)}")
+        raise DetError(f"Horovod cannot be built: {', '.join(what for what, _ in missing)}{command}")
     _try_compiler(compiler(environ))
 
 
@@ -109,7 +107,7 @@ def _missing(recipe: Recipe, environ: Mapping[str, str]) -> Iterator[tuple[str, 
         yield f"no C++ compiler {cxx}", "g++"
     if not there("make"):
         yield "no make", "make"
-    if not _python_h():
+    if not any((Path(sysconfig.get_path(name)) / "Python.h").is_file() for name in ("include", "platinclude")):
         yield f"no Python.h in {sysconfig.get_path('include')}", f"python3.{sys.version_info.minor}-dev"
     if recipe.mpi and not there("mpicxx"):
         yield "no mpicxx", "libopenmpi-dev"
@@ -127,10 +125,6 @@ def _missing_of_cuda(environ: Mapping[str, str], nvcc: bool) -> Iterator[tuple[s
     places = [Path(home) / "include"] if home else [Path("/usr/include"), Path("/usr/local/cuda/include")]
     if not any((place / "nccl.h").is_file() for place in places):
         yield "no nccl.h (from NVIDIA's repository, or set HOROVOD_NCCL_HOME)", "libnccl-dev"
-
-
-def _python_h() -> bool:
-    return any((Path(sysconfig.get_path(name)) / "Python.h").is_file() for name in ("include", "platinclude"))
 
 
 def _try_compiler(command: list[str]) -> None:
