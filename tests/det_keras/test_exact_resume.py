@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from det_keras.state import read_state
+from det_keras.versions import KERAS_3, keras
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_keras"
 
@@ -59,6 +60,8 @@ reproducibility: {experiment_seed: 3}
 checkpoint_storage: {type: shared_fs, host_path: STORAGE, save_trial_latest: 1, save_trial_best: 1}
 """
 KINDS = [("arrays", 1), ("weighted", 4), ("tf.data", 1), ("sequence", 1), ("adapter", 1)]
+if not KERAS_3:  # what reads data is the same for both; weights, random numbers and several batches at a time are not
+    KINDS = [("weighted", 4), ("sequence", 1)]
 
 
 @pytest.fixture
@@ -92,8 +95,6 @@ def final_state(det: Any, experiment: int, length: int) -> dict[str, Any]:
 
 
 def weights(file: Path) -> list[Any]:
-    from det_keras.versions import keras
-
     return keras.models.load_model(str(file), compile=False).get_weights()
 
 
@@ -138,11 +139,12 @@ def test_killing_the_worker_at_random_moments_changes_nothing(
 ) -> None:
     det, rng = project, random.Random(1)
     det("run", "const.yaml", "-q")
-    driver = det.start("run", "const.yaml", "-q", env={"PAUSE": "0.1"})
-    done = 0
+    driver = det.start("run", "const.yaml", "-q", env={"PAUSE": "0.06"})
+    begun, done = det.home / "experiments" / "2" / "experiment.db", 0
+    wait_until(lambda: (begun.exists() and det.metrics(2)) or is_over(driver), "some training", 300)  # for the first
     while done < kills and not is_over(driver):
-        wait_until(lambda: worker_of(det) is not None or is_over(driver), "a worker")
-        time.sleep(rng.uniform(0.0, 12.0))
+        wait_until(lambda: worker_of(det) is not None or is_over(driver), "a worker", 100)
+        time.sleep(rng.uniform(0.0, 9.0 if done else 3.0))  # importing TensorFlow takes the first half
         pid = worker_of(det)
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
