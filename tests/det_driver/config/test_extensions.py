@@ -11,7 +11,8 @@ from msgspec import Meta, Struct, defstruct
 
 from det_core.config import Extensions, SearcherConfig, from_json, masked, to_json
 from det_core.errors import ConfigError
-from det_driver.config import load, merge, schema
+from det_driver.config import load, schema
+from det_driver.config._merge import merge
 
 SMALL = {"entrypoint": "m:T", "searcher": {"name": "single", "metric": "loss", "max_length": 100}}
 
@@ -186,7 +187,7 @@ def test_settings_of_plugins_merge_key_by_key() -> None:
         "checkpoint_storage": {"type": "ftp", "host": "h"},
     }
     user = {"plugins": {"picky": {"high-end": 5}, "other": 2}, "checkpoint_storage": {"type": "ftp", "mode": "active"}}
-    assert merge(template, user, extensions=EXTENSIONS) == {
+    assert merge(template, user, EXTENSIONS) == {
         "plugins": {"picky": {"low-end": -3, "high-end": 5}, "other": 2},
         "checkpoint_storage": {"type": "ftp", "host": "h", "mode": "active"},
     }

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from det_core.config import S3, Length, Random
+from det_core.config import S3, Extensions, Length, Random
 from det_core.errors import ConfigError
-from det_driver.config import load, merge
+from det_driver.config import load
+from det_driver.config._merge import merge
 
 SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\n"
 
@@ -133,19 +134,20 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
     ],
 )
 def test_values_merge_by_their_kind(template: dict, user: dict, merged: dict) -> None:
-    assert merge(template, user) == merged
+    assert merge(template, user, Extensions()) == merged
 
 
 def test_merging_puts_old_spellings_right_first() -> None:
-    merged = merge({"environment": {"image": {"gpu": "a"}}}, {"environment": {"image": {"cuda": "b"}}})
-    assert merged == {"environment": {"image": {"cuda": "b"}}}
+    template = {"environment": {"image": {"gpu": "a"}}}
+    config = load(SOUND + "environment: {image: {cuda: b}}\n", template=template).config
+    assert config.environment.image.cuda == "b"
 
 
 def test_what_is_no_map_cannot_be_merged() -> None:
     with pytest.raises(ConfigError, match="the configuration is a list; give a map"):
-        merge({}, [1])  # type: ignore[arg-type]
+        load([1], template={})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="template: the key 1 is not text"):
-        merge({1: 2}, {})  # type: ignore[dict-item]
+        load(SOUND, template={1: 2})  # type: ignore[dict-item]
 
 
 def test_a_template_completes_a_file(tmp_path: Path) -> None:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from det_core.config import Const
+from det_core.config import Const, Extensions
 from det_core.errors import ConfigError
-from det_driver.config import apply_overrides, load
+from det_driver.config import load
+from det_driver.config._overrides import override
+from det_driver.config._source import from_mapping
 
 SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\n"
+
+
+def overridden(raw: dict[str, Any], options: list[str]) -> dict[str, Any]:
+    """Return what the options make of `raw`, before it is read."""
+    source, _ = from_mapping(raw)
+    if problems := override(source, options, Extensions()):
+        raise ConfigError(*problems)
+    return source.data
 
 
 @pytest.mark.parametrize(
@@ -43,24 +55,24 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
     ],
 )
 def test_a_value_is_yaml_json_or_a_list_with_commas(option: str, changed: dict) -> None:
-    assert apply_overrides({}, [option]) == changed
+    assert overridden({}, [option]) == changed
 
 
 def test_the_last_one_wins_and_the_original_is_left_alone() -> None:
     raw = {"searcher": {"name": "single", "max_length": {"epochs": 3}}}
-    changed = apply_overrides(raw, ["searcher.max_length.epochs=4", "searcher.max_length=5", "searcher.name=grid"])
+    changed = overridden(raw, ["searcher.max_length.epochs=4", "searcher.max_length=5", "searcher.name=grid"])
     assert changed == {"searcher": {"name": "grid", "max_length": 5}}
     assert raw == {"searcher": {"name": "single", "max_length": {"epochs": 3}}}
 
 
 def test_a_number_in_the_path_points_into_a_list() -> None:
     raw = {"bind_mounts": [{"host_path": "/a"}, {"host_path": "/b"}]}
-    assert apply_overrides(raw, ["bind_mounts.1.host_path=/c"])["bind_mounts"][1] == {"host_path": "/c"}
+    assert overridden(raw, ["bind_mounts.1.host_path=/c"])["bind_mounts"][1] == {"host_path": "/c"}
 
 
 def test_a_type_that_a_searcher_gives_is_known() -> None:
     raw = {"searcher": {"name": "adaptive_asha"}}
-    changed = apply_overrides(raw, ["searcher.time_metric=12", "searcher.bracket_rungs=3"])
+    changed = overridden(raw, ["searcher.time_metric=12", "searcher.bracket_rungs=3"])
     assert changed["searcher"] == {"name": "adaptive_asha", "time_metric": "12", "bracket_rungs": [3]}
 
 
@@ -80,13 +92,13 @@ def test_a_type_that_a_searcher_gives_is_known() -> None:
 )
 def test_a_bad_option_is_named(option: str, problem: str) -> None:
     with pytest.raises(ConfigError) as refusal:
-        apply_overrides({"name": "x", "labels": ["a"]}, [option])
+        overridden({"name": "x", "labels": ["a"]}, [option])
     assert refusal.value.problems == (problem,)
 
 
 def test_an_option_that_is_not_yaml_is_named() -> None:
     with pytest.raises(ConfigError, match=r"--config data\.x:\d+:\d+: not valid YAML"):
-        apply_overrides({}, ["data.x=[1, "])
+        overridden({}, ["data.x=[1, "])
 
 
 def test_all_bad_options_are_reported_with_what_is_wrong_in_the_file() -> None:

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from det_core.config import SEARCHERS, STORAGES, ExperimentConfig, from_json, masked, to_builtins, to_json
+from det_core.config import SEARCHERS, STORAGES, ExperimentConfig, Extensions, from_json, masked, to_builtins, to_json
 from det_core.config.fields import Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
 from det_core.errors import ConfigError
-from det_driver.config import load, merge, to_yaml
+from det_driver.config import load, to_yaml
+from det_driver.config._merge import merge
 
 SAMPLES = ("/a/b", "x/y", "4GiB", "A=1", "a:B")
 quick = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
@@ -140,14 +141,15 @@ def test_what_loads_goes_round_through_json_and_yaml(raw: dict[str, Any]) -> Non
 @quick
 @given(config)
 def test_merging_with_itself_changes_nothing(raw: dict[str, Any]) -> None:
-    assert load(merge(raw, raw)).config == load(raw).config
-    assert merge(merge(raw, raw), raw) == merge(raw, raw)
+    once = merge(raw, raw, Extensions())
+    assert load(once).config == load(raw).config
+    assert merge(once, raw, Extensions()) == once
 
 
 @quick
 @given(config, config)
 def test_the_user_wins(template: dict[str, Any], user: dict[str, Any]) -> None:
-    merged = merge(template, user)
+    merged = merge(template, user, Extensions())
     for key, value in user.items():
         if value is not None and not isinstance(value, dict | list):
             assert merged[key] == value
@@ -160,7 +162,7 @@ def test_the_user_wins(template: dict[str, Any], user: dict[str, Any]) -> None:
 @quick
 @given(config)
 def test_merging_with_nothing_changes_nothing(raw: dict[str, Any]) -> None:
-    assert load(merge(raw, {})).config == load(merge({}, raw)).config == load(raw).config
+    assert load(raw, template={}).config == load({}, template=raw).config == load(raw).config
 
 
 @quick
@@ -215,7 +217,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 @settings(quick, max_examples=500)
 @given(st.dictionaries(known, messy, max_size=8), st.dictionaries(known, messy, max_size=3))
 def test_whatever_it_is_given_it_reads_it_or_says_what_is_wrong(raw: Any, template: Any) -> None:
-    for call in (lambda: load(raw), lambda: load(raw, template=template), lambda: merge(template, raw)):
+    for call in (lambda: load(raw), lambda: load(raw, template=template)):
         outcome(call)
 
 

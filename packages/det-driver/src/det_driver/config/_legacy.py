@@ -26,7 +26,8 @@ def modernise(source: Source, problems: list[str]) -> list[tuple[str, str]]:
         *_steps(source, problems),
         *_adaptive(source),
         *_rename(source, (), "batches_per_step", "scheduling_unit", problems),
-        *_gpu(source, problems),
+        *_rename(source, ("environment", "image"), "gpu", "cuda", problems),
+        *_rename(source, ("environment", "environment_variables"), "gpu", "cuda", problems),
         *_actions(source),
         *_checkpoint_path(source),
     ]
@@ -115,11 +116,6 @@ def _amount(length: Any) -> tuple[int, str]:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _gpu(source: Source, problems: list[str]) -> Renamed:
-    for name in ("image", "environment_variables"):
-        yield from _rename(source, ("environment", name), "gpu", "cuda", problems)
 
 
 def _actions(source: Source) -> Renamed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -13,7 +13,7 @@ from det_core.config.faults import Fault, Path
 from det_core.errors import ConfigError
 
 from ._legacy import modernise
-from ._merge import merge_data
+from ._merge import merge
 from ._overrides import override
 from ._rules import RULES
 from ._sentences import put
@@ -22,16 +22,10 @@ from ._source import Source, from_file, from_mapping, from_text
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration that was read and checked, what its reader should know, and the merged data that it was read from."""
+    """A configuration that was read and checked, and what its reader should know."""
 
     config: ExperimentConfig
     notices: tuple[Notice, ...]
-    raw: dict[str, Any]
-    _sources: tuple[Source, ...] = field(default=(), repr=False, compare=False)
-
-    def where(self, key: str) -> str:
-        """Return the place of a dotted key, such as `const.yaml:7:15`; empty where it has none."""
-        return _place(self._sources, tuple(key.split("."))).removesuffix(": ")
 
 
 def load(
@@ -48,44 +42,35 @@ def load(
     `template` lies under it, `overrides` (`a.b=1`) over it. `name` stands for the file in errors. With `complete`
     false, what only an experiment that is run must have may be missing. Raises ConfigError with every problem found.
     """
-    return _finish(_open(source, name), template, overrides, extensions or Extensions(), complete)
-
-
-def _open(source: str | FilePath | Mapping[str, Any], name: str | None = None) -> tuple[Source, list[str]]:
-    if isinstance(source, str) and ("\n" in source or ": " in source):
-        return from_text(source, name or "<config>")
-    return from_file(FilePath(source)) if isinstance(source, str | FilePath) else from_mapping(source, name)
-
-
-def _finish(
-    opened: tuple[Source, list[str]],
-    template: str | FilePath | Mapping[str, Any] | None,
-    overrides: Iterable[str],
-    extensions: Extensions,
-    complete: bool,
-) -> Loaded:
-    user, problems = opened
+    extensions = extensions or Extensions()
+    user, problems = _open(source, name)
     problems += override(user, overrides, extensions)
     sources = [user]
     if template is not None:
         lower, more = _open(template, "template")
         sources.append(lower)
         problems = more + problems
-    renamed = [pair for source in sources for pair in modernise(source, problems)]
-    for source in reversed(sources) if len(sources) > 1 else ():
-        decoding, _ = _decode(source.data, extensions)
-        problems += _lines([(f, text) for f, text in put(decoding.faults) if not f.late], (source,))
-    raw = merge_data(sources[-1].data, user.data, extensions) if template is not None else user.data
-    decoding, config = _decode(raw, extensions)
+    renamed = [pair for each in sources for pair in modernise(each, problems)]
+    for each in reversed(sources) if template is not None else ():
+        decoding, _ = _decode(each.data, extensions)
+        problems += _lines([(f, text) for f, text in put(decoding.faults) if not f.late], [each])
+    data = user.data if template is None else merge(sources[-1].data, user.data, extensions)
+    decoding, config = _decode(data, extensions)
     wanted = [
         (fault, text)
         for fault, text in put(decoding.faults)
-        if (len(sources) == 1 and not fault.late) or (fault.late and (complete or fault.path[1:]))
+        if (complete or fault.path[1:] if fault.late else template is None)
     ]
-    problems += _lines(wanted, tuple(sources))
+    problems += _lines(wanted, sources)
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    return Loaded(config, (*_old_spellings(dict(renamed)), *without_effect(decoding.unhonoured)), raw, tuple(sources))
+    return Loaded(config, (*_old_spellings(dict(renamed)), *without_effect(decoding.unhonoured)))
+
+
+def _open(source: str | FilePath | Mapping[str, Any], name: str | None = None) -> tuple[Source, list[str]]:
+    if isinstance(source, str) and ("\n" in source or ": " in source):
+        return from_text(source, name or "<config>")
+    return from_file(FilePath(source)) if isinstance(source, str | FilePath) else from_mapping(source, name)
 
 
 def _decode(data: dict[str, Any], extensions: Extensions) -> tuple[Decoding, ExperimentConfig]:
@@ -100,15 +85,15 @@ def _old_spellings(renamed: dict[str, str]) -> tuple[Notice, ...]:
     return (Notice(f"old spellings, read as today's: {listed}", tuple(renamed)),) if renamed else ()
 
 
-def _lines(problems: list[tuple[Fault, str]], sources: tuple[Source, ...]) -> list[str]:
+def _lines(problems: list[tuple[Fault, str]], sources: list[Source]) -> list[str]:
     ordered = sorted(problems, key=lambda problem: sources[0].order(problem[0].path))
-    return [_place(sources, fault.path, of_key=fault.of_key) + text for fault, text in ordered]
+    return [_holder(sources, fault.path).place(fault.path, of_key=fault.of_key) + text for fault, text in ordered]
 
 
-def _place(sources: tuple[Source, ...], path: Path, *, of_key: bool = False) -> str:
-    """Return the place in the first source that holds the longest part of the path."""
+def _holder(sources: list[Source], path: Path) -> Source:
+    """Return the first source that holds the longest part of the path."""
     for length in range(len(path), 0, -1):
         for source in sources:
             if source.holds(path[:length]):
-                return source.place(path, of_key=of_key)
-    return sources[0].place(path, of_key=of_key) if sources else ""
+                return source
+    return sources[0]

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from det_core.config import SECTIONS, ExperimentConfig, Extensions
 from det_core.config.fields import Field, Type, base_of, fields_of, is_struct, item_of
-from det_core.errors import ConfigError
-
-from ._legacy import modernise
-from ._source import from_mapping
 
 
-def merge(
-    template: Mapping[str, Any], user: Mapping[str, Any], *, extensions: Extensions | None = None
-) -> dict[str, Any]:
-    """Return `user` with `template` under it, as plain data.
+def merge(template: dict[str, Any], user: dict[str, Any], extensions: Extensions) -> dict[str, Any]:
+    """Return `user` with `template` under it; both are plain data in today's spelling.
 
     The user wins; maps merge key by key, lists are replaced. Exceptions: labels, environment variables, proxy ports,
     bind mounts and devices are joined (those of the same container path replaced), log policies merge by name,
     a searcher or storage merges with one of its own kind only (what all kinds share always does), and a
     hyperparameter is replaced whole unless both are nested maps. A null in `user` leaves the template's value.
     """
-    (low, low_problems), (high, high_problems) = from_mapping(template, "template"), from_mapping(user)
-    problems = low_problems + high_problems
-    modernise(low, problems)
-    modernise(high, problems)
-    if problems:
-        raise ConfigError(*problems)
-    return merge_data(low.data, high.data, extensions or Extensions())
-
-
-def merge_data(low: dict[str, Any], high: dict[str, Any], extensions: Extensions) -> dict[str, Any]:
-    """Merge plain data in today's spelling."""
-    return _struct(low, high, fields_of(ExperimentConfig), extensions)
+    return _struct(template, user, fields_of(ExperimentConfig), extensions)
 
 
 def _struct(
@@ -81,11 +63,13 @@ def _map(low: dict[str, Any], high: dict[str, Any], type_: Type, extensions: Ext
 
 
 def _list(low: list[Any], high: list[Any], type_: Type) -> list[Any]:
-    if type_.marks.get("kind") == "log_policies":
-        return _by_name(low, high)
-    if "joined" not in type_.marks:
+    policies = type_.marks.get("kind") == "log_policies"
+    if not policies and "joined" not in type_.marks:
         return high
-    key = type_.marks["joined"]
+    key = "name" if policies else type_.marks["joined"]
+    if policies:
+        below = {item["name"]: item for item in low if _has_name(item)}
+        high = [below.get(item["name"], {}) | item if _has_name(item) else item for item in high]
     taken = [_identity(item, key) for item in high]
     return [item for item in low if _identity(item, key) not in taken] + high
 
@@ -94,16 +78,8 @@ def _identity(item: Any, key: str | None) -> Any:
     return item[key] if key and isinstance(item, dict) and key in item else item
 
 
-def _by_name(low: list[Any], high: list[Any]) -> list[Any]:
-    names = [_identity(item, "name") for item in high]
-    below = {item["name"]: item for item in low if isinstance(item, dict) and isinstance(item.get("name"), str)}
-    kept = [item for item in low if _identity(item, "name") not in names]
-    return kept + [_over(below, item) for item in high]
-
-
-def _over(below: dict[str, Any], item: Any) -> Any:
-    name = item.get("name") if isinstance(item, dict) else None
-    return below[name] | item if isinstance(name, str) and name in below else item
+def _has_name(item: Any) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("name"), str)
 
 
 def _hyperparameters(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:

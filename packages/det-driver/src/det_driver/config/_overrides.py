@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from det_core.config import SECTIONS, ExperimentConfig, Extensions
@@ -10,28 +10,17 @@ from det_core.config.faults import Path, dotted, shown
 from det_core.config.fields import Type, base_of, fields_of, is_struct, item_of, type_of
 from det_core.errors import ConfigError
 
-from ._source import Source, from_mapping, plain
+from ._source import Source, plain
 from ._yaml import parse_yaml, scalar
 
 
-def apply_overrides(
-    raw: Mapping[str, Any], overrides: Iterable[str], *, extensions: Extensions | None = None
-) -> dict[str, Any]:
-    """Return `raw` with each `key.path=value` put into it; the maps on the way are made.
+def override(source: Source, overrides: Iterable[str], extensions: Extensions) -> list[str]:
+    """Put each `key.path=value` into `source.data`, and note where it comes from; the maps on the way are made.
 
     A value is a YAML scalar, a list of such with commas between, or JSON; where text is wanted, it is taken as it is,
-    and where a list is wanted, one value is a list of one.
-    A part of the path that is a number points into a list. Raises ConfigError naming every one that is wrong.
+    and where a list is wanted, one value is a list of one. A part of the path that is a number points into a list.
+    Returns the problems.
     """
-    source, problems = from_mapping(raw)
-    problems += override(source, overrides, extensions or Extensions())
-    if problems:
-        raise ConfigError(*problems)
-    return source.data
-
-
-def override(source: Source, overrides: Iterable[str], extensions: Extensions) -> list[str]:
-    """Change `source.data`, and note where each change comes from; return the problems."""
     problems: list[str] = []
     for text in overrides:
         key, equals, value = text.partition("=")

@@ -11,37 +11,12 @@ from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from det_core.config import (
-    RANGES,
-    SECTIONS,
-    UNITS,
-    ExperimentConfig,
-    Extensions,
-    LogPolicy,
-    to_builtins,
-)
+from det_core.config import RANGES, SECTIONS, UNITS, ExperimentConfig, Extensions, LogPolicy, to_builtins
 from det_core.config.fields import Field, Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
 
-DRAFT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
-_BASES: dict[Any, Schema] = {
-    bool: {"type": "boolean"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    str: {"type": "string"},
-    dict: {"type": "object"},
-    Any: {},
-}
-_BOUNDS = {
-    "ge": "minimum",
-    "gt": "exclusiveMinimum",
-    "le": "maximum",
-    "lt": "exclusiveMaximum",
-    "multiple_of": "multipleOf",
-    "pattern": "pattern",
-}
 
 
 def schema(extensions: Extensions | None = None) -> dict[str, Any]:
@@ -50,8 +25,8 @@ def schema(extensions: Extensions | None = None) -> dict[str, Any]:
     The searchers, storages and plugins of `extensions` are in it too. Old spellings are not.
     """
     writer = _Writer(extensions or Extensions())
-    root = writer.struct(ExperimentConfig)
-    return {"$schema": DRAFT, "title": "det experiment configuration", **root, "$defs": writer.definitions}
+    title = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "det experiment configuration"}
+    return {**title, **writer.struct(ExperimentConfig), "$defs": writer.definitions}
 
 
 class _Writer:
@@ -108,18 +83,13 @@ class _Writer:
             return self._reference(arm)
         if base is Literal:
             return {"enum": list(choices_of(arm))}
-        lengths = {
-            f"{bound}{'Items' if base is list else 'Length'}": type_.bounds[f"{bound}_length"]
-            for bound in ("min", "max")
-            if f"{bound}_length" in type_.bounds
-        }
+        hint = base if base in (list, dict) else arm
+        written = msgspec.json.schema(Annotated[hint, Meta(**type_.bounds)])
         if base is list:
-            return {"type": "array", "items": self._type(item_of(arm)), **lengths}
+            written["items"] = self._type(item_of(arm))
         if base is dict and item_of(arm).arm is not Any:
-            return {"type": "object", "additionalProperties": self._type(item_of(arm))}
-        bounds = {word: type_.bounds[bound] for bound, word in _BOUNDS.items() if bound in type_.bounds}
-        plain = _BASES[base] if base in _BASES else msgspec.json.schema(arm)
-        return {**plain, **bounds, **(lengths if base is str else {})}
+            written["additionalProperties"] = self._type(item_of(arm))
+        return written
 
     def _reference(self, cls: type[Struct], tag: str | None = None) -> Schema:
         name = (

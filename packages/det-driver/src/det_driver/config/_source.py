@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
@@ -14,6 +15,7 @@ from det_core.errors import ConfigError
 from ._yaml import DEEPEST, Mark, parse_yaml
 
 Report = Callable[[Path, str], None]
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass
@@ -113,11 +115,11 @@ def _is_text(key: Any, report: Report, path: Path) -> bool:
     where = f" of {dotted(path)}" if path else ""
     if not isinstance(key, str):
         report(path, f"the key {shown(key)}{where} is not text; put it in quotes")
-    elif not _is_unicode(key):
+        return False
+    if _SURROGATE.search(key):
         report(path, f"the key {shown(key)}{where} holds half a character (a surrogate); write it in full")
-    else:
-        return True
-    return False
+        return False
+    return True
 
 
 def _leaf(value: Any, report: Report, path: Path) -> Any:
@@ -137,13 +139,6 @@ def _problem(value: Any) -> str | None:
     if isinstance(value, int):
         return None if -(2**63) <= value < 2**64 else f"{shown(value)}; give a number that fits in 64 bits"
     if isinstance(value, str):
-        return None if _is_unicode(value) else f"{shown(value)}, with half a character (a surrogate); write it in full"
+        half = _SURROGATE.search(value)
+        return f"{shown(value)}, with half a character (a surrogate); write it in full" if half else None
     return f"{shown(value)}; give text, a number, true, false, null, a list or a map"
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
