@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, defstruct
 from det_core.config import Extensions, SearcherConfig, from_json, masked, to_json
 from det_core.errors import ConfigError
 from det_driver.config import load, schema
-from det_driver.config._merge import merge
+from det_driver.config._layers import merge
 
 SMALL = {"entrypoint": "m:T", "searcher": {"name": "single", "metric": "loss", "max_length": 100}}
 

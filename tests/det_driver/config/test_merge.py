@@ -9,7 +9,7 @@ import pytest
 from det_core.config import S3, Extensions, Length, Random
 from det_core.errors import ConfigError
 from det_driver.config import load
-from det_driver.config._merge import merge
+from det_driver.config._layers import merge
 
 SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\n"
 

@@ -9,7 +9,7 @@ import pytest
 from det_core.config import Const, Extensions
 from det_core.errors import ConfigError
 from det_driver.config import load
-from det_driver.config._overrides import override
+from det_driver.config._layers import override
 from det_driver.config._source import from_mapping
 
 SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\n"

@@ -13,7 +13,7 @@ from det_core.config import SEARCHERS, STORAGES, ExperimentConfig, Extensions, f
 from det_core.config.fields import Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
 from det_core.errors import ConfigError
 from det_driver.config import load, to_yaml
-from det_driver.config._merge import merge
+from det_driver.config._layers import merge
 
 SAMPLES = ("/a/b", "x/y", "4GiB", "A=1", "a:B")
 quick = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))

@@ -18,7 +18,7 @@ from det_core.run import Keep, run_trial
 from det_core.schedule import Every, Schedule
 from det_core.storage import LocalStorage
 
-from .search import Create
+from .search import Create, Searcher
 
 
 def check_trial(config: ExperimentConfig, code_dir: Path, plugins: Plugins, scratch: Path) -> Iterator[str]:
@@ -53,13 +53,18 @@ def check_trial(config: ExperimentConfig, code_dir: Path, plugins: Plugins, scra
     yield "restored it and trained on"
 
 
+def searcher_of(config: ExperimentConfig, plugins: Plugins) -> Searcher:
+    """Make the searcher of a complete configuration."""
+    assert config.searcher is not None
+    seed = config.reproducibility.experiment_seed or 0
+    made: Searcher = plugins.searchers()[config.searcher.name].make(config.searcher, config.hyperparameters, seed)
+    return made
+
+
 def first_choice(config: ExperimentConfig, plugins: Plugins) -> tuple[dict[str, Any], int]:
     """Return the hyperparameters and the seed of the search's first trial."""
-    searcher = config.searcher
-    assert searcher is not None
-    seed = config.reproducibility.experiment_seed or 0
-    made = plugins.searchers()[searcher.name].make(searcher, config.hyperparameters, seed)
-    first = next(operation for operation in made.start() if isinstance(operation, Create))
+    operations = searcher_of(config, plugins).start()
+    first = next(operation for operation in operations if isinstance(operation, Create))
     return first.hparams, first.seed
 
 

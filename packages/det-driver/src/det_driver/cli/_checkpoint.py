@@ -12,10 +12,10 @@ import msgspec
 
 from det_core.config import from_json
 from det_core.errors import StorageError
-from det_core.storage import Storage
 
+from ..client import Client
 from ..driver import collect_left, storage_of
-from ..store import CheckpointState, Store
+from ..store import CheckpointState
 from ._output import ago, as_json, print_json, print_table
 from ._settings import Settings
 
@@ -34,7 +34,7 @@ def gc(settings: Settings, as_json: bool) -> None:
     A driver does it when its experiment ends (checkpoint_storage.save_trial_latest and the like say what stays); what was
     left when that was interrupted, or could not be deleted then, is deleted by the next driver, or by this.
     """
-    with Store(settings.home) as store:
+    with settings.store() as store:
         deleted = collect_left(store, settings.plugins)
     if as_json:
         print_json({str(id): uuids for id, uuids in deleted.items()})
@@ -56,11 +56,8 @@ def list_(settings: Settings, experiment: int, trial: int | None, deleted: bool,
     with settings.reader() as store:
         metric = store.experiments.get(experiment).metric
         found = store.checkpoints.list(experiment_id=experiment)
-    rows = [
-        c
-        for c in found
-        if (trial is None or c.trial_id == trial) and (deleted or c.state is not CheckpointState.DELETED)
-    ]
+    hidden = () if deleted else (CheckpointState.DELETED,)
+    rows = [c for c in found if trial in (None, c.trial_id) and c.state not in hidden]
     if as_json:
         print_json([msgspec.to_builtins(c) for c in rows])
         return
@@ -79,7 +76,8 @@ def show(settings: Settings, uuid: str, as_json: bool) -> None:
     """Show the checkpoint UUID (or the beginning of it): its files and where they are."""
     with settings.reader() as store:
         found = store.checkpoints.get(uuid)
-        storage = _storage(settings, store, found.trial_id)
+        experiment = store.experiments.get(store.trials.get(found.trial_id).experiment_id)
+    storage = storage_of(from_json(experiment.config), settings.plugins, settings.home / "checkpoints")
     files = storage.files(found.uuid) if found.state is not CheckpointState.DELETED else {}
     if as_json:
         print_json(msgspec.to_builtins(found) | {"files": files, "url": storage.url(found.uuid)})
@@ -97,17 +95,10 @@ def show(settings: Settings, uuid: str, as_json: bool) -> None:
 @click.pass_obj
 def export(settings: Settings, uuid: str, directory: Path) -> None:
     """Copy the checkpoint UUID into DIRECTORY, verified."""
-    from det_core.checkpoint import read_checkpoint
-
-    with settings.reader() as store:
-        found = store.checkpoints.get(uuid)
-        storage = _storage(settings, store, found.trial_id)
     if directory.exists() and any(directory.iterdir()):
         raise StorageError(f"{directory} is not empty; name a directory that does not exist yet")
-    with read_checkpoint(storage, found.uuid):
-        pass
-    storage.download(found.uuid, directory)
-    sys.stdout.write(f"exported checkpoint {found.uuid} to {directory}\n")
+    found = Client(settings.home).get_checkpoint(uuid)
+    sys.stdout.write(f"exported checkpoint {found.uuid} to {found.download(directory)}\n")
 
 
 @checkpoint.command()
@@ -116,25 +107,19 @@ def export(settings: Settings, uuid: str, directory: Path) -> None:
 @click.pass_obj
 def delete(settings: Settings, uuid: tuple[str, ...], yes: bool) -> None:
     """Delete checkpoints for good."""
-    with settings.store() as store:
-        found = [store.checkpoints.get(each) for each in uuid]
-        if not yes:
-            click.confirm(f"delete {len(found)} checkpoint{'s' * (len(found) > 1)} for good?", abort=True)
-        for each in found:
-            _storage(settings, store, each.trial_id).delete(each.uuid)
-            store.checkpoints.mark_deleted(each.uuid)
-            sys.stdout.write(f"deleted checkpoint {each.uuid}\n")
+    client = Client(settings.home)
+    found = [client.get_checkpoint(each) for each in uuid]
+    if not yes:
+        click.confirm(f"delete {len(found)} checkpoint{'s' * (len(found) > 1)} for good?", abort=True)
+    for each in found:
+        each.delete()
+        sys.stdout.write(f"deleted checkpoint {each.uuid}\n")
 
 
 for _command, _word in ((show, "describe"), (export, "download")):  # as Determined's users type them
     _same = copy.copy(_command)
     _same.hidden = True
     checkpoint.add_command(_same, _word)
-
-
-def _storage(settings: Settings, store: Store, trial_id: int) -> Storage:
-    experiment = store.experiments.get(store.trials.get(trial_id).experiment_id)
-    return storage_of(from_json(experiment.config), settings.plugins, settings.home / "checkpoints")
 
 
 def _size(size: int) -> str:

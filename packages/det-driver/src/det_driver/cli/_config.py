@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from ..config import Loaded
 
 
-overrides = click.option(
+_overrides = click.option(
     "--config",
     "-c",
     "override",
@@ -24,12 +26,36 @@ overrides = click.option(
     metavar="KEY=VALUE",
     help="Set a key of the configuration, such as hyperparameters.lr=0.1; may be repeated.",
 )
-template = click.option(
+_template = click.option(
     "--template", type=click.Path(path_type=Path), help="A YAML file of defaults, which CONFIG is merged over."
 )
 
 
-def load_config(settings: Settings, path: Path, override: tuple[str, ...], template: Path | None) -> Loaded:
+def of_config(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the path of CONFIG, what is read from there, and the directory of its code, before its own options."""
+
+    @click.argument("config", type=click.Path(path_type=Path))
+    @click.argument("directory", type=click.Path(path_type=Path), required=False)
+    @_overrides
+    @_template
+    @functools.wraps(command)
+    @click.pass_obj
+    def reading(
+        settings: Settings,
+        /,
+        config: Path,
+        directory: Path | None,
+        override: tuple[str, ...],
+        template: Path | None,
+        **options: Any,
+    ) -> Any:
+        loaded = _load(settings, config, override, template)
+        return command(settings, config, loaded, (directory or config.parent).absolute(), **options)
+
+    return reading
+
+
+def _load(settings: Settings, path: Path, override: tuple[str, ...], template: Path | None) -> Loaded:
     """Read and validate a configuration; print its notices on stderr."""
     from det_core.plugins import extensions_of
 
@@ -57,46 +83,32 @@ def schema(indent: int) -> None:
 
 @config.command("show")
 @click.argument("path", type=click.Path(path_type=Path))
-@overrides
-@template
+@_overrides
+@_template
 @click.pass_obj
 def show_(settings: Settings, path: Path, override: tuple[str, ...], template: Path | None) -> None:
     """Print the configuration PATH in its complete form, defaults filled in, secrets masked."""
     from ..config import to_yaml
 
-    sys.stdout.write(to_yaml(load_config(settings, path, override, template).config, masked=True))
+    sys.stdout.write(to_yaml(_load(settings, path, override, template).config, masked=True))
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path))
-@click.argument("directory", type=click.Path(path_type=Path), required=False)
-@overrides
-@template
+@of_config
 @click.option("--config-only", is_flag=True, help="Do not import or train the trial.")
-@click.pass_obj
-def check(
-    settings: Settings,
-    config: Path,
-    directory: Path | None,
-    override: tuple[str, ...],
-    template: Path | None,
-    config_only: bool,
-) -> None:
+def check(settings: Settings, config: Path, loaded: Loaded, code: Path, config_only: bool) -> None:
     """Validate CONFIG, then train one batch of its trial, validate one, save and restore; the store is not touched."""
     from det_core.errors import DetError
     from det_core.failure import user_traceback
 
     from ..check import check_trial
 
-    loaded = load_config(settings, config, override, template)
     sys.stdout.write(f"{config} is valid\n")
-    code = (directory or config.absolute().parent).absolute()
     if config_only:
         return
     with tempfile.TemporaryDirectory(prefix="det-check-") as scratch:
         try:
-            lines = check_trial(loaded.config, code, settings.plugins, Path(scratch))
-            for line in lines:
+            for line in check_trial(loaded.config, code, settings.plugins, Path(scratch)):
                 sys.stdout.write(line + "\n")
         except DetError:
             raise

@@ -6,16 +6,18 @@ import os
 import shlex
 import signal
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from det_core.config import from_json, is_trial_entrypoint
 
+from ..client import Client
 from ..driver import Driver, ExperimentFailures, start_driver
-from ..store import CheckpointState, ExperimentState, Store, network_file_system
+from ..engines.in_process import InProcessEngine
+from ..store import ExperimentState, network_file_system
 from ._output import print_json
 from ._settings import Settings
 from ._view import view
@@ -30,10 +32,10 @@ STATUS = {
 MOST_FAILURES = 10
 
 
-def drive(
-    settings: Settings, experiment: int, *, engine: str = "local", quiet: bool = False, as_json: bool = False
-) -> int:
-    """Drive an experiment until it ends or is paused; return the exit status."""
+def drive(settings: Settings, experiment: int, engine: str, in_background: bool, *, quiet: bool, as_json: bool) -> int:
+    """Drive an experiment until it ends or is paused, or start a driver of its own in the background; return the exit status."""
+    if in_background:
+        return _detach(settings, experiment, as_json)
     plugins = settings.plugins
     if kind := network_file_system(settings.home):
         sys.stderr.write(
@@ -44,57 +46,38 @@ def drive(
     plugins.register(screen, "det-view")
     out, err = _Unbreakable(sys.stdout), _Unbreakable(sys.stderr)
     with redirect_stdout(out), redirect_stderr(err):
-        with screen, _Signals(driver, experiment):
+        with screen, _signals_pause(driver):
             state = _run(driver)
         settings.observers.settle(plugins)
-        return _told(driver, settings, experiment, state, as_json)
-
-
-def _told(driver: Driver, settings: Settings, experiment: int, state: ExperimentState, as_json: bool) -> int:
-    with settings.reader() as store:
-        result = _result(store, settings, experiment, state)
-    _complain(driver, experiment)
-    if as_json:
-        print_json(result)
-    else:
-        _say(result, driver.failures)
+        result = _result(settings, experiment, state)
+        _complain(driver, experiment)
+        if as_json:
+            print_json(result)
+        else:
+            _say(result, driver.failures)
     return 2 if driver.failures.mistake and state is ExperimentState.ERROR else STATUS[state]
 
 
-def detach(settings: Settings, experiment: int, *, as_json: bool) -> None:
-    """Start a driver of its own in the background."""
+def _detach(settings: Settings, experiment: int, as_json: bool) -> int:
     with settings.reader() as store:
         pid, log = start_driver(store, settings.home, experiment, settings.environ)
     if as_json:
         print_json({"experiment": experiment, "pid": pid, "log": str(log)})
     else:
         sys.stdout.write(f"experiment {experiment} runs in the background; follow it: det logs -f {experiment}\n")
+    return 0
 
 
 def _run(driver: Driver) -> ExperimentState:
-    from ..engines.in_process import InProcessEngine
-
     if not isinstance(driver.engine, InProcessEngine):
         return driver.run()
     # The trial gets the main thread, where debuggers and signal handlers work; the driver gets another.
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(_caught(driver)), name="det-driver")
-    thread.start()
-    driver.engine.serve()
-    thread.join()
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    state: ExperimentState = found[0]
-    return state
-
-
-def _caught(driver: Driver) -> ExperimentState | BaseException:
-    try:
-        return driver.run()
-    except BaseException as error:
-        return error
-    finally:
-        driver.engine.close()
+    engine = driver.engine
+    with ThreadPoolExecutor(1, "det-driver") as threads:
+        driving = threads.submit(driver.run)
+        driving.add_done_callback(lambda _: engine.close())
+        engine.serve()
+        return driving.result()
 
 
 class _Unbreakable:
@@ -107,55 +90,45 @@ class _Unbreakable:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        with self._leaving():
-            self._stream.write(text)
+        self._do(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        with self._leaving():
-            self._stream.flush()
+        self._do(self._stream.flush)
 
-    @contextmanager
-    def _leaving(self) -> Iterator[None]:
+    def _do(self, act: Callable[..., Any], *arguments: str) -> None:
         try:
-            yield
+            act(*arguments)
         except BrokenPipeError:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
 
 
-class _Signals:
-    """Ctrl-C and SIGTERM pause; once more ends at once."""
+@contextmanager
+def _signals_pause(driver: Driver) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM pause; once more ends at once."""
+    heard: list[int] = []
 
-    def __init__(self, driver: Driver, experiment: int) -> None:
-        self._driver, self._experiment, self._count = driver, experiment, 0
-        self._before: dict[int, Any] = {}
+    def handle(number: int, frame: object) -> None:
+        heard.append(number)
+        if len(heard) > 1:
+            driver.kill()
+            return
+        driver.pause()
+        sys.stderr.write("\ndet: saving checkpoints and pausing; once more ends at once\n")
 
-    def __enter__(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
-
-    def __exit__(self, *ignored: object) -> None:
-        for number, handler in self._before.items():
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
 
-    def _handle(self, number: int, frame: object) -> None:
-        self._count += 1
-        if self._count == 1:
-            self._driver.pause()
-            sys.stderr.write("\ndet: saving checkpoints and pausing; once more ends at once\n")
-        else:
-            self._driver.kill()
 
-
-def _result(store: Store, settings: Settings, id: int, state: ExperimentState) -> dict[str, Any]:
-    experiment = store.experiments.get(id)
-    summary = store.experiments.summary(id)
-    checkpoints = [c for c in store.checkpoints.list(experiment_id=id) if c.state is CheckpointState.COMPLETED]
-    sign = 1 if experiment.smaller_is_better else -1
-    ranked = sorted((c for c in checkpoints if c.metric is not None), key=lambda c: sign * (c.metric or 0.0))
-    chosen = ranked[0] if ranked else (max(checkpoints, key=lambda c: c.created) if checkpoints else None)
+def _result(settings: Settings, id: int, state: ExperimentState) -> dict[str, Any]:
+    with settings.reader() as store:
+        experiment, summary = store.experiments.get(id), store.experiments.summary(id)
     result: dict[str, Any] = {
         "experiment": id,
         "name": experiment.name,
@@ -166,27 +139,20 @@ def _result(store: Store, settings: Settings, id: int, state: ExperimentState) -
         "best_trial": summary.best_trial,
         "trial_class": is_trial_entrypoint(from_json(experiment.config).entrypoint or ""),
     }
-    if chosen is not None:
-        framework = settings.plugins.frameworks().get(chosen.framework)
+    for best in Client(settings.home).get_experiment(id).list_checkpoints(1):
+        framework = settings.plugins.frameworks().get(best.framework)
         result["checkpoint"] = {
-            "uuid": chosen.uuid,
-            "path": _path(store, settings, id, chosen.uuid, chosen.storage),
-            "batches": chosen.batches,
-            "metric": chosen.metric,
+            "uuid": best.uuid,
+            "path": (best.storage or str(settings.home / "checkpoints" / best.uuid)).removeprefix("file://"),
+            "batches": best.batches,
+            "metric": best.metric,
             "loader": framework.loader if framework else "",
         }
     return result
 
 
-def _path(store: Store, settings: Settings, id: int, uuid: str, recorded: str) -> str:
-    local = recorded or str(settings.home / "checkpoints" / uuid)
-    return local.removeprefix("file://")
-
-
 def _complain(driver: Driver, experiment: int) -> None:
     """Print what went wrong: the last traceback, then a line for each failure."""
-    from ..engines.in_process import InProcessEngine
-
     failures = driver.failures
     if failures.traceback and not isinstance(driver.engine, InProcessEngine):  # there it was printed when it happened
         sys.stderr.write(failures.traceback.rstrip() + "\n")

@@ -11,9 +11,12 @@ from typing import Any
 import click
 import msgspec
 
+from det_core.config import from_json, masked
 from det_core.errors import StoreError
 
-from ..store import ExperimentRow, ExperimentSummary, TrialRow
+from ..config import to_yaml
+from ..driver import orphaned
+from ..store import ExperimentRow, Store, TrialRow
 from ._output import ago, as_json, print_json, print_table
 from ._settings import Settings
 
@@ -25,9 +28,6 @@ from ._settings import Settings
 @click.pass_obj
 def list_(settings: Settings, everything: bool, limit: int, as_json: bool) -> None:
     """List the experiments of the store, newest first."""
-    from ..driver import orphaned
-    from ..store import Store
-
     if not Store.is_at(settings.home):
         if as_json:
             print_json([])
@@ -37,30 +37,22 @@ def list_(settings: Settings, everything: bool, limit: int, as_json: bool) -> No
         summaries = store.experiments.list(archived=None if everything else False, limit=limit)
         died = {s.experiment.id for s in summaries if orphaned(store, s.experiment)}
     if as_json:
-        print_json([_as_dict(s, s.experiment.id in died) for s in summaries])
+        print_json([msgspec.to_builtins(s, str_keys=True) | {"orphaned": s.experiment.id in died} for s in summaries])
         return
     now = time.time()
     print_table(
         ("id", "name", "state", "progress", "trials", "metric", "best", "created"),
         [
             (
-                *(s.experiment.id, s.experiment.name, _state(s, died), f"{s.experiment.progress:.0%}"),
-                *(sum(s.trials.values()), s.experiment.metric, s.best_metric, ago(s.experiment.created, now)),
+                *(e.id, e.name, f"{e.state}{'*' * (e.id in died)}", f"{e.progress:.0%}"),
+                *(sum(s.trials.values()), e.metric, s.best_metric, ago(e.created, now)),
             )
             for s in summaries
+            for e in (s.experiment,)
         ],
     )
-
     for id in sorted(died):
         sys.stdout.write(f"the driver of experiment {id} is gone; go on with: det resume {id}\n")
-
-
-def _state(summary: ExperimentSummary, died: set[int]) -> str:
-    return str(summary.experiment.state) + ("*" if summary.experiment.id in died else "")
-
-
-def _as_dict(summary: ExperimentSummary, died: bool) -> dict[str, Any]:
-    return {**msgspec.to_builtins(summary, str_keys=True), "orphaned": died}
 
 
 @click.command()
@@ -78,11 +70,6 @@ def show(
     --plot draws the searcher's metric against batches, a line for each trial, and the trials as lines across their
     hyperparameters, coloured by the metric.
     """
-    from det_core.config import from_json, masked
-
-    from ..config import to_yaml
-    from ..driver import orphaned
-
     with settings.reader() as store:
         found = store.experiments.get(experiment)
         trials = store.trials.list(experiment, best_first=True, limit=limit)

@@ -9,6 +9,8 @@ import click
 
 from det_core.errors import ExperimentBusy
 
+from ..client import Client
+from ..driver import is_driven
 from ._settings import Settings
 
 
@@ -23,9 +25,6 @@ def rm(settings: Settings, experiment: tuple[int, ...], yes: bool, keep_checkpoi
     Checkpoints that trials of other experiments start from are kept. An experiment that is driven is refused; pause it
     first.
     """
-    from ..client import Client
-    from ..driver import is_driven
-
     chosen = [Client(settings.home).get_experiment(id) for id in dict.fromkeys(experiment)]
     with settings.reader() as store:
         for each in chosen:
@@ -51,8 +50,6 @@ def export(settings: Settings, experiment: int, file: Path, no_checkpoints: bool
 
     The checkpoints that lie in the home come along; those in other storage stay there.
     """
-    from ..client import Client
-
     count = Client(settings.home).get_experiment(experiment).export(file, checkpoints=not no_checkpoints)
     sys.stdout.write(f"exported experiment {experiment} with {count} checkpoint{'s' * (count != 1)} to {file}\n")
 
@@ -65,8 +62,6 @@ def import_(settings: Settings, file: Path) -> None:
 
     It keeps its number and those of its trials, unless they are taken here.
     """
-    from ..client import Client
-
     made = Client(settings.home).import_experiment(file)
     sys.stdout.write(f"imported experiment {made.id} ({made.name}); look at it: det show {made.id}\n")
 

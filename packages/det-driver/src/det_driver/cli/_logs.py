@@ -44,15 +44,14 @@ def logs(
 
 def _files(store: Store, experiment: int, trial: int | None, rank: int | None) -> list[tuple[str, Path]]:
     """Return the log files there are now, in order of trials, runs and ranks."""
-    found = []
     pattern = "rank-*.log" if rank is None else f"rank-{rank}.log"
-    for row in store.trials.list(experiment):
-        if trial is not None and row.id != trial:
-            continue
-        for run in store.runs.list(row.id):
-            for file in sorted(run.log_dir.glob(pattern)):
-                found.append((f"trial {row.id} run {run.number} {file.stem}", file))
-    return found
+    trials = [row.id for row in store.trials.list(experiment) if trial in (None, row.id)]
+    return [
+        (f"trial {id} run {run.number} {file.stem}", file)
+        for id in trials
+        for run in store.runs.list(id)
+        for file in sorted(run.log_dir.glob(pattern))
+    ]
 
 
 class _Printer:

@@ -6,7 +6,6 @@ import csv
 import json
 import sys
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import click
 from det_core.errors import DetError
 
 from ..store import Metric
-from ._output import print_json, print_table
+from ._output import optional, print_json, print_table
 from ._settings import Settings
 
 
@@ -41,9 +40,7 @@ def metrics(
         store.experiments.get(experiment)
         if trial is not None:
             store.trials.get(trial)
-            found = store.metrics.read(trial_id=trial, group=group)
-        else:
-            found = store.metrics.read(experiment_id=experiment, group=group)
+        found = store.metrics.read(trial_id=trial, experiment_id=experiment if trial is None else None, group=group)
         if parquet is not None:
             count = _write_parquet(parquet, map(_row, found))
             sys.stdout.write(f"{count} reports written to {parquet}\n")
@@ -77,20 +74,14 @@ def _write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
 
     A metric that is a number everywhere is a column of numbers; any other, of text, JSON where it is no text.
     """
-    try:
-        pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("pyarrow"):
-            raise
-        raise DetError("--parquet writes with pyarrow, which is not installed; pip install pyarrow") from None
+    pyarrow, parquet = (optional(name, "--parquet writes") for name in ("pyarrow", "pyarrow.parquet"))
     listed = list(rows)
     table = pyarrow.table({name: _of_one_type([row.get(name) for row in listed]) for name in _columns(listed)})
     try:
         parquet.write_table(table, path)
     except OSError as error:
-        raise DetError(
-            f"cannot write {path}: {error.strerror or error}; give a file in a directory that exists"
-        ) from error
+        reason = error.strerror or error
+        raise DetError(f"cannot write {path}: {reason}; give a file in a directory that exists") from error
     return len(listed)
 
 

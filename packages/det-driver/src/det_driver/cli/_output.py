@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any
 
 import click
+
+from det_core.errors import DetError
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
@@ -17,14 +20,14 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, default=str) + "\n")
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table, as wide as the terminal; columns of numbers are right-aligned."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     rows = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
@@ -32,6 +35,17 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
         table.add_row(*(Text(shown(cell)) for cell in row))
     console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
     console.print(table)
+
+
+def optional(module: str, what: str) -> Any:
+    """Import a module that det does without; DetError, which begins with `what`, where its package is not installed."""
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith(package):
+            raise
+        raise DetError(f"{what} with {package}, which is not installed; pip install {package}") from None
 
 
 def shown(value: Any) -> str:

@@ -4,39 +4,31 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from det_core.errors import DetError
 
-if TYPE_CHECKING:
-    from ..search import Simulation
-    from ..store import ExperimentRow, Store, TrialRow
+from ..search import Simulation
+from ..store import ExperimentRow, Store, TrialRow
+from ._output import optional, shown
 
 MOST_BARS = 3000
 
 
-def _new_figure(width: float, height: float) -> Any:
-    """Return an empty figure, in inches; nothing is shown on a screen."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("matplotlib"):
-            raise
-        raise DetError("--plot draws with matplotlib, which is not installed; pip install matplotlib") from None
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _save_figure(figure: Any, path: Path) -> None:
-    """Write a figure in the format that the suffix of `path` names."""
+@contextmanager
+def _figure(path: Path, height: float) -> Iterator[Any]:
+    """Give an empty figure, `height` inches high, and write it in the format that the suffix of `path` names."""
+    figure = optional("matplotlib.figure", "--plot draws").Figure(figsize=(11, height), layout="constrained")
+    yield figure
     try:
         figure.savefig(path, dpi=150)
     except (ValueError, OSError) as error:
-        raise DetError(
-            f"cannot draw into {path}: {' '.join(str(error).split())}; give a file such as plot.png"
-        ) from error
+        why = " ".join(str(error).split())
+        raise DetError(f"cannot draw into {path}: {why}; give a file such as plot.png") from error
 
 
 def draw_trials(
@@ -50,47 +42,33 @@ def draw_trials(
 
     `hparams` are those in which the trials differ, by name, each with its value in every trial.
     """
-    figure = _new_figure(11, 8)
-    curves, space = figure.subplots(2, 1)
-    colours = _colours([trial.best_metric for trial in trials], experiment.smaller_is_better)
-    _curves(curves, experiment, trials, store, colours)
-    _parallel(space, experiment, trials, hparams, colours)
-    _save_figure(figure, path)
+    metric = experiment.metric or "metric"
+    with _figure(path, 8) as figure:
+        curves, space = figure.subplots(2, 1)
+        colours = _colours([trial.best_metric for trial in trials], experiment.smaller_is_better)
+        _curves(curves, metric, trials, store, colours)
+        _parallel(space, {**hparams, metric: [trial.best_metric for trial in trials]}, colours)
 
 
-def _curves(
-    axes: Any, experiment: ExperimentRow, trials: Sequence[TrialRow], store: Store, colours: Sequence[Any]
-) -> None:
+def _curves(axes: Any, metric: str, trials: Sequence[TrialRow], store: Store, colours: Sequence[Any]) -> None:
     for trial, colour in zip(trials, colours, strict=True):
-        points = [
-            (report.batches, report.values[experiment.metric])
-            for report in store.metrics.read(trial_id=trial.id, group="validation")
-            if _is_number(report.values.get(experiment.metric))
-        ]
-        axes.plot(
-            *zip(*points, strict=True) if points else ((), ()), color=colour, marker=".", lw=1, label=str(trial.id)
-        )
+        reports = store.metrics.read(trial_id=trial.id, group="validation")
+        points = {r.batches: r.values[metric] for r in reports if _is_number(r.values.get(metric))}
+        axes.plot([*points], [*points.values()], color=colour, marker=".", lw=1, label=str(trial.id))
     axes.set_xlabel("batches")
-    axes.set_ylabel(experiment.metric)
+    axes.set_ylabel(metric)
     if 0 < len(trials) <= 12:
         axes.legend(title="trial")
 
 
-def _parallel(
-    axes: Any,
-    experiment: ExperimentRow,
-    trials: Sequence[TrialRow],
-    hparams: Mapping[str, Sequence[Any]],
-    colours: Sequence[Any],
-) -> None:
-    columns = {**hparams, experiment.metric or "metric": [trial.best_metric for trial in trials]}
+def _parallel(axes: Any, columns: Mapping[str, Sequence[Any]], colours: Sequence[Any]) -> None:
     places = [_places(values) for values in columns.values()]
     for index, colour in enumerate(colours):
         axes.plot([place[index] for place in places], color=colour, lw=1, alpha=0.8)
     for at, (values, place) in enumerate(zip(columns.values(), places, strict=True)):
         axes.axvline(at, color="0.7", lw=0.8)
         for value, height in _ends(values, place):
-            axes.annotate(_short(value), (at, height), textcoords="offset points", xytext=(4, 0), fontsize=7)
+            axes.annotate(shown(value), (at, height), textcoords="offset points", xytext=(4, 0), fontsize=7)
     axes.set_xticks(range(len(columns)), list(columns))
     axes.set_xlim(-0.2, len(columns) - 0.7)
     axes.set_yticks([])
@@ -130,28 +108,22 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def draw_simulation(simulation: Simulation, unit: str, path: Path) -> None:
     """Draw how many trials reach which length, and who holds which slot when, or how many do where they are too many."""
-    figure = _new_figure(11, 4)
-    lengths, schedule = figure.subplots(1, 2, width_ratios=(1, 2))
-    _lengths(lengths, simulation, unit)
-    _bars(schedule, simulation) if len(simulation) <= MOST_BARS else _in_use(schedule, simulation)
-    schedule.set_xlabel(f"time, in {unit} of one trial")
-    _save_figure(figure, path)
+    with _figure(path, 4) as figure:
+        lengths, schedule = figure.subplots(1, 2, width_ratios=(1, 2))
+        _lengths(lengths, simulation, unit)
+        _bars(schedule, simulation) if len(simulation) <= MOST_BARS else _in_use(schedule, simulation)
+        schedule.set_xlabel(f"time, in {unit} of one trial")
 
 
 def _lengths(axes: Any, simulation: Simulation, unit: str) -> None:
     items = sorted(simulation.reached.items(), key=lambda item: (item[0] is None, item[0] or 0))
-    axes.barh(
-        ["until it ends" if length is None else str(length) for length, _ in items], [count for _, count in items]
-    )
+    counts = [count for _, count in items]
+    axes.barh(["until it ends" if length is None else str(length) for length, _ in items], counts)
     axes.set_ylabel(f"trained, in {unit}")
     axes.set_xlabel("trials")
-    if max((count for _, count in items), default=0) > 1000:
+    if max(counts, default=0) > 1000:
         axes.set_xscale("log")
 
 

@@ -12,18 +12,17 @@ import platform
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
-from typing import TYPE_CHECKING
 
 import click
+from packaging.requirements import Requirement
+
+from det_core.plugins import OURS, PluginInfo, Plugins
 
 from ._output import as_json, print_json, print_table
 from ._settings import Settings
-
-if TYPE_CHECKING:
-    from det_core.plugins import PluginInfo, Plugins
 
 _LOAD_SECONDS = 120.0
 
@@ -60,30 +59,24 @@ def plugins(settings: Settings, no_load: bool, as_json: bool) -> None:
 
 def _problems(settings: Settings, found: Plugins, *, load: bool) -> Iterator[tuple[PluginInfo, list[str]]]:
     """Yield each plugin with what is wrong with it; what cannot be imported for a known reason is not tried."""
-    from det_core.plugins import OURS
-
-    needs = {info.name: _unmet_needs(found, info.name) for info in found.infos if not info.problem}
+    sound = [info for info in found.infos if not info.problem]
+    needs = {info.name: _unmet(found, info.name) for info in sound}
     tried = [
         info.name
-        for info in found.infos
-        if load and info.distribution not in OURS and needs.get(info.name) == [] and any(found.imports(info.name))
+        for info in sound
+        if load and info.distribution not in OURS and not needs[info.name] and any(found.imports(info.name))
     ]
-    failing = _failing_loads(tried)
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as threads:
+        failing = dict(zip(tried, threads.map(_tried, tried), strict=True))
     for info in found.infos:
         more = [*needs.get(info.name, ()), *failing.get(info.name, ()), *settings.observers.of(info.name)]
         yield info, [info.problem] if info.problem else more
 
 
-def _unmet_needs(found: Plugins, plugin: str) -> list[str]:
-    return [problem for record in found.frameworks_of(plugin) for problem in _unmet(record.requires)]
-
-
-def _unmet(requires: tuple[str, ...]) -> list[str]:
-    """Return a sentence for each requirement that is not installed in a fitting version."""
-    from packaging.requirements import Requirement
-
+def _unmet(found: Plugins, plugin: str) -> list[str]:
+    """Return a sentence for each requirement of a plugin's frameworks that is not installed in a fitting version."""
     problems = []
-    for text in requires:
+    for text in (text for record in found.frameworks_of(plugin) for text in record.requires):
         requirement = Requirement(text)
         try:
             version = metadata.version(requirement.name)
@@ -100,8 +93,6 @@ def _unmet(requires: tuple[str, ...]) -> list[str]:
 @click.pass_obj
 def version(settings: Settings, as_json: bool) -> None:
     """Print the versions of det, Python and what the frameworks' plugins require; nothing is imported for it."""
-    from packaging.requirements import Requirement
-
     rows = {"det-core": metadata.version("det-core"), "python": platform.python_version()}
     for info in settings.plugins.infos:
         if info.version and info.distribution not in rows:
@@ -119,14 +110,8 @@ def version(settings: Settings, as_json: bool) -> None:
         print_table(("package", "version"), list(rows.items()))
 
 
-def _failing_loads(plugins: Iterable[str]) -> dict[str, list[str]]:
-    """Return for each plugin a sentence for each of its records that does not load."""
-    names = list(plugins)
-    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as threads:
-        return dict(zip(names, threads.map(_tried, names), strict=True))
-
-
 def _tried(plugin: str) -> list[str]:
+    """Return a sentence for each record of a plugin that does not load."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", __spec__.name, plugin],
@@ -148,8 +133,6 @@ def _tried(plugin: str) -> list[str]:
 
 def _try(plugin: str) -> None:
     """Load what a plugin registers, and print what is wrong."""
-    from det_core.plugins import Plugins
-
     problems = []
     for what, load in Plugins.installed(warn=lambda message: None).imports(plugin):
         try:

@@ -4,39 +4,34 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from det_core.config import ExperimentConfig
 from det_core.entrypoint import make_importable
 from det_core.errors import ConfigError
 
-from ._config import load_config, overrides, template
+from ..check import searcher_of
+from ..config import Loaded
+from ..driver import unit_of
+from ..search import Simulation, simulate
+from ._config import of_config
 from ._output import as_json, print_json, print_table
 from ._settings import Settings
 
-if TYPE_CHECKING:
-    from det_core.config import ExperimentConfig
-
-    from ..search import Searcher, Simulation
-
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path))
-@click.argument("directory", type=click.Path(path_type=Path), required=False)
-@overrides
-@template
+@of_config
 @click.option("--slots", type=click.IntRange(min=1), help="Schedule on so many slots; by default this machine's.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the trials' made-up metrics.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw it into this file, such as search.png.")
 @as_json
-@click.pass_obj
 def preview(
     settings: Settings,
     config: Path,
-    directory: Path | None,
-    override: tuple[str, ...],
-    template: Path | None,
+    read: Loaded,
+    code: Path,
     slots: int | None,
     seed: int,
     plot: Path | None,
@@ -47,18 +42,15 @@ def preview(
     Nothing is trained or stored: each trial's metric is made up, and all train at the same speed. DIRECTORY holds the
     code of a custom searcher, by default it is the one that holds CONFIG.
     """
-    from ..search import simulate
-
-    loaded = load_config(settings, config, override, template).config
-    searcher = _searcher(settings, loaded, (directory or config.absolute().parent).absolute())
     machine = slots or settings.driver().slots
-    each = max(1, loaded.resources.slots_per_trial)
+    each = max(1, read.config.resources.slots_per_trial)
     if each > machine:
         raise ConfigError(
             f"resources.slots_per_trial is {each}, and there are {machine} slots; give --slots {each} or more"
         )
-    simulation = simulate(searcher, machine // each, seed)
-    facts = _facts(loaded, simulation, machine)
+    make_importable(code)
+    simulation = simulate(searcher_of(read.config, settings.plugins), machine // each, seed)
+    facts = _facts(read.config, simulation, machine, each)
     if plot is not None:
         from ._plots import draw_simulation
 
@@ -71,34 +63,19 @@ def preview(
         sys.stdout.write(f"drawn in {plot}\n")
 
 
-def _searcher(settings: Settings, config: ExperimentConfig, code: Path) -> Searcher:
-    make_importable(code)
-    record = settings.plugins.searchers()[_name(config)]
-    made: Searcher = record.make(config.searcher, config.hyperparameters, config.reproducibility.experiment_seed or 0)
-    return made
-
-
-def _name(config: ExperimentConfig) -> str:
-    if config.searcher is None:
-        raise ConfigError("the configuration has no searcher; add one, such as: searcher: {name: random, ...}")
-    return str(type(config.searcher).__struct_config__.tag)
-
-
-def _facts(config: ExperimentConfig, simulation: Simulation, slots: int) -> dict[str, Any]:
-    from ..driver import unit_of
-
+def _facts(config: ExperimentConfig, simulation: Simulation, slots: int, each: int) -> dict[str, Any]:
     unit = unit_of(config)
     per = _batches_per(config, unit)
     lengths = sorted(simulation.reached.items(), key=lambda item: (item[0] is None, item[0] or 0))
     return {
-        "searcher": _name(config),
+        "searcher": config.searcher and config.searcher.name,
         "trials": simulation.trials,
         "unit": unit,
         "reached": [{"length": n, "batches": _batches(n, per), "trials": count} for n, count in lengths],
         "units": simulation.units,
         "batches": _batches(simulation.units, per),
         "slots": slots,
-        "slots_per_trial": max(1, config.resources.slots_per_trial),
+        "slots_per_trial": each,
         "trials_at_once": simulation.slots,
         "makespan": simulation.makespan,
         "makespan_batches": _batches(simulation.makespan, per),
@@ -126,14 +103,11 @@ def _print(facts: dict[str, Any]) -> None:
     unit = facts["unit"]
     in_batches = unit != "batches" and facts["batches"] is not None
     sys.stdout.write(f"{facts['searcher']} makes {facts['trials']} trials\n\n")
-    rows = [
-        ("until it ends" if row["length"] is None else row["length"], row["batches"], row["trials"])
-        for row in facts["reached"]
+    columns = ("length", "batches", "trials") if in_batches else ("length", "trials")
+    reached = [
+        row | {"length": "until it ends" if row["length"] is None else row["length"]} for row in facts["reached"]
     ]
-    if in_batches:
-        print_table((unit, "batches", "trials"), rows)
-    else:
-        print_table((unit, "trials"), [(length, trials) for length, _, trials in rows])
+    print_table((unit, *columns[1:]), [[row[column] for column in columns] for row in reached])
     total = f" ({facts['batches']} batches)" if in_batches else ""
     sys.stdout.write(
         f"\nin all: {facts['units']} {unit}{total}\n"

@@ -6,117 +6,97 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ._config import load_config, overrides, template
+from ._config import of_config
 from ._output import as_json
 from ._settings import Settings
 
+if TYPE_CHECKING:
+    from ..config import Loaded
+
 F = TypeVar("F", bound=Callable[..., Any])
 LOCAL, IN_PROCESS = "local", "in-process"
+_DRIVING = (
+    click.option("--detach", "in_background", is_flag=True, help="Run in the background and return at once."),
+    click.option("--in-process", is_flag=True, help="Train in this process, one trial at a time: for a debugger."),
+    click.option("--engine", metavar="NAME", help="Execute runs by the engine of this name, which a plugin registers."),
+    click.option("--quiet", "-q", is_flag=True, help="Print the result only."),
+    as_json,
+)
 
 
-def engine_options(command: F) -> F:
-    """Add `--in-process` and `--engine`."""
-    command = click.option(
-        "--engine", metavar="NAME", help="Execute runs by the engine of this name, which a plugin registers."
-    )(command)
-    return click.option(
-        "--in-process", is_flag=True, help="Train in this process, one trial at a time: for a debugger."
-    )(command)
+def _driving(command: F) -> F:
+    """Add the options that say how an experiment is driven."""
+    for option in reversed(_DRIVING):
+        command = option(command)
+    return command
 
 
-def chosen_engine(settings: Settings, *, engine: str | None, in_process: bool, in_background: bool) -> str:
+def _chosen(settings: Settings, engine: str | None, in_process: bool, in_background: bool) -> str:
     """Return the engine's name, once it is known that there is one. Raises PluginError for another name."""
-    if in_background and in_process:
-        raise click.UsageError("--detach and --in-process contradict each other; choose one")
-    if engine and in_process:
-        raise click.UsageError("--engine and --in-process contradict each other; choose one")
+    for option, given in (("--detach", in_background), ("--engine", engine)):
+        if given and in_process:
+            raise click.UsageError(f"{option} and --in-process contradict each other; choose one")
     name = engine or (IN_PROCESS if in_process else LOCAL)
     return settings.plugins.engines()[name].name
 
 
 @click.command()
-@click.argument("config", type=click.Path(path_type=Path))
-@click.argument("directory", type=click.Path(path_type=Path), required=False)
-@overrides
-@template
-@click.option("--detach", "in_background", is_flag=True, help="Run in the background and return at once.")
-@engine_options
-@click.option("--quiet", "-q", is_flag=True, help="Print the result only.")
-@as_json
-@click.pass_obj
+@of_config
+@_driving
 def run(
     settings: Settings,
     config: Path,
-    directory: Path | None,
-    override: tuple[str, ...],
-    template: Path | None,
+    loaded: Loaded,
+    code: Path,
     in_background: bool,
     in_process: bool,
     engine: str | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
+    **output: bool,
+) -> int:
     """Train the experiment that the YAML file CONFIG describes, with the code in DIRECTORY.
 
     DIRECTORY is by default the one that holds CONFIG. Ctrl-C checkpoints and pauses; a second Ctrl-C ends at once.
     """
     from ..driver import check_startable, create
-    from ._drive import detach, drive
+    from ._drive import drive
 
-    loaded = load_config(settings, config, override, template)
-    code = directory or config.absolute().parent
-    chosen = chosen_engine(settings, engine=engine, in_process=in_process, in_background=in_background)
+    chosen = _chosen(settings, engine, in_process, in_background)
     check_startable(loaded.config, settings.driver())
     with settings.store() as store:
         recorded = LOCAL if in_process else chosen
         name = config.absolute().parent.name
         experiment = create(store, loaded.config, code, default_name=name, engine=recorded)
-    if in_background:
-        detach(settings, experiment, as_json=as_json)
-        return
-    raise SystemExit(drive(settings, experiment, engine=chosen, quiet=quiet, as_json=as_json))
+    return drive(settings, experiment, chosen, in_background, **output)
 
 
 @click.command()
 @click.argument("experiment", type=int)
-@click.option("--detach", "in_background", is_flag=True, help="Run in the background and return at once.")
-@engine_options
-@click.option("--quiet", "-q", is_flag=True, help="Print the result only.")
-@as_json
+@_driving
 @click.pass_obj
 def resume(
-    settings: Settings,
-    experiment: int,
-    in_background: bool,
-    in_process: bool,
-    engine: str | None,
-    quiet: bool,
-    as_json: bool,
-) -> None:
+    settings: Settings, /, experiment: int, in_background: bool, in_process: bool, engine: str | None, **output: bool
+) -> int:
     """Go on with EXPERIMENT from its trials' checkpoints: after a pause, a crash, or a failure that was mended.
 
     Trials that had failed are tried again where the searcher has only one. Runs are executed by the engine that executed
     them before, unless --engine names another.
     """
     from ..driver import reopen
-    from ._drive import detach, drive
+    from ._drive import drive
 
-    chosen = chosen_engine(settings, engine=engine, in_process=in_process, in_background=in_background)
+    chosen = _chosen(settings, engine, in_process, in_background)
     with settings.store() as store:
         if engine:
             store.experiments.update(experiment, engine=chosen)
         elif not in_process:
             recorded = store.experiments.get(experiment).engine
-            chosen = chosen_engine(settings, engine=recorded, in_process=False, in_background=in_background)
+            chosen = _chosen(settings, recorded, False, in_background)
         reopen(store, experiment)
-    if in_background:
-        detach(settings, experiment, as_json=as_json)
-        return
-    raise SystemExit(drive(settings, experiment, engine=chosen, quiet=quiet, as_json=as_json))
+    return drive(settings, experiment, chosen, in_background, **output)
 
 
 _wait = click.option("--wait/--no-wait", default=True, help="Wait until it is done (the default).")

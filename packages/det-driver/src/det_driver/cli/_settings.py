@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,7 +78,7 @@ class ObserverNotes:
         text = f"{failure.hook} failed at {time.strftime('%Y-%m-%d %H:%M')}: {failure.message}"
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._file(failure.plugin).write_text(json.dumps({"text": text}), encoding="utf-8")
+            self._file(failure.plugin).write_text(text, encoding="utf-8")
 
     def settle(self, plugins: Plugins) -> None:
         """Forget the failures of observers that were told of this whole experiment without one."""
@@ -90,9 +89,9 @@ class ObserverNotes:
 
     def of(self, plugin: str) -> list[str]:
         """Return what is noted of a plugin."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            return [json.loads(self._file(plugin).read_text(encoding="utf-8"))["text"]]
+        with contextlib.suppress(OSError, ValueError):
+            return [self._file(plugin).read_text(encoding="utf-8")]
         return []
 
     def _file(self, plugin: str) -> Path:
-        return self._folder / f"{quote(plugin, safe='')}.json"
+        return self._folder / f"{quote(plugin, safe='')}.txt"

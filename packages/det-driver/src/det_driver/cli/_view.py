@@ -6,8 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from det_core.hookspecs import hookimpl
 
@@ -17,27 +16,15 @@ LOOK_SECONDS = 0.5
 MOST_RUNGS = 8
 
 
-class View(Protocol):
-    """An observer that is entered before the first event and left after the last."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None: ...
-
-
-def view(silent: bool) -> View:
+def view(silent: bool) -> Silent:
     """Return the view that suits where the output goes."""
     if silent:
         return Silent()
-    if not sys.stdout.isatty():
-        return LineView()
-    return Live()
+    return Live() if sys.stdout.isatty() else LineView()
 
 
 class Silent:
-    """Shows nothing."""
+    """Shows nothing; it is entered before the first event and left after the last."""
 
     def __enter__(self) -> Self:
         return self
@@ -113,23 +100,20 @@ class Live(Silent):
 
     @hookimpl
     def det_run_started(self, experiment: Any, trial: Any, run: Any) -> None:
-        row = self._row(trial)
-        row.update(state="running", batches=run.first_batch, since=time.monotonic(), progress=trial.progress)
-        row["from"] = trial.progress
+        now, done = time.monotonic(), trial.progress
+        self._row(trial).update({"state": "running", "batches": run.first_batch, "since": now, "from": done})
         self._look(experiment)
 
     @hookimpl
     def det_metrics_reported(
         self, experiment: Any, trial: Any, group: str, batches: int, metrics: Mapping[str, Any]
     ) -> None:
-        row = self._row(trial)
-        row.update(batches=batches, progress=trial.progress)
-        row[group] = numbers(metrics)
+        self._row(trial).update({"batches": batches, group: numbers(metrics)})
         self._look(experiment)
 
     @hookimpl
     def det_run_finished(self, experiment: Any, trial: Any, outcome: str) -> None:
-        self._row(trial).update(state=str(trial.state).lower(), progress=trial.progress)
+        self._row(trial)["state"] = str(trial.state).lower()
         leaders = self._leaders()
         self._rows = {id: r for id, r in self._rows.items() if r.get("state") == "running" or id in leaders}
         self._look(experiment)
@@ -143,7 +127,7 @@ class Live(Silent):
 
     def _row(self, trial: Any) -> dict[str, Any]:
         row = self._rows.setdefault(trial.id, {"hparams": trial.hparams})
-        row["best"] = trial.best_metric
+        row.update(best=trial.best_metric, progress=trial.progress)
         return row
 
     def _look(self, experiment: Any, now: bool = False) -> None:
@@ -164,8 +148,7 @@ class Live(Silent):
         from rich.console import Group
         from rich.text import Text
 
-        rungs = self._rungs()
-        return Group(Text(self._heading(), "bold"), self._table(), *([Text(rungs)] if rungs else []))
+        return Group(Text(self._heading(), "bold"), self._table(), *map(Text, self._rungs()))
 
     def _table(self) -> Any:
         from rich.table import Table
@@ -188,19 +171,16 @@ class Live(Silent):
             return f"{self._title}  {_clock(passed)}"
         counts = {"running": search.running, "queued": search.queued, "waiting": search.waiting, "ended": search.ended}
         listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        made = search.progress - (self._from or 0.0)
-        left = (
-            f", {_clock(passed / made * (1.0 - search.progress))} left" if made > 0.0 and search.progress < 1.0 else ""
-        )
-        return f"{self._title}  {search.progress:.0%}  {_clock(passed)}{left}  trials: {listed or 'none'}"
+        done, left = search.progress, ""
+        if (made := done - (self._from or 0.0)) > 0.0 and done < 1.0:
+            left = f", {_clock(passed / made * (1.0 - done))} left"
+        return f"{self._title}  {done:.0%}  {_clock(passed)}{left}  trials: {listed or 'none'}"
 
-    def _rungs(self) -> str:
+    def _rungs(self) -> list[str]:
         """Say how many trials have reached each length, where there are several, and how many are on the way."""
         rungs = self._search.rungs if self._search is not None else ()
-        if len(rungs) < 2:
-            return ""
         parts = [f"{r.length}: {r.reached}{f' (+{r.under_way})' if r.under_way else ''}" for r in rungs[-MOST_RUNGS:]]
-        return "trials by length: " + "   ".join(parts)
+        return ["trials by length: " + "   ".join(parts)] if len(rungs) > 1 else []
 
     def _chosen(self) -> list[tuple[str, int, dict[str, Any]]]:
         """The leaders with their places, then the running trials, the newest first."""

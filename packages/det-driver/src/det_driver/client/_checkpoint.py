@@ -1,25 +1,55 @@
-"""One checkpoint."""
+"""A client's home, and one checkpoint in it."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from det_core.checkpoint import read_checkpoint
 from det_core.config import from_json
 from det_core.errors import CheckpointError
+from det_core.plugins import Plugins
 from det_core.storage import Storage
 
 from ..driver import storage_of
-from ..store import CheckpointRow as Row
-from ._home import Home
+from ..store import CheckpointRow, Store
+
+
+@dataclass(frozen=True)
+class Home:
+    """The directory of a store, what is installed beside it, and the environment of drivers that are started.
+
+    The store is opened anew for each question, so that nothing is kept open.
+    """
+
+    path: Path
+    environ: Mapping[str, str]
+
+    @cached_property
+    def plugins(self) -> Plugins:
+        """The installed plugins."""
+        return Plugins.installed()
+
+    def reader(self) -> Store:
+        """Open the store to read; StoreError where there is none."""
+        return Store.reader(self.path)
+
+    def writer(self) -> Store:
+        """Open the store to write; it is made where there is none."""
+        return Store(self.path)
 
 
 class Checkpoint:
-    """What a trial saved at one position. `batches` counts from the trial's start; `metric` is the searcher's there, if known."""
+    """What a trial saved at one position.
 
-    def __init__(self, home: Home, row: Row) -> None:
+    `batches` counts from the trial's start; `metric` is the searcher's there, if known; `storage` is where its files lie.
+    """
+
+    def __init__(self, home: Home, row: CheckpointRow) -> None:
         self._home, self._row = home, row
         self.uuid = row.uuid
         self.trial_id = row.trial_id
@@ -28,6 +58,7 @@ class Checkpoint:
         self.framework = row.framework
         self.size = row.size
         self.created = row.created
+        self.storage = row.storage
 
     @property
     def state(self) -> str:

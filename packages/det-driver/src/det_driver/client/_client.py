@@ -12,9 +12,8 @@ from det_core.plugins import extensions_of
 from ..config import load
 from ..driver import DriverSettings, check_startable, create
 from ..store import ExperimentState, import_experiment
-from ._checkpoint import Checkpoint
+from ._checkpoint import Checkpoint, Home
 from ._experiment import Experiment, Trial
-from ._home import Home
 
 
 class Client:
@@ -33,10 +32,8 @@ class Client:
         configuration.
         """
         extensions = extensions_of(self._home.plugins)
-        if isinstance(config, Mapping):
-            loaded, name = load(dict(config), extensions=extensions), "experiment"
-        else:
-            loaded, name = load(Path(config), extensions=extensions), Path(config).absolute().parent.name
+        name = "experiment" if isinstance(config, Mapping) else Path(config).absolute().parent.name
+        loaded = load(config if isinstance(config, Mapping) else Path(config), extensions=extensions)
         check_startable(loaded.config, DriverSettings.detect(self._home.environ, home=self._home.path))
         with self._home.writer() as store:
             id = create(store, loaded.config, Path(model_dir) if model_dir is not None else None, default_name=name)

@@ -15,8 +15,7 @@ from det_core.plugins import extensions_of
 
 from ..driver import ask, orphaned, reopen, start_driver, storage_of
 from ..store import CheckpointState, ExperimentRow, ExperimentState, Metric, TrialRow, export_experiment
-from ._checkpoint import Checkpoint
-from ._home import Home
+from ._checkpoint import Checkpoint, Home
 
 _POLL_SECONDS = 0.2
 
@@ -62,9 +61,7 @@ class Experiment:
         with self._home.reader() as store:
             return [Trial(self._home, row) for row in store.trials.list(self.id)]
 
-    def get_trials(self) -> list[Trial]:
-        """Return its trials; an older word for `list_trials`."""
-        return self.list_trials()
+    get_trials = list_trials  # an older word
 
     def list_checkpoints(self, max_results: int | None = None) -> list[Checkpoint]:
         """Return the checkpoints that exist, the best by the searcher's metric first, those without it last."""

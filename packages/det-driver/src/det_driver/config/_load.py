@@ -12,9 +12,8 @@ from det_core.config.decoding import Decoding
 from det_core.config.faults import Fault, Path
 from det_core.errors import ConfigError
 
+from ._layers import merge, override
 from ._legacy import modernise
-from ._merge import merge
-from ._overrides import override
 from ._rules import RULES
 from ._sentences import put
 from ._source import Source, from_file, from_mapping, from_text
@@ -50,7 +49,7 @@ def load(
         lower, more = _open(template, "template")
         sources.append(lower)
         problems = more + problems
-    renamed = [pair for each in sources for pair in modernise(each, problems)]
+    renamed = dict(pair for each in sources for pair in modernise(each, problems))
     for each in reversed(sources) if template is not None else ():
         decoding, _ = _decode(each.data, extensions)
         problems += _lines([(f, text) for f, text in put(decoding.faults) if not f.late], [each])
@@ -64,7 +63,9 @@ def load(
     problems += _lines(wanted, sources)
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
-    return Loaded(config, (*_old_spellings(dict(renamed)), *without_effect(decoding.unhonoured)))
+    listed = ", ".join(f"{old} as {new}" for old, new in renamed.items())
+    old = (Notice(f"old spellings, read as today's: {listed}", tuple(renamed)),) if renamed else ()
+    return Loaded(config, (*old, *without_effect(decoding.unhonoured)))
 
 
 def _open(source: str | FilePath | Mapping[str, Any], name: str | None = None) -> tuple[Source, list[str]]:
@@ -77,12 +78,6 @@ def _decode(data: dict[str, Any], extensions: Extensions) -> tuple[Decoding, Exp
     decoding = Decoding(extensions, RULES)
     config: ExperimentConfig = decoding.struct(data, ExperimentConfig, ())
     return decoding, config
-
-
-def _old_spellings(renamed: dict[str, str]) -> tuple[Notice, ...]:
-    """Name the keys that were written as in older versions, and how they were read."""
-    listed = ", ".join(f"{old} as {new}" for old, new in renamed.items())
-    return (Notice(f"old spellings, read as today's: {listed}", tuple(renamed)),) if renamed else ()
 
 
 def _lines(problems: list[tuple[Fault, str]], sources: list[Source]) -> list[str]:

@@ -100,9 +100,8 @@ def _refuse_depth(text: str, name: str) -> None:
 def _reason(error: yaml.MarkedYAMLError, text: str) -> str:
     said = ", ".join(part for part in (error.context, error.problem) if part)
     mark = error.problem_mark
-    line = text.splitlines()[mark.line] if mark and mark.line < len(text.splitlines()) else ""
-    indent = line[: len(line) - len(line.lstrip())]
-    return f"{said}; indent with spaces, not tabs" if "\t" in indent else said
+    line = "".join(text.splitlines()[mark.line : mark.line + 1]) if mark else ""
+    return f"{said}; indent with spaces, not tabs" if re.match(r"\s*\t", line) else said
 
 
 def scalar(text: str) -> Any:
@@ -142,8 +141,12 @@ class _Builder:
         mark = _mark(node)
         self._document.values.setdefault(path, mark)
         self._count += 1
-        if id(node) in self._open or len(path) > DEEPEST or self._count > _MOST_VALUES:
-            return self._refuse(mark, _why(id(node) in self._open, len(path) > DEEPEST, path))
+        if id(node) in self._open:
+            return self._refuse(mark, f"{dotted(path)} contains itself through an alias; write it out")
+        if len(path) > DEEPEST:
+            return self._refuse(mark, f"{dotted(path[:3])} is nested more than {DEEPEST} deep; flatten it")
+        if self._count > _MOST_VALUES:
+            return self._refuse(mark, f"aliases unfold to more than {_MOST_VALUES} values; write less")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         if node.tag not in (_MAP, _SEQ):
@@ -216,14 +219,6 @@ class _Builder:
 def _mark(part: yaml.Node | yaml.Event) -> Mark:
     mark = part.start_mark
     return (mark.line + 1, mark.column + 1) if mark else (1, 1)
-
-
-def _why(is_open: bool, too_deep: bool, path: Path) -> str:
-    if is_open:
-        return f"{dotted(path)} contains itself through an alias; write it out"
-    if too_deep:
-        return f"{dotted(path[:3])} is nested more than {DEEPEST} deep; flatten it"
-    return f"aliases unfold to more than {_MOST_VALUES} values; write less"
 
 
 def to_yaml(config: Any, *, masked: bool = False) -> str:

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from ._begin import Mode, NativeContext, ScriptPlace, begin
-from ._create import LocalResult, create, train_here
+from ._begin import LocalResult, Mode, NativeContext, ScriptPlace, begin, create, train_here
 from ._hyperparameters import Categorical, Constant, Double, Integer, Log
 from .script import take_over
 

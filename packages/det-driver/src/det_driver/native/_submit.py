@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -65,26 +66,24 @@ def _follow(experiment: int, home: Path) -> int:
     argv = [sys.executable, "-P", "-m", "det_driver.cli", "resume", str(experiment)]
     interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if interactive else {}
-    with _interrupts_ignored(), subprocess.Popen(argv, env=_environ(home), text=True, **output) as process:  # type: ignore[call-overload]
+    env = {**os.environ, "DET_HOME": str(home)}
+    with _interrupts_ignored(), subprocess.Popen(argv, env=env, text=True, **output) as process:  # type: ignore[call-overload]
         for line in process.stdout or ():
             sys.stdout.write(line)
         return int(process.wait())
 
 
-def _environ(home: Path) -> dict[str, str]:
-    return {**os.environ, "DET_HOME": str(home)}
-
-
-class _interrupts_ignored:
-    """Leaves Ctrl-C, which a terminal sends to both, to the process that is followed."""
-
-    def __enter__(self) -> None:
-        self._main = threading.current_thread() is threading.main_thread()
-        self._before = signal.signal(signal.SIGINT, lambda *_: None) if self._main else None
-
-    def __exit__(self, *ignored: object) -> None:
-        if self._main:
-            signal.signal(signal.SIGINT, self._before)
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Leave Ctrl-C, which a terminal sends to both, to the process that is followed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @dataclass(frozen=True)
@@ -168,16 +167,11 @@ def script_of(notebook: Path) -> str:
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        codes = [_text(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]  # a text, or its lines
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DetError(
-            f"{notebook} cannot be read as a notebook: {type(error).__name__}; give an .ipynb file"
-        ) from error
+        kind = type(error).__name__
+        raise DetError(f"{notebook} cannot be read as a notebook: {kind}; give an .ipynb file") from error
     return "\n\n".join(_plain(code) for code in codes) + "\n"
-
-
-def _text(source: Any) -> str:
-    return source if isinstance(source, str) else "".join(source)
 
 
 def _plain(code: str) -> str:
