@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from det_core import Loop, Metrics, Stop
-from det_testing.fakes import FakeAdapter, FakeTrial, OneVarTrial, Scalar, Training
+from det_testing.fakes import FakeAdapter, FakeTrial, Scalar, Training
 
 
 class CallbackTrial(FakeTrial):
@@ -54,9 +54,9 @@ class ChunkedAdapter(FakeAdapter[ChunkedTrial]):
             stop = loop.step({"loss": Scalar(sum(losses) / chunk)}, batches=chunk)
 
 
-class CallbackOneVar(OneVarTrial, CallbackTrial):
+class CallbackOneVar(CallbackTrial):
     """The one-weight model for the loop that the framework owns."""
 
 
-class ChunkedOneVar(OneVarTrial, ChunkedTrial):
+class ChunkedOneVar(ChunkedTrial):
     """The one-weight model for the loop in chunks."""

@@ -18,12 +18,12 @@ from det_core.records import Framework
 from det_core.schedule import At, Every, Schedule
 
 from ._manners import heavy_modules, hooks_of, imported_by, leftovers, private_imports
+from ._numbers_suite import NumbersSuite, needs
 from ._onevar import OneVar
-from ._ranks_suite import RanksSuite
 from ._runs import EACH_BATCH, Runs
 
 
-class AdapterSuite(RanksSuite):
+class AdapterSuite(NumbersSuite):
     """Inherit it, and give a trial class of your framework that trains the one-weight model.
 
     `det_testing.OneVar` says which hyperparameters it reads, what its data is and what must come of it. A training
@@ -148,7 +148,6 @@ class AdapterSuite(RanksSuite):
         assert run(6, noise=0.5, shuffle=True).losses == run(6, noise=0.5, shuffle=True).losses
 
     def test_another_seed_gives_other_losses(self, run: Runs) -> None:
-        """The seed reaches what is random."""
         assert run(6, noise=0.5).losses != run(6, noise=0.5, seed=2).losses
         assert run(6, shuffle=True).losses != run(6, shuffle=True, seed=2).losses
 
@@ -173,7 +172,6 @@ class AdapterSuite(RanksSuite):
         _resumes_exactly(run, 4, Schedule(report=Every(4), policy="none"))
 
     def test_resumes_within_an_epoch(self, run: Runs) -> None:
-        """From the middle of an epoch."""
         _resumes_exactly(run, 7, Schedule(report=Every(3), policy="none"))
 
     def test_resumes_at_an_epochs_last_batch(self, run: Runs) -> None:
@@ -181,7 +179,6 @@ class AdapterSuite(RanksSuite):
         _resumes_exactly(run, 5, EACH_BATCH)
 
     def test_resumes_before_an_epochs_last_batch(self, run: Runs) -> None:
-        """From one batch before the end of an epoch."""
         _resumes_exactly(run, 9, EACH_BATCH)
 
     def test_a_preempted_run_saves_and_stops(self, run: Runs) -> None:
@@ -211,7 +208,6 @@ class AdapterSuite(RanksSuite):
     # Manners
 
     def test_a_missing_searcher_metric_is_an_error_that_names_those_present(self, run: Runs) -> None:
-        """The message names what was asked for and what there is."""
         with pytest.raises(MetricError, match="'no_such_metric'") as error:
             run(1, schedule=Schedule(metric="no_such_metric"))
         assert "val_loss" in str(error.value)
@@ -250,16 +246,14 @@ class AdapterSuite(RanksSuite):
 
     def test_gradients_are_aggregated(self, run: Runs, tolerance: float) -> None:
         """`optimizations.aggregation_frequency: 2` steps behind every second batch, by the mean of both gradients."""
-        if "aggregation" not in run.framework.capabilities:
-            pytest.skip(f"{run.framework.name} does not name the capability aggregation")
+        needs(run.framework, "aggregation")
         result, model = run(8, aggregation=2), OneVar()
         assert result.weight == pytest.approx(model.weight(8, aggregation=2), rel=tolerance)
         assert result.losses == pytest.approx({n + 1: model.loss(n, aggregation=2) for n in range(8)}, rel=tolerance)
 
     def test_resumes_between_aggregated_gradients(self, run: Runs) -> None:
         """Gradients that wait for their step are part of the checkpoint."""
-        if "aggregation" not in run.framework.capabilities:
-            pytest.skip(f"{run.framework.name} does not name the capability aggregation")
+        needs(run.framework, "aggregation")
         _resumes_exactly(run, 7, EACH_BATCH, aggregation=2)
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import Any
 
 from det_core import CommandRecord, hookimpl
-
-if TYPE_CHECKING:
-    import click
 
 
 @hookimpl
 def det_commands() -> Iterator[CommandRecord]:
-    yield CommandRecord(name="plugin", load=_command, help="About plugins of your own: write a new one.")
+    def load() -> Any:
+        return import_module(f"{__package__}.scaffold").plugin
 
-
-def _command() -> click.Command:
-    from .cli import plugin
-
-    return plugin
+    yield CommandRecord(name="plugin", load=load, help="About plugins of your own: write a new one.")

@@ -12,13 +12,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import packages_distributions
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from det_core.plugins import discover
 from det_core.records import Framework
 
 HOUSES = ("det_core", "det_driver")
+_PRIVATE = re.compile(r"\._(?!\w*__(\.|$))")
 
 
 def private_imports(module: str) -> list[str]:
@@ -26,27 +31,22 @@ def private_imports(module: str) -> list[str]:
 
     A module that is of no package, but in a folder beside others, stands for itself.
     """
-    package = module.partition(".")[0]
-    if package in HOUSES:
+    if module.partition(".")[0] in HOUSES:
         return []
-    found = importlib.util.find_spec(package)
-    of_a_package = found is not None and found.origin is not None
     return [
         f"{file.name}:{line}: {name}"
-        for file in _sources(package if of_a_package else module)
+        for file in _sources(module)
         for line, name in _imported(ast.parse(file.read_text(encoding="utf-8")))
-        if name.split(".")[0] in HOUSES and any(_is_private(part) for part in name.split("."))
+        if name.split(".")[0] in HOUSES and _PRIVATE.search(name)
     ]
 
 
-def _sources(package: str) -> Iterator[Path]:
-    spec = importlib.util.find_spec(package)
-    if spec is None:
-        return
-    for place in spec.submodule_search_locations or ():
-        yield from sorted(Path(place).rglob("*.py"))
-    if not spec.submodule_search_locations and spec.origin:
-        yield Path(spec.origin)
+def _sources(module: str) -> list[Path]:
+    package = importlib.util.find_spec(module.partition(".")[0])
+    spec = package if package and package.origin else importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return []
+    return sorted(Path(spec.origin).parent.rglob("*.py")) if spec.submodule_search_locations else [Path(spec.origin)]
 
 
 def _imported(module: ast.Module) -> Iterator[tuple[int, str]]:
@@ -55,10 +55,6 @@ def _imported(module: ast.Module) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-
-
-def _is_private(part: str) -> bool:
-    return part.startswith("_") and not part.endswith("__")
 
 
 def hooks_of(framework: Framework) -> str:
@@ -82,37 +78,19 @@ def imported_by(module: str) -> set[str]:
 
 def heavy_modules(framework: Framework) -> set[str]:
     """Return what a framework's hooks must not import: its adapter, and the modules of what it requires."""
-    required = {_normal(re.split(r"[^A-Za-z0-9._-]", need, maxsplit=1)[0]) for need in framework.requires}
+    required = {canonicalize_name(Requirement(need).name) for need in framework.requires}
     packages = packages_distributions().items()
-    modules = {module for module, distributions in packages if required & set(map(_normal, distributions))}
+    modules = {module for module, distributions in packages if required & set(map(canonicalize_name, distributions))}
     return modules | {framework.load().__module__}
-
-
-def _normal(distribution: str) -> str:
-    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def leftovers() -> set[str]:
     """Return the names of this process's threads, child processes and open files, sockets and pipes."""
-    return _threads() | _children() | _files()
-
-
-def _threads() -> set[str]:
-    return {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
-
-
-def _children() -> set[str]:
-    known = {f"process {child.pid}" for child in multiprocessing.active_children()}
+    found = {f"thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
+    found |= {f"process {child.pid}" for child in multiprocessing.active_children()}
     for task in Path("/proc/self/task").glob("*/children"):
-        known |= {f"process {pid}" for pid in task.read_text().split()}
-    return known
-
-
-def _files() -> set[str]:
-    found = set()
+        found |= {f"process {pid}" for pid in task.read_text().split()}
     for descriptor in Path("/proc/self/fd").glob("*"):
-        try:
+        with suppress(FileNotFoundError):  # the one that lists the others
             found.add(f"file {descriptor.name}: {os.readlink(descriptor)}")
-        except FileNotFoundError:
-            continue  # the one that lists the others
     return found

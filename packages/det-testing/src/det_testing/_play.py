@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from det_core.adapter import Stop
 from det_core.backend import Ranks
 from det_core.backends import Socket, choose_backend
@@ -78,10 +80,10 @@ def play(cast: Cast, requests: Sequence[Request], folder: Path) -> list[dict[str
     asked = [asdict(request) | {"trial": _spec(request.trial or cast.trial)} for request in requests]
     plan.write_text(json.dumps(facts | {"requests": asked}))
     plan.chmod(0o600)
-    together(
-        [[sys.executable, "-m", f"{__package__}._play", str(plan), str(rank)] for rank in range(cast.size)], folder
-    )
-    return [_read(folder / f"result-{rank}.json") for rank in range(cast.size)]
+    command = [sys.executable, "-m", f"{__package__}._play", str(plan)]
+    together([[*command, str(rank)] for rank in range(cast.size)], folder)
+    results = [(folder / f"result-{rank}").read_bytes() for rank in range(cast.size)]
+    return [msgspec.msgpack.decode(result, type=dict[str, Run]) for result in results]
 
 
 def _spec(trial: type) -> str:
@@ -125,8 +127,7 @@ def _await(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
     if not failed:
         _ask_where(processes)
     for rank in failed or [rank for rank, process in enumerate(processes) if process.poll() != 0]:
-        status = processes[rank].poll()
-        what = f"ended with status {status}" if failed else f"did not end within {LIMIT_SECONDS:g} s"
+        what = f"ended with status {processes[rank].poll()}" if failed else f"did not end within {LIMIT_SECONDS:g} s"
         said = (folder / f"rank-{rank}.log").read_text(errors="replace")[-6000:]
         raise RuntimeError(f"rank {rank} {what}:\n{said}")
 
@@ -139,18 +140,6 @@ def _ask_where(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in late:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_ABORT_SECONDS)
-
-
-def _read(file: Path) -> dict[str, Run]:
-    found = json.loads(file.read_text())
-    return {name: _run(facts) for name, facts in found.items()}
-
-
-def _run(facts: dict[str, Any]) -> Run:
-    by_position = ("reports", "validations", "checkpoints")
-    numbered = {name: {int(at): value for at, value in facts[name].items()} for name in by_position}
-    events = [(group, at) for group, at in facts["events"]]
-    return Run(stop=Stop[facts["stop"]], events=events, error=facts["error"], **numbered)
 
 
 def _be_rank(plan_file: str, rank: str) -> None:
@@ -167,8 +156,7 @@ def _be_rank(plan_file: str, rank: str) -> None:
                 if not request["may_be_refused"]:
                     raise
                 done[request["name"]] = Run(stop=Stop.NO, error=str(error))
-    results = {name: asdict(run) | {"stop": run.stop.name} for name, run in done.items()}
-    path.with_name(f"result-{rank}.json").write_text(json.dumps(results))
+    path.with_name(f"result-{rank}").write_bytes(msgspec.msgpack.encode(done))
 
 
 def meet(plan: dict[str, Any], rank: int, folder: Path) -> DistributedContext:

@@ -137,7 +137,6 @@ class SearcherSuite(Suite):
         assert Play(make_searcher(0), early=0.5).finish().over == Shutdown()
 
     def test_it_survives_trials_that_end_early(self, make_searcher: Make) -> None:
-        """For whichever reason, and several at once."""
         for seed in range(5):
             play = Play(make_searcher(seed), seed, faults=0.3).finish()
             assert play.ledger.ended == play.ledger.created

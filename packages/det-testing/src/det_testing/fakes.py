@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -41,21 +41,25 @@ class Scalar:
         return self._value
 
 
-class FakeTrial(ABC):
-    """What a user of a fake framework writes."""
+class FakeTrial:
+    """What a user of a fake framework writes, for the kit's one-weight model."""
 
     def __init__(self, run: RunInfo) -> None:
         self.run = run
 
-    @abstractmethod
-    def build_model(self) -> Weight: ...
+    def build_model(self) -> Weight:
+        return Weight()
 
-    @abstractmethod
-    def build_data(self) -> OneVar: ...
+    def build_data(self) -> OneVar:
+        return OneVar.of(self.run.hparams)
 
 
 class OwnedTrial(FakeTrial):
     """A trial of the framework whose loop the plugin owns."""
+
+
+class OwnedOneVar(OwnedTrial):
+    """A user's class of such trials."""
 
 
 F = TypeVar("F", bound=FakeTrial)
@@ -187,17 +191,3 @@ class OwnedAdapter(FakeAdapter[OwnedTrial]):
     def train(self, loop: Loop) -> None:
         for number in loop.batches(count(loop.done)):
             loop.step(self.training.batch(number))
-
-
-class OneVarTrial(FakeTrial):
-    """The kit's one-weight model, for any fake."""
-
-    def build_model(self) -> Weight:
-        return Weight()
-
-    def build_data(self) -> OneVar:
-        return OneVar.of(self.run.hparams)
-
-
-class OwnedOneVar(OneVarTrial, OwnedTrial):
-    """The one-weight model for the loop that the plugin owns."""

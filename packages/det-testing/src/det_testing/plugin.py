@@ -16,7 +16,7 @@ import pytest
 from ._suite import Suite, kit_tests
 
 # The suites are not imported yet: what an assertion of theirs compared is to be shown.
-_SUITES = "_adapter_suite _oracle_suite _ranks_suite _search_play _searcher_suite _storage_suite"
+_SUITES = "_adapter_suite _numbers_suite _search_play _searcher_suite _storage_suite"
 pytest.register_assert_rewrite(*(f"{__package__}.{suite}" for suite in _SUITES.split()))
 
 _INFO = "det_conformance"
@@ -37,9 +37,8 @@ class _Tally:
         return [test for test in self.defined if test not in self.outcomes]
 
     def line(self) -> str:
-        counts = dict.fromkeys(("passed", "xfailed", "skipped", "failed"), 0)
-        for outcomes in self.outcomes.values():
-            counts[_worst(outcomes)] += 1
+        ranked = ("failed", "xfailed", "passed", "skipped")
+        counts = Counter(next(each for each in ranked if each in outcomes) for outcomes in self.outcomes.values())
         expected = f"{counts['xfailed']} expected failure{'' if counts['xfailed'] == 1 else 's'}"
         parts = [f"{len(self.outcomes)} tests, {counts['passed']} passed, {expected}, {counts['skipped']} skipped"]
         if counts["failed"]:
@@ -119,7 +118,3 @@ def _info(item: pytest.Item) -> dict[str, Any] | None:
 
 def _outcome(report: pytest.TestReport) -> str:
     return "xfailed" if hasattr(report, "wasxfail") and report.outcome == "skipped" else report.outcome
-
-
-def _worst(outcomes: set[str]) -> str:
-    return next(outcome for outcome in ("failed", "xfailed", "passed", "skipped") if outcome in outcomes)

@@ -1,83 +1,115 @@
-"""Packages for plugins of one's own, written from templates that work as they are."""
+"""`det plugin`: packages for plugins of one's own, written from templates that work as they are."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shlex
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+import click
 
 from det_core.errors import DetError
+from det_driver.cli import Settings
 
 from . import __version__
 
 _PREFIX = "det-"
 _OURS = {"core", "plugin", "plugins"}
+_TEMPLATES = Path(__file__).parent / "templates"
 _SUFFIX = ".in"  # so that no tool takes a template for what it becomes
+
+KINDS = {
+    "framework": ("Trains models of {name} with det.", "det-core"),
+    "searcher": (
+        "A searcher for det: which trials to make, and how long to train each.",
+        "det-core",
+        "det-driver",
+        "msgspec>=0.18",
+    ),
+    "storage": ("A place where det keeps checkpoints.", "det-core"),
+    "engine": ("A place where det executes runs.", "det-core", "det-driver"),
+    "observer": ("Hears of det's experiments and passes on what it hears.", "det-core", "msgspec>=0.18"),
+}
+"""What a plugin may be, with what its package says of itself, and what that needs."""
+
+
+@click.group()
+def plugin() -> None:
+    """About plugins of your own."""
+
+
+@plugin.command()
+@click.argument("name")
+@click.option("--kind", type=click.Choice(list(KINDS)), required=True, help="What it brings: " + ", ".join(KINDS) + ".")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=Path(),
+    help="Where its directory is made; here by default.",
+)
+@click.pass_obj
+def new(settings: Settings, name: str, kind: str, directory: Path) -> None:
+    """Write a complete package for a plugin NAME, which passes its own tests as it is.
+
+    It is called det-NAME, with an entry point, hooks, a skeleton that works, a conformance test, a nox file and a README.
+    """
+    names = Names.of(name)
+    _check_free(settings, names, kind)
+    written = write_plugin(names, kind, directory)
+    root = directory / names.distribution
+    for file in written:
+        sys.stdout.write(f"{file}\n")
+    path = shlex.quote(str(root) if root.is_absolute() else f"./{root}")
+    sys.stdout.write(
+        f"\nit works as it is:\n  python3 -m pip install -e {path} det-testing\n  cd {path} && python3 -m pytest\n"
+    )
+
+
+def _check_free(settings: Settings, names: Names, kind: str) -> None:
+    """Refuse a name under which something is registered that could not be there together with the new plugin."""
+    plugins = settings.plugins
+    for info in plugins.infos:
+        if info.name == names.name:
+            raise DetError(f"a plugin {names.name!r} is installed already, by {info.distribution}; give another name")
+    registered: dict[str, Mapping[str, object]] = {
+        "framework": plugins.frameworks(),
+        "searcher": plugins.searchers(),
+        "storage": plugins.storages(),
+        "engine": plugins.engines(),
+        "observer": plugins.plugin_configs(),
+    }
+    if names.name in registered[kind]:
+        raise DetError(f"the {kind} {names.name!r} is registered already; give another name")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """One name in its four forms: `my-thing`, `det-my-thing`, `det_my_thing` and `MyThing`."""
+    """One name in its four forms: `my-thing`, `det-my-thing`, `det_my_thing` and `MyThing`, with which its classes begin."""
 
     name: str
+    distribution: str
+    package: str
+    class_: str
 
     @classmethod
     def of(cls, given: str) -> Names:
         """Take `my-thing` or `det-my-thing`. Raises DetError for what cannot be the name of a package."""
         name = given.removeprefix(_PREFIX)
         if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-            near = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", given).lower()).strip(
-                "-0123456789"
-            )
-            example = near.removeprefix(_PREFIX) or "my-plugin"
+            near = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", given).lower())
+            example = near.strip("-0123456789").removeprefix(_PREFIX) or "my-plugin"
             raise DetError(
                 f"{given!r} cannot be the name of a plugin; use lower-case letters, digits and hyphens, such as {example!r}"
             )
         if name in _OURS:
             raise DetError(f"{given!r} is a name of det's own; give the plugin another")
-        return cls(name=name)
-
-    @property
-    def distribution(self) -> str:
-        """What is installed."""
-        return f"{_PREFIX}{self.name}"
-
-    @property
-    def package(self) -> str:
-        """What is imported."""
-        return self.distribution.replace("-", "_")
-
-    @property
-    def class_(self) -> str:
-        """What its classes begin with."""
-        return "".join(part.capitalize() for part in self.name.split("-"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Kind:
-    summary: str
-    houses: tuple[str, ...] = ("det-core",)
-    needs: tuple[str, ...] = ()
-    entry: str = ""
-
-
-KINDS = {
-    "framework": _Kind(summary="Trains models of {name} with det."),
-    "searcher": _Kind(
-        summary="A searcher for det: which trials to make, and how long to train each.",
-        houses=("det-core", "det-driver"),
-        needs=("msgspec>=0.18",),
-    ),
-    "storage": _Kind(summary="A place where det keeps checkpoints."),
-    "engine": _Kind(summary="A place where det executes runs.", houses=("det-core", "det-driver")),
-    "observer": _Kind(
-        summary="Hears of det's experiments and passes on what it hears.", needs=("msgspec>=0.18",), entry=":plugin"
-    ),
-}
-"""What a plugin may be, with what its package says of itself, imports of det, needs besides, and has as its entry point."""
+        parts = name.split("-")
+        class_ = "".join(part.capitalize() for part in parts)
+        return cls(name=name, distribution=f"{_PREFIX}{name}", package="_".join(["det", *parts]), class_=class_)
 
 
 def write_plugin(names: Names, kind: str, parent: Path) -> list[Path]:
@@ -88,47 +120,35 @@ def write_plugin(names: Names, kind: str, parent: Path) -> list[Path]:
     target = parent / names.distribution
     if target.exists() or target.is_symlink():
         raise DetError(f"{target} is there already; give another name, or another --dir")
-    words = _words(names, KINDS[kind])
+    words = _words(names, kind)
     written = []
     try:
-        for source in (kind, "common"):
-            for path, text in _templates(files(__package__) / "templates" / source):
-                file = target / path.replace("PACKAGE", names.package)
+        for source in (_TEMPLATES / kind, _TEMPLATES / "common"):
+            for template in source.rglob(f"*{_SUFFIX}"):
+                path = str(template.relative_to(source)).removesuffix(_SUFFIX).replace("PACKAGE", names.package)
+                file = target / (".gitignore" if path == "gitignore" else path)
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(_filled(text, words), encoding="utf-8")
+                text = template.read_text(encoding="utf-8")
+                for word, value in words.items():
+                    text = text.replace("{{" + word + "}}", value)
+                file.write_text(text, encoding="utf-8")
                 written.append(file)
     except OSError as error:
         raise DetError(f"cannot write {error.filename}: {error.strerror}; give another --dir") from error
     return sorted(written)
 
 
-def _words(names: Names, kind: _Kind) -> dict[str, str]:
+def _words(names: Names, kind: str) -> dict[str, str]:
     major, minor = (int(part) for part in __version__.split(".")[:2])
     bounds = f">={major}.{minor},<{major}.{minor + 1}"
+    summary, *needs = KINDS[kind]
     return {
         "name": names.name,
         "distribution": names.distribution,
         "package": names.package,
         "class": names.class_,
-        "summary": kind.summary.format(name=names.name),
-        "entry": kind.entry,
-        "needs": ", ".join(f'"{need}"' for need in (*(f"{house}{bounds}" for house in kind.houses), *kind.needs)),
+        "summary": summary.format(name=names.name),
+        "entry": ":plugin" if kind == "observer" else "",
+        "needs": ", ".join(f'"{need}{bounds if need.startswith(_PREFIX) else ""}"' for need in needs),
         "testing": f"det-testing{bounds}",
     }
-
-
-def _filled(text: str, words: dict[str, str]) -> str:
-    for word, value in words.items():
-        text = text.replace("{{" + word + "}}", value)
-    return text
-
-
-def _templates(directory: Traversable, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each template's path in the package that it is for, and its text."""
-    for entry in directory.iterdir():
-        path = str(PurePosixPath(prefix, entry.name))
-        if entry.is_dir():
-            yield from _templates(entry, path)
-        elif path.endswith(_SUFFIX):
-            plain = path.removesuffix(_SUFFIX)
-            yield (".gitignore" if plain == "gitignore" else plain), entry.read_text(encoding="utf-8")

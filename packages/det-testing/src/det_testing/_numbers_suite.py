@@ -1,8 +1,8 @@
-"""What a framework whose trials may have several ranks must do, on two, over each of its backends."""
+"""What comes of training, measured against the framework alone, which is the oracle, and on two ranks, over each backend."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,14 +13,19 @@ from det_core.adapter import Stop
 from det_core.backends import choose_backend
 from det_core.checkpoint import read_checkpoint
 from det_core.errors import ConfigError
+from det_core.metrics import number
 from det_core.plugins import Plugins
 from det_core.records import Framework
 
 from ._onevar import OneVar
-from ._oracle_suite import SPREAD, Evaluate, OracleSuite, Variants, same, the
 from ._play import Cast, Request, play
 from ._runs import Run, Runs
+from ._suite import Suite
 
+Variants = Mapping[str, type | str]
+Evaluate = Callable[[type, Path, OneVar], Mapping[str, float]]
+Plain = Callable[[type, OneVar, int], tuple[Sequence[float], Mapping[str, float]]]
+SPREAD: dict[str, Any] = {"spread": 0.5, "global_batch_size": 4}
 _NOISY: dict[str, Any] = {"noise": 0.5, "shuffle": True, **SPREAD}
 _TWO, _THREE = ({**SPREAD, "validation_batches": batches} for batches in (2, 3))
 _MODEL = OneVar(**SPREAD)
@@ -39,13 +44,80 @@ class Played:
         return self.ranks[0][name]
 
 
-class RanksSuite(OracleSuite):
-    """The part of `AdapterSuite` that is about several ranks.
+class NumbersSuite(Suite):
+    """The part of `AdapterSuite` that compares. The fixtures `variants`, `evaluate` and `plain` are optional.
 
     All runs of one backend share a pair of processes. The trial class must be one that can be imported by its module's name.
     """
 
     _played: ClassVar[dict[tuple[type, str], Played | Exception]] = {}
+
+    @pytest.fixture
+    def variants(self) -> Variants:
+        """Trial classes that train as the trial does, with what real models have beside a weight; for one that cannot be, why.
+
+        The `val_loss` of `buffered` depends on state that no reduction of gradients keeps equal on all ranks, such as the
+        statistics of a BatchNorm; its losses are its own. When training ends, a callback of `finishing`, or whatever the framework
+        has there, doubles the weight. The learning rate of `scheduled` falls in a line, batch by batch, from `lr` to 0 at the
+        trial's length, which it has from the framework. The training data of `sharded` gives each rank its share of each batch,
+        and says so; that of `streamed` has no length and knows no ranks. `bypassing` steps its optimizer without det.
+        """
+        return {}
+
+    @pytest.fixture
+    def evaluate(self) -> Evaluate:
+        """A function of a trial class, a checkpoint's directory and settings: what a validation by the framework alone reports."""
+        pytest.skip("no fixture `evaluate`")
+
+    @pytest.fixture
+    def plain(self) -> Plain:
+        """A function of a trial class, settings and a number of batches: their losses and a validation, by the framework alone."""
+        pytest.skip("no fixture `plain`")
+
+    @pytest.mark.parametrize("kind", ["trial", "buffered", "finishing", "scheduled"])
+    def test_trains_as_the_framework_alone(
+        self, run: Runs, kind: str, plain: Plain, variants: Variants, trial: type
+    ) -> None:
+        """Bit for bit, losses and what is validated."""
+        chosen = the(kind, {"trial": trial, **variants})
+        losses, validation = plain(chosen, OneVar(**SPREAD), 8)
+        result = run.of(chosen)(8, **SPREAD)
+        assert list(result.losses.values()) == [float(loss) for loss in losses]
+        same(result.validations[8], validation)
+
+    @pytest.mark.parametrize("kind", ["trial", "buffered", "finishing"])
+    def test_a_report_is_what_the_checkpoint_evaluates_to(
+        self, run: Runs, kind: str, evaluate: Evaluate, variants: Variants, trial: type, tolerance: float
+    ) -> None:
+        """The framework alone loads it, as those do who use the model."""
+        chosen = the(kind, {"trial": trial, **variants})
+        result = run.of(chosen)(7, **SPREAD)
+        with read_checkpoint(run.storage, result.checkpoints[7]) as (path, _):
+            same(result.validations[7], evaluate(chosen, path, OneVar(**SPREAD)), tolerance)
+
+    @pytest.mark.parametrize("preempt_at", [5, 8, None])
+    def test_what_ends_training_is_in_the_last_report_and_checkpoint_and_in_no_other(
+        self, run: Runs, variants: Variants, preempt_at: int | None, tolerance: float
+    ) -> None:
+        """Not at a target below the trial's length, and not where a run is preempted, even behind the very last batch."""
+        finishing, model = run.of(the("finishing", variants)), OneVar()
+        first = finishing(4, 8, preempt_at=preempt_at)
+        assert first.validations[4]["weight"] == pytest.approx(model.weight(4), rel=tolerance)
+        saved, ended = first.checkpoints[preempt_at or 8], pytest.approx(2 * model.weight(8), rel=tolerance)
+        with finishing.adapter() as adapter, read_checkpoint(run.storage, saved) as (path, _):
+            adapter.load(path)
+            weight = number("weight", adapter.validate()["weight"])
+        assert weight == (pytest.approx(model.weight(preempt_at), rel=tolerance) if preempt_at else ended)
+        assert finishing(8, checkpoint=saved).weight == ended
+
+    def test_a_schedule_is_made_from_the_trials_length(self, run: Runs, variants: Variants, tolerance: float) -> None:
+        """From its start, whatever the searcher's first target, and in a run that goes on."""
+        scheduled, model = run.of(the("scheduled", variants)), OneVar()
+        first = scheduled(4, 8, preempt_at=6)
+        losses = {**first.losses, **scheduled(8, checkpoint=first.checkpoints[6]).losses}
+        assert losses == pytest.approx({n + 1: model.loss(n, length=8) for n in range(8)}, rel=tolerance)
+
+    # On two ranks
 
     @pytest.fixture(params=["native", "horovod"])
     def ranks(
@@ -59,8 +131,7 @@ class RanksSuite(OracleSuite):
         tmp_path_factory: pytest.TempPathFactory,
     ) -> Played:
         """What two ranks did over a backend; not to be overridden."""
-        if "ranks" not in framework.capabilities:
-            pytest.skip(f"{framework.name} does not name the capability ranks")
+        needs(framework, "ranks")
         try:
             backend = choose_backend(request.param, framework.name, plugins.backends())
         except ConfigError as error:
@@ -140,7 +211,6 @@ class RanksSuite(OracleSuite):
         assert one.weight == pytest.approx(_MODEL.weight(12), rel=tolerance)
 
     def test_a_checkpoint_of_one_rank_is_restored_on_two(self, ranks: Played, tolerance: float) -> None:
-        """And the other way round."""
         two = ranks["of one"]
         assert two.losses == pytest.approx({n + 1: _MODEL.loss(n) for n in range(7, 12)}, rel=tolerance)
         assert two.weight == pytest.approx(_MODEL.weight(12), rel=tolerance)
@@ -157,14 +227,32 @@ class RanksSuite(OracleSuite):
 
     def test_two_ranks_aggregate_gradients(self, ranks: Played, framework: Framework, tolerance: float) -> None:
         """`optimizations.aggregation_frequency: 2`, as on one rank; gradients that wait are part of the checkpoint."""
-        if "aggregation" not in framework.capabilities:
-            pytest.skip(f"{framework.name} does not name the capability aggregation")
+        needs(framework, "aggregation")
         losses = {n + 1: _MODEL.loss(n, aggregation=2) for n in range(8)}
         assert ranks["aggregated"].losses == pytest.approx(losses, rel=tolerance)
         assert ranks["aggregated"].weight == pytest.approx(_MODEL.weight(8, aggregation=2), rel=tolerance)
         whole, second = ranks["noisy, aggregated"], ranks["resumed, aggregated"]
         assert second.losses == {batches: loss for batches, loss in whole.losses.items() if batches > 7}
         assert second.weight == whole.weight
+
+
+def the(kind: str, variants: Mapping[str, Any]) -> Any:
+    """Return a variant, or what became of it; skip the test where there is none, or a reason why there is none."""
+    found = variants.get(kind, f"`variants` has no `{kind}`")
+    return pytest.skip(found) if isinstance(found, str) else found
+
+
+def same(report: Mapping[str, Any], oracle: Mapping[str, float], tolerance: float = 0.0) -> None:
+    """Check that a report has the metrics that the framework alone gives, and that it gives some."""
+    expected = {name: float(value) for name, value in oracle.items()}
+    assert expected
+    assert {name: report.get(name) for name in expected} == pytest.approx(expected, rel=tolerance, abs=0.0)
+
+
+def needs(framework: Framework, capability: str) -> None:
+    """Skip the test where the framework does not name a capability."""
+    if capability not in framework.capabilities:
+        pytest.skip(f"{framework.name} does not name the capability {capability}")
 
 
 def _requests(alone: Runs, framework: Framework, variants: Variants) -> Iterator[Request]:
