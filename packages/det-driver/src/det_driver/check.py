@@ -45,7 +45,8 @@ def check_trial(config: ExperimentConfig, code_dir: Path, plugins: Plugins, scra
     host = LocalHost(Target(n=1), metric=metric)
     run_trial(framework, trial, info, host, keep, schedule=lambda adapter: schedule)
     for group, batches, metrics in host.history:
-        yield f"{group} at batch {batches}: {_shown(metrics)}"
+        shown = "  ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in metrics.items())
+        yield f"{group} at batch {batches}: {shown}"
     manifest, _ = host.checkpoints[-1]
     yield f"saved a checkpoint of {sum(f.size for f in manifest.files.values()) / 2**20:.1f} MiB"
     again = LocalHost(Target(n=2), metric=metric)
@@ -66,7 +67,3 @@ def first_choice(config: ExperimentConfig, plugins: Plugins) -> tuple[dict[str, 
     operations = searcher_of(config, plugins).start()
     first = next(operation for operation in operations if isinstance(operation, Create))
     return first.hparams, first.seed
-
-
-def _shown(metrics: dict[str, Any]) -> str:
-    return "  ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in metrics.items())

@@ -30,6 +30,5 @@ class TensorBoard:
 
     @hookimpl
     def det_run_finished(self, experiment: Any, trial: Any, run: Any, outcome: str) -> None:
-        file = self._files.pop(trial.id, None)
-        if file is not None:
+        if file := self._files.pop(trial.id, None):
             file.close()

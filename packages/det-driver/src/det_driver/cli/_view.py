@@ -6,7 +6,8 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Self
+from contextlib import nullcontext
+from typing import Any
 
 from det_core.hookspecs import hookimpl
 
@@ -23,14 +24,8 @@ def view(silent: bool) -> Silent:
     return Live() if sys.stdout.isatty() else LineView()
 
 
-class Silent:
+class Silent(nullcontext[None]):
     """Shows nothing; it is entered before the first event and left after the last."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: object, at: object) -> None:
-        pass
 
 
 class LineView(Silent):
@@ -80,11 +75,10 @@ class Live(Silent):
         self._rows: dict[int, dict[str, Any]] = {}
         self._screen = Screen(get_renderable=self._drawn, refresh_per_second=4, transient=False)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> None:
         self._screen.start()
-        return self
 
-    def __exit__(self, kind: object, error: object, at: object) -> None:
+    def __exit__(self, *ignored: object) -> None:
         self._screen.refresh()
         self._screen.stop()
 
@@ -151,13 +145,18 @@ class Live(Silent):
         return Group(Text(self._heading(), "bold"), self._table(), *map(Text, self._rungs()))
 
     def _table(self) -> Any:
+        """The leaders with their places, then the running trials, the newest first."""
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=None, pad_edge=False)
         for column in ("", "trial", "state", "batch", "done", "left", f"best {self._metric}".strip(), "newest", "with"):
             table.add_column(column, overflow="ellipsis", no_wrap=True)
-        for place, id, row in self._chosen():
+        rows, leaders = dict(self._rows), self._leaders()
+        running = (id for id, row in rows.items() if row.get("state") == "running" and id not in leaders)
+        for id in [*leaders, *sorted(running, reverse=True)[: self.RUNNING]]:
+            row = rows[id]
+            place = str(leaders.index(id) + 1) if id in leaders else ""
             newest = row.get("validation") or row.get("training") or ""
             done = f"{row.get('progress') or 0.0:.0%}"
             cells = [place, str(id), row.get("state", ""), str(row.get("batches", "")), done, self._left(row)]
@@ -181,14 +180,6 @@ class Live(Silent):
         rungs = self._search.rungs if self._search is not None else ()
         parts = [f"{r.length}: {r.reached}{f' (+{r.under_way})' if r.under_way else ''}" for r in rungs[-MOST_RUNGS:]]
         return ["trials by length: " + "   ".join(parts)] if len(rungs) > 1 else []
-
-    def _chosen(self) -> list[tuple[str, int, dict[str, Any]]]:
-        """The leaders with their places, then the running trials, the newest first."""
-        rows = dict(self._rows)
-        leaders = self._leaders()
-        running = sorted((id for id, row in rows.items() if row.get("state") == "running"), reverse=True)
-        others = [id for id in running if id not in leaders][: self.RUNNING]
-        return [(str(leaders.index(id) + 1) if id in leaders else "", id, rows[id]) for id in [*leaders, *others]]
 
     def _left(self, row: dict[str, Any]) -> str:
         done = (row.get("progress") or 0.0) - (row.get("from") or 0.0)

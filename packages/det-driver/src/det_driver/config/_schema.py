@@ -121,14 +121,11 @@ class _Writer:
 
     def _hyperparameter(self) -> Schema:
         here = {"$ref": "#/$defs/Hyperparameter"}
-        if "Hyperparameter" not in self.definitions:
-            nested = {"type": "object", "properties": {"type": False}, "additionalProperties": here}
-            value = {"type": ["null", "boolean", "number", "string", "array"]}
-            ranges = [self._reference(cls, "type") for cls in RANGES.values()]
-            self.definitions["Hyperparameter"] = {
-                "description": "A value, a range, or a map of these.",
-                "anyOf": [value, *ranges, nested],
-            }
+        nested = {"type": "object", "properties": {"type": False}, "additionalProperties": here}
+        value = {"type": ["null", "boolean", "number", "string", "array"]}
+        ranges = [self._reference(cls, "type") for cls in RANGES.values()]
+        text = "A value, a range, or a map of these."
+        self.definitions["Hyperparameter"] = {"description": text, "anyOf": [value, *ranges, nested]}
         return here
 
     def _plugins(self) -> Schema:

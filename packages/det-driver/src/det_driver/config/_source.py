@@ -112,19 +112,16 @@ def plain(value: Any, report: Report, path: Path = ()) -> Any:
 
 
 def _is_text(key: Any, report: Report, path: Path) -> bool:
-    where = f" of {dotted(path)}" if path else ""
-    if not isinstance(key, str):
-        report(path, f"the key {shown(key)}{where} is not text; put it in quotes")
-        return False
-    if _SURROGATE.search(key):
-        report(path, f"the key {shown(key)}{where} holds half a character (a surrogate); write it in full")
-        return False
-    return True
+    problem = "" if isinstance(key, str) else "is not text; put it in quotes"
+    if not problem and _SURROGATE.search(key):
+        problem = "holds half a character (a surrogate); write it in full"
+    if problem:
+        report(path, f"the key {shown(key)}{f' of {dotted(path)}' if path else ''} {problem}")
+    return not problem
 
 
 def _leaf(value: Any, report: Report, path: Path) -> Any:
-    problem = _problem(value)
-    if problem:
+    if problem := _problem(value):
         report(path, f"{dotted(path) or 'the configuration'} is {problem}")
         return None
     kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)

@@ -64,11 +64,9 @@ def parse_yaml(text: str, name: str) -> Document:
     """Return the one document in `text`; ConfigError with the place where it is not YAML."""
     import yaml
 
-    loader = None
     try:
         _refuse_depth(text, name)
-        loader = _loader()(text)
-        node = loader.get_single_node()
+        node = yaml.compose(text, Loader=_loader())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
@@ -76,9 +74,6 @@ def parse_yaml(text: str, name: str) -> Document:
     except yaml.YAMLError as error:
         reason = getattr(error, "reason", None) or str(error).splitlines()[0]
         raise ConfigError(f"{name}: not valid YAML: {reason}") from None
-    finally:
-        if loader is not None:
-            loader.dispose()
     document = Document(None)
     if node is not None:
         document.data = _Builder(document).value(node, ())

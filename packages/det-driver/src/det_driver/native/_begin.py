@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from det_core.adapter import RunInfo
-from det_core.backend import Backend, Ranks
+from det_core.backend import Ranks, Serial
 from det_core.config import ExperimentConfig
 from det_core.distributed import DistributedContext
 from det_core.environ import WorkerEnv
@@ -128,17 +128,11 @@ def _local(data: Data, framework: str, plugins: Plugins, context_dir: str | Path
     )
 
 
-class _Before(Backend):
+class _Before(Serial):
     """Knows where this process stands, and cannot talk to the others yet."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
-
-    def init(self) -> None:
-        pass
-
-    def shutdown(self) -> None:
-        pass
 
     def barrier(self) -> NoReturn:
         raise DetError(
