@@ -60,10 +60,8 @@ class Play:
         return True
 
     def _next_of(self, trial: int) -> Event:
-        if trial not in self.ledger.open:
-            return ("exited", trial, Exit.COMPLETED)
-        until = self.ledger.open[trial]
-        if self._random.random() < self._faults:
+        until = self.ledger.open.get(trial)
+        if trial in self.ledger.open and self._random.random() < self._faults:
             return ("exited", trial, self._random.choice(self._reasons))
         if until is None:
             return ("exited", trial, Exit.COMPLETED)
@@ -75,10 +73,7 @@ class Play:
 
     def _metrics(self, length: int) -> Mapping[str, float]:
         value = float("nan") if self._random.random() < self._nan else self._random.random()
-        metrics: dict[str, float] = {self.searcher.metric or "validation_loss": value}
-        if self.searcher.time_metric is not None:
-            metrics[self.searcher.time_metric] = length
-        return MappingProxyType(metrics)
+        return MappingProxyType(reported(self.searcher, value, length))
 
     def _give(self, event: Event) -> None:
         self.events.append(event)
@@ -101,6 +96,12 @@ class Play:
                 self._due.append(operation.trial)
         else:
             self.over = operation
+
+
+def reported(searcher: Searcher, value: float, length: int) -> dict[str, Any]:
+    """Return what a trial reports to a searcher: its metric, and its measure of time where it has one."""
+    metrics = {searcher.metric or "validation_loss": value}
+    return metrics if searcher.time_metric is None else metrics | {searcher.time_metric: length}
 
 
 def give(searcher: Searcher, event: Event) -> list[Operation]:

@@ -12,7 +12,7 @@ import pytest
 from det_core.errors import MetricError
 from det_driver.search import Create, Exit, Searcher, Shutdown, Train
 
-from ._search_play import Play, give
+from ._search_play import Play, give, reported
 from ._suite import Suite
 
 Make = Callable[[int], Searcher]
@@ -124,7 +124,7 @@ class SearcherSuite(Suite):
         while play.step():
             for trial in set(play.trained) - play.ledger.open.keys():
                 state = play.searcher.state()
-                assert play.searcher.validated(trial, 10**6, _metrics(play.searcher, 0.0, 10**6)) == []
+                assert play.searcher.validated(trial, 10**6, reported(play.searcher, 0.0, 10**6)) == []
                 assert play.searcher.state() == state
         state = play.searcher.state()
         for trial in play.trained:
@@ -164,7 +164,7 @@ class SearcherSuite(Suite):
     def test_a_metric_that_is_no_number_is_an_error(self, make_searcher: Make, value: Any) -> None:
         """Nothing is guessed."""
         searcher, trial, until = _first(make_searcher)
-        metrics = _metrics(searcher, 0.0, until) | {str(searcher.metric): value}
+        metrics = reported(searcher, 0.0, until) | {str(searcher.metric): value}
         with pytest.raises(MetricError, match=str(searcher.metric)):
             searcher.validated(trial, until, metrics)
 
@@ -195,8 +195,3 @@ def _first(make_searcher: Make) -> tuple[Searcher, int, int]:
         pytest.skip("it reads no metric")
     train = next(operation for operation in searcher.start() if isinstance(operation, Train))
     return searcher, train.trial, train.until or 1
-
-
-def _metrics(searcher: Searcher, value: float, length: int) -> dict[str, Any]:
-    metrics = {searcher.metric or "validation_loss": value}
-    return metrics if searcher.time_metric is None else metrics | {searcher.time_metric: length}

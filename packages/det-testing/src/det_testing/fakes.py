@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from det_core.adapter import Adapter, Loop, Metrics, RunInfo
-from det_core.backend import Backend, Communicator
+from det_core.backend import Communicator, Serial
 from det_core.distributed import DistributedContext
 
 from ._onevar import OneVar
@@ -65,8 +65,8 @@ class OwnedOneVar(OwnedTrial):
 F = TypeVar("F", bound=FakeTrial)
 
 
-class Together(Backend):
-    """The collectives of the fakes, which are those that core's own connections have."""
+class Together(Serial):
+    """The collectives of the fakes: of several ranks those that core's own connections have, which have met already."""
 
     def __init__(self, control: Communicator | None = None) -> None:
         self._control = control or DistributedContext()
@@ -75,12 +75,6 @@ class Together(Backend):
     @classmethod
     def join(cls, control: Communicator, optimizations: Any = None) -> Together:
         return cls(control)
-
-    def init(self) -> None:
-        pass
-
-    def shutdown(self) -> None:
-        pass
 
     def barrier(self) -> None:
         self._control.barrier()
