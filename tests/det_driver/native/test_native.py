@@ -13,7 +13,7 @@ import pytest
 from det_core import DetError
 from det_core.config import Length
 from det_driver.native import Categorical, Constant, Double, Integer, Log, Mode, begin, create
-from det_driver.native._submit import script_of
+from det_driver.native.script import script_of
 
 HEAD = """
 import os, sys

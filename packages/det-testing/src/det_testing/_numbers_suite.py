@@ -198,7 +198,6 @@ class NumbersSuite(Suite):
         assert second.weight == whole.weight
 
     def test_two_ranks_that_are_preempted_go_on_exactly(self, ranks: Played) -> None:
-        """What they saved goes on as if nothing had been."""
         whole, first, second = ranks["noisy"], ranks["preempted"], ranks["gone on"]
         assert list(first.checkpoints) == [5]
         assert {**first.losses, **second.losses} == whole.losses

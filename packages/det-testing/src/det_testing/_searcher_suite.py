@@ -83,7 +83,6 @@ class SearcherSuite(Suite):
             assert json.loads(json.dumps(state, allow_nan=False)) == state
 
     def test_a_state_taken_is_a_state_kept(self, make_searcher: Make) -> None:
-        """What happens afterwards does not change it."""
         play = Play(make_searcher(0))
         _require_state(play.searcher)
         play.step()
@@ -162,7 +161,6 @@ class SearcherSuite(Suite):
 
     @pytest.mark.parametrize("value", ["0.5", None, True, [0.5]])
     def test_a_metric_that_is_no_number_is_an_error(self, make_searcher: Make, value: Any) -> None:
-        """Nothing is guessed."""
         searcher, trial, until = _first(make_searcher)
         metrics = reported(searcher, 0.0, until) | {str(searcher.metric): value}
         with pytest.raises(MetricError, match=str(searcher.metric)):

@@ -93,7 +93,6 @@ class StorageSuite(Suite):
         assert storage.files("one").keys() == FILES.keys()
 
     def test_an_absent_checkpoint_is_named(self, storage: Storage, tmp_path: Path) -> None:
-        """Whichever way it is asked for."""
         assert not storage.exists("gone")
         with pytest.raises(StorageError, match="no checkpoint gone"), storage.restore("gone"):
             pytest.fail("the body ran")
@@ -118,7 +117,6 @@ class StorageSuite(Suite):
             assert (directory / "empty").read_bytes() == b""
 
     def test_download_adds_to_a_directory(self, storage: Storage, tmp_path: Path) -> None:
-        """What was there stays."""
         (tmp_path / "mine").write_text("mine")
         _store(storage, "one")
         storage.download("one", tmp_path)
@@ -240,7 +238,6 @@ class StorageSuite(Suite):
                 assert _content(directory) == FILES | {"manifest.json": _manifest(uuid)}
 
     def test_the_url_names_the_checkpoint(self, storage: Storage) -> None:
-        """A person finds it there."""
         _store(storage, "one")
         assert storage.url("one").endswith("/one")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
+from ._console import Settings, print_json, print_table
 from ._main import main
-from ._output import print_json, print_table
-from ._settings import Settings
 
 __all__ = ["Settings", "main", "print_json", "print_table"]

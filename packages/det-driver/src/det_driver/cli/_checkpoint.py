@@ -16,8 +16,7 @@ from det_core.errors import StorageError
 from ..client import Client
 from ..driver import collect_left, storage_of
 from ..store import CheckpointState
-from ._output import ago, as_json, print_json, print_table
-from ._settings import Settings
+from ._console import Settings, ago, as_json, print_json, print_table
 
 
 @click.group()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ._settings import Settings
+from ._console import Settings
 
 if TYPE_CHECKING:
     from ..config import Loaded

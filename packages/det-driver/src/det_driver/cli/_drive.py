@@ -18,8 +18,7 @@ from ..client import Client
 from ..driver import Driver, ExperimentFailures, start_driver
 from ..engines.in_process import InProcessEngine
 from ..store import ExperimentState, network_file_system
-from ._output import print_json
-from ._settings import Settings
+from ._console import Settings, print_json
 from ._view import view
 
 STATUS = {

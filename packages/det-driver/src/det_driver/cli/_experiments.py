@@ -18,8 +18,7 @@ from ..client import Client
 from ..config import to_yaml
 from ..driver import is_driven, orphaned
 from ..store import ExperimentRow, Store, TrialRow
-from ._output import ago, as_json, print_json, print_table
-from ._settings import Settings
+from ._console import Settings, ago, as_json, print_json, print_table
 
 
 @click.command("list")

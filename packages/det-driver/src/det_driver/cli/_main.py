@@ -11,7 +11,7 @@ import click
 
 from det_core.errors import DetError
 
-from ._settings import Settings
+from ._console import Settings
 
 _COMMANDS = {
     "run": ("_run", "Train an experiment: a configuration and the code beside it."),

@@ -14,7 +14,7 @@ from det_core.errors import DetError
 
 from ..search import Simulation
 from ..store import ExperimentRow, Store, TrialRow
-from ._output import optional, shown
+from ._console import optional, shown
 
 MOST_BARS = 3000
 

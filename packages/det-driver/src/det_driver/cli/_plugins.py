@@ -21,8 +21,7 @@ from packaging.requirements import Requirement
 
 from det_core.plugins import OURS, PluginInfo, Plugins
 
-from ._output import as_json, print_json, print_table
-from ._settings import Settings
+from ._console import Settings, as_json, print_json, print_table
 
 _LOAD_SECONDS = 120.0
 

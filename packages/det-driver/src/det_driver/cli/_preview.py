@@ -17,8 +17,7 @@ from ..config import Loaded
 from ..driver import unit_of
 from ..search import Simulation, simulate
 from ._config import of_config
-from ._output import as_json, print_json, print_table
-from ._settings import Settings
+from ._console import Settings, as_json, print_json, print_table
 
 
 @click.command()

@@ -17,8 +17,7 @@ import click
 from det_core.errors import DetError, StoreError
 
 from ..store import Metric, Store
-from ._output import optional, print_json, print_table
-from ._settings import Settings
+from ._console import Settings, optional, print_json, print_table
 
 
 @click.command()

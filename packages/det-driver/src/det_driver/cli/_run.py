@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ._config import of_config
-from ._output import as_json
-from ._settings import Settings
+from ._console import Settings, as_json
 
 if TYPE_CHECKING:
     from ..config import Loaded

@@ -11,7 +11,7 @@ from typing import Any
 
 from det_core.hookspecs import hookimpl
 
-from ._output import shown
+from ._console import shown
 
 LOOK_SECONDS = 0.5
 MOST_RUNGS = 8

@@ -133,12 +133,17 @@ class Experiment:
             start_driver(store, self._home.path, self.id, self._home.environ)
 
     def archive(self) -> None:
-        """Leave it out of listings."""
-        self._archive(True)
+        """Leave it out of listings; StoreError unless it has ended."""
+        with self._home.writer() as store:
+            state = store.experiments.get(self.id).state
+            if not state.ended:
+                raise StoreError(f"experiment {self.id} is {state.lower()}; only one that has ended can be archived")
+            store.experiments.update(self.id, archived=True)
 
     def unarchive(self) -> None:
         """Show it in listings again."""
-        self._archive(False)
+        with self._home.writer() as store:
+            store.experiments.update(self.id, archived=False)
 
     def delete(self, *, keep_checkpoints: bool = False) -> list[str]:
         """Delete it and all that came of it, its checkpoints too unless they are to be kept.
@@ -163,13 +168,6 @@ class Experiment:
         """Write it to a tar file, with the checkpoints that lie in the home, for `Client.import_experiment`; return how many."""
         with self._home.writer() as store:
             return export_experiment(store, self.id, Path(file), checkpoints=checkpoints)
-
-    def _archive(self, archived: bool) -> None:
-        with self._home.writer() as store:
-            state = store.experiments.get(self.id).state
-            if archived and not state.ended:
-                raise StoreError(f"experiment {self.id} is {state.lower()}; only one that has ended can be archived")
-            store.experiments.update(self.id, archived=archived)
 
     def _ask(self, kind: str) -> None:
         with self._home.writer() as store:

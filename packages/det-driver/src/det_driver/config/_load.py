@@ -87,8 +87,5 @@ def _lines(problems: list[tuple[Fault, str]], sources: list[Source]) -> list[str
 
 def _holder(sources: list[Source], path: Path) -> Source:
     """Return the first source that holds the longest part of the path."""
-    for length in range(len(path), 0, -1):
-        for source in sources:
-            if source.holds(path[:length]):
-                return source
-    return sources[0]
+    lengths = range(len(path), 0, -1)
+    return next((source for n in lengths for source in sources if source.holds(path[:n])), sources[0])

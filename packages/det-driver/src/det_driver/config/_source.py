@@ -42,11 +42,8 @@ class Source:
 
     def order(self, path: Path) -> Mark:
         """Return what to sort errors by: the line and column of the nearest part that has one."""
-        for length in range(len(path), 0, -1):
-            mark = self.keys.get(path[:length]) or self.values.get(path[:length])
-            if mark:
-                return mark
-        return (0, 0)
+        marks = (self.keys.get(path[:n]) or self.values.get(path[:n]) for n in range(len(path), 0, -1))
+        return next(filter(None, marks), (0, 0))
 
     def holds(self, path: Path) -> bool:
         """Return whether something under `path` was written here."""
@@ -54,11 +51,10 @@ class Source:
 
     def moved(self, old: Path, new: Path) -> None:
         """Take note that what was written at `old` is now at `new`."""
-        for marks in (self.keys, self.values):
+        places: tuple[dict[Path, Any], ...] = (self.keys, self.values, self.overridden)
+        for marks in places:
             for path in [p for p in marks if p[: len(old)] == old]:
                 marks.setdefault((*new, *path[len(old) :]), marks[path])
-        for path in [p for p in self.overridden if p[: len(old)] == old]:
-            self.overridden.setdefault((*new, *path[len(old) :]), self.overridden[path])
 
 
 def from_mapping(mapping: Any, name: str | None = None) -> tuple[Source, list[str]]:

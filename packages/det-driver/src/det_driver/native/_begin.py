@@ -29,8 +29,7 @@ from det_core.worker import run_info
 
 from ..check import first_choice
 from ..config import load
-from ._submit import submit
-from .script import ENTRYPOINT, LOADING, take_over
+from .script import ENTRYPOINT, LOADING, submit, take_over
 
 Data = dict[str, Any]
 _DEFAULTS: Data = {"searcher": {"name": "single", "metric": "val_loss"}}
@@ -218,8 +217,6 @@ def train_here(trial: type, place: ScriptPlace) -> LocalResult:
 
 
 def _say(group: str, batches: int, metrics: Mapping[str, Any]) -> None:
-    shown = " ".join(
-        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}" for name, value in metrics.items()
-    )
+    shown = " ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in metrics.items())
     sys.stdout.write(f"batch {batches} {group}: {shown}\n")
     sys.stdout.flush()

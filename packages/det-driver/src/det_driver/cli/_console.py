@@ -1,21 +1,30 @@
-"""What a command is given: what the command line reads of its environment, once, and what observers left in the home."""
+"""A command's console: the settings that it is given, read from the environment once, and how it prints."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+import click
+
+from det_core.errors import DetError
 
 if TYPE_CHECKING:
     from det_core.plugins import ObserverFailure, Plugins
 
     from ..driver import DriverSettings
     from ..store import Store
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
 @dataclass(frozen=True)
@@ -95,3 +104,60 @@ class ObserverNotes:
 
     def _file(self, plugin: str) -> Path:
         return self._folder / f"{quote(plugin, safe='')}.txt"
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value on one line."""
+    sys.stdout.write(json.dumps(value, default=str) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table, as wide as the terminal; columns of numbers are right-aligned."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [list(row) for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(shown(cell)) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    console.print(table)
+
+
+def optional(module: str, what: str) -> Any:
+    """Import a module that det does without; DetError, which begins with `what`, where its package is not installed."""
+    package = module.partition(".")[0]
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith(package):
+            raise
+        raise DetError(f"{what} with {package}, which is not installed; pip install {package}") from None
+
+
+def shown(value: Any) -> str:
+    """Return a cell's text: numbers short, None as nothing."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        return "  ".join(f"{key}={shown(inner)}" for key, inner in value.items())
+    return str(value)
+
+
+def ago(seconds: float | None, now: float) -> str:
+    """Return how long ago a time was, in the largest unit that fits."""
+    if seconds is None:
+        return ""
+    passed = max(0.0, now - seconds)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if passed >= size:
+            return f"{passed / size:.0f} {unit} ago"
+    return f"{passed:.0f} s ago"
