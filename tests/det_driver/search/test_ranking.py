@@ -17,7 +17,6 @@ LOSSES = st.lists(st.integers(0, 20).map(float), max_size=80)
 def small_chunks() -> object:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_ranking, "_CHUNK", 4)
-        patch.setattr(_ranking, "_GROUP", 3)
         yield
 
 

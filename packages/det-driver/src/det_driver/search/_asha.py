@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from det_core.errors import MetricError
 
@@ -13,7 +16,43 @@ from ._search import Births, Method
 from .base import WORST, Close, Exit, Objective, Operation, Train, read_number
 
 
-class PromotionASHA(Method):
+class Bracket(Struct, frozen=True, kw_only=True):
+    """The settings of one bracket; `lengths`, of its rungs, are absolute."""
+
+    objective: Objective
+    lengths: Sequence[int]
+    divisor: float
+    max_trials: int
+    initial_trials: int
+
+
+class _ASHA(Method):
+    def __init__(self, bracket: Bracket, lengths: Sequence[int]) -> None:
+        self.metric = bracket.objective.metric
+        self._objective = bracket.objective
+        self._lengths = lengths
+        self._top = len(lengths) - 1
+        self._divisor = bracket.divisor
+        self._initial = bracket.initial_trials
+        self._standings = Standings(len(lengths), bracket.max_trials)
+
+    def begin(self, births: Births) -> list[Operation]:
+        return [op for _ in range(self._initial) for op in self._create(births)]
+
+    def progress(self, going: Mapping[int, float]) -> float:
+        return self._standings.progress
+
+    def _create(self, births: Births) -> list[Operation]:
+        self._standings.created += 1
+        self._enter(births.count)
+        return births.start(1, self._lengths[0])
+
+    @abstractmethod
+    def _enter(self, trial: int) -> None:
+        """Take note of a new trial, which is under way to the lowest rung."""
+
+
+class PromotionASHA(_ASHA):
     """Asynchronous successive halving, promotion kind: a trial trains to its rung's length and waits there.
 
     As soon as it is among the best 1/`divisor` of its rung it is promoted: it trains to the length of the next. While
@@ -21,29 +60,18 @@ class PromotionASHA(Method):
     that wait in a rung to which no trial is under way are closed. A trial that fails stands as the worst of its rung;
     promoted all the same, it takes part as the worst of the next; one that raises InvalidHP is replaced and forgotten.
 
-    `lengths`, of the rungs, are absolute, and equal ones (short searches have them) are taken as one.
+    Equal lengths of rungs (short searches have them) are taken as one.
 
     Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning", MLSys, algorithm 2.
     """
 
-    def __init__(
-        self, objective: Objective, *, lengths: Sequence[int], divisor: float, max_trials: int, initial_trials: int
-    ) -> None:
-        self.metric = objective.metric
-        self._objective = objective
-        self._lengths = sorted(set(lengths))
-        self._top = len(self._lengths) - 1
-        self._divisor = divisor
-        self._initial = initial_trials
-        self._standings = Standings(len(self._lengths), max_trials)
+    def __init__(self, bracket: Bracket) -> None:
+        super().__init__(bracket, sorted(set(bracket.lengths)))
         self._under_way = [0 for _ in self._lengths]
         self._training: dict[int, int] = {}  # trials under way, and the rung to which
         self._waiting: list[dict[int, float]] = [{} for _ in self._lengths]  # by rung, with the loss in it
         self._passed: dict[int, list[float]] = {}  # of promoted trials, the losses in the rungs below
         self._gone: list[set[int]] = [set() for _ in self._lengths]  # ended, yet may be promoted
-
-    def begin(self, births: Births) -> list[Operation]:
-        return [op for _ in range(self._initial) for op in self._create(births)]
 
     def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
         loss = self._objective.loss(metrics)
@@ -61,18 +89,20 @@ class PromotionASHA(Method):
         self._standings.finished += 1
         if closed:
             return []
-        if trial not in self._training:
-            return self._leave(trial)
-        rung = self._training.pop(trial)
         passed = self._passed.pop(trial, [])
+        rung = self._training.pop(trial, None)
+        if rung is None:  # it waited: its rank stays, nothing is due
+            for waiting, gone in zip(self._waiting, self._gone, strict=True):
+                if waiting.pop(trial, None) is not None:
+                    gone.add(trial)
+            return []
         if reason is Exit.INVALID_HP:
-            return self._replace(births, trial, rung, passed)
+            self._under_way[rung] -= 1
+            self._standings.forget(trial, passed)
+            return self._create(births)
         rank = self._rank(trial, rung, WORST)
         self._gone[rung].add(trial)
         return self._next(births, self._promotion(rung, rank))
-
-    def progress(self, going: Mapping[int, float]) -> float:
-        return self._standings.progress
 
     def state(self) -> dict[str, Any]:
         return {
@@ -149,37 +179,21 @@ class PromotionASHA(Method):
             waiting.clear()
         return operations
 
-    def _create(self, births: Births) -> list[Operation]:
-        self._standings.created += 1
+    def _enter(self, trial: int) -> None:
         self._under_way[0] += 1
-        create = births.create()
-        self._training[create.trial] = 0
-        return [create, Train(create.trial, self._lengths[0])]
+        self._training[trial] = 0
 
     def _close(self, trial: int) -> Close:
         self._passed.pop(trial, None)
         return Close(trial)
 
-    def _replace(self, births: Births, trial: int, rung: int, passed: list[float]) -> list[Operation]:
-        self._under_way[rung] -= 1
-        self._standings.forget(trial, passed)
-        return self._create(births)
 
-    def _leave(self, trial: int) -> list[Operation]:
-        """Take note that a waiting trial ended; its rank stays, nothing is due."""
-        for waiting, gone in zip(self._waiting, self._gone, strict=True):
-            if waiting.pop(trial, None) is not None:
-                gone.add(trial)
-        self._passed.pop(trial, None)
-        return []
-
-
-class StoppingASHA(Method):
+class StoppingASHA(_ASHA):
     """Asynchronous successive halving, stopping kind: a trial goes on while it is among the best of its rung.
 
     A report past the length of a rung enters it; the trial goes on if it is then among the best 1/`divisor` of those
     that entered (the first always is), else it is closed and a new one created. One report may pass several rungs.
-    `lengths` are those of the rungs. Time is the metric `time_metric`, or the length of the validation where there is
+    Time is the metric `time_metric`, or the length of the validation where there is
     none. A trial that fails stands as the worst in the rung that it had not yet passed; one that raises InvalidHP is
     replaced and forgotten.
 
@@ -187,27 +201,10 @@ class StoppingASHA(Method):
     Determined calls stop-once: no trial is resumed once it was left behind.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        *,
-        lengths: Sequence[int],
-        divisor: float,
-        max_trials: int,
-        initial_trials: int,
-        time_metric: str | None = None,
-    ) -> None:
-        self.metric = objective.metric
+    def __init__(self, bracket: Bracket, time_metric: str | None) -> None:
+        super().__init__(bracket, bracket.lengths)
         self.time_metric = time_metric
-        self._objective = objective
-        self._lengths = lengths
-        self._divisor = divisor
-        self._initial = initial_trials
-        self._standings = Standings(len(lengths), max_trials)
         self._open: dict[int, list[float]] = {}  # the losses with which a trial entered its rungs so far
-
-    def begin(self, births: Births) -> list[Operation]:
-        return [op for _ in range(self._initial) for op in self._create(births)]
 
     def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
         loss = self._objective.loss(metrics)
@@ -219,7 +216,7 @@ class StoppingASHA(Method):
             rank = self._standings.rungs[rung].insert(loss, trial, behind_ties=False)
             losses.append(loss)
             going_on = max(int(len(self._standings.rungs[rung]) / self._divisor), 1)
-            if rung == len(self._lengths) - 1 or rank >= going_on:
+            if rung == self._top or rank >= going_on:
                 del self._open[trial]
                 return [Close(trial), *self._create_if_any_left(births)]
         if len(losses) == entered:
@@ -232,19 +229,14 @@ class StoppingASHA(Method):
             return []
         losses = self._open.pop(trial)
         if reason is Exit.INVALID_HP:
-            return self._replace(births, trial, losses)
+            self._standings.forget(trial, losses)
+            return self._create(births)
         if reason is not Exit.COMPLETED:  # one that ended by itself keeps the standing that it earned
             self._standings.rungs[len(losses)].insert(WORST, trial, behind_ties=False)
         return self._create_if_any_left(births)
 
-    def progress(self, going: Mapping[int, float]) -> float:
-        return self._standings.progress
-
     def state(self) -> dict[str, Any]:
-        return {
-            **self._standings.state(),
-            "open": [[trial, list(losses)] for trial, losses in self._open.items()],
-        }
+        return {**self._standings.state(), "open": [[trial, list(losses)] for trial, losses in self._open.items()]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._standings.restore(state)
@@ -258,15 +250,8 @@ class StoppingASHA(Method):
             raise MetricError(f"searcher.time_metric is {self.time_metric!r}, which the trial reports as NaN")
         return time
 
-    def _create(self, births: Births) -> list[Operation]:
-        self._standings.created += 1
-        create = births.create()
-        self._open[create.trial] = []
-        return [create, Train(create.trial, self._lengths[0])]
+    def _enter(self, trial: int) -> None:
+        self._open[trial] = []
 
     def _create_if_any_left(self, births: Births) -> list[Operation]:
         return self._create(births) if self._standings.wants_more else []
-
-    def _replace(self, births: Births, trial: int, losses: list[float]) -> list[Operation]:
-        self._standings.forget(trial, losses)
-        return self._create(births)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from det_core.errors import PluginError
 
+from ._search import shutdown
 from .base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
 
 
@@ -22,7 +24,7 @@ class CustomSearch(Searcher):
         self.time_metric = searcher.time_metric
         self._searcher = searcher
         self._ledger = Ledger(type(searcher).__name__)
-        self._exits = dict.fromkeys(Exit, 0)
+        self._exits: Counter[str] = Counter()
 
     def start(self) -> list[Operation]:
         operations = self._noted(self._searcher.start())
@@ -45,7 +47,7 @@ class CustomSearch(Searcher):
             return []
         operations = self._noted(self._searcher.exited(trial, reason))
         if self._ledger.ended == self._ledger.created and not self._ledger.over:
-            operations += self._noted([self._shutdown()])
+            operations += self._noted([shutdown(self._exits)])
         return operations
 
     def progress(self, trial_progress: Mapping[int, float]) -> float:
@@ -55,26 +57,16 @@ class CustomSearch(Searcher):
         searcher = self._searcher.state()
         if searcher is None:
             return None
-        return {
-            "ledger": self._ledger.state(),
-            "exits": {reason.value: count for reason, count in self._exits.items()},
-            "searcher": searcher,
-        }
+        return {"ledger": self._ledger.state(), "exits": dict(self._exits), "searcher": searcher}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._ledger.restore(state["ledger"])
-        self._exits = {Exit(reason): count for reason, count in state["exits"].items()}
+        self._exits = Counter(state["exits"])
         self._searcher.restore(state["searcher"])
 
     def _noted(self, operations: list[Operation]) -> list[Operation]:
         self._ledger.note(operations)
         return operations
-
-    def _shutdown(self) -> Shutdown:
-        return Shutdown(
-            failed=self._exits[Exit.ERRORED] == self._ledger.ended,
-            cancelled=self._exits[Exit.CANCELED] == self._ledger.ended,
-        )
 
 
 class Ledger:

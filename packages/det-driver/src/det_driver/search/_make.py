@@ -10,7 +10,7 @@ from det_core import config as settings
 from det_core.config import Hyperparameter, Length
 from det_core.errors import ConfigError, EntrypointError, PluginError
 
-from ._asha import PromotionASHA, StoppingASHA
+from ._asha import Bracket, PromotionASHA, StoppingASHA
 from ._custom import CustomSearch
 from ._hyperband import SyncHalving, hyperband_brackets
 from ._pbt import PBT
@@ -23,86 +23,52 @@ from ._rungs import (
     useful_rungs,
 )
 from ._search import Method, Search, Tournament
-from ._uniform import GridSearch, RandomSearch
+from ._uniform import Points, UniformSearch
 from .base import Objective, Searcher
 
 
 def make(config: object, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Searcher:
     """Return the built-in searcher of these settings; a stranger's is made by its record.
 
-    The same settings and seed (`reproducibility.experiment_seed`) give the same search.
+    The same settings and seed (`reproducibility.experiment_seed`) give the same search. ConfigError where a range of a grid
+    has no count.
     """
-    maker = _MAKERS.get(type(config))
-    if maker is None:
-        raise PluginError(f"{type(config).__name__} is no built-in searcher's settings; make it by its record")
-    return maker(config, hyperparameters, seed)
+    if isinstance(config, settings.Custom):
+        return _custom(config, hyperparameters, seed)
+    return Search(_method(config, hyperparameters), hyperparameters, seed)
 
 
-def _single(config: settings.Single, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Search:
-    """Return a search of one trial, whose hyperparameters are drawn once; it is not replaced if they are invalid."""
-    max_length = _length_if_any(config.max_length, "searcher.max_length")
-    return Search(RandomSearch(max_trials=1, max_length=max_length, replace_invalid=False), hyperparameters, seed)
-
-
-def _random(config: settings.Random, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Search:
-    """Return a random search."""
-    method = RandomSearch(
-        max_trials=config.max_trials,
-        max_concurrent_trials=config.max_concurrent_trials,
-        max_length=_length_if_any(config.max_length, "searcher.max_length"),
-    )
-    return Search(method, hyperparameters, seed)
-
-
-def _grid(config: settings.Grid, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Search:
-    """Return a grid search; ConfigError where a range has no count."""
-    method = GridSearch(
-        hyperparameters,
-        max_concurrent_trials=config.max_concurrent_trials,
-        max_length=_length_if_any(config.max_length, "searcher.max_length"),
-    )
-    return Search(method, hyperparameters, seed)
-
-
-def _async_halving(config: settings.AsyncHalving, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Search:
-    """Return one bracket of asynchronous successive halving."""
-    method = _asha_bracket(config, config.num_rungs, config.max_trials, config.max_concurrent_trials)
-    return Search(method, hyperparameters, seed)
-
-
-def _adaptive_asha(config: settings.AdaptiveAsha, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Search:
-    """Return adaptive ASHA.
-
-    Brackets differ in how early they stop trials, since nobody knows beforehand how early is right; `mode` or
-    `bracket_rungs` says which there are. At least one trial of each bracket runs at a time.
-
-    Source: Li et al. 2018, "Hyperband", JMLR 18(185), for the brackets; Li et al. 2020, "A System for Massively
-    Parallel Hyperparameter Tuning", MLSys, for what runs in them.
-    """
-    brackets = [_asha_bracket(config, *bracket) for bracket in adaptive_brackets(config)]
-    return Search(Tournament(brackets), hyperparameters, seed)
-
-
-def _hyperband(config: settings.Hyperband, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Search:
-    """Return Hyperband: brackets of synchronous successive halving, side by side."""
-    objective = Objective(config.metric, config.smaller_is_better)
-    brackets = hyperband_brackets(_length(config.max_length, "searcher.max_length"), config.divisor)
-    return Search(Tournament([SyncHalving(objective, rungs) for rungs in brackets]), hyperparameters, seed)
-
-
-def _pbt(config: settings.Pbt, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Search:
-    """Return population-based training."""
-    method = PBT(
-        Objective(config.metric, config.smaller_is_better),
-        hyperparameters,
-        population_size=config.population_size,
-        num_rounds=config.num_rounds,
-        length_per_round=_length(config.length_per_round, "searcher.length_per_round"),
-        truncate_fraction=config.replace_function.truncate_fraction,
-        resample_probability=config.explore_function.resample_probability,
-        perturb_factor=config.explore_function.perturb_factor,
-    )
-    return Search(method, hyperparameters, seed)
+def _method(config: object, hyperparameters: Mapping[str, Hyperparameter]) -> Method:
+    match config:
+        case settings.Single():
+            return UniformSearch(1, max_length=_length_if_any(config.max_length))
+        case settings.Random():
+            return UniformSearch(
+                config.max_trials,
+                max_concurrent_trials=config.max_concurrent_trials,
+                max_length=_length_if_any(config.max_length),
+                replace_invalid=True,
+            )
+        case settings.Grid():
+            points = Points(hyperparameters)
+            return UniformSearch(
+                len(points),
+                max_concurrent_trials=config.max_concurrent_trials,
+                max_length=_length_if_any(config.max_length),
+                points=points,
+            )
+        case settings.AsyncHalving():
+            return _asha_bracket(config, config.num_rungs, config.max_trials, config.max_concurrent_trials)
+        case settings.AdaptiveAsha():
+            return Tournament([_asha_bracket(config, *bracket) for bracket in adaptive_brackets(config)])
+        case settings.Hyperband():
+            objective = Objective(config.metric, config.smaller_is_better)
+            brackets = hyperband_brackets(_length(config.max_length), config.divisor)
+            return Tournament([SyncHalving(objective, rungs) for rungs in brackets])
+        case settings.Pbt():
+            return PBT(config, hyperparameters, _length(config.length_per_round, "searcher.length_per_round"))
+        case _:
+            raise PluginError(f"{type(config).__name__} is no built-in searcher's settings; make it by its record")
 
 
 def _custom(config: settings.Custom, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> CustomSearch:
@@ -125,20 +91,15 @@ def _custom(config: settings.Custom, hyperparameters: Mapping[str, Hyperparamete
     return CustomSearch(construct(config, hyperparameters, seed))
 
 
-_MAKERS: dict[type, Callable[[Any, Mapping[str, Hyperparameter], int], Searcher]] = {
-    settings.AdaptiveAsha: _adaptive_asha,
-    settings.AsyncHalving: _async_halving,
-    settings.Custom: _custom,
-    settings.Grid: _grid,
-    settings.Hyperband: _hyperband,
-    settings.Pbt: _pbt,
-    settings.Random: _random,
-    settings.Single: _single,
-}
-
-
 def adaptive_brackets(config: settings.AdaptiveAsha) -> list[tuple[int, int, int]]:
-    """Return each bracket's number of rungs, trials, and trials at a time."""
+    """Return the number of rungs, of trials, and of trials at a time of each bracket of adaptive ASHA.
+
+    Brackets differ in how early they stop trials, since nobody knows beforehand how early is right; `mode` or
+    `bracket_rungs` says which there are. At least one trial of each bracket runs at a time.
+
+    Source: Li et al. 2018, "Hyperband", JMLR 18(185), for the brackets; Li et al. 2020, "A System for Massively
+    Parallel Hyperparameter Tuning", MLSys, for what runs in them.
+    """
     most = useful_rungs(config.max_rungs, config.divisor, _longest(config), config.max_trials)
     rungs = sorted(config.bracket_rungs, reverse=True) or bracket_rungs(config.mode, most)
     trials = bracket_max_trials(config.max_trials, config.divisor, rungs)
@@ -150,21 +111,16 @@ def _asha_bracket(
     config: settings.AsyncHalving | settings.AdaptiveAsha, num_rungs: int, max_trials: int, max_concurrent_trials: int
 ) -> Method:
     """Return a bracket: stopping by `max_time`, or with `stop_once`; else promotion by `max_length`."""
-    objective = Objective(config.metric, config.smaller_is_better)
-    lengths = rung_lengths(num_rungs, config.divisor, _longest(config))
-    initial = initial_trials(max_concurrent_trials, max_trials, config.divisor, num_rungs)
-    if config.max_time is None and not config.stop_once:
-        return PromotionASHA(
-            objective, lengths=lengths, divisor=config.divisor, max_trials=max_trials, initial_trials=initial
-        )
-    return StoppingASHA(
-        objective,
-        lengths=lengths,
+    bracket = Bracket(
+        objective=Objective(config.metric, config.smaller_is_better),
+        lengths=rung_lengths(num_rungs, config.divisor, _longest(config)),
         divisor=config.divisor,
         max_trials=max_trials,
-        initial_trials=initial,
-        time_metric=None if config.max_time is None else config.time_metric,
+        initial_trials=initial_trials(max_concurrent_trials, max_trials, config.divisor, num_rungs),
     )
+    if config.max_time is None and not config.stop_once:
+        return PromotionASHA(bracket)
+    return StoppingASHA(bracket, None if config.max_time is None else config.time_metric)
 
 
 def _longest(config: settings.AsyncHalving | settings.AdaptiveAsha) -> int:
@@ -178,16 +134,16 @@ def _longest(config: settings.AsyncHalving | settings.AdaptiveAsha) -> int:
         return config.max_time
     if config.max_length is None:
         raise ConfigError(f"searcher {config.name} has no length; give max_length, or max_time and time_metric")
-    return _length(config.max_length, "searcher.max_length")
+    return _length(config.max_length)
 
 
-def _length(length: Length, place: str) -> int:
+def _length(length: Length, place: str = "searcher.max_length") -> int:
     """Return the number, in whichever unit; ConfigError where there is nothing to train."""
     if length.n < 1:
         raise ConfigError(f"{place} is {length}; give 1 or more")
     return length.n
 
 
-def _length_if_any(length: Length | None, place: str) -> int | None:
+def _length_if_any(length: Length | None) -> int | None:
     """Return the number, or None where the trial decides."""
-    return None if length is None else _length(length, place)
+    return None if length is None else _length(length)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from det_core.config import Double, Hyperparameter, Int, Log
+from det_core.config import Double, Hyperparameter, Int, Log, Pbt
 
 from ._sampling import RandomState, draw_of, own
 from ._search import Births, Method
@@ -16,7 +16,7 @@ from .base import WORST, Close, Exit, Objective, Operation, Train
 class PBT(Method):
     """Trains a population in rounds; after each, the worst trials give way to altered copies of the best.
 
-    A round ends when every member has trained `length_per_round` further. Then the worst `truncate_fraction` of
+    A round ends when every member has trained `length` further. Then the worst `truncate_fraction` of
     `population_size` are closed, and as many of the best copied: a new trial that starts from their checkpoint, with
     hyperparameters from `explore`, and counts its own lengths from zero. A trial that fails or raises InvalidHP
     stands as the worst until it is truncated.
@@ -24,27 +24,13 @@ class PBT(Method):
     Source: Jaderberg et al. 2017, "Population Based Training of Neural Networks", arXiv:1711.09846.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        hyperparameters: Mapping[str, Hyperparameter],
-        *,
-        population_size: int,
-        num_rounds: int,
-        length_per_round: int,
-        truncate_fraction: float,
-        resample_probability: float,
-        perturb_factor: float,
-    ) -> None:
-        self.metric = objective.metric
-        self._objective = objective
+    def __init__(self, config: Pbt, hyperparameters: Mapping[str, Hyperparameter], length: int) -> None:
+        self.metric = config.metric
+        self._objective = Objective(config.metric, config.smaller_is_better)
+        self._config = config
         self._hyperparameters = hyperparameters
-        self._population_size = population_size
-        self._num_rounds = num_rounds
-        self._length = length_per_round
-        self._truncate = int(truncate_fraction * population_size)
-        self._resample_probability = resample_probability
-        self._perturb_factor = perturb_factor
+        self._length = length
+        self._truncate = int(config.replace_function.truncate_fraction * config.population_size)
         self._round = 0
         self._hparams: dict[int, dict[str, Any]] = {}  # of the members
         self._rounds: dict[int, int] = {}  # that a member has trained or is training
@@ -52,7 +38,7 @@ class PBT(Method):
         self._gone: set[int] = set()  # members that ended early
 
     def begin(self, births: Births) -> list[Operation]:
-        return [op for _ in range(self._population_size) for op in self._create(births)]
+        return [op for _ in range(self._config.population_size) for op in self._create(births)]
 
     def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
         loss = self._objective.loss(metrics)
@@ -71,7 +57,7 @@ class PBT(Method):
 
     def progress(self, going: Mapping[int, float]) -> float:
         reported = len(self._losses) / len(self._hparams) if self._hparams else 0.0
-        return (self._round + reported) / self._num_rounds
+        return (self._round + reported) / self._config.num_rounds
 
     def state(self) -> dict[str, Any]:
         return {
@@ -102,7 +88,7 @@ class PBT(Method):
         self._round += 1
         best_first = sorted(self._losses, key=lambda trial: (self._losses[trial], trial))
         self._losses.clear()
-        if self._round == self._num_rounds:
+        if self._round == self._config.num_rounds:
             return self._close(best_first)
         cut = max(len(best_first) - self._truncate, 0)
         operations: list[Operation] = []
@@ -129,9 +115,9 @@ class PBT(Method):
         return operations
 
     def _explore(self, births: Births, trial: int) -> dict[str, Any]:
-        return explore(
-            self._hyperparameters, self._hparams[trial], births.rng, self._resample_probability, self._perturb_factor
-        )
+        how = self._config.explore_function
+        old = self._hparams[trial]
+        return explore(self._hyperparameters, old, births.rng, how.resample_probability, how.perturb_factor)
 
 
 def explore(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from array import array
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,8 +103,7 @@ class Search(Searcher):
         self._method = method
         self._births = Births(hyperparameters, seed)
         self._lives = bytearray()  # one letter for each trial
-        self._exits = dict.fromkeys(Exit, 0)
-        self._ended = 0
+        self._exits: Counter[str] = Counter()
 
     def start(self) -> list[Operation]:
         return self._noted(self._method.begin(self._births))
@@ -118,16 +118,15 @@ class Search(Searcher):
         if life == _ENDED:
             return []
         self._lives[trial] = _ENDED
-        self._ended += 1
         self._exits[reason] += 1
         operations = self._noted(self._method.exited(self._births, trial, reason, life == _CLOSED))
-        if self._ended == self._births.count:
-            operations.append(self._shutdown())
+        if self._all_ended:
+            operations.append(shutdown(self._exits))
         return operations
 
     def progress(self, trial_progress: Mapping[int, float]) -> float:
         going = {trial: _fraction(done) for trial, done in trial_progress.items() if self._life(trial) != _ENDED}
-        if self._ended and self._ended == self._births.count:
+        if self._all_ended:
             return 1.0
         return _fraction(self._method.progress(going))
 
@@ -138,16 +137,19 @@ class Search(Searcher):
         return {
             "births": self._births.state(),
             "lives": self._lives.decode("ascii"),
-            "exits": {reason.value: count for reason, count in self._exits.items()},
+            "exits": dict(self._exits),
             "method": method,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._births.restore(state["births"])
         self._lives = bytearray(state["lives"], "ascii")
-        self._exits = {Exit(reason): count for reason, count in state["exits"].items()}
-        self._ended = sum(self._exits.values())
+        self._exits = Counter(state["exits"])
         self._method.restore(state["method"])
+
+    @property
+    def _all_ended(self) -> bool:
+        return 0 < self._exits.total() == self._births.count
 
     def _life(self, trial: int) -> int:
         if not 0 <= trial < len(self._lives):
@@ -162,11 +164,11 @@ class Search(Searcher):
                 self._lives[operation.trial] = _CLOSED
         return operations
 
-    def _shutdown(self) -> Shutdown:
-        return Shutdown(
-            failed=self._exits[Exit.ERRORED] == self._ended,
-            cancelled=self._exits[Exit.CANCELED] == self._ended,
-        )
+
+def shutdown(exits: Counter[str]) -> Shutdown:
+    """Return the end of a search whose trials have all ended, counted by their reason."""
+    ended = exits.total()
+    return Shutdown(failed=exits[Exit.ERRORED] == ended, cancelled=exits[Exit.CANCELED] == ended)
 
 
 class Tournament(Method):

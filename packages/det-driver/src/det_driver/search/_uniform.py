@@ -14,30 +14,33 @@ from ._search import Births, Method
 from .base import Close, Exit, Operation, Train
 
 
-class RandomSearch(Method):
-    """Trains `max_trials` trials of hyperparameters drawn at random, each to `max_length`.
+class UniformSearch(Method):
+    """Trains `max_trials` trials, each to `max_length`, of hyperparameters drawn at random or of all the `points` of a grid.
 
-    At most `max_concurrent_trials` are open at a time (0: no limit). A trial that raises InvalidHP is replaced and
-    does not count, unless `replace_invalid` is false. `max_length` None leaves it to the trial to end.
+    A grid is gone through from its last point to its first. At most `max_concurrent_trials` are open at a time (0: no
+    limit). With `replace_invalid`, a trial that raises InvalidHP is replaced and does not count. `max_length` None
+    leaves it to the trial to end.
     """
 
     def __init__(
         self,
-        *,
         max_trials: int,
+        *,
         max_concurrent_trials: int = 0,
         max_length: int | None = None,
-        replace_invalid: bool = True,
+        replace_invalid: bool = False,
+        points: Points | None = None,
     ) -> None:
         self._max_trials = max_trials
         self._max_concurrent = max_concurrent_trials or max_trials
         self._max_length = max_length
         self._replace_invalid = replace_invalid
+        self._points = points
         self._invalid = 0
         self._finished = 0
 
     def begin(self, births: Births) -> list[Operation]:
-        return births.start(min(self._max_trials, self._max_concurrent), self._max_length)
+        return [op for _ in range(min(self._max_trials, self._max_concurrent)) for op in self._next(births)]
 
     def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
         if self._max_length is None or length < self._max_length:
@@ -49,8 +52,7 @@ class RandomSearch(Method):
             self._invalid += 1
         else:
             self._finished += 1
-        more = births.count - self._invalid < self._max_trials
-        return births.start(1, self._max_length) if more else []
+        return self._next(births)
 
     def progress(self, going: Mapping[int, float]) -> float:
         return (self._finished + sum(going.values())) / self._max_trials
@@ -62,54 +64,11 @@ class RandomSearch(Method):
         self._invalid = state["invalid"]
         self._finished = state["finished"]
 
-
-class GridSearch(Method):
-    """Trains one trial for every point of the grid, from the last point to the first, each to `max_length`.
-
-    At most `max_concurrent_trials` are open at a time (0: no limit). A trial that raises InvalidHP is not replaced.
-    `max_length` None leaves it to the trial to end.
-    """
-
-    def __init__(
-        self,
-        hyperparameters: Mapping[str, Hyperparameter],
-        *,
-        max_concurrent_trials: int = 0,
-        max_length: int | None = None,
-    ) -> None:
-        self._grid = Points(hyperparameters)
-        self._left = len(self._grid)
-        self._max_concurrent = max_concurrent_trials or self._left
-        self._max_length = max_length
-        self._finished = 0
-
-    def begin(self, births: Births) -> list[Operation]:
-        return [op for _ in range(min(self._left, self._max_concurrent)) for op in self._next(births)]
-
-    def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
-        if self._max_length is None or length < self._max_length:
-            return []
-        return [Close(trial)]
-
-    def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
-        self._finished += 1
-        return self._next(births)
-
-    def progress(self, going: Mapping[int, float]) -> float:
-        return (self._finished + sum(going.values())) / len(self._grid)
-
-    def state(self) -> dict[str, Any]:
-        return {"left": self._left, "finished": self._finished}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self._left = state["left"]
-        self._finished = state["finished"]
-
     def _next(self, births: Births) -> list[Operation]:
-        if not self._left:
+        left = self._max_trials - (births.count - self._invalid)
+        if not left:
             return []
-        self._left -= 1
-        create = births.create(self._grid[self._left])
+        create = births.create(None if self._points is None else self._points[left - 1])
         return [create, Train(create.trial, self._max_length)]
 
 
