@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-import pytest
 
 from det_core import Plugins
 from det_core.config import parse, to_json
 from det_driver.driver._search import SearchStarted, TrialPlan
 from det_driver.driver._state import State
-from det_driver.driver._trials import Best, LiveTrial, Queue
+from det_driver.driver._trials import LiveTrial, Queue
 from det_driver.search import Exit
 from det_driver.store import Store, TrialState
-
-
-@pytest.mark.parametrize("smaller", [True, False])
-def test_the_best_value_is_that_of_all_trials_also_when_one_takes_its_own_back(smaller):
-    rng = random.Random(0)
-    best, values = Best(smaller), {}
-    better = min if smaller else max
-    for _ in range(3000):
-        trial, value = rng.randrange(20), rng.choice([None, rng.random()])
-        if value is not None and rng.random() < 0.7:
-            best.offer(trial, value)
-            values[trial] = better(values.get(trial, value), value)
-        else:
-            best.put(trial, value)
-            values.pop(trial, None) if value is None else values.update({trial: value})
-        expected = better(values.values(), default=None)
-        assert best.value == expected
-        assert best.beaten_by(0.5) == (expected is None or better(0.5, expected) != expected)
 
 
 def live(request: int) -> LiveTrial:

@@ -33,7 +33,7 @@ from ._recover import abandon, adopt_spooled, collect_garbage, collect_left, end
 from ._search import SearchStarted
 from ._starting import DriverSettings, Starter, driver_address
 from ._state import State
-from ._trials import LiveTrial
+from ._trials import ActiveRun, LiveTrial
 from ._warm import warm_frameworks
 
 _POLL_SECONDS = 0.25
@@ -89,15 +89,12 @@ class Driver:
             earlier = self._store.commands.names(self._id)  # what was asked of an earlier driver is no longer meant
             with self._store.lock(self._id):
                 self._store.commands.forget(self._id, earlier)
-                return self._run_or_abandon()
-
-    def _run_or_abandon(self) -> ExperimentState:
-        try:
-            return self._run()
-        except BaseException as error:
-            with suppress(DetError):  # the first error is the one to tell
-                abandon(self._store, self._id, summary(error))
-            raise
+                try:
+                    return self._run()
+                except BaseException as error:
+                    with suppress(DetError):  # the first error is the one to tell
+                        abandon(self._store, self._id, summary(error))
+                    raise
 
     def _run(self) -> ExperimentState:
         try:
@@ -122,9 +119,6 @@ class Driver:
         adopt_spooled(self._store, self._id)
         collect_left(self._store, self._plugins)
         self._state = State(self._store, self._id, self._plugins)
-        code_dir = self._store.code_dir(self._id)
-        self._warm = warm_frameworks(self._state.config, self._settings, self._plugins, code_dir)
-        self._hosts = hosts_of(self._state.config)
         self._fleet = Fleet(self.engine, self._state, self._settings, self._inbox.put)
         self._endings = Endings(self._state, self.failures)
         with self._state.turn():
@@ -145,17 +139,13 @@ class Driver:
 
     @contextmanager
     def _listening(self) -> Iterator[Starter]:
+        state, settings = self._state, self._settings
+        warm = warm_frameworks(state.config, settings, self._plugins, self._store.code_dir(self._id))
         key = secrets.token_bytes(32)
-        server = wire.Server(key, on_connect=lambda c: serve(c, self._inbox.put), host=driver_address(self._hosts))
+        host = driver_address(hosts_of(state.config))
+        server = wire.Server(key, on_connect=lambda c: serve(c, self._inbox.put), host=host)
         try:
-            yield Starter(
-                state=self._state,
-                settings=self._settings,
-                address=server.address,
-                key=key,
-                warm=self._warm,
-                launched=bool(self._hosts),
-            )
+            yield Starter(state=state, settings=settings, address=server.address, key=key, warm=warm)
         finally:
             server.close()
 
@@ -182,13 +172,11 @@ class Driver:
             case Came() | Refused() | Heard():
                 live = self._runs.running.get(event.hello.run_id)
                 if live is not None and live.active is not None:
-                    self._spoken(live, event)
+                    self._spoken(live, live.active, event)
                 elif isinstance(event, Came):
                     event.connection.close()
 
-    def _spoken(self, live: LiveTrial, event: Came | Refused | Heard) -> None:
-        active = live.active
-        assert active is not None
+    def _spoken(self, live: LiveTrial, active: ActiveRun, event: Came | Refused | Heard) -> None:
         match event:
             case Came():
                 came(active, event)
@@ -205,10 +193,9 @@ class Driver:
 
     def _poll(self) -> None:
         """Do what is done now and then, whatever happens: it may look at every trial."""
-        self._runs.look_again()
         for command in self._store.commands.take(self._id):
             self._asked(Asked(command.kind, f"det {command.kind}", for_good=True))
-        self._runs.lose_patience()
+        self._runs.poll()
         if time.monotonic() >= self._next_progress:
             self._next_progress = time.monotonic() + _PROGRESS_SECONDS
             self._store.experiments.update(self._id, progress=self._state.progress)

@@ -19,7 +19,7 @@ from ..store import Lease
 from ._connections import preempt
 from ._starting import DriverSettings, Starter, clear_scratch
 from ._state import State
-from ._trials import ActiveRun, LiveTrial, Turns
+from ._trials import ActiveRun, LiveTrial
 
 _POLL_SECONDS = 0.25
 _FIRST_BACKOFF_SECONDS = 1.0
@@ -49,7 +49,11 @@ class Asked:
 
 
 class Fleet:
-    """What a driver does with its engine; `ended` takes the word of a run that could not be started."""
+    """What a driver does with its engine; `ended` takes the word of a run that could not be started.
+
+    Slots are leased for the trials of the queue, in order of creation. Where they were refused, they are asked for again
+    when a run ends, and now and then, as they come back from other experiments, too.
+    """
 
     def __init__(
         self, engine: Engine, state: State, settings: DriverSettings, ended: Callable[[RunEnded], None]
@@ -57,33 +61,40 @@ class Fleet:
         self.running: dict[int, LiveTrial] = {}  # by the run's id
         self._engine, self._state, self._ended = engine, state, ended
         resources = state.config.resources
+        self._each, self._most = resources.slots_per_trial, resources.max_slots
         there = [f"{host.name}/{k}" for host in hosts_of(state.config) for k in range(host.slots)]
-        self._turns = Turns(
-            *(state.store, state.id, state.queue),
-            each=resources.slots_per_trial,
-            devices=there[: resources.slots_per_trial] or settings.devices(),
-            most=resources.max_slots,
-        )
+        self._devices = there[: self._each] or settings.devices()
+        self._refused = False
+        self._waits = False  # on the waiting list of slots
         self._starts_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
-
-    def look_again(self) -> None:
-        """Slots may have come back from another experiment."""
-        self._turns.look_again()
 
     def start_what_is_due(self, starter: Starter) -> None:
         """Start the trials whose turn it is, as long as there are slots and the machine can."""
-        while self._state.wish is None and time.monotonic() >= self._starts_at:
-            due = self._turns.next(len(self.running))
-            if due is None:
+        state = self._state
+        while state.wish is None and not self._refused and time.monotonic() >= self._starts_at:
+            live = state.queue.first
+            if live is None:
+                if self._waits:
+                    self._waits = False
+                    state.store.slots.stop_waiting(state.id)
                 return
-            self._start(*due, starter)
+            lease = self._lease()
+            if lease is None:
+                self._refused = self._waits = True
+                return
+            self._start(live, lease, starter)
+
+    def _lease(self) -> Lease | None:
+        if self._each == 0 and len(self.running) >= max(len(self._devices), 1):
+            return None  # what needs no slot is to leave some of the machine, too
+        return self._state.store.slots.lease(self._state.id, self._each, self._devices, most=self._most)
 
     def _start(self, live: LiveTrial, lease: Lease, starter: Starter) -> None:
         state = self._state
         with state.turn():
             row = state.row(live)
             batches = state.store.checkpoints.get(row.latest_checkpoint).batches if row.latest_checkpoint else 0
-            run = state.begin(live, lease, batches, launched=starter.launched)
+            run = state.begin(live, lease, batches)
             state.then(lambda: self._launch(run.id, live, starter))
             state.observe("det_run_started", trial=state.row(live), run=run)
 
@@ -127,7 +138,8 @@ class Fleet:
         for connection in active.connections:
             connection.close()
         clear_scratch(active.run)
-        self._turns.give_back(active.lease)
+        self._state.store.slots.release(active.lease)
+        self._refused = False
         return live, active
 
     def preempt(self, live: LiveTrial, reason: str) -> None:
@@ -162,8 +174,9 @@ class Fleet:
         if not active.connections and not self._state.trial_class:
             self._engine.terminate(active.run.id)  # a script that does not use the Core API, or not yet
 
-    def lose_patience(self) -> None:
-        """Kill runs that were asked to end long ago."""
+    def poll(self) -> None:
+        """Kill runs that were asked to end long ago, and ask for slots again."""
+        self._refused = False
         now = time.monotonic()
         for run_id, live in self.running.items():
             if live.active and now > live.active.deadline:

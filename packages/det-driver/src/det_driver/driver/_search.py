@@ -6,8 +6,8 @@ Pure: events in, operations out. Replaying the journal gives the same search.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ class JournaledSearch:
     def __init__(self, searcher: Searcher) -> None:
         self.searcher = searcher
         self.plans: dict[int, TrialPlan] = {}
-        self.rungs = RungCounts()
+        self._rungs: dict[int, RungCount] = {}
         self.over: Shutdown | None = None
 
     @classmethod
@@ -105,6 +105,11 @@ class JournaledSearch:
     def progress(self, of_trials: dict[int, float]) -> float:
         """Return how much of the search is done, 0 to 1."""
         return min(1.0, max(0.0, self.searcher.progress(of_trials)))
+
+    @property
+    def rungs(self) -> tuple[RungCount, ...]:
+        """The lengths that were asked for, from the lowest; counted as the search goes on, whatever its size."""
+        return tuple(replace(self._rungs[length]) for length in sorted(self._rungs))
 
     def _told(self, event: SearchEvent) -> list[Operation]:
         match event:
@@ -129,13 +134,14 @@ class JournaledSearch:
             return []
         operations = self.searcher.validated(event.trial, event.length, event.metrics)
         if plan.runnable and plan.until is not None and event.length >= plan.until:
+            self._give_up(plan)
             plan.wanted = False
-            self.rungs.reach(plan.until)
+            self._rungs[plan.until].reached += 1
         return operations
 
     def _give_up(self, plan: TrialPlan) -> None:
-        if plan.runnable:
-            self.rungs.aim(plan.until, -1)
+        if plan.runnable and plan.until is not None:
+            self._rungs[plan.until].under_way -= 1
 
     def _follow(self, operation: Operation) -> None:
         if isinstance(operation, Create):
@@ -146,7 +152,8 @@ class JournaledSearch:
             plan = self.plans[operation.trial]
             self._give_up(plan)
             plan.until, plan.wanted = operation.until, True
-            self.rungs.aim(plan.until)
+            if plan.until is not None:
+                self._rungs.setdefault(plan.until, RungCount(plan.until)).under_way += 1
         elif isinstance(operation, Close):
             self._give_up(self.plans[operation.trial])
             self.plans[operation.trial].closed = True
@@ -175,30 +182,6 @@ class RungCount:
     length: int
     reached: int = 0
     under_way: int = 0
-
-
-class RungCounts:
-    """Counted as the search goes on, so that it costs the same for any number of trials."""
-
-    def __init__(self) -> None:
-        self._rungs: dict[int, RungCount] = {}
-
-    def aim(self, length: int | None, trials: int = 1) -> None:
-        """A trial sets out for a length, or with -1 gives it up."""
-        if length is not None:
-            self._of(length).under_way += trials
-
-    def reach(self, length: int | None) -> None:
-        """A trial has reached the length that it set out for."""
-        if length is not None:
-            self._of(length).under_way -= 1
-            self._of(length).reached += 1
-
-    def __iter__(self) -> Iterator[RungCount]:
-        return iter(sorted(self._rungs.values(), key=lambda rung: rung.length))
-
-    def _of(self, length: int) -> RungCount:
-        return self._rungs.setdefault(length, RungCount(length))
 
 
 @dataclass(frozen=True, kw_only=True)

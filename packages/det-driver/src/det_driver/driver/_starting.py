@@ -117,16 +117,13 @@ def clear_scratch(run: Run) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Starter:
-    """Makes of a trial's run what an engine starts. `warm` names the frameworks that its process may have imported before,
-    `launched` says that what the engine starts is the launcher of ranks on several hosts.
-    """
+    """Makes of a trial's run what an engine starts; `warm` names the frameworks that its process may have imported before."""
 
     state: State
     settings: DriverSettings
     address: tuple[str, int]
     key: bytes
     warm: tuple[str, ...] | None
-    launched: bool = False
 
     def spec(self, live: LiveTrial, row: TrialRow) -> RunSpec:
         """Return the run of a trial, which has just begun, as engines take it."""

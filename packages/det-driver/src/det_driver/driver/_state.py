@@ -7,13 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 from det_core.config import Custom, ExperimentConfig, from_json, is_trial_entrypoint
 from det_core.entrypoint import make_importable
 from det_core.errors import DetError, StoreError, StoreUnwritable
 from det_core.host import Target
+from det_core.launch import hosts_of
 from det_core.metrics import number_or_none
 from det_core.plugins import Plugins, extensions_of
 from det_core.schedule import NEVER
@@ -32,7 +32,7 @@ from ._search import (
     encode_event,
     unit_of,
 )
-from ._trials import ActiveRun, Best, LiveTrial, Queue
+from ._trials import ActiveRun, LiveTrial, Queue
 
 
 class State:
@@ -63,7 +63,6 @@ class State:
         self.closed: deque[LiveTrial] = deque()  # trials that the searcher closed, and nobody has looked at since
         self.wish: ExperimentState | None = None  # what to become when the runs have ended: PAUSED, CANCELED or ERROR
         self.ended = 0
-        self._smaller_is_better = experiment.smaller_is_better
         self._then: list[Callable[[], object]] = []
         self._told: list[Callable[[], object]] = []
         self._read()
@@ -112,7 +111,6 @@ class State:
         self.ended = 0
         self.closed.clear()
         self.queue.clear()
-        self._best = Best(self._smaller_is_better)
         known = self.trials
         self.trials = {}
         rows = {trial.request: trial for trial in self.store.trials.list(self.id)}
@@ -122,7 +120,6 @@ class State:
             live.plan, live.restarts, live.progress = plan, row.restarts, row.progress
             live.waiting = row.state is TrialState.WAITING
             self.trials[request] = live
-            self._best.put(request, row.best_metric)
             if plan.exited is not None:
                 self.ended += 1
             elif plan.closed:
@@ -151,16 +148,11 @@ class State:
     @property
     def best(self) -> float | None:
         """The best value of the searcher's metric so far."""
-        return self._best.value
+        return self.store.trials.best(self.id)
 
     def row(self, live: LiveTrial) -> TrialRow:
         """The trial as the store has it."""
         return self.store.trials.get(live.id)
-
-    @property
-    def running(self) -> int:
-        """How many trials have a run."""
-        return sum(live.active is not None for live in self.trials.values())
 
     def target(self, live: LiveTrial, best: bool = False) -> Target:
         """Until when a trial is to train now; a length in a metric of its own is known to be reached when it is reported."""
@@ -211,14 +203,13 @@ class State:
 
     # Runs
 
-    def begin(self, live: LiveTrial, lease: Lease, batches: int, *, launched: bool = False) -> Run:
+    def begin(self, live: LiveTrial, lease: Lease, batches: int) -> Run:
         """Record that a run of a trial begins at a position; the trial has it once that is committed."""
         run = self.store.runs.begin(live.id, batches)
         self.store.trials.update(live.id, state=TrialState.RUNNING)
-        if run.number > 1:
-            self._best.put(live.plan.request, self.row(live).best_metric)  # what was reported past `batches` is undone
         self.queue.discard(live)
-        self.then(lambda: live.begin(ActiveRun(run=run, lease=lease, progressed_to=batches, launched=launched)))
+        active = ActiveRun(run=run, lease=lease, progressed_to=batches, launched=bool(hosts_of(self.config)))
+        self.then(lambda: live.begin(active))
         return run
 
     def rest(self, live: LiveTrial, state: TrialState) -> None:
@@ -266,15 +257,11 @@ class State:
         return min(length, live.plan.until - 1)
 
     def _is_best(self, metrics: dict[str, Any]) -> bool:
-        if self.config.searcher is None or not self.config.searcher.metric:
-            return True
-        value = self._value(metrics)
-        return value is not None and self._best.beaten_by(value)
-
-    def _value(self, metrics: dict[str, Any]) -> float | None:
-        """Return the searcher's metric among others, where it is there and a number."""
         searcher = self.config.searcher
-        return number_or_none(metrics.get(searcher.metric)) if searcher and searcher.metric else None
+        if searcher is None or not searcher.metric:
+            return True
+        value, best = number_or_none(metrics.get(searcher.metric)), self.best
+        return value is not None and (best is None or (value < best if searcher.smaller_is_better else value > best))
 
     # Reports
 
@@ -282,16 +269,14 @@ class State:
         """Store metrics and tell the observers."""
         self.then(lambda: active.passed(batches))
         self.store.metrics.report(live.id, active.run.id, group, batches, metrics)
-        if group == "validation" and (value := self._value(metrics)) is not None:
-            self._best.offer(live.plan.request, value)
         self.observe("det_metrics_reported", trial=self.row(live), group=group, batches=batches, metrics=metrics)
 
     def _view(self) -> SearchView:
         return SearchView(
             progress=self.progress,
             trials=len(self.trials),
-            running=self.running,
+            running=sum(live.active is not None for live in self.trials.values()),
             queued=len(self.queue),
             ended=self.ended,
-            rungs=tuple(replace(rung) for rung in self.search.rungs),
+            rungs=self.search.rungs,
         )

@@ -1,18 +1,17 @@
-"""The trials of one driver: what each is at, whose turn it is to get slots, and which is the best."""
+"""The trials of one driver: what each is at, and whose turn it is to get slots."""
 
 from __future__ import annotations
 
 import heapq
 import math
 import signal
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from det_core import wire
 from det_core.host import Outcome
 from det_core.protocol import Finished
 
-from ..store import Lease, Run, Store
+from ..store import Lease, Run
 from ._search import TrialPlan
 
 GOOD = (Outcome.COMPLETED, Outcome.PREEMPTED, Outcome.USER_STOPPED)
@@ -129,101 +128,4 @@ class Queue:
             if live is not None and live.queued:
                 return live
             self._trials.pop(heapq.heappop(self._heap), None)
-        return None
-
-
-class Turns:
-    """Leases slots for the trials of a queue, in order of creation.
-
-    Where it was refused, it asks again only after `look_again`: slots come back when a run ends, and now and then from
-    another experiment.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        experiment_id: int,
-        queue: Queue,
-        *,
-        each: int,
-        devices: Sequence[str],
-        most: int | None = None,
-    ) -> None:
-        self._store, self._id, self._queue = store, experiment_id, queue
-        self._each, self._devices, self._most = each, devices, most
-        self._refused = False
-        self._waits = False  # on the waiting list of slots
-
-    def look_again(self) -> None:
-        """Slots may have come back."""
-        self._refused = False
-
-    def give_back(self, lease: Lease) -> None:
-        """The slots of a run that has ended may go to the next."""
-        self._store.slots.release(lease)
-        self._refused = False
-
-    def next(self, running: int) -> tuple[LiveTrial, Lease] | None:
-        """Return the trial to start now and its slots; None where there is no trial, or no slot for the first."""
-        if self._refused:
-            return None
-        live = self._queue.first
-        if live is None:
-            self._stop_waiting()
-            return None
-        full = self._each == 0 and running >= max(
-            len(self._devices), 1
-        )  # what needs no slot is to leave some of the machine, too
-        lease = None if full else self._store.slots.lease(self._id, self._each, self._devices, most=self._most)
-        if lease is None:
-            self._refused = self._waits = True
-            return None
-        return live, lease
-
-    def _stop_waiting(self) -> None:
-        if self._waits:
-            self._waits = False
-            self._store.slots.stop_waiting(self._id)
-
-
-class Best:
-    """Keeps each trial's best value of the searcher's metric, and knows the best of all.
-
-    A trial that goes back to a checkpoint may lose its best value; `put` says so.
-    """
-
-    def __init__(self, smaller_is_better: bool) -> None:
-        self._sign = 1.0 if smaller_is_better else -1.0
-        self._losses: dict[int, float] = {}
-        self._heap: list[tuple[float, int]] = []
-
-    def put(self, trial: int, value: float | None) -> None:
-        """A trial's best value is this now."""
-        if value is None:
-            self._losses.pop(trial, None)
-            return
-        loss = self._sign * value
-        if self._losses.get(trial) != loss:
-            self._losses[trial] = loss
-            heapq.heappush(self._heap, (loss, trial))
-
-    def offer(self, trial: int, value: float) -> None:
-        """A trial reported this value; it counts if it is the trial's best."""
-        before = self._losses.get(trial)
-        if before is None or self._sign * value < before:
-            self.put(trial, value)
-
-    def beaten_by(self, value: float) -> bool:
-        """Tell whether this would be the best of all."""
-        best = self.value
-        return best is None or self._sign * value < self._sign * best
-
-    @property
-    def value(self) -> float | None:
-        """The best value, or None before there is any."""
-        while self._heap:
-            loss, trial = self._heap[0]
-            if self._losses.get(trial) == loss:
-                return self._sign * loss
-            heapq.heappop(self._heap)
         return None

@@ -65,15 +65,14 @@ class Trials:
         values = (request, dump(hparams), seed, state, source_checkpoint)
         try:
             with database.transaction():
-                row = database.row(
+                rows = database.rows(
                     "INSERT INTO trials (id, request, hparams, seed, state, source_checkpoint) "
                     f"VALUES (?, ?, ?, ?, ?, ?) RETURNING {_COLUMNS}",
                     (self._free_id(database), *values),
                 )
         except sqlite3.IntegrityError as error:
             raise StoreError(f"experiment {experiment_id} has a trial {request} of its searcher already") from error
-        assert row is not None  # RETURNING gives the row or raises
-        return _trial(database, row)
+        return _trial(database, rows[0])
 
     def _free_id(self, database: Database) -> int:
         """A number that no other trial of the home has; the first blocks of them are small, as most experiments are."""
@@ -98,13 +97,19 @@ class Trials:
         """The database of a trial's experiment, or a StoreError that ends with `otherwise` where there is no such trial."""
         return self._databases.of_trial(id, self._index.experiment_of, otherwise)
 
+    def best(self, experiment_id: int) -> float | None:
+        """The best value of the searcher's metric, found by its index."""
+        database = self._databases.of(experiment_id)
+        best = "min" if _smaller_is_better(database) else "max"
+        ((value,),) = database.rows(f"SELECT {best}(best_metric) FROM trials WHERE best_metric IS NOT NULL")
+        return None if value is None else float(value)
+
     def list(self, experiment_id: int, *, best_first: bool = False, limit: int | None = None) -> list[TrialRow]:
         """In order of creation, or by the searcher's metric with those that have none last."""
         database = self._databases.of(experiment_id)
         order = ""
         if best_first:
-            smaller = database.rows("SELECT smaller_is_better FROM experiment")[0][0]
-            order = f"best_metric IS NULL, best_metric {'ASC' if smaller else 'DESC'}, "
+            order = f"best_metric IS NULL, best_metric {'ASC' if _smaller_is_better(database) else 'DESC'}, "
         rows = database.rows(
             f"SELECT {_COLUMNS} FROM trials ORDER BY {order}id LIMIT ?", (-1 if limit is None else limit,)
         )
@@ -119,6 +124,10 @@ class Trials:
         """The uuids of the checkpoints that trials of any experiment, `but` one, start from."""
         sql = "SELECT DISTINCT source_checkpoint FROM trials WHERE source_checkpoint IS NOT NULL"
         return {uuid for _, (uuid,) in self._databases.ask(sql, but=but)}
+
+
+def _smaller_is_better(database: Database) -> bool:
+    return bool(database.rows("SELECT smaller_is_better FROM experiment")[0][0])
 
 
 def _trial(database: Database, row: Row) -> TrialRow:
@@ -152,18 +161,17 @@ class Runs:
             )[0]
             self._metrics.archive_past(trial_id, from_batches)
             place = log_dir or Path("trials", str(trial_id), f"run-{number}")
-            row = database.row(
+            rows = database.rows(
                 "INSERT INTO runs (trial_id, number, first_batch, log_dir, started) VALUES (?, ?, ?, ?, ?) "
                 f"RETURNING {_RUN_COLUMNS}",
                 (trial_id, number, from_batches, str(place), now),
             )
-            assert row is not None  # RETURNING gives the row or raises
-            return self._run(database, row)
+            return self._run(database, rows[0])
 
     def end(self, id: int, outcome: str) -> None:
         """Close a run with one word that says how it ended."""
         sql = "UPDATE runs SET ended = ?, outcome = ? WHERE id = ?"
-        if self._databases.held().run(sql, (time.time(), outcome, id)).rowcount == 0:
+        if self._databases.held().run(sql, (time.time(), outcome, id)) == 0:
             raise StoreError(f"no run {id}; begin it before it ends")
 
     def chose(self, id: int, backend: str) -> None:
