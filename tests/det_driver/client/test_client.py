@@ -179,12 +179,12 @@ def test_numbers_that_do_not_exist_are_named(done: Experiment, client: Client) -
 def test_the_checkpoints_of_a_trial_are_listed_without_reading_those_of_others(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         id = store.experiments.create(name="x", config="{}", metric="loss").id
-        with store.lock(id):
+        with store.lock(id) as database:
             for request in range(2):
                 trial = store.trials.create(id, request, {}, 0)
                 run = store.runs.begin(trial.id)
                 store.checkpoints.record(f"u{request}", trial.id, run.id, 10, storage="", size=1)
-            store.database(id).run("UPDATE checkpoints SET metadata = 'cannot be read' WHERE uuid = 'u0'")
+            database.run("UPDATE checkpoints SET metadata = 'cannot be read' WHERE uuid = 'u0'")
 
     assert [c.uuid for c in Client(tmp_path).get_trial(2).list_checkpoints()] == ["u1"]
     with pytest.raises(ValueError, match="Expecting value"):

@@ -10,7 +10,7 @@ import pytest
 
 from det_core.errors import ExperimentBusy, StoreError
 from det_driver.store import Store
-from det_driver.store._locks import ExperimentLock
+from det_driver.store._locks import experiment_lock
 
 HOLD = """
 import subprocess, sys
@@ -76,7 +76,7 @@ def test_the_lock_can_be_taken_again_after_it_is_left(store: Store) -> None:
 def test_who_only_looks_does_not_keep_a_driver_away(store: Store) -> None:
     """A look at the lock, or the change of a name, holds it for an instant."""
     experiment = store.experiments.create(name="x", config="{}")
-    lock = ExperimentLock(experiment.id, store.experiment_dir(experiment.id))
+    lock = experiment_lock(experiment.id, store.experiment_dir(experiment.id))
     with lock:
         thread = threading.Timer(0.05, lambda: lock.__exit__(None, None, None))
         thread.start()

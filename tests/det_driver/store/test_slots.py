@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from det_core.errors import StoreError
+from det_core.process import born
 from det_driver.store import Lease, Store, _slots
-from det_driver.store._locks import born
 
 SHARE = """
 import os, random, sys, time
@@ -229,8 +229,8 @@ def test_a_name_with_spaces_and_parentheses_does_not_confuse_the_birth(tmp_path:
     try:
         birth = born(child.pid)
         assert birth is not None
-        assert birth.split()[-1].isdigit()
-        assert int(birth.split()[-1]) >= int((born(os.getpid()) or "").split()[-1])
+        assert birth.split()[0].isdigit()
+        assert int(birth.split()[0]) >= int((born(os.getpid()) or "").split()[0])
     finally:
         child.kill()
         child.wait()

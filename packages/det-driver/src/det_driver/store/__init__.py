@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from det_driver.store._experiments import ExperimentChanges
 from det_driver.store._locks import boot_id, network_file_system
 from det_driver.store._moving import export_experiment, import_experiment
 from det_driver.store._records import (
     CheckpointRow,
     CheckpointState,
-    CommandRow,
-    Event,
     ExperimentRow,
     ExperimentState,
     ExperimentSummary,
@@ -20,14 +17,10 @@ from det_driver.store._records import (
     TrialState,
 )
 from det_driver.store._store import Store
-from det_driver.store._trials import TrialChanges
 
 __all__ = [
     "CheckpointRow",
     "CheckpointState",
-    "CommandRow",
-    "Event",
-    "ExperimentChanges",
     "ExperimentRow",
     "ExperimentState",
     "ExperimentSummary",
@@ -35,7 +28,6 @@ __all__ = [
     "Metric",
     "Run",
     "Store",
-    "TrialChanges",
     "TrialRow",
     "TrialState",
     "boot_id",

@@ -109,21 +109,24 @@ class Database:
     def _version(self) -> int:
         return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
 
-    def run(self, sql: str, parameters: Parameters = ()) -> sqlite3.Cursor:
-        """Execute one statement; constraint errors stay `sqlite3.IntegrityError`, for the caller to put into words."""
-        self._check()
-        try:
-            return self._connection.execute(sql, parameters)
-        except sqlite3.IntegrityError:
-            raise
-        except sqlite3.Error as error:
-            raise self._explain(error) from error
+    def run(self, sql: str, parameters: Parameters = ()) -> int:
+        """Execute one statement, and return how many rows it changed."""
+        return self._execute(sql, parameters)[0]
 
     def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """All rows at once: a half-read cursor would hold a snapshot, and a stale snapshot cannot write."""
-        self._check()
+        return self._execute(sql, parameters)[1]
+
+    def _execute(self, sql: str, parameters: Parameters) -> tuple[int, list[Row]]:
+        # Constraint errors stay `sqlite3.IntegrityError`, for the caller to put into words.
+        if os.getpid() != self._pid:
+            raise StoreError(f"the store {self.path} was opened by process {self._pid}; open it anew in this one")
+        if self._depth and not self._connection.in_transaction:
+            raise StoreUnwritable(f"{self.path}: an error has undone this transaction; nothing of it was written")
         try:
-            return self._connection.execute(sql, parameters).fetchall()
+            cursor = self._connection.execute(sql, parameters)
+            rows = cursor.fetchall()
+            return cursor.rowcount, rows
         except sqlite3.IntegrityError:
             raise
         except OverflowError as error:
@@ -183,12 +186,6 @@ class Database:
     def close(self) -> None:
         """Give the file back; closing twice is harmless."""
         self._connection.close()
-
-    def _check(self) -> None:
-        if os.getpid() != self._pid:
-            raise StoreError(f"the store {self.path} was opened by process {self._pid}; open it anew in this one")
-        if self._depth and not self._connection.in_transaction:
-            raise StoreUnwritable(f"{self.path}: an error has undone this transaction; nothing of it was written")
 
     def _explain(self, error: sqlite3.Error) -> StoreError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than a sentence needs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from det_core.errors import StoreError
 from det_driver.store._database import Database, Parameters, Row
-from det_driver.store._locks import ExperimentLock
+from det_driver.store._locks import experiment_lock
 from det_driver.store._schema import EXPERIMENT
 
 FILE = "experiment.db"
@@ -92,7 +92,7 @@ class Databases:
         """Be the experiment's only writer; ExperimentBusy names the process that already is."""
         if not self._path(id).is_file():
             raise self.missing(id)
-        with ExperimentLock(id, self.directory(id)):
+        with experiment_lock(id, self.directory(id)):
             if not self._path(id).is_file():  # it may have been deleted in between
                 raise self.missing(id)
             self._forget(id)

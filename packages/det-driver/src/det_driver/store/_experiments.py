@@ -89,18 +89,13 @@ class Experiments:
         """Make an empty directory; its number was no other experiment's, be the index as it may."""
         while True:
             id = self._index.number() or max(self._databases.ids(), default=0) + 1
+            place = self.directory(id)
             try:
-                self.directory(id).mkdir(parents=True)
-            except FileExistsError:
-                if not self.directory(id).is_dir():
-                    raise self._unmade(id, "File exists") from None
-            except OSError as error:
-                raise self._unmade(id, error.strerror) from error
-            else:
+                place.mkdir(parents=True)
                 return id
-
-    def _unmade(self, id: int, why: str | None) -> StoreError:
-        return StoreError(f"cannot make {self.directory(id)}: {why}; check the home's rights")
+            except OSError as error:
+                if not isinstance(error, FileExistsError) or not place.is_dir():
+                    raise StoreError(f"cannot make {place}: {error.strerror}; check the home's rights") from error
 
     def directory(self, id: int) -> Path:
         """`<home>/experiments/<id>`, whether it exists or not."""

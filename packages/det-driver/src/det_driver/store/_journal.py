@@ -31,12 +31,11 @@ class Journal:
 
     def append(self, experiment_id: int, event: bytes | str) -> int:
         """Append one event, JSON; returns its number, 1, 2, 3 ... without a gap."""
-        row = self._databases.of(experiment_id).row(
+        rows = self._databases.of(experiment_id).rows(
             "INSERT INTO journal SELECT coalesce(max(seq), 0) + 1, ?, ? FROM journal RETURNING seq",
             (time.time(), event if isinstance(event, str) else event.decode()),
         )
-        assert row is not None  # RETURNING gives the row or raises
-        return int(row[0])
+        return int(rows[0][0])
 
     def read(self, experiment_id: int, after: int = 0) -> Iterator[Event]:
         """Stream the events whose number is above `after`, in order."""

@@ -86,7 +86,7 @@ class Metrics:
 def _archive(database: Database, which: str, trial_id: int, *parameters: Any) -> int:
     return database.run(
         f"UPDATE metrics SET archived = id WHERE trial_id = ? AND archived = 0 AND {which}", (trial_id, *parameters)
-    ).rowcount
+    )
 
 
 def _searcher_metric(database: Database, values: Mapping[str, Any]) -> float | None:

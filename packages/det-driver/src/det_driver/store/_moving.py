@@ -9,9 +9,8 @@ import os
 import secrets
 import shutil
 import tarfile
-from collections.abc import Iterable
 from contextlib import ExitStack, closing
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from det_core.errors import StoreError
@@ -24,7 +23,6 @@ from det_driver.store._store import Store
 _HEAD, _END = "det-experiment.json", "det-digests.json"
 _FORMAT = 1
 _LEFT_OUT = ("commands", "lock", FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}.new")
-_OF_TRIALS = (("runs", "trial_id"), ("metrics", "trial_id"), ("checkpoints", "trial_id"))
 
 
 def export_experiment(store: Store, id: int, file: Path, *, checkpoints: bool = True) -> int:
@@ -35,29 +33,23 @@ def export_experiment(store: Store, id: int, file: Path, *, checkpoints: bool = 
     if file.exists():
         raise StoreError(f"{file} exists already; name another file")
     part = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    with store.lock(id), ExitStack() as undo:
+    with store.lock(id) as database, ExitStack() as undo:
         undo.callback(part.unlink, missing_ok=True)
         copy = store.experiment_dir(id) / f".{FILE}.{secrets.token_hex(4)}"
         undo.callback(copy.unlink, missing_ok=True)
-        store.database(id).run("VACUUM INTO ?", (str(copy),))
+        database.run("VACUUM INTO ?", (str(copy),))
         uuids = [row.uuid for row in store.checkpoints.list(experiment_id=id) if row.state != "DELETED"]
         uuids += [trial.source_checkpoint for trial in store.trials.list(id) if trial.source_checkpoint]
         held = [u for u in dict.fromkeys(uuids) if checkpoints and (store.home / "checkpoints" / u).is_dir()]
         try:
             with tarfile.open(part, "x") as tar:
                 _add_text(tar, _HEAD, {"format": _FORMAT, "experiment": id})
-                digests = _add(
-                    tar,
-                    "experiment",
-                    [
-                        p
-                        for p in store.experiment_dir(id).iterdir()
-                        if p.name not in _LEFT_OUT and not p.name.startswith(f".{FILE}.")
-                    ],
-                )
-                digests |= _add(tar, "experiment", [copy], FILE)
+                digests = _add(tar, copy, f"experiment/{FILE}")
+                for path in sorted(store.experiment_dir(id).iterdir()):
+                    if path.name not in _LEFT_OUT and not path.name.startswith(f".{FILE}."):
+                        digests |= _add(tar, path, f"experiment/{path.name}")
                 for uuid in held:
-                    digests |= _add(tar, "checkpoints", [store.home / "checkpoints" / uuid])
+                    digests |= _add(tar, store.home / "checkpoints" / uuid, f"checkpoints/{uuid}")
                 _add_text(tar, _END, digests)
             os.rename(part, file)
         except OSError as error:
@@ -108,27 +100,22 @@ def import_experiment(store: Store, file: Path) -> int:
     return id
 
 
-def _add(tar: tarfile.TarFile, below: str, paths: Iterable[Path], name: str | None = None) -> dict[str, str]:
-    """Add files and directories; return the digests of the files."""
-    digests: dict[str, str] = {}
+def _add(tar: tarfile.TarFile, path: Path, name: str) -> dict[str, str]:
+    """Add a file or a directory; return the digests of the files."""
 
     def look(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         member.uid = member.gid = 0
         member.uname = member.gname = ""
         return member if member.isreg() or member.isdir() or member.issym() else None
 
-    for path in sorted(paths):
-        top = f"{below}/{name or path.name}"
-        for each in [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]:
-            if each.is_file() and not each.is_symlink():
-                inside = each.relative_to(path).as_posix()
-                with each.open("rb") as opened:
-                    digests[top if inside == "." else f"{top}/{inside}"] = hashlib.file_digest(
-                        opened, "sha256"
-                    ).hexdigest()
-        tar.dereference = False
-        tar.add(path, top, filter=look)
-    return digests
+    tar.add(path, name, filter=look)
+    files = [each for each in (path, *path.rglob("*")) if each.is_file() and not each.is_symlink()]
+    return {(PurePath(name) / each.relative_to(path)).as_posix(): _digest(each) for each in files}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _add_text(tar: tarfile.TarFile, name: str, value: Any) -> None:
@@ -151,11 +138,8 @@ def _unpack(file: Path, scratch: Path) -> int:
     digests = json.loads((scratch / _END).read_bytes()) if (scratch / _END).is_file() else {}
     files = {p for p in scratch.rglob("*") if p.is_file() and not p.is_symlink()} - {scratch / _HEAD, scratch / _END}
     for path in files:
-        with path.open("rb") as opened:
-            if hashlib.file_digest(opened, "sha256").hexdigest() != digests.pop(
-                path.relative_to(scratch).as_posix(), ""
-            ):
-                raise ValueError(f"{path.name} is not as it was written")
+        if _digest(path) != digests.pop(path.relative_to(scratch).as_posix(), ""):
+            raise ValueError(f"{path.name} is not as it was written")
     if digests or not (scratch / "experiment" / FILE).is_file():
         raise ValueError("files are missing")
     return int(told["experiment"])
@@ -182,7 +166,8 @@ def _renumber(store: Store, database: Database, id: int, directory: Path) -> Non
     by = first - low
     with database.transaction():
         database.run("PRAGMA defer_foreign_keys = ON")
-        for table, column in (("trials", "id"), *_OF_TRIALS):
+        for table in ("trials", "runs", "metrics", "checkpoints"):
+            column = "id" if table == "trials" else "trial_id"
             database.run(f"UPDATE {table} SET {column} = -({column} + ?)", (by,))  # past those that are to move yet
             database.run(f"UPDATE {table} SET {column} = -{column}")
         database.run(

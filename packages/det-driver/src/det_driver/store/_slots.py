@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from det_core.errors import StoreError
+from det_core.process import born, is_running
 from det_driver.store._database import Database
 from det_driver.store._index import Index
-from det_driver.store._locks import boot_id, born
+from det_driver.store._locks import boot_id
 from det_driver.store._records import Lease
 from det_driver.store._schema import dump, load
 
@@ -51,12 +52,9 @@ class Slots:
             chosen = self._available(database, turn, devices)[:slots]
             if len(chosen) == slots:
                 database.run("DELETE FROM waiting WHERE id = ?", (turn,))
-                row = (boot_id(), experiment_id, os.getpid(), birth)
                 for device in chosen:
-                    database.run(
-                        "INSERT INTO leases (device, boot, experiment_id, pid, born) VALUES (?, ?, ?, ?, ?)",
-                        (device, *row),
-                    )
+                    row = (boot_id(), device, experiment_id, os.getpid(), birth)
+                    database.run("INSERT INTO leases VALUES (?, ?, ?, ?, ?)", row)
             return chosen
 
         chosen = self._settled(take)
@@ -84,7 +82,7 @@ class Slots:
         """The devices of this machine that processes hold which are alive, with their experiments."""
         sql = "SELECT device, experiment_id, pid, born FROM leases WHERE boot = ? ORDER BY device"
         rows = self._index.attempt(lambda database: database.rows(sql, (boot_id(),))) or []
-        return {device: experiment for device, experiment, pid, birth in rows if born(pid) == birth}
+        return {device: experiment for device, experiment, pid, birth in rows if is_running(pid, birth)}
 
     def _settled(self, act: Callable[[Database, str], T]) -> T | None:
         """Do something in a transaction that first takes back what the dead held, and holds what is held here."""
@@ -95,7 +93,7 @@ class Slots:
             with database.transaction():
                 sql = "SELECT pid, born FROM leases WHERE boot = ? UNION SELECT pid, born FROM waiting WHERE boot = ?"
                 for other, others in database.rows(sql, (boot, boot)):
-                    if born(other) != others:
+                    if not is_running(other, others):
                         for table in ("leases", "waiting"):
                             database.run(
                                 f"DELETE FROM {table} WHERE boot = ? AND pid = ? AND born = ?", (boot, other, others)
@@ -119,13 +117,12 @@ class Slots:
             return done
 
     def _turn(self, database: Database, experiment_id: int, birth: str, devices: Sequence[str]) -> int:
-        row = database.row(
+        rows = database.rows(
             "INSERT INTO waiting (boot, experiment_id, pid, born, devices, asked) VALUES (?, ?, ?, ?, ?, ?) "
             "ON CONFLICT DO UPDATE SET devices = excluded.devices, asked = excluded.asked RETURNING id",
             (boot_id(), experiment_id, os.getpid(), birth, dump([*devices]), _now()),
         )
-        assert row is not None  # RETURNING gives the row or raises
-        return int(row[0])
+        return int(rows[0][0])
 
     def _available(self, database: Database, turn: int, devices: Sequence[str]) -> list[str]:
         taken = {device for (device,) in database.rows("SELECT device FROM leases WHERE boot = ?", (boot_id(),))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -94,15 +94,9 @@ class Store:
         """Where the copy of the user's code belongs, below the experiment's directory."""
         return self.experiment_dir(experiment_id) / "code"
 
-    @contextmanager
-    def lock(self, experiment_id: int) -> Iterator[None]:
+    def lock(self, experiment_id: int) -> AbstractContextManager[Database]:
         """Be the experiment's only driver, and its only writer; ExperimentBusy names the process that already is."""
-        with self._databases.lock(experiment_id):
-            yield
-
-    def database(self, experiment_id: int) -> Database:
-        """The database of an experiment, for what moves it as a whole."""
-        return self._databases.of(experiment_id)
+        return self._databases.lock(experiment_id)
 
     def close(self) -> None:
         """Close the files; closing twice is harmless."""
