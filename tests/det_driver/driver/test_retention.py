@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from det_driver.driver._retention import Candidate, to_delete
+from det_core.config import StorageConfig
+from det_driver.driver._retention import to_delete
+from det_driver.store import CheckpointRow, CheckpointState
 
 # Determined's documentation works this example: two trials, ten checkpoints, a metric that is best when small.
 EXAMPLE = {
@@ -31,28 +33,25 @@ KEPT = [
 ]
 
 
-def _rows(sign: int = 1, missing: float | None = None) -> list[Candidate]:
+def _row(uuid: str, trial_id: int, batches: int, metric: float | None = None) -> CheckpointRow:
+    rest = (CheckpointState.COMPLETED, "", 1, {}, 0.0, "", None, metric)
+    return CheckpointRow(uuid, trial_id, 1, batches, *rest)
+
+
+def _keep(best: int, trial_best: int, latest: int) -> StorageConfig:
+    return StorageConfig(save_experiment_best=best, save_trial_best=trial_best, save_trial_latest=latest)
+
+
+def _rows(sign: int = 1, missing: float | None = None) -> list[CheckpointRow]:
     return [
-        Candidate(
-            uuid=str(number),
-            trial_id=trial,
-            batches=100 * number,
-            metric=missing if metric is None else sign * metric,
-        )
+        _row(str(number), trial, 100 * number, missing if metric is None else sign * metric)
         for trial, checkpoints in EXAMPLE.items()
         for number, metric in checkpoints.items()
     ]
 
 
-def _kept(rows: list[Candidate], policy: tuple[int, int, int], smaller: bool = True) -> set[int]:
-    best, trial_best, latest = policy
-    gone = to_delete(
-        rows,
-        save_experiment_best=best,
-        save_trial_best=trial_best,
-        save_trial_latest=latest,
-        smaller_is_better=smaller,
-    )
+def _kept(rows: list[CheckpointRow], policy: tuple[int, int, int], smaller: bool = True) -> set[int]:
+    gone = to_delete(rows, _keep(*policy), smaller_is_better=smaller)
     return {int(row.uuid) for row in rows if row.uuid not in gone}
 
 
@@ -71,35 +70,33 @@ def test_the_documented_example_where_larger_is_better(policy: tuple[int, int, i
 
 def test_infinite_metrics_rank() -> None:
     """They are the worst or the best there is."""
-    rows = [Candidate(uuid=u, trial_id=1, batches=n, metric=m) for n, (u, m) in enumerate([("1", inf), ("2", 3.0)])]
+    rows = [_row(uuid=u, trial_id=1, batches=n, metric=m) for n, (u, m) in enumerate([("1", inf), ("2", 3.0)])]
     assert _kept(rows, (1, 0, 0)) == {2}
     assert _kept(rows, (1, 0, 0), smaller=False) == {1}
 
 
 def test_of_equal_metrics_the_earlier_is_the_best() -> None:
     """The later one never improved on it."""
-    rows = [Candidate(uuid=str(n), trial_id=1, batches=n, metric=0.5) for n in (3, 1, 2)]
+    rows = [_row(uuid=str(n), trial_id=1, batches=n, metric=0.5) for n in (3, 1, 2)]
     assert _kept(rows, (1, 0, 0)) == {1}
     assert _kept(rows, (0, 1, 0)) == {1}
 
 
 def test_the_latest_is_the_one_with_the_most_batches() -> None:
     """In whichever order the rows come."""
-    rows = [Candidate(uuid=str(n), trial_id=1, batches=n) for n in (2, 10, 9)]
+    rows = [_row(uuid=str(n), trial_id=1, batches=n) for n in (2, 10, 9)]
     assert _kept(rows, (0, 0, 1)) == {10}
 
 
 def test_the_protected_stay() -> None:
     """Another trial starts from them."""
-    gone = to_delete(
-        _rows(), save_experiment_best=1, save_trial_best=0, save_trial_latest=0, protected=["1", "elsewhere"]
-    )
+    gone = to_delete(_rows(), _keep(1, 0, 0), protected=["1", "elsewhere"])
     assert gone == ["2", "3", "4", "5", "6", "8", "9", "10"]
 
 
 rows = st.lists(
     st.builds(
-        Candidate,
+        _row,
         uuid=st.uuids().map(str),
         trial_id=st.integers(1, 3),
         batches=st.integers(0, 20),
@@ -112,13 +109,15 @@ counts = st.integers(0, 6)
 
 
 @given(rows, counts, counts, counts, st.booleans())
-def test_the_rule_of_determined(rows: list[Candidate], best: int, trial_best: int, latest: int, smaller: bool) -> None:
+def test_the_rule_of_determined(
+    rows: list[CheckpointRow], best: int, trial_best: int, latest: int, smaller: bool
+) -> None:
     """Deleted is what no count covers: the reference states it by ranks, row by row."""
 
-    def rank(row: Candidate, among: list[Candidate]) -> int:
+    def rank(row: CheckpointRow, among: list[CheckpointRow]) -> int:
         return 1 + sum(key(other) < key(row) for other in among)
 
-    def key(row: Candidate) -> tuple[float, int, int]:
+    def key(row: CheckpointRow) -> tuple[float, int, int]:
         assert row.metric is not None
         return (row.metric if smaller else -row.metric, row.batches, rows.index(row))
 
@@ -132,11 +131,5 @@ def test_the_rule_of_determined(rows: list[Candidate], best: int, trial_best: in
         )
         if not ranked and order > latest:
             expected.append(row.uuid)
-    gone = to_delete(
-        rows,
-        save_experiment_best=best,
-        save_trial_best=trial_best,
-        save_trial_latest=latest,
-        smaller_is_better=smaller,
-    )
+    gone = to_delete(rows, _keep(best, trial_best, latest), smaller_is_better=smaller)
     assert gone == expected

@@ -36,6 +36,7 @@ from det_core.protocol import (
     welcome,
 )
 
+from ._recover import record_checkpoint
 from ._state import State
 from ._trials import ActiveRun, LiveTrial
 
@@ -131,7 +132,8 @@ def _answer(state: State, live: LiveTrial, active: ActiveRun, word: Word, rank: 
             fresh = active.validated_at != word.batches
             return Answer(target=state.validated(live, active, word.batches, word.metrics, word.length, report=fresh))
         case Checkpointed():
-            _record(state, live, active, word)
+            checkpoint = record_checkpoint(state.store, live.id, active.run.id, word)
+            state.observe("det_checkpoint_saved", trial=state.row(live), checkpoint=checkpoint)
             return Answer()
         case Deleted():
             state.store.checkpoints.mark_deleted(word.uuid)
@@ -151,22 +153,6 @@ def _answer(state: State, live: LiveTrial, active: ActiveRun, word: Word, rank: 
         case Status():
             live.status = word.text
     return None
-
-
-def _record(state: State, live: LiveTrial, active: ActiveRun, word: Checkpointed) -> None:
-    """Record a checkpoint, and have the observers told."""
-    manifest = word.manifest
-    checkpoint = state.store.checkpoints.record(
-        manifest.uuid,
-        live.id,
-        active.run.id,
-        manifest.batches,
-        storage=word.storage,
-        size=sum(file.size for file in manifest.files.values()),
-        metadata=manifest.metadata,
-        framework=manifest.framework,
-    )
-    state.observe("det_checkpoint_saved", trial=state.row(live), checkpoint=checkpoint)
 
 
 def preempt(active: ActiveRun, reason: str) -> None:

@@ -14,11 +14,11 @@ from det_core.errors import ExperimentBusy, StoreError
 from det_core.launch import say
 from det_core.plugins import Plugins, extensions_of
 from det_core.process import end_leftover, is_running, noted_processes
-from det_core.protocol import Spooled, decode_note
+from det_core.protocol import Checkpointed, Spooled, decode_note
 from det_core.storage import LocalStorage, Storage
 
-from ..store import CheckpointState, ExperimentState, Run, Store, TrialState
-from ._retention import Candidate, to_delete
+from ..store import CheckpointRow, CheckpointState, ExperimentState, Run, Store, TrialState
+from ._retention import to_delete
 from ._starting import clear_scratch
 
 _NOTICE_SECONDS = 2.0
@@ -83,16 +83,22 @@ def _adopt(store: Store, note: Spooled) -> None:
     if store.runs.list(trial.id)[-1].id != note.run_id or manifest.batches < at:
         return
     with suppress(StoreError):  # recorded by the driver, whose answer was lost with it
-        store.checkpoints.record(
-            manifest.uuid,
-            trial.id,
-            note.run_id,
-            manifest.batches,
-            storage=note.storage,
-            size=sum(file.size for file in manifest.files.values()),
-            metadata=manifest.metadata,
-            framework=manifest.framework,
-        )
+        record_checkpoint(store, trial.id, note.run_id, note)
+
+
+def record_checkpoint(store: Store, trial_id: int, run_id: int, word: Checkpointed | Spooled) -> CheckpointRow:
+    """Record what a run has published."""
+    manifest = word.manifest
+    return store.checkpoints.record(
+        manifest.uuid,
+        trial_id,
+        run_id,
+        manifest.batches,
+        storage=word.storage,
+        size=sum(file.size for file in manifest.files.values()),
+        metadata=manifest.metadata,
+        framework=manifest.framework,
+    )
 
 
 def abandon(store: Store, experiment_id: int, reason: str) -> None:
@@ -193,17 +199,8 @@ def _doomed(store: Store, experiment_id: int, config: ExperimentConfig) -> list[
     chosen = config.checkpoint_storage
     # A stranger's settings may say nothing of what to keep.
     keep = chosen if isinstance(chosen, StorageConfig) else StorageConfig()
-    searcher = config.searcher
     rows = [
-        Candidate(uuid=c.uuid, trial_id=c.trial_id, batches=c.batches, metric=c.metric)
-        for c in store.checkpoints.list(experiment_id=experiment_id)
-        if c.state is CheckpointState.COMPLETED
+        row for row in store.checkpoints.list(experiment_id=experiment_id) if row.state is CheckpointState.COMPLETED
     ]
-    return to_delete(
-        rows,
-        save_experiment_best=keep.save_experiment_best,
-        save_trial_best=keep.save_trial_best,
-        save_trial_latest=keep.save_trial_latest,
-        smaller_is_better=searcher.smaller_is_better if searcher else True,
-        protected=store.trials.sources(),
-    )
+    smaller = config.searcher.smaller_is_better if config.searcher else True
+    return to_delete(rows, keep, smaller_is_better=smaller, protected=store.trials.sources())

@@ -104,20 +104,22 @@ def _imported(tree: ast.AST, file: Path, code_dir: Path) -> Iterator[str]:
 
 def _sets_environment(node: ast.AST) -> bool:
     """Tell whether a piece of code changes environment variables, or how processes are started."""
-    if isinstance(node, ast.Assign | ast.AugAssign | ast.Delete):
-        targets = node.targets if isinstance(node, ast.Assign | ast.Delete) else [node.target]
-        return any(isinstance(target, ast.Subscript) and _is_environ(target.value) for target in targets)
-    if not isinstance(node, ast.Call):
-        return False
-    called = node.func
-    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-    if name in ("putenv", "unsetenv", "set_start_method"):
-        return True
-    changes = ("setdefault", "update", "pop", "clear")
-    return isinstance(called, ast.Attribute) and name in changes and _is_environ(called.value)
+    match node:
+        case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+            return any(map(_is_variable, targets))
+        case ast.AugAssign(target=target):
+            return _is_variable(target)
+        case ast.Call(func=ast.Attribute(value=changed, attr="setdefault" | "update" | "pop" | "clear")):
+            return _is_environ(changed)
+        case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+            return name in ("putenv", "unsetenv", "set_start_method")
+        case _:
+            return False
+
+
+def _is_variable(node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) and _is_environ(node.value)
 
 
 def _is_environ(node: ast.AST) -> bool:
-    return (isinstance(node, ast.Attribute) and node.attr == "environ") or (
-        isinstance(node, ast.Name) and node.id == "environ"
-    )
+    return "environ" in (getattr(node, "attr", None), getattr(node, "id", None))
