@@ -7,7 +7,6 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable
 
 from det_core.environ import WorkerEnv
 from det_core.errors import DetError
@@ -48,10 +47,9 @@ class InProcessEngine(Engine):
     def close(self) -> None:
         self._runs.put(None)
 
-    def serve(self, enter: Callable[[], None] = lambda: None) -> None:
+    def serve(self) -> None:
         """Train the runs that are started, until the engine is closed."""
         while (spec := self._runs.get()) is not None:
-            enter()
             env = WorkerEnv.read(spec.variables)
             assert env is not None
             spec.log_dir.mkdir(parents=True, exist_ok=True)

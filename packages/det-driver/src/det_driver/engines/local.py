@@ -128,10 +128,9 @@ def command(spec: RunSpec, guard: int) -> list[str]:
 
 
 def environ() -> dict[str, str]:
-    """Return the environment of every run, without its own variables."""
-    return {**os.environ, "PATH": search_path(), "PYTHONUNBUFFERED": "1"}
+    """Return the environment of every run, without its own variables.
 
-
-def search_path() -> str:
-    """Return `PATH` with the interpreter's own directory first, so that `python3` in an entrypoint is this one."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    The interpreter's own directory comes first in `PATH`, so that `python3` in an entrypoint is this one.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}

@@ -45,10 +45,8 @@ class WarmWorkers:
         """Start a run, in a fork where that is as good as a new interpreter with `environ`."""
         key = (spec.warm, spec.code_dir, _fixed(spec.variables))
         with self._lock:
-            if self._unfit or (self._channel is not None and key != self._key):
-                fits = False
-            else:
-                fits = True
+            fits = not self._unfit and (self._channel is None or key == self._key)
+            if fits:
                 if self._channel is None:
                     self._open(spec, environ)
                     self._key = key
@@ -108,20 +106,14 @@ class WarmWorkers:
         self._listener.start()
 
     def _tell(self, message: dict[str, Any]) -> None:
-        if self._channel is None:
-            return
-        try:
-            self._channel.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:
-            pass  # the listener finds out
+        if self._channel is not None:
+            with contextlib.suppress(OSError):  # the listener finds out
+                self._channel.sendall(json.dumps(message).encode() + b"\n")
 
     def _listen(self, server: subprocess.Popen[bytes], channel: socket.socket) -> None:
-        with channel, channel.makefile("rb") as lines:
-            try:
-                for line in lines:
-                    self._hear(json.loads(line))
-            except OSError:
-                pass  # a server that is gone
+        with channel, channel.makefile("rb") as lines, contextlib.suppress(OSError):  # of a server that is gone
+            for line in lines:
+                self._hear(json.loads(line))
         server.wait()
         self._lost(channel)
 
