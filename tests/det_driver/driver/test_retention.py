@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from det_core.config import StorageConfig
-from det_driver.driver._retention import to_delete
+from det_driver.driver._garbage import to_delete
 from det_driver.store import CheckpointRow, CheckpointState
 
 # Determined's documentation works this example: two trials, ten checkpoints, a metric that is best when small.

@@ -19,7 +19,8 @@ from det_core.manifest import FileEntry, Manifest
 from det_core.process import is_running, noted_processes
 from det_core.protocol import Spooled, encode_note
 from det_driver.driver import ask, reopen
-from det_driver.driver._recover import adopt_spooled, collect_left, expect_garbage
+from det_driver.driver._garbage import collect_left, expect_garbage
+from det_driver.driver._recover import adopt_spooled
 from det_driver.store import CheckpointState, ExperimentState, Store, TrialState
 
 SEARCH = "searcher: {name: random, metric: val_loss, max_trials: %d, max_length: 40, max_concurrent_trials: 2}\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ._driver import Driver
 from ._endings import ExperimentFailures
+from ._garbage import collect_left, storage_of
 from ._lifecycle import ask, create, is_driven, orphaned, reopen, start_driver
-from ._recover import collect_left, storage_of
 from ._search import ExperimentView, unit_of
 from ._starting import DriverSettings, check_startable
 

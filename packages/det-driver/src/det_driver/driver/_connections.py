@@ -7,34 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from det_core import wire
+from det_core import protocol, wire
 from det_core.errors import DetError
 from det_core.host import Outcome
-from det_core.protocol import (
-    Answer,
-    AskBest,
-    AskTarget,
-    Checkpointed,
-    Chose,
-    Completed,
-    Deleted,
-    Finished,
-    Hello,
-    Meet,
-    Preempt,
-    Progressed,
-    Question,
-    Reported,
-    Said,
-    Status,
-    Validated,
-    Welcome,
-    Word,
-    decode_said,
-    encode,
-    refusal,
-    welcome,
-)
 
 from ._recover import record_checkpoint
 from ._state import State
@@ -47,7 +22,7 @@ _HELLO_SECONDS = 30
 class Came:
     """A worker has connected."""
 
-    hello: Hello
+    hello: protocol.Hello
     connection: wire.Connection
 
 
@@ -55,7 +30,7 @@ class Came:
 class Refused:
     """A worker that speaks another protocol has connected; it ends of itself."""
 
-    hello: Hello
+    hello: protocol.Hello
     reason: str
 
 
@@ -63,26 +38,26 @@ class Refused:
 class Heard:
     """A worker has said something."""
 
-    hello: Hello
+    hello: protocol.Hello
     connection: wire.Connection
-    said: Said
+    said: protocol.Said
 
 
 def serve(connection: wire.Connection, inbox: Callable[[Came | Refused | Heard], None]) -> None:
     """Read one worker's words into the inbox; runs in the connection's own thread."""
     try:
-        hello = decode_said(connection.recv(timeout=_HELLO_SECONDS))
-        if not isinstance(hello, Hello):
+        hello = protocol.decode_said(connection.recv(timeout=_HELLO_SECONDS))
+        if not isinstance(hello, protocol.Hello):
             return
-        ours = welcome()
-        if refused := refusal(hello, ours):
+        ours = protocol.welcome()
+        if refused := protocol.refusal(hello, ours):
             inbox(Refused(hello, refused))
             send(connection, ours)
             connection.close()
             return
         send(connection, ours)
         inbox(Came(hello, connection))
-        while isinstance(said := decode_said(connection.recv()), Said):
+        while isinstance(said := protocol.decode_said(connection.recv()), protocol.Said):
             inbox(Heard(hello, connection, said))
     except (wire.ConnectionLost, TimeoutError, OSError, msgspec.DecodeError):
         connection.close()
@@ -92,13 +67,13 @@ def came(active: ActiveRun, event: Came) -> None:
     """Take up a worker of a run; one that comes late is told at once that the run is to end."""
     active.connections.append(event.connection)
     if active.preempting:
-        send(event.connection, Preempt("the run is to end"))
+        send(event.connection, protocol.Preempt("the run is to end"))
 
 
 def heard(state: State, live: LiveTrial, active: ActiveRun, event: Heard) -> None:
     """Take a worker's word in a turn, and answer when that is committed."""
     word, number = event.said.word, event.said.number
-    if isinstance(word, Meet):
+    if isinstance(word, protocol.Meet):
         _meet(active, event.connection, number, word.address)
         return
     with state.turn():
@@ -112,45 +87,46 @@ def broke(active: ActiveRun, event: Heard, error: Exception) -> bool:
     """Take it as the run's own mistake that its word could not be taken; return whether it hears of that, as it asked."""
     message = str(error) if isinstance(error, DetError) else f"{type(error).__name__}: {error}"
     word = event.said.word
-    if isinstance(word, Question):
-        send(event.connection, Answer(event.said.number, error=message))
+    if isinstance(word, protocol.Question):
+        send(event.connection, protocol.Answer(event.said.number, error=message))
         return True
     said = f"its word {type(word).__name__!r} could not be taken: {message}"
-    active.finished(event.hello.rank, Finished(Outcome.MISTAKE, said))
+    active.finished(event.hello.rank, protocol.Finished(Outcome.MISTAKE, said))
     return False
 
 
-def _answer(state: State, live: LiveTrial, active: ActiveRun, word: Word, rank: int) -> Answer | None:
+def _answer(state: State, live: LiveTrial, active: ActiveRun, word: protocol.Word, rank: int) -> protocol.Answer | None:
     """Take the word of a worker, or of one of its ranks; return the answer to a question, None to what was only told."""
     match word:
-        case AskTarget():
-            return Answer(target=state.target(live))
-        case Validated():
-            return Answer(target=state.validated(live, active, word.batches, word.metrics, word.length))
-        case Completed():
+        case protocol.AskTarget():
+            return protocol.Answer(target=state.target(live))
+        case protocol.Validated():
+            return protocol.Answer(target=state.validated(live, active, word.batches, word.metrics, word.length))
+        case protocol.Completed():
             # The validation's metrics may have been reported before; the one of the searcher must not replace them.
             fresh = active.validated_at != word.batches
-            return Answer(target=state.validated(live, active, word.batches, word.metrics, word.length, report=fresh))
-        case Checkpointed():
+            target = state.validated(live, active, word.batches, word.metrics, word.length, report=fresh)
+            return protocol.Answer(target=target)
+        case protocol.Checkpointed():
             checkpoint = record_checkpoint(state.store, live.id, active.run.id, word)
             state.observe("det_checkpoint_saved", trial=state.row(live), checkpoint=checkpoint)
-            return Answer()
-        case Deleted():
+            return protocol.Answer()
+        case protocol.Deleted():
             state.store.checkpoints.mark_deleted(word.uuid)
-            return Answer()
-        case AskBest():
-            return Answer(value=state.best)
-        case Finished():
+            return protocol.Answer()
+        case protocol.AskBest():
+            return protocol.Answer(value=state.best)
+        case protocol.Finished():
             state.then(lambda: active.finished(rank, word))
-            return Answer()
-        case Reported():
+            return protocol.Answer()
+        case protocol.Reported():
             state.reported(live, active, word.group, word.batches, word.metrics)
-        case Progressed():
+        case protocol.Progressed():
             live.progress = word.fraction
             state.store.trials.update(live.id, progress=word.fraction)
-        case Chose():
+        case protocol.Chose():
             state.store.runs.chose(active.run.id, word.backend)
-        case Status():
+        case protocol.Status():
             live.status = word.text
     return None
 
@@ -159,7 +135,7 @@ def preempt(active: ActiveRun, reason: str) -> None:
     """Ask the workers of a run that are connected, and those that will be, to save and end."""
     active.preempting = True
     for connection in active.connections:
-        send(connection, Preempt(reason))
+        send(connection, protocol.Preempt(reason))
 
 
 def _meet(active: ActiveRun, connection: wire.Connection, number: int, address: tuple[str, int] | None) -> None:
@@ -168,13 +144,13 @@ def _meet(active: ActiveRun, connection: wire.Connection, number: int, address: 
     active.waiting.append((connection, number))
     if active.meeting is not None:
         for each, question in active.waiting:
-            send(each, Answer(question, address=active.meeting))
+            send(each, protocol.Answer(question, address=active.meeting))
         active.waiting.clear()
 
 
-def send(connection: wire.Connection, reply: Answer | Preempt | Welcome) -> None:
+def send(connection: wire.Connection, reply: protocol.Answer | protocol.Preempt | protocol.Welcome) -> None:
     """Send to a worker; one that is gone is heard of by its end."""
     try:
-        connection.send(encode(reply))
+        connection.send(protocol.encode(reply))
     except (wire.ConnectionLost, TimeoutError, OSError):
         connection.close()

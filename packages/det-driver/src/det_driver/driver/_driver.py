@@ -12,7 +12,7 @@ import queue
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 from det_core import wire
 from det_core.config import from_json
@@ -29,7 +29,8 @@ from ..store import ExperimentState, Store, TrialState, boot_id
 from ._connections import Came, Heard, Refused, broke, came, heard, serve
 from ._endings import Endings, ExperimentFailures, outcome_of
 from ._fleet import Asked, Fleet, RunEnded
-from ._recover import abandon, adopt_spooled, collect_garbage, collect_left, end_leftovers, expect_garbage, note_pause
+from ._garbage import collect_garbage, collect_left, expect_garbage
+from ._recover import abandon, adopt_spooled, end_leftovers, note_pause
 from ._search import SearchStarted
 from ._starting import DriverSettings, Starter, driver_address
 from ._state import State
@@ -55,7 +56,6 @@ class Driver:
         self._id = experiment_id
         self._plugins = plugins
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._fleet: Fleet | None = None
         self._next_progress = 0.0
 
     # From any thread
@@ -78,11 +78,6 @@ class Driver:
 
     # The driver's thread
 
-    @property
-    def _runs(self) -> Fleet:
-        assert self._fleet  # from `_begin` on
-        return self._fleet
-
     def run(self) -> ExperimentState:
         """Drive the experiment; return the state that it ends in."""
         with Store(self._settings.home) as self._store:
@@ -97,21 +92,18 @@ class Driver:
                     raise
 
     def _run(self) -> ExperimentState:
-        try:
+        with closing(self.engine):
             self._begin()
-            try:
-                with self._listening() as starter:
-                    self._drive(starter)
-                return self._end()
-            except StoreUnwritable as error:
-                return self._do_without_store(error)
-            except Exception:  # whatever is wrong here, it is not the runs: each saves, for the next driver
-                self._runs.let_go(self._inbox)
-                raise
-        finally:
-            if self._fleet:
-                self._fleet.close()
-            self.engine.close()
+            with closing(self._runs):
+                try:
+                    with self._listening() as starter:
+                        self._drive(starter)
+                    return self._end()
+                except StoreUnwritable as error:
+                    return self._do_without_store(error)
+                except Exception:  # whatever is wrong here, it is not the runs: each saves, for the next driver
+                    self._runs.let_go(self._inbox)
+                    raise
 
     def _begin(self) -> None:
         patience = from_json(self._store.experiments.get(self._id).config).patience
@@ -119,7 +111,7 @@ class Driver:
         adopt_spooled(self._store, self._id)
         collect_left(self._store, self._plugins)
         self._state = State(self._store, self._id, self._plugins)
-        self._fleet = Fleet(self.engine, self._state, self._settings, self._inbox.put)
+        self._runs = Fleet(self.engine, self._state, self._settings, self._inbox.put)
         self._endings = Endings(self._state, self.failures)
         with self._state.turn():
             self._state.take_over()

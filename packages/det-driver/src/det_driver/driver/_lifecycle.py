@@ -17,7 +17,7 @@ from det_core.config import ExperimentConfig, Single, from_json, to_json
 from det_core.errors import ExperimentBusy, StoreError
 
 from ..store import ExperimentRow, ExperimentState, Store, TrialState, boot_id
-from ._recover import expect_garbage
+from ._garbage import expect_garbage
 from ._search import TrialReopened, encode_event
 
 _POLL_SECONDS = 0.05
@@ -39,11 +39,11 @@ def create(
     be copied, nothing is left behind.
     """
     config = _complete(config, default_name)
-    searcher = config.searcher
+    searcher, entrypoint = config.searcher, config.entrypoint or ""
     experiment = store.experiments.create(
         name=config.name or default_name,
         config=to_json(config),
-        entrypoint=_shown(config),
+        entrypoint=entrypoint if isinstance(entrypoint, str) else " ".join(entrypoint),
         metric=(searcher.metric or "") if searcher else "",
         smaller_is_better=searcher.smaller_is_better if searcher else True,
         description=config.description or "",
@@ -67,11 +67,6 @@ def _complete(config: ExperimentConfig, default_name: str) -> ExperimentConfig:
         reproducibility = msgspec.structs.replace(config.reproducibility, experiment_seed=int(time.time()) % 2**32)
         config = msgspec.structs.replace(config, reproducibility=reproducibility)
     return config if config.name else msgspec.structs.replace(config, name=default_name)
-
-
-def _shown(config: ExperimentConfig) -> str:
-    entrypoint = config.entrypoint
-    return entrypoint if isinstance(entrypoint, str) else " ".join(entrypoint or ())
 
 
 def reopen(store: Store, experiment_id: int) -> None:

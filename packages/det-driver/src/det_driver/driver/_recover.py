@@ -5,20 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 
-from det_core.config import ExperimentConfig, StorageConfig, from_json
-from det_core.errors import ExperimentBusy, StoreError
+from det_core.errors import StoreError
 from det_core.launch import say
-from det_core.plugins import Plugins, extensions_of
 from det_core.process import end_leftover, is_running, noted_processes
 from det_core.protocol import Checkpointed, Spooled, decode_note
-from det_core.storage import LocalStorage, Storage
 
-from ..store import CheckpointRow, CheckpointState, ExperimentState, Run, Store, TrialState
-from ._retention import to_delete
+from ..store import CheckpointRow, ExperimentState, Run, Store, TrialState
 from ._starting import clear_scratch
 
 _NOTICE_SECONDS = 2.0
@@ -132,75 +127,3 @@ def note_pause(store: Store, experiment_id: int, reason: str) -> None:
             if time.monotonic() > deadline:
                 return
             time.sleep(0.1)
-
-
-def storage_of(config: ExperimentConfig, plugins: Plugins, root: Path) -> Storage:
-    """Open the checkpoint storage that a configuration names, or the store's own below `root`."""
-    chosen = config.checkpoint_storage
-    if chosen is None:
-        return LocalStorage(root)
-    storage: Storage = plugins.storages()[chosen.type].open(chosen, root)
-    return storage
-
-
-def _expected(store: Store) -> Path:
-    return store.home / "garbage"
-
-
-def expect_garbage(store: Store, experiment_id: int) -> None:
-    """Note that an experiment's checkpoints are to be collected, before it is recorded as ended; OSError is a full disk's."""
-    with suppress(OSError):
-        _expected(store).mkdir(exist_ok=True)
-        (_expected(store) / str(experiment_id)).touch()
-
-
-def collect_left(store: Store, plugins: Plugins) -> dict[int, list[str]]:
-    """Collect what was left when a collection was interrupted; return the uuids that were deleted, by experiment."""
-    deleted: dict[int, list[str]] = {}
-    for note in sorted(_expected(store).glob("[0-9]*")):
-        experiment = int(note.name)
-        try:
-            with store.lock(experiment):
-                if store.experiments.get(experiment).state.ended:
-                    deleted[experiment] = collect_garbage(store, experiment, plugins)
-                else:
-                    note.unlink(missing_ok=True)  # it was killed before that was recorded, or goes on
-        except ExperimentBusy:
-            continue  # its driver does
-        except StoreError:
-            if not store.experiment_dir(experiment).exists():
-                note.unlink(missing_ok=True)  # else it cannot be read or written just now
-    return deleted
-
-
-def collect_garbage(store: Store, experiment_id: int, plugins: Plugins) -> list[str]:
-    """Delete the checkpoints that an ended experiment's configuration does not keep; return their uuids.
-
-    What cannot be deleted now, whatever the reason, stays listed and expected: the next driver, or `det gc`, tries again.
-    """
-    deleted: list[str] = []
-    try:
-        config = from_json(store.experiments.get(experiment_id).config, extensions=extensions_of(plugins))
-        doomed = _doomed(store, experiment_id, config)
-        storage = storage_of(config, plugins, store.home / "checkpoints") if doomed else None
-        for uuid in doomed:
-            assert storage is not None
-            storage.delete(uuid)
-            store.checkpoints.mark_deleted(uuid)
-            deleted.append(uuid)
-        (_expected(store) / str(experiment_id)).unlink(missing_ok=True)
-    except Exception as error:  # the experiment has ended all the same, and others are not to wait for it
-        left = f"checkpoints of experiment {experiment_id} that are not to be kept are still there"
-        say(f"{left}: {error}; delete them later with det gc")
-    return deleted
-
-
-def _doomed(store: Store, experiment_id: int, config: ExperimentConfig) -> list[str]:
-    chosen = config.checkpoint_storage
-    # A stranger's settings may say nothing of what to keep.
-    keep = chosen if isinstance(chosen, StorageConfig) else StorageConfig()
-    rows = [
-        row for row in store.checkpoints.list(experiment_id=experiment_id) if row.state is CheckpointState.COMPLETED
-    ]
-    smaller = config.searcher.smaller_is_better if config.searcher else True
-    return to_delete(rows, keep, smaller_is_better=smaller, protected=store.trials.sources())

@@ -51,7 +51,15 @@ class WarmWorkers:
                     self._open(spec, environ)
                     self._key = key
                 self._runs[spec.run_id] = spec
-                self._tell(_request(spec))
+                self._tell(
+                    {
+                        "run": spec.run_id,
+                        "entrypoint": str(spec.entrypoint),
+                        "code_dir": str(spec.code_dir),
+                        "log_dir": str(spec.log_dir),
+                        "variables": dict(spec.variables),
+                    }
+                )
         if not fits:
             self._fresh(spec)
 
@@ -161,13 +169,3 @@ class WarmWorkers:
 
 def _fixed(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, value) for name, value in variables.items() if not name.startswith("DET_")))
-
-
-def _request(spec: RunSpec) -> dict[str, Any]:
-    return {
-        "run": spec.run_id,
-        "entrypoint": str(spec.entrypoint),
-        "code_dir": str(spec.code_dir),
-        "log_dir": str(spec.log_dir),
-        "variables": dict(spec.variables),
-    }

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +80,20 @@ class Database:
         version = self._check_version(migrations)
         if version == len(migrations):
             return
-        if self.readonly:
-            return self._have_it_migrated(version, migrations)
-        with self.transaction():
-            # Another process may have taken the steps while this one waited for its turn to write.
-            for number in range(self._version(), len(migrations)):
-                for statement in migrations[number]:
-                    self._connection.execute(statement)
-                self._connection.execute(f"PRAGMA user_version = {number + 1}")
+        if not self.readonly:
+            with self.transaction():
+                # Another process may have taken the steps while this one waited for its turn to write.
+                for number in range(self._version(), len(migrations)):
+                    for statement in migrations[number]:
+                        self._connection.execute(statement)
+                    self._connection.execute(f"PRAGMA user_version = {number + 1}")
+        elif self._writable():
+            Database(self.path, migrations).close()
+        else:
+            raise StoreError(
+                f"{self.path} has schema version {version}, and this det reads version {len(migrations)}; "
+                "open it once where it can be written"
+            )
 
     def _check_version(self, migrations: Sequence[Sequence[str]]) -> int:
         version = self._version()
@@ -97,14 +103,6 @@ class Database:
                 "upgrade det-driver"
             )
         return version
-
-    def _have_it_migrated(self, version: int, migrations: Sequence[Sequence[str]]) -> None:
-        if not self._writable():
-            raise StoreError(
-                f"{self.path} has schema version {version}, and this det reads version {len(migrations)}; "
-                "open it once where it can be written"
-            )
-        Database(self.path, migrations).close()
 
     def _version(self) -> int:
         return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
@@ -139,49 +137,34 @@ class Database:
         rows = self.rows(sql, parameters)
         return rows[0] if rows else None
 
-    def transaction(self) -> AbstractContextManager[None]:
-        """All or nothing; one inside another undoes only itself. A reader's transaction is one snapshot."""
-        return self._part() if self._depth else self._whole()
-
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
+        """All or nothing; one inside another undoes only itself. A reader's transaction is one snapshot."""
+        part = self._depth > 0
+        before = len(self._afterwards)
+        self.run("SAVEPOINT part" if part else "BEGIN" if self.readonly else "BEGIN IMMEDIATE")
+        self._depth += 1
         try:
-            self.run("BEGIN" if self.readonly else "BEGIN IMMEDIATE")
-            self._depth = 1
             yield
-            self.run("COMMIT")
+            self.run("RELEASE part" if part else "COMMIT")
         except BaseException:
-            self._afterwards.clear()
+            del self._afterwards[before:]
             # A full disk makes SQLite roll back by itself, and then there is nothing left to undo.
             if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+                self._connection.execute("ROLLBACK TO part" if part else "ROLLBACK")
+                if part:
+                    self._connection.execute("RELEASE part")
             raise
         finally:
-            self._depth = 0
-        afterwards, self._afterwards = self._afterwards, []
-        for act in afterwards:
-            act()
+            self._depth -= 1
+        if not self._depth:
+            afterwards, self._afterwards = self._afterwards, []
+            for act in afterwards:
+                act()
 
     def afterwards(self, act: Callable[[], None]) -> None:
         """Do it when the transaction has been committed, or now where there is none; never when it is undone."""
         self._afterwards.append(act) if self._depth else act()
-
-    @contextmanager
-    def _part(self) -> Iterator[None]:
-        self.run("SAVEPOINT part")
-        self._depth += 1
-        before = len(self._afterwards)
-        try:
-            yield
-            self.run("RELEASE part")
-        except BaseException:
-            del self._afterwards[before:]
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK TO part")
-                self._connection.execute("RELEASE part")
-            raise
-        finally:
-            self._depth -= 1
 
     def close(self) -> None:
         """Give the file back; closing twice is harmless."""

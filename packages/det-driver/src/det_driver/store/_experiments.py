@@ -64,20 +64,17 @@ class Experiments:
         description: str = "",
         labels: Sequence[str] = (),
         engine: str = "local",
-        state: ExperimentState = ExperimentState.ACTIVE,
     ) -> ExperimentRow:
         """Make an experiment's directory and, in it, its database."""
         id = self.new_directory()
         place = self.directory(id) / f"{FILE}.new"  # under its name it is whole, be this process killed wherever it is
         database = Database(place, EXPERIMENT)
         try:
+            values = (name, description, dump(list(labels)), config, entrypoint, metric, smaller_is_better, engine)
             database.run(
                 "INSERT INTO experiment (name, description, labels, config, entrypoint, metric, smaller_is_better, "
-                "engine, state, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(name, description, dump(list(labels)), config, entrypoint, metric, smaller_is_better, engine),
-                    *(state, time.time()),
-                ),
+                "engine, state, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'ACTIVE', ?)",
+                (*values, time.time()),
             )
         finally:
             database.close()
@@ -178,8 +175,7 @@ def entries(databases: Databases) -> Iterator[Entry]:
         with suppress(StoreError, IndexError):
             read[database.id] = (_summary(database), database.rows("SELECT first, last FROM blocks"))
     for id in databases.ids():
-        summary, blocks = read.get(id, (None, []))
-        yield id, summary, blocks
+        yield (id, *read.get(id, (None, [])))
 
 
 def _doubtful(experiment: ExperimentRow) -> bool:

@@ -24,16 +24,7 @@ class Metrics:
         self._databases = databases
         self._of_trial = of_trial
 
-    def report(
-        self,
-        trial_id: int,
-        run_id: int,
-        group: str,
-        batches: int,
-        values: Mapping[str, Any],
-        *,
-        at: float | None = None,
-    ) -> None:
+    def report(self, trial_id: int, run_id: int, group: str, batches: int, values: Mapping[str, Any]) -> None:
         """Record the values of a group ("training", "validation", any) at a position.
 
         An earlier report of the same trial, group and position is archived. A searcher's metric that is not a
@@ -45,7 +36,7 @@ class Metrics:
             metric = _searcher_metric(database, values) if group == VALIDATION else None
             database.run(
                 "INSERT INTO metrics (trial_id, run_id, kind, batches, time, data, metric) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (trial_id, run_id, group, batches, time.time() if at is None else at, dump(values), metric),
+                (trial_id, run_id, group, batches, time.time(), dump(values), metric),
             )
             database.run("UPDATE trials SET batches = max(batches, ?) WHERE id = ?", (batches, trial_id))
             if group == VALIDATION and again:

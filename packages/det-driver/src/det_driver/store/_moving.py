@@ -170,9 +170,7 @@ def _renumber(store: Store, database: Database, id: int, directory: Path) -> Non
             column = "id" if table == "trials" else "trial_id"
             database.run(f"UPDATE {table} SET {column} = -({column} + ?)", (by,))  # past those that are to move yet
             database.run(f"UPDATE {table} SET {column} = -{column}")
-        database.run(
-            "UPDATE runs SET log_dir = 'trials/' || trial_id || '/run-' || number WHERE log_dir LIKE 'trials/%'"
-        )
+        database.run("UPDATE runs SET log_dir = 'trials/' || trial_id || '/run-' || number")
         database.run("DELETE FROM blocks")
         database.run("INSERT INTO blocks (first, last) VALUES (?, ?)", (first, first + high - low))
     for number in sorted(numbers, reverse=by > 0):

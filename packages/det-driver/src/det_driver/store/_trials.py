@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from det_core.errors import StoreError
@@ -57,12 +56,11 @@ class Trials:
         hparams: Mapping[str, Any],
         seed: int,
         *,
-        state: TrialState = TrialState.QUEUED,
         source_checkpoint: str | None = None,
     ) -> TrialRow:
         """Add a trial; `request` is the searcher's number for it, unique in the experiment."""
         database = self._databases.of(experiment_id)
-        values = (request, dump(hparams), seed, state, source_checkpoint)
+        values = (request, dump(hparams), seed, TrialState.QUEUED, source_checkpoint)
         try:
             with database.transaction():
                 rows = database.rows(
@@ -143,11 +141,11 @@ class Runs:
         self._trials = trials
         self._metrics = metrics
 
-    def begin(self, trial_id: int, from_batches: int = 0, *, log_dir: Path | None = None) -> Run:
+    def begin(self, trial_id: int, from_batches: int = 0) -> Run:
         """Begin the trial's next run at a position; what earlier runs reported past it is archived, to be done again.
 
-        `log_dir` defaults to `trials/<trial>/run-<number>` in the experiment's directory; it is not made here.
-        A run that an earlier driver left open ends as LOST.
+        Its logs belong in `trials/<trial>/run-<number>` in the experiment's directory, which is not made here. A run that
+        an earlier driver left open ends as LOST.
         """
         now = time.time()
         database = self._trials.of(trial_id, "create it before its runs")
@@ -160,11 +158,10 @@ class Runs:
                 (from_batches, now, trial_id),
             )[0]
             self._metrics.archive_past(trial_id, from_batches)
-            place = log_dir or Path("trials", str(trial_id), f"run-{number}")
             rows = database.rows(
                 "INSERT INTO runs (trial_id, number, first_batch, log_dir, started) VALUES (?, ?, ?, ?, ?) "
                 f"RETURNING {_RUN_COLUMNS}",
-                (trial_id, number, from_batches, str(place), now),
+                (trial_id, number, from_batches, f"trials/{trial_id}/run-{number}", now),
             )
             return self._run(database, rows[0])
 
