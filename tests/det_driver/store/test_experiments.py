@@ -49,13 +49,12 @@ def test_a_missing_experiment_is_named_with_the_home(store: Store) -> None:
 
 
 def test_an_update_changes_what_it_names_and_nothing_else(store: Store, experiment: ExperimentRow) -> None:
-    store.experiments.update(experiment.id, state=ExperimentState.PAUSED, progress=0.5, pid=7, boot="b", labels=["z"])
+    store.experiments.update(experiment.id, state=ExperimentState.PAUSED, progress=0.5, pid=7, boot="b")
 
     found = store.experiments.get(experiment.id)
 
     assert (found.state, found.progress, found.pid, found.boot) == (ExperimentState.PAUSED, 0.5, 7, "b")
-    assert found.labels == ("z",)
-    assert (found.name, found.created) == (experiment.name, experiment.created)
+    assert (found.name, found.labels, found.created) == (experiment.name, experiment.labels, experiment.created)
 
 
 def test_an_update_of_a_made_up_column_is_refused(store: Store, experiment: ExperimentRow) -> None:

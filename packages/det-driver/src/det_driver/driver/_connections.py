@@ -127,7 +127,7 @@ def _answer(state: State, live: LiveTrial, active: ActiveRun, word: protocol.Wor
         case protocol.Chose():
             state.store.runs.chose(active.run.id, word.backend)
         case protocol.Status():
-            live.status = word.text
+            pass  # nobody asks for it
     return None
 
 

@@ -146,7 +146,7 @@ class Driver:
         while True:
             self._follow_closes()
             self._runs.start_what_is_due(starter)
-            if self._finished():
+            if not self._runs.running and (self._state.wish is not None or self._state.queue.first is None):
                 return
             with suppress(queue.Empty):
                 self._take(self._inbox.get(timeout=_POLL_SECONDS))
@@ -191,11 +191,6 @@ class Driver:
         if time.monotonic() >= self._next_progress:
             self._next_progress = time.monotonic() + _PROGRESS_SECONDS
             self._store.experiments.update(self._id, progress=self._state.progress)
-
-    def _finished(self) -> bool:
-        if self._runs.running:
-            return False
-        return self._state.wish is not None or self._state.queue.first is None
 
     def _end(self) -> ExperimentState:
         state = self._state.wish or self._endings.final_state()

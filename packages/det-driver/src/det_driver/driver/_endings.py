@@ -158,14 +158,8 @@ def exit_status(status: int) -> str:
 
 def _cancels_retries(config: ExperimentConfig, log_dir: Path) -> bool:
     """Tell whether a `log_policies` entry with the action `cancel_retries` matches a line of the run's logs."""
-    patterns = [
-        re.compile(policy.pattern)
-        for policy in config.log_policies
-        if policy.pattern and policy.action == "cancel_retries"
-    ]
-    if not patterns:
-        return False
-    for file in sorted(log_dir.glob("*.log")):
+    patterns = [re.compile(p.pattern) for p in config.log_policies if p.pattern and p.action == "cancel_retries"]
+    for file in sorted(log_dir.glob("*.log")) if patterns else ():
         with file.open(errors="replace") as lines:
             if any(pattern.search(line) for line in lines for pattern in patterns):
                 return True

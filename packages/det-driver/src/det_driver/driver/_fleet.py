@@ -7,7 +7,7 @@ import os
 import queue
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,13 +114,9 @@ class Fleet:
         """Raise OSError where those are not left that a run takes here, and those that are to come will."""
         runs = [live.active for live in self.running.values() if live.active]
         coming = sum(max(1, len(active.lease.slots)) for active in runs if not active.connections)
-        found: list[int] = []
-        try:
-            while len(found) < _SPARE + coming:
-                found.append(os.open(os.devnull, os.O_RDONLY))
-        finally:
-            for each in found:
-                os.close(each)
+        with ExitStack() as found:
+            for _ in range(_SPARE + coming):
+                found.enter_context(open(os.devnull, "rb", buffering=0))
 
     def take_back(self, event: RunEnded) -> tuple[LiveTrial, ActiveRun]:
         """Free what a run held that has ended, and wait with the next start where it could not be started."""

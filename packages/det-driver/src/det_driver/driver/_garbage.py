@@ -64,13 +64,12 @@ def collect_garbage(store: Store, experiment_id: int, plugins: Plugins) -> list[
     deleted: list[str] = []
     try:
         config = from_json(store.experiments.get(experiment_id).config, extensions=extensions_of(plugins))
-        doomed = _doomed(store, experiment_id, config)
-        storage = storage_of(config, plugins, store.home / "checkpoints") if doomed else None
-        for uuid in doomed:
-            assert storage is not None
-            storage.delete(uuid)
-            store.checkpoints.mark_deleted(uuid)
-            deleted.append(uuid)
+        if doomed := _doomed(store, experiment_id, config):
+            storage = storage_of(config, plugins, store.home / "checkpoints")
+            for uuid in doomed:
+                storage.delete(uuid)
+                store.checkpoints.mark_deleted(uuid)
+                deleted.append(uuid)
         (_expected(store) / str(experiment_id)).unlink(missing_ok=True)
     except Exception as error:  # the experiment has ended all the same, and others are not to wait for it
         left = f"checkpoints of experiment {experiment_id} that are not to be kept are still there"

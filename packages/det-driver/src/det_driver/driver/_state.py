@@ -118,7 +118,6 @@ class State:
             row = rows[request]
             live = known.get(request) or LiveTrial(id=row.id, plan=plan)
             live.plan, live.restarts, live.progress = plan, row.restarts, row.progress
-            live.waiting = row.state is TrialState.WAITING
             self.trials[request] = live
             if plan.exited is not None:
                 self.ended += 1
@@ -177,8 +176,7 @@ class State:
                 self._create(operation)
             case Train():
                 live = self.trials[operation.trial]
-                if live.queued and live.waiting:
-                    live.waiting = False
+                if live.queued:
                     self.store.trials.update(live.id, state=TrialState.QUEUED)
                 self.queue.add(live)
             case Close():
@@ -209,12 +207,11 @@ class State:
         self.store.trials.update(live.id, state=TrialState.RUNNING)
         self.queue.discard(live)
         active = ActiveRun(run=run, lease=lease, progressed_to=batches, launched=bool(hosts_of(self.config)))
-        self.then(lambda: live.begin(active))
+        self.then(lambda: setattr(live, "active", active))
         return run
 
     def rest(self, live: LiveTrial, state: TrialState) -> None:
         """A trial whose run has ended goes on later."""
-        live.waiting = state is TrialState.WAITING
         self.store.trials.update(live.id, state=state)
 
     def exit(self, live: LiveTrial, reason: Exit, state: TrialState, message: str = "") -> None:
@@ -267,7 +264,7 @@ class State:
 
     def reported(self, live: LiveTrial, active: ActiveRun, group: str, batches: int, metrics: dict[str, Any]) -> None:
         """Store metrics and tell the observers."""
-        self.then(lambda: active.passed(batches))
+        self.then(lambda: setattr(active, "progressed_to", max(active.progressed_to, batches)))
         self.store.metrics.report(live.id, active.run.id, group, batches, metrics)
         self.observe("det_metrics_reported", trial=self.row(live), group=group, batches=batches, metrics=metrics)
 

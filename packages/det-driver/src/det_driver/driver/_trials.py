@@ -48,10 +48,6 @@ class ActiveRun:
         """Whether the run has several ranks."""
         return len(self.lease.slots) > 1
 
-    def passed(self, batches: int) -> None:
-        """The run has reported something at a position."""
-        self.progressed_to = max(self.progressed_to, batches)
-
     def finished(self, rank: int, word: Finished) -> None:
         """Take a rank's last word: the first one counts, unless it only says that another rank is gone."""
         self.spoken.add(rank)
@@ -71,8 +67,7 @@ class ActiveRun:
 class LiveTrial:
     """One trial: its row's id, its plan, and its run while it has one.
 
-    `failure` is the last failure and where it happened, to tell one that repeats itself. `waiting` says that the store has
-    it as waiting for its searcher.
+    `failure` is the last failure and where it happened, to tell one that repeats itself.
     """
 
     id: int
@@ -82,12 +77,6 @@ class LiveTrial:
     active: ActiveRun | None = None
     failure: tuple[str, int] | None = None
     blocked: bool = False
-    waiting: bool = False
-    status: str = field(default="")
-
-    def begin(self, active: ActiveRun) -> None:
-        """Take up a run, whose beginning is committed."""
-        self.active, self.waiting = active, False
 
     @property
     def queued(self) -> bool:

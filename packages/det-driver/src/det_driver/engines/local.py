@@ -116,15 +116,8 @@ def command(spec: RunSpec, guard: int) -> list[str]:
     else:
         script = spec.entrypoint if isinstance(spec.entrypoint, str) else shlex.join(spec.entrypoint)
         argv = [sys.executable, "-P", "-m", "det_core.guard", str(guard), "--", "/bin/sh", "-c", script]
-    if (spec.code_dir / HOOK).is_file():
-        return [
-            "/bin/bash",
-            "-c",
-            f'. ./{HOOK}; status=$?; [ $status -eq 0 ] || exit $status; exec "$@"',
-            "bash",
-            *argv,
-        ]
-    return argv
+    sourcing = f'. ./{HOOK}; status=$?; [ $status -eq 0 ] || exit $status; exec "$@"'
+    return ["/bin/bash", "-c", sourcing, "bash", *argv] if (spec.code_dir / HOOK).is_file() else argv
 
 
 def environ() -> dict[str, str]:

@@ -92,13 +92,11 @@ class WarmWorkers:
             self._listener.join(PATIENCE_SECONDS)
 
     def _open(self, spec: RunSpec, environ: Mapping[str, str]) -> None:
+        server = (sys.executable, "-P", "-m", "det_core.forkserver")
         ours, theirs = socket.socketpair()
         with theirs:
             self._server = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "det_core.forkserver", str(theirs.fileno())),
-                    *(str(spec.code_dir), *(spec.warm or ())),
-                ],
+                [*server, str(theirs.fileno()), str(spec.code_dir), *(spec.warm or ())],
                 env={**environ, **dict(_fixed(spec.variables))},
                 cwd="/",
                 stdin=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from det_core.errors import StoreError
 from det_driver.store._database import Database
@@ -30,8 +30,6 @@ class ExperimentChanges(TypedDict, total=False):
     """What `update` may change."""
 
     name: str
-    description: str
-    labels: Sequence[str]
     config: str
     engine: str
     state: ExperimentState
@@ -131,13 +129,10 @@ class Experiments:
 
     def update(self, id: int, **changes: Unpack[ExperimentChanges]) -> None:
         """Change the columns named; takes the experiment's lock for that, unless this store holds it."""
-        values: dict[str, Any] = {**changes}
-        if "labels" in values:
-            values["labels"] = dump([*values["labels"]])
-        text, parameters = assignments(values, ExperimentChanges)
+        text, parameters = assignments(changes, ExperimentChanges)
         with self._databases.writing(id) as database:
             database.run(f"UPDATE experiment SET {text}", parameters)
-            if values.keys() - {"progress"} or time.monotonic() >= self._next:
+            if changes.keys() - {"progress"} or time.monotonic() >= self._next:
                 database.afterwards(lambda: self.publish(id))
 
     def publish(self, id: int) -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -111,16 +112,14 @@ class Index:
                 f"the store of {self.path} was opened by process {self._owner[0]} and can only be used in that same thread; "
                 "open it anew in this one"
             )
-        for again in (True, False):
-            try:
-                return act(self.database)
-            except StoreError as error:
-                if not damaged(error) or not again:
-                    return None
-                try:
-                    self._replace()
-                except (StoreError, OSError):
-                    return None
+        try:
+            return act(self.database)
+        except StoreError as error:
+            if not damaged(error):
+                return None
+        with suppress(StoreError, OSError):
+            self._replace()
+            return act(self.database)
         return None
 
     @property
@@ -145,11 +144,10 @@ class Index:
             self._database = None
 
     def _there(self) -> tuple[int, int] | None:
-        try:
+        with suppress(OSError):
             there = os.stat(self.path)
-        except OSError:
-            return None
-        return there.st_dev, there.st_ino
+            return there.st_dev, there.st_ino
+        return None
 
     def _fill(self, database: Database, entries: list[Entry]) -> None:
         database.run("DELETE FROM experiments")

@@ -48,8 +48,9 @@ class Slots:
             made = database.row("SELECT value FROM counters WHERE name = 'made'")
             if made and slots and 0 <= time.time() - made[0] < NEW_SECONDS:
                 return []
-            turn = self._turn(database, experiment_id, birth, devices)
-            chosen = self._available(database, turn, devices)[:slots]
+            asked = (boot_id(), experiment_id, os.getpid(), birth, dump([*devices]), _now())
+            ((turn,),) = database.rows(_ASK, asked)
+            chosen = _available(database, turn, devices)[:slots]
             if len(chosen) == slots:
                 database.run("DELETE FROM waiting WHERE id = ?", (turn,))
                 for device in chosen:
@@ -116,20 +117,19 @@ class Slots:
                 sys.stderr.write(f"det: no device can be leased: {error}\n")
             return done
 
-    def _turn(self, database: Database, experiment_id: int, birth: str, devices: Sequence[str]) -> int:
-        rows = database.rows(
-            "INSERT INTO waiting (boot, experiment_id, pid, born, devices, asked) VALUES (?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT DO UPDATE SET devices = excluded.devices, asked = excluded.asked RETURNING id",
-            (boot_id(), experiment_id, os.getpid(), birth, dump([*devices]), _now()),
-        )
-        return int(rows[0][0])
 
-    def _available(self, database: Database, turn: int, devices: Sequence[str]) -> list[str]:
-        taken = {device for (device,) in database.rows("SELECT device FROM leases WHERE boot = ?", (boot_id(),))}
-        # What an earlier one could use is kept for it, whether it is free by now or not.
-        for (wanted,) in database.rows("SELECT devices FROM waiting WHERE id < ? AND boot = ?", (turn, boot_id())):
-            taken.update(load(wanted))
-        return [device for device in devices if device not in taken]
+_ASK = """
+INSERT INTO waiting (boot, experiment_id, pid, born, devices, asked) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET devices = excluded.devices, asked = excluded.asked RETURNING id
+"""
+
+
+def _available(database: Database, turn: int, devices: Sequence[str]) -> list[str]:
+    taken = {device for (device,) in database.rows("SELECT device FROM leases WHERE boot = ?", (boot_id(),))}
+    # What an earlier one could use is kept for it, whether it is free by now or not.
+    for (wanted,) in database.rows("SELECT devices FROM waiting WHERE id < ? AND boot = ?", (turn, boot_id())):
+        taken.update(load(wanted))
+    return [device for device in devices if device not in taken]
 
 
 def _now() -> float:

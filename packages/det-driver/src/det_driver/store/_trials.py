@@ -35,9 +35,6 @@ class TrialChanges(TypedDict, total=False):
     batches: int
     restarts: int
     progress: float
-    latest_checkpoint: str | None
-    source_checkpoint: str | None
-    started: float | None
     ended: float | None
     exit_reason: str | None
 
