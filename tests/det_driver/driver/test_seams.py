@@ -261,7 +261,7 @@ def test_what_is_wrong_with_the_driver_costs_no_run_what_it_trained(project, poo
 def test_a_pause_does_not_take_back_that_an_experiment_is_canceled(project, two_under_way):
     with Store(project.det.home) as store:
         store.commands.send(1, "cancel")
-    while store.commands.waiting(1):
+    while store.commands.names(1):
         time.sleep(0.02)
     two_under_way.send_signal(signal.SIGTERM)
     assert two_under_way.wait(timeout=60) == 1
@@ -418,11 +418,11 @@ def test_a_command_to_a_driver_that_ends_before_it_hears_takes_effect_all_the_sa
 
         thread = threading.Thread(target=cancel)
         thread.start()
-        while not home.commands.waiting(id):
+        while not home.commands.names(id):
             time.sleep(0.01)
     thread.join(timeout=20)
     assert home.experiments.get(id).state is ExperimentState.CANCELED
-    assert not home.commands.waiting(id)
+    assert not home.commands.names(id)
     with pytest.raises(StoreError, match="is canceled already"):
         ask(home, id, "pause")
 

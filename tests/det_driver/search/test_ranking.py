@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from det_driver.search import _ranking
-from det_driver.search._ranking import Ranking
+from det_driver.search import _rungs
+from det_driver.search._rungs import Ranking
 
 LOSSES = st.lists(st.integers(0, 20).map(float), max_size=80)
 
@@ -16,7 +16,7 @@ LOSSES = st.lists(st.integers(0, 20).map(float), max_size=80)
 @pytest.fixture(autouse=True, scope="module")
 def small_chunks() -> object:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_ranking, "_CHUNK", 4)
+        patch.setattr(_rungs, "_CHUNK", 4)
         yield
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from det_driver.store import ExperimentRow, Run, Store, TrialRow
+from det_core.process import is_running
+from det_driver.store import ExperimentRow, Run, Store, TrialRow, boot_id
 
 
 @pytest.fixture
@@ -47,6 +48,18 @@ def trial(store: Store, experiment: ExperimentRow) -> TrialRow:
 @pytest.fixture
 def run(store: Store, trial: TrialRow) -> Run:
     return store.runs.begin(trial.id)
+
+
+@pytest.fixture
+def leased() -> Callable[[Store], dict[str, int]]:
+    """Tell which devices of this machine living processes hold, with their experiments."""
+
+    def leased(store: Store) -> dict[str, int]:
+        sql = "SELECT device, experiment_id, pid, born FROM leases WHERE boot = ? ORDER BY device"
+        rows = store.index.attempt(lambda database: database.rows(sql, (boot_id(),))) or []
+        return {device: experiment for device, experiment, pid, birth in rows if is_running(pid, birth)}
+
+    return leased
 
 
 @pytest.fixture

@@ -58,7 +58,9 @@ def drivers(store: Store) -> list[int]:
     return [store.experiments.create(name="x", config="{}").id for _ in range(3)]
 
 
-def test_slots_are_leased_until_none_is_left(store: Store, drivers: list[int]) -> None:
+def test_slots_are_leased_until_none_is_left(
+    store: Store, drivers: list[int], leased: Callable[[Store], dict[str, int]]
+) -> None:
     first = store.slots.lease(drivers[0], 2, cpu(3))
     second = store.slots.lease(drivers[1], 1, cpu(3))
 
@@ -66,11 +68,11 @@ def test_slots_are_leased_until_none_is_left(store: Store, drivers: list[int]) -
     assert second is not None
     assert (first.slots, second.slots, first.devices) == ((0, 1), (2,), ("cpu:0", "cpu:1"))
     assert store.slots.lease(drivers[2], 1, cpu(3)) is None
-    assert store.slots.leased() == {"cpu:0": 1, "cpu:1": 1, "cpu:2": 2}
+    assert leased(store) == {"cpu:0": 1, "cpu:1": 1, "cpu:2": 2}
 
     store.slots.release(first)
     store.slots.release(first)
-    assert store.slots.leased() == {"cpu:2": 2}
+    assert leased(store) == {"cpu:2": 2}
     third = store.slots.lease(drivers[2], 1, cpu(3))
     assert third is not None
     assert third.slots == (0,)
@@ -161,16 +163,22 @@ def test_no_slots_at_all_may_be_leased(store: Store, drivers: list[int]) -> None
 
 
 def test_processes_that_lease_at_once_never_share_a_slot(
-    store: Store, drivers: list[int], start: Callable[..., subprocess.Popen[str]]
+    store: Store,
+    drivers: list[int],
+    start: Callable[..., subprocess.Popen[str]],
+    leased: Callable[[Store], dict[str, int]],
 ) -> None:
     processes = [start(SHARE, store.home, experiment, 2, 40) for experiment in drivers]
 
     assert [process.communicate(timeout=60)[0] for process in processes] == ["done\n"] * 3
-    assert store.slots.leased() == {}
+    assert leased(store) == {}
 
 
 def test_slots_of_a_killed_process_are_free_even_while_its_corpse_lies_there(
-    store: Store, drivers: list[int], start: Callable[..., subprocess.Popen[str]]
+    store: Store,
+    drivers: list[int],
+    start: Callable[..., subprocess.Popen[str]],
+    leased: Callable[[Store], dict[str, int]],
 ) -> None:
     holder = start(HOLD, store.home, drivers[0])
     assert holder.stdout is not None
@@ -180,18 +188,20 @@ def test_slots_of_a_killed_process_are_free_even_while_its_corpse_lies_there(
     holder.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
 
-    assert store.slots.leased() == {}
+    assert leased(store) == {}
     granted = store.slots.lease(drivers[1], 2, cpu(2))
     assert granted is not None
     assert granted.slots == (0, 1)
 
 
-def test_a_pid_that_is_used_again_is_another_process(store: Store, drivers: list[int]) -> None:
+def test_a_pid_that_is_used_again_is_another_process(
+    store: Store, drivers: list[int], leased: Callable[[Store], dict[str, int]]
+) -> None:
     with Store(store.home) as other:
         assert other.slots.lease(drivers[0], 2, cpu(2)) is not None
     store.index.database.run("UPDATE leases SET born = 'an earlier boot' || born")
 
-    assert store.slots.leased() == {}
+    assert leased(store) == {}
     assert store.slots.lease(drivers[1], 2, cpu(2)) is not None
 
 
@@ -203,17 +213,19 @@ def test_what_other_machines_hold_that_share_the_home_stays_theirs(store: Store,
     assert store.index.database.rows("SELECT pid FROM leases WHERE boot = 'another boot'") == [(1,)]
 
 
-def test_devices_that_could_not_be_given_back_are_with_the_next_word(store: Store, drivers: list[int]) -> None:
+def test_devices_that_could_not_be_given_back_are_with_the_next_word(
+    store: Store, drivers: list[int], leased: Callable[[Store], dict[str, int]]
+) -> None:
     lease = store.slots.lease(drivers[0], 1, cpu(1))
     assert lease is not None
     with closing(sqlite3.connect(store.index.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         store.slots.release(lease)
-        assert store.slots.leased() == {"cpu:0": drivers[0]}
+        assert leased(store) == {"cpu:0": drivers[0]}
         other.execute("ROLLBACK")
 
     store.slots.keep()
-    assert store.slots.leased() == {}
+    assert leased(store) == {}
 
 
 def test_a_birth_is_the_same_each_time_and_none_for_nobody(start: Callable[..., subprocess.Popen[str]]) -> None:

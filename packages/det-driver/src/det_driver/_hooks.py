@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from importlib import import_module
+from collections.abc import Iterator
+from functools import partial
+from pkgutil import resolve_name
 from typing import Any
 
 from det_core import EngineRecord, SearcherRecord, hookimpl
@@ -15,18 +16,13 @@ _SEARCHERS = ("single", "random", "grid", "async_halving", "adaptive_asha", "hyp
 @hookimpl
 def det_engines() -> Iterator[EngineRecord]:
     for name, place in _ENGINES.items():
-        yield EngineRecord(name=name, load=_engine(place))
+        yield EngineRecord(name=name, load=partial(resolve_name, f"det_driver.engines.{place}"))
 
 
 @hookimpl
 def det_searchers() -> Iterator[SearcherRecord]:
     for name in _SEARCHERS:
         yield SearcherRecord(name=name, make=_make)
-
-
-def _engine(place: str) -> Callable[[], Any]:
-    module, _, name = place.partition(":")
-    return lambda: getattr(import_module(f"det_driver.engines.{module}"), name)
 
 
 def _make(*arguments: Any) -> Any:

@@ -45,7 +45,7 @@ Event = Came | Refused | Heard | RunEnded | Asked
 class Driver:
     """Drives one experiment until it ends or is paused.
 
-    `run` does it all, in the thread that calls it; `pause`, `cancel` and `kill` may be called from any thread and from
+    `run` does it all, in the thread that calls it; `pause` and `kill` may be called from any thread and from
     signal handlers. Raises ExperimentBusy when another driver holds the experiment.
     """
 
@@ -63,10 +63,6 @@ class Driver:
     def pause(self) -> None:
         """Checkpoint every trial and end."""
         self._inbox.put(Asked("pause", "the experiment is paused"))
-
-    def cancel(self) -> None:
-        """Checkpoint every trial and end for good."""
-        self._inbox.put(Asked("cancel", "the experiment is canceled"))
 
     def kill(self) -> None:
         """End every run at once; what is not checkpointed is lost."""

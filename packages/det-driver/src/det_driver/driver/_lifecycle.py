@@ -38,10 +38,14 @@ def create(
     What must be fixed from here on is fixed: the seed (the time, where none is given) and the name. When the code cannot
     be copied, nothing is left behind.
     """
-    config = _complete(config, default_name)
+    fixed = config.reproducibility
+    if fixed.experiment_seed is None:
+        fixed = msgspec.structs.replace(fixed, experiment_seed=int(time.time()) % 2**32)
+    name = config.name or default_name
+    config = msgspec.structs.replace(config, reproducibility=fixed, name=name)
     searcher, entrypoint = config.searcher, config.entrypoint or ""
     experiment = store.experiments.create(
-        name=config.name or default_name,
+        name=name,
         config=to_json(config),
         entrypoint=entrypoint if isinstance(entrypoint, str) else " ".join(entrypoint),
         metric=(searcher.metric or "") if searcher else "",
@@ -59,14 +63,6 @@ def create(
         store.experiments.delete(experiment.id)
         raise
     return experiment.id
-
-
-def _complete(config: ExperimentConfig, default_name: str) -> ExperimentConfig:
-    seed = config.reproducibility.experiment_seed
-    if seed is None:
-        reproducibility = msgspec.structs.replace(config.reproducibility, experiment_seed=int(time.time()) % 2**32)
-        config = msgspec.structs.replace(config, reproducibility=reproducibility)
-    return config if config.name else msgspec.structs.replace(config, name=default_name)
 
 
 def reopen(store: Store, experiment_id: int) -> None:
@@ -114,7 +110,7 @@ def ask(store: Store, experiment_id: int, kind: str) -> None:
             _check_not_ended(store, experiment_id, kind)
             store.commands.send(experiment_id, kind)
             sent = True
-        elif not store.commands.waiting(experiment_id) or time.monotonic() > deadline:
+        elif not store.commands.names(experiment_id) or time.monotonic() > deadline:
             return
         time.sleep(_POLL_SECONDS)
 

@@ -68,7 +68,7 @@ class TrialPlan:
     hparams: dict[str, Any]
     seed: int
     source: int | None
-    until: int | None = 0
+    until: int | None = None
     wanted: bool = False
     closed: bool = False
     exited: Exit | None = None
@@ -116,7 +116,15 @@ class JournaledSearch:
             case SearchStarted():
                 return self.searcher.start()
             case TrialValidated():
-                return self._validated(event)
+                plan = self.plans[event.trial]
+                if plan.exited is not None:
+                    return []
+                operations = self.searcher.validated(event.trial, event.length, event.metrics)
+                if plan.runnable and plan.until is not None and event.length >= plan.until:
+                    self._give_up(plan)
+                    plan.wanted = False
+                    self._rungs[plan.until].reached += 1
+                return operations
             case TrialExited():
                 plan = self.plans[event.trial]
                 self._give_up(plan)
@@ -128,37 +136,24 @@ class JournaledSearch:
             case TrialReopened():
                 return []
 
-    def _validated(self, event: TrialValidated) -> list[Operation]:
-        plan = self.plans[event.trial]
-        if plan.exited is not None:
-            return []
-        operations = self.searcher.validated(event.trial, event.length, event.metrics)
-        if plan.runnable and plan.until is not None and event.length >= plan.until:
-            self._give_up(plan)
-            plan.wanted = False
-            self._rungs[plan.until].reached += 1
-        return operations
-
     def _give_up(self, plan: TrialPlan) -> None:
         if plan.runnable and plan.until is not None:
             self._rungs[plan.until].under_way -= 1
 
-    def _follow(self, operation: Operation) -> None:
-        if isinstance(operation, Create):
-            self.plans[operation.trial] = TrialPlan(
-                operation.trial, operation.hparams, operation.seed, operation.source, until=None
-            )
-        elif isinstance(operation, Train):
-            plan = self.plans[operation.trial]
+    def _follow(self, op: Operation) -> None:
+        if isinstance(op, Create):
+            self.plans[op.trial] = TrialPlan(op.trial, op.hparams, op.seed, op.source)
+        elif isinstance(op, Train):
+            plan = self.plans[op.trial]
             self._give_up(plan)
-            plan.until, plan.wanted = operation.until, True
+            plan.until, plan.wanted = op.until, True
             if plan.until is not None:
                 self._rungs.setdefault(plan.until, RungCount(plan.until)).under_way += 1
-        elif isinstance(operation, Close):
-            self._give_up(self.plans[operation.trial])
-            self.plans[operation.trial].closed = True
+        elif isinstance(op, Close):
+            self._give_up(self.plans[op.trial])
+            self.plans[op.trial].closed = True
         else:
-            self.over = operation
+            self.over = op
 
 
 def _without_reopened(events: list[SearchEvent]) -> list[SearchEvent]:

@@ -172,8 +172,10 @@ class State:
 
     def _follow(self, operation: Operation) -> None:
         match operation:
-            case Create():
-                self._create(operation)
+            case Create(trial=number, hparams=hparams, seed=seed):
+                source = self._source(operation.source)
+                row = self.store.trials.create(self.id, number, hparams, seed, source_checkpoint=source)
+                self.trials[number] = LiveTrial(id=row.id, plan=self.search.plans[number])
             case Train():
                 live = self.trials[operation.trial]
                 if live.queued:
@@ -181,11 +183,6 @@ class State:
                 self.queue.add(live)
             case Close():
                 self.closed.append(self.trials[operation.trial])
-
-    def _create(self, new: Create) -> None:
-        source = self._source(new.source)
-        row = self.store.trials.create(self.id, new.trial, new.hparams, new.seed, source_checkpoint=source)
-        self.trials[new.trial] = LiveTrial(id=row.id, plan=self.search.plans[new.trial])
 
     def _source(self, source: int | None) -> str | None:
         """Return the checkpoint that a new trial starts from, if any."""

@@ -21,10 +21,10 @@ GOOD = (Outcome.COMPLETED, Outcome.PREEMPTED, Outcome.USER_STOPPED)
 class ActiveRun:
     """A run that is executing.
 
-    `meeting` is where its ranks meet, once the chief has said so, and `waiting` the connections of those that asked
-    before, with the numbers of their questions.
-    `launched` says that the engine's process is not a rank, but the launcher of ranks on several hosts. `deadline`, of the
-    monotonic clock, is when a run that was asked to end is killed. `unstarted` says why it never began.
+    `meeting` is where its ranks meet, once the chief has said so, and `waiting` the connections of those that asked before,
+    with the numbers of their questions. `launched` says that the engine's process is not a rank, but the launcher of ranks on
+    several hosts. `deadline`, of the monotonic clock, is when a run that was asked to end is killed. `unstarted` says why it
+    never began.
     """
 
     run: Run

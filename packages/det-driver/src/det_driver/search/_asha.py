@@ -193,9 +193,8 @@ class StoppingASHA(_ASHA):
 
     A report past the length of a rung enters it; the trial goes on if it is then among the best 1/`divisor` of those
     that entered (the first always is), else it is closed and a new one created. One report may pass several rungs.
-    Time is the metric `time_metric`, or the length of the validation where there is
-    none. A trial that fails stands as the worst in the rung that it had not yet passed; one that raises InvalidHP is
-    replaced and forgotten.
+    Time is the metric `time_metric`, or the length of the validation where there is none. A trial that fails stands as
+    the worst in the rung that it had not yet passed; one that raises InvalidHP is replaced and forgotten.
 
     Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning", MLSys, in the variant that
     Determined calls stop-once: no trial is resumed once it was left behind.

@@ -65,10 +65,9 @@ class SyncHalving(Method):
 
     def progress(self, going: Mapping[int, float]) -> float:
         done, before = 0.0, 0
-        for i, rung in enumerate(self._rungs):
+        for i, rung in enumerate(self._rungs[: self._rung + 1]):
             under_way = len(self._training) if i == self._rung else 0
-            if i <= self._rung:
-                done += (rung.trials - under_way) * (rung.length - before)
+            done += (rung.trials - under_way) * (rung.length - before)
             before = rung.length
         return done / cost(self._rungs)
 

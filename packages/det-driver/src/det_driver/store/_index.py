@@ -134,7 +134,10 @@ class Index:
                     if not database.row("SELECT 1 FROM counters"):
                         found = [*self._entries()]
                         self._fill(database, found)
-                        _say_made(self.path, len(found))
+                        if found:
+                            many = f"{len(found)} experiment{'s' * (len(found) > 1)}"
+                            made = "was missing or damaged, and has been made again of the directories of"
+                            sys.stderr.write(f"det: {self.path} {made} {many}\n")
             self._database, self._inode = database, self._there()
         return self._database
 
@@ -184,9 +187,3 @@ class Index:
                 for end in ("", "-wal", "-shm"):
                     Path(f"{self.path}{end}").unlink(missing_ok=True)
         assert self.database is not None
-
-
-def _say_made(path: Path, count: int) -> None:
-    if count:
-        many = f"{count} experiment{'s' * (count > 1)}"
-        sys.stderr.write(f"det: {path} was missing or damaged, and has been made again of the directories of {many}\n")

@@ -70,10 +70,6 @@ class CommandQueue:
         except OSError as error:
             raise StoreError(f"cannot write to {place}: {error.strerror}; check the home's rights") from error
 
-    def waiting(self, experiment_id: int) -> bool:
-        """Whether any has not been taken yet."""
-        return bool(self.names(experiment_id))
-
     def names(self, experiment_id: int) -> set[str]:
         """Return the names of those that have not been taken yet."""
         return {each.name for each in self._place(experiment_id).glob("*.json")}

@@ -27,8 +27,7 @@ class Metrics:
     def report(self, trial_id: int, run_id: int, group: str, batches: int, values: Mapping[str, Any]) -> None:
         """Record the values of a group ("training", "validation", any) at a position.
 
-        An earlier report of the same trial, group and position is archived. A searcher's metric that is not a
-        number counts as none.
+        An earlier report of the same trial, group and position is archived. A searcher's metric that is no number counts as none.
         """
         database = self._of_trial(trial_id, "create it before its metrics")
         with database.transaction():

@@ -79,7 +79,11 @@ def import_experiment(store: Store, file: Path) -> int:
         with closing(Database(scratch / "experiment" / FILE, EXPERIMENT)) as database:
             if database.rows("PRAGMA quick_check") != [("ok",)] or not database.row("SELECT 1 FROM experiment"):
                 raise StoreError(f"{file} holds a damaged experiment; make another with det export")
-            id = _number(store, wanted)
+            try:
+                store.experiment_dir(wanted).mkdir()
+                id = wanted
+            except FileExistsError:
+                id = store.experiments.new_directory()
             undo.callback(
                 lambda: store.experiment_dir(id).rmdir() if not any(store.experiment_dir(id).iterdir()) else None
             )
@@ -143,14 +147,6 @@ def _unpack(file: Path, scratch: Path) -> int:
     if digests or not (scratch / "experiment" / FILE).is_file():
         raise ValueError("files are missing")
     return int(told["experiment"])
-
-
-def _number(store: Store, wanted: int) -> int:
-    try:
-        store.experiment_dir(wanted).mkdir()
-    except FileExistsError:
-        return store.experiments.new_directory()
-    return wanted
 
 
 def _renumber(store: Store, database: Database, id: int, directory: Path) -> None:

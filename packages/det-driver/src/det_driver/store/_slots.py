@@ -79,12 +79,6 @@ class Slots:
         if self._held:
             self._settled(lambda database, birth: None)
 
-    def leased(self) -> dict[str, int]:
-        """The devices of this machine that processes hold which are alive, with their experiments."""
-        sql = "SELECT device, experiment_id, pid, born FROM leases WHERE boot = ? ORDER BY device"
-        rows = self._index.attempt(lambda database: database.rows(sql, (boot_id(),))) or []
-        return {device: experiment for device, experiment, pid, birth in rows if is_running(pid, birth)}
-
     def _settled(self, act: Callable[[Database, str], T]) -> T | None:
         """Do something in a transaction that first takes back what the dead held, and holds what is held here."""
         boot, pid = boot_id(), os.getpid()

@@ -21,7 +21,6 @@ _COLUMNS = (
 )
 _RUN_COLUMNS = "id, trial_id, number, first_batch, log_dir, started, ended, outcome, backend"
 
-LOST = "LOST"
 _LARGEST_BLOCK = 1024
 _WITHOUT_INDEX = 10**9
 """Where the index gives no numbers, those of an experiment's trials begin at so many times its own."""
@@ -148,7 +147,7 @@ class Runs:
         database = self._trials.of(trial_id, "create it before its runs")
         with database.transaction():
             database.run(
-                "UPDATE runs SET ended = ?, outcome = ? WHERE trial_id = ? AND ended IS NULL", (now, LOST, trial_id)
+                "UPDATE runs SET ended = ?, outcome = 'LOST' WHERE trial_id = ? AND ended IS NULL", (now, trial_id)
             )
             (number,) = database.rows(
                 "UPDATE trials SET runs = runs + 1, batches = ?, started = coalesce(started, ?) WHERE id = ? RETURNING runs",
