@@ -42,7 +42,7 @@ def run(state: State) -> Any:
 
 def remembered(state: State) -> Any:
     """What is in memory of a search, as one can compare it."""
-    trials = {r: (t.plan, t.restarts, t.progress, t.queued, t.waiting) for r, t in state.trials.items()}
+    trials = {r: (t.plan, t.restarts, t.progress, t.queued) for r, t in state.trials.items()}
     closed = [live.plan.request for live in state.closed]
     facts = (
         trials,
