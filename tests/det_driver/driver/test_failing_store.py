@@ -123,3 +123,12 @@ def test_a_search_whose_driver_cannot_write_is_paused_and_resumed_without_a_loss
         with Store.reader(project.det.home) as store:
             assert not any(trial.state is TrialState.ERROR for trial in store.trials.list(struck.id)), said
         assert struck.finish() == expected, said
+
+
+@pytest.mark.parametrize("at", [8, 16, 24])
+def test_a_disk_that_is_full_before_the_first_run_pauses_the_experiment(project: Any, faults: Path, at: int) -> None:
+    struck = Struck(project, faults)
+    done = struck.resume(FAULT_KIND="enospc", FAULT_AT=str(at))
+    assert done.returncode == 130, done.stdout + done.stderr
+    assert "the disk is full" in done.stderr
+    struck.finish()

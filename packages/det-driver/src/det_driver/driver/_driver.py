@@ -89,14 +89,19 @@ class Driver:
 
     def _run(self) -> ExperimentState:
         with closing(self.engine):
-            self._begin()
+            try:
+                self._begin()
+            except StoreUnwritable as error:
+                return self._paused(error)
             with closing(self._runs):
                 try:
                     with self._listening() as starter:
                         self._drive(starter)
                     return self._end()
                 except StoreUnwritable as error:
-                    return self._do_without_store(error)
+                    # A worker without a driver saves and ends, and notes its checkpoint for the next one.
+                    self._runs.let_go(self._inbox)
+                    return self._paused(error)
                 except Exception:  # whatever is wrong here, it is not the runs: each saves, for the next driver
                     self._runs.let_go(self._inbox)
                     raise
@@ -258,13 +263,9 @@ class Driver:
             state.wish = wishes[event.kind]
         self._runs.preempt_all(event.why)
 
-    def _do_without_store(self, error: StoreUnwritable) -> ExperimentState:
-        """Let every run save and end by itself, as its driver is as good as gone, and leave the experiment resumable.
-
-        Their connections are closed: a worker without a driver saves, and notes its checkpoint for the next one.
-        """
+    def _paused(self, error: StoreUnwritable) -> ExperimentState:
+        """Leave the experiment resumable, as its store cannot be written."""
         self.failures.resumable = True
         self.failures.messages.append(str(error))
-        self._runs.let_go(self._inbox)
         note_pause(self._store, self._id, str(error))
         return ExperimentState.PAUSED

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from det_core.errors import StoreError
+from det_core.errors import StoreError, StoreUnwritable
 from det_core.process import born, is_running
 from det_driver.store._database import Database
 from det_driver.store._index import Index
@@ -106,6 +106,8 @@ class Slots:
             return settle(self._index.database)
         except StoreError as error:
             done = self._index.attempt(settle)
+            if done is None and isinstance(error, StoreUnwritable) and "locked" not in str(error):
+                raise
             if done is None and not self._said and "locked" not in str(error):
                 self._said = True
                 sys.stderr.write(f"det: no device can be leased: {error}\n")
