@@ -9,11 +9,18 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from tests.det_lightning.conftest import Host, Ran, trial_of
 from tests.det_torch.test_ranks import together
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from det_core import DistributedContext, Keep, Schedule, run_trial
+
+
+@pytest.fixture(autouse=True)
+def this_process_is_the_chief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Lightning forget of which rank the last thread was: whoever is not the chief logs nothing."""
+    monkeypatch.setattr(rank_zero_only, "rank", 0)
 
 
 class Mean(pl.LightningModule):

@@ -50,7 +50,7 @@ def of_config(command: Callable[..., Any]) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         loaded = _load(settings, config, override, template)
-        return command(settings, config, loaded, (directory or config.parent).absolute(), **options)
+        return command(settings, config, loaded, directory or config.absolute().parent, **options)
 
     return reading
 
@@ -108,7 +108,7 @@ def check(settings: Settings, config: Path, loaded: Loaded, code: Path, config_o
         return
     with tempfile.TemporaryDirectory(prefix="det-check-") as scratch:
         try:
-            for line in check_trial(loaded.config, code, settings.plugins, Path(scratch)):
+            for line in check_trial(loaded.config, code.absolute(), settings.plugins, Path(scratch)):
                 sys.stdout.write(line + "\n")
         except DetError:
             raise

@@ -47,7 +47,7 @@ def preview(
         raise ConfigError(
             f"resources.slots_per_trial is {each}, and there are {machine} slots; give --slots {each} or more"
         )
-    make_importable(code)
+    make_importable(code.absolute())
     simulation = simulate(searcher_of(read.config, settings.plugins), machine // each, seed)
     facts = _facts(read.config, simulation, machine, each)
     if plot is not None:
