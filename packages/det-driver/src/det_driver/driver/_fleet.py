@@ -95,10 +95,10 @@ class Fleet:
             row = state.row(live)
             batches = state.store.checkpoints.get(row.latest_checkpoint).batches if row.latest_checkpoint else 0
             run = state.begin(live, lease, batches)
-            state.then(lambda: self._launch(run.id, live, starter))
+            state.then(lambda: self._launch(run.id, live, lease, starter))
             state.observe("det_run_started", trial=state.row(live), run=run)
 
-    def _launch(self, run_id: int, live: LiveTrial, starter: Starter) -> None:
+    def _launch(self, run_id: int, live: LiveTrial, lease: Lease, starter: Starter) -> None:
         """Have the engine start a run; where the machine cannot just now, it is as if it had ended at once."""
         self.running[run_id] = live
         try:
@@ -107,6 +107,7 @@ class Fleet:
         except Exception as error:
             if not isinstance(error, OSError) or error.errno not in _PASSES:
                 del self.running[run_id]  # nobody would say that it has ended
+                self._state.store.slots.release(lease)
                 raise
             self._ended(RunEnded(run_id, 1, unstarted=error.strerror or str(error)))
 

@@ -6,7 +6,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -34,7 +34,6 @@ class Native(TorchBackend):
 
     def __init__(self) -> None:
         self._begin: Callable[[], Ranks] = _from_environment
-        self._end: Callable[[], object] = lambda: None
         self._owned = self._open = False
 
     @classmethod
@@ -58,7 +57,6 @@ class Native(TorchBackend):
         if self._open and self._owned and dist.is_initialized():
             dist.destroy_process_group()
         self._open = False
-        self._end()
 
     def barrier(self) -> None:
         self.allgather(None)
@@ -106,20 +104,17 @@ class Native(TorchBackend):
         return ranks
 
     def _in_a_file(self, control: Communicator) -> Store:
-        """Meet by a file that only this user can read; no port is opened for it."""
-        place = os.environ.get("DET_SCRATCH_DIR")  # it is deleted with the run, also where this process is killed
-        folder = control.broadcast(tempfile.mkdtemp(prefix="det-ranks-", dir=place) if control.rank == 0 else None)
-        self._end = partial(_leave, folder)
-        return FileStore(os.path.join(folder, "store"), control.size)
+        """Meet by a file that only this user can read; no port is opened for it.
 
-
-def _leave(folder: str) -> None:
-    """Delete the folder where ranks met, unless one of them has still to leave: the last store to go deletes the file.
-
-    Nobody else may: a store that loses its file while it goes waits for it, for minutes, and holds the interpreter up.
-    """
-    with suppress(OSError):
-        os.rmdir(folder)
+        The last store to go deletes it, and nobody else may: one that loses its file while it goes waits for it, for minutes,
+        and holds the interpreter up.
+        """
+        path = ""
+        if control.rank == 0:
+            place = os.environ.get("DET_SCRATCH_DIR")  # it is deleted with the run, also where this process is killed
+            descriptor, path = tempfile.mkstemp(prefix="det-ranks-", dir=place)
+            os.close(descriptor)
+        return FileStore(control.broadcast(path), control.size)
 
 
 def _at_a_port(control: Communicator) -> Store:
