@@ -256,7 +256,9 @@ def test_the_checkpoint_gives_the_numbers_that_were_reported(lab: Any) -> None:
     assert validation["mean"] == saved.item()
 
 
-def test_the_file_by_which_ranks_met_is_deleted_by_the_last_that_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_by_which_ranks_met_is_deleted_by_the_last_that_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not by the chief: torch's store waits for minutes for a file that is deleted while it lets go of it."""
     monkeypatch.setenv("DET_SCRATCH_DIR", str(tmp_path))
 
