@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -136,6 +135,8 @@ def check_implementations(pm: pluggy.PluginManager, plugin: object, name: str) -
         hook = options.get("specname") or attribute
         spec = getattr(getattr(pm.hook, hook, None), "spec", None)
         if spec is None:
+            import difflib
+
             near = difflib.get_close_matches(hook, known, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise PluginError(unfit(name, f"it has no hook {hook}{hint}"))

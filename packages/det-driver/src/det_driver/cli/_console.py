@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +11,6 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import click
 
@@ -103,11 +101,15 @@ class ObserverNotes:
         return []
 
     def _file(self, plugin: str) -> Path:
+        from urllib.parse import quote
+
         return self._folder / f"{quote(plugin, safe='')}.txt"
 
 
 def print_json(value: Any) -> None:
     """Print one JSON value on one line."""
+    import json
+
     sys.stdout.write(json.dumps(value, default=str) + "\n")
 
 
