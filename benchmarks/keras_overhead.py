@@ -1,9 +1,10 @@
 """det's Keras adapter against a bare `model.fit`: the same model, data and number of callbacks, the same batches.
 
-    python benchmarks/keras_overhead.py
+    python benchmarks/keras_overhead.py [--instructions]
 
-Prints, for several values of `steps_per_execution`, the median over rounds of the ratio of the two times. The two run in turn
-in one process; each is compiled, and has trained some batches, before it is timed.
+Prints, for several values of `steps_per_execution`, the median over rounds of the ratio of the two times, with its quartiles.
+The two run in turn in one process; each is compiled, and has trained some batches, before it is timed. `--instructions` counts
+instead what the processor is told to do, under valgrind.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
+from instructions import count
 from tensorflow import keras
 
 from det_core import DistributedContext, Every, Keep, LocalHost, Plugins, RunInfo, Schedule, Target, run_trial
@@ -125,22 +128,39 @@ def with_det(steps: int, first: int, last: int) -> float:
     return clock.seconds
 
 
+def words(steps: int, which: str, batches: int) -> list[str]:
+    """Return what makes Python run one of the two for so many batches."""
+    return [__file__, "--child", which, "--batches", str(batches), "--steps", str(steps)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, default=3000)
     parser.add_argument("--steps", type=int, nargs="+", default=[1, 10, 50])
+    parser.add_argument("--instructions", action="store_true", help="count instructions instead; takes minutes")
+    parser.add_argument("--child", choices=["bare", "det"], help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.child:
+        {"bare": bare, "det": with_det}[options.child](options.steps[0], 200, 200 + options.batches)
+        return
     for steps in options.steps:
+        if options.instructions:
+            print(f"steps_per_execution {steps:3d}: ", end="")
+            count("det", partial(words, steps))
+            continue
         pairs = []
         for number in range(options.rounds):
             first, last = 200, 200 + options.batches
             order = (bare, with_det) if number % 2 == 0 else (with_det, bare)
             times = {run.__name__: run(steps, first, last) for run in order}
             pairs.append((times["with_det"], times["bare"]))
-        ratio = statistics.median(det / alone for det, alone in pairs)
+        low, ratio, high = statistics.quantiles([det / alone for det, alone in pairs], n=4)
         each = statistics.median(alone for _, alone in pairs) / options.batches * 1e6
-        print(f"steps_per_execution {steps:3d}: det / model.fit {ratio:.3f} ({each:.0f} us a batch)", flush=True)
+        print(
+            f"steps_per_execution {steps:3d}: det / model.fit {ratio:.3f} [{low:.3f}, {high:.3f}] ({each:.0f} us a batch)",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

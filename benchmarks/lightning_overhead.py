@@ -4,7 +4,7 @@ A 32-64-10 MLP, batch 32, one torch thread, 5,000 steps; the loss is logged in e
 loss to the host every 100 batches; with det, it is reported as often. Each training runs in a process of its own, both in
 alternation; the figure is the median over the pairs of the ratio of CPU times, with the interval between its quartiles.
 
-    python benchmarks/lightning_overhead.py [--pairs 11] [--steps 5000]
+    python benchmarks/lightning_overhead.py [--pairs 11] [--steps 5000] [--instructions [--record]]
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from instructions import count
+from results import record
+
 BATCH, EPOCH, WARM_UP, PERIOD, LIMIT = 32, 500, 200, 100, 1.02
 
 
@@ -26,10 +29,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=11)
     parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--instructions", action="store_true", help="count instructions instead; takes minutes")
+    parser.add_argument("--record", action="store_true", help="keep the count of instructions in results.json")
     parser.add_argument("--child", choices=["bare", "det"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         print(json.dumps({"bare": bare, "det": det}[arguments.child](arguments.steps)))
+        return
+    if arguments.instructions:
+        ratio = count("det", lambda which, steps: [__file__, "--child", which, "--steps", str(steps)])
+        if arguments.record:
+            record("lightning_overhead", {"det": ratio})
         return
     cpu, wall, steps = [], [], []
     for pair in range(arguments.pairs):

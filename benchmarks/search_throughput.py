@@ -1,7 +1,8 @@
 """Print how many trials a second a search gets through where each reports one number and ends, beside Ray Tune and Optuna.
 
 Every worker has torch imported. det and Ray Tune give each trial a process of its own; Optuna runs them as threads of one.
-Peers are compared where they are installed (`pip install 'ray[tune]' optuna`), alternated with det in every round.
+Peers are compared where they are installed (`pip install 'ray[tune]' optuna`), alternated with det in every round. A rate is that
+after the first result, which is told apart. The processor's time for a trial, by process, says more on a machine that is busy.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+
+from results import record
 
 from det_driver.store import Store
 
@@ -91,7 +95,8 @@ RAY = """
         run_config=tune.RunConfig(verbose=0, storage_path=tempfile.mkdtemp()),
     )
     results = tuner.fit()
-    print(min(r.metrics["at"] for r in results) - start, time.time() - start, len(results))
+    times = [r.metrics["at"] - start for r in results]
+    print(min(times), max(times), time.time() - start, len(results))
 """
 OPTUNA = """
     import sys, tempfile, time
@@ -99,26 +104,80 @@ OPTUNA = """
     import optuna, torch
     trials, at_once, where = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     optuna.logging.disable_default_handler()
-    first = []
+    times = []
     def objective(trial):
         value = trial.suggest_float("lr", 1e-5, 1, log=True)
-        first.append(time.time())
+        times.append(time.time())
         return value
     storage = f"sqlite:///{tempfile.mkdtemp()}/study.db" if where == "sqlite" else None
     sampler = optuna.samplers.RandomSampler(seed=0)
     study = optuna.create_study(storage=storage, sampler=sampler)
     study.optimize(objective, n_trials=trials, n_jobs=at_once)
-    print(first[0] - start, time.time() - start, len(study.trials))
+    print(min(times) - start, max(times) - start, time.time() - start, len(study.trials))
 """
 
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds to the first result and to the end, and how many trials there were."""
+    """Seconds to the first result, to the last and to the end; how many trials; the processor's milliseconds for each."""
 
     first: float
+    last: float
     whole: float
     trials: int
+    cpu: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Trials a second, once they run."""
+        return (self.trials - 1) / (self.last - self.first)
+
+
+class Meter:
+    """Reads now and then how much of the processor's time a driver has taken, its agent, its fork server, and the workers."""
+
+    def __init__(self, driver: int) -> None:
+        self._pids = {"driver": driver}
+        self._read: list[tuple[float, dict[str, float]]] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def between(self, first: float, last: float, trials: int) -> dict[str, float]:
+        """Return the milliseconds for each of so many trials between two times."""
+        self._over.set()
+        self._thread.join()
+        inside = [read for at, read in self._read if first <= at <= last and "workers" in read]
+        return {who: 1e3 * (inside[-1][who] - inside[0][who]) / trials for who in inside[-1]} if inside else {}
+
+    def _watch(self) -> None:
+        tick = os.sysconf("SC_CLK_TCK")
+        while not self._over.wait(0.05):
+            self._look_for("agent", of="driver")
+            self._look_for("fork server", of="agent")
+            read: dict[str, float] = {}
+            for who, pid in self._pids.items():
+                if times := stat(pid)[11:15]:
+                    read[who] = sum(map(int, times[:2])) / tick
+                    if who == "fork server":
+                        read["workers"] = sum(map(int, times[2:])) / tick
+            if read:
+                self._read.append((time.time(), read))
+
+    def _look_for(self, who: str, of: str) -> None:
+        parent = self._pids.get(of)
+        if parent is not None and who not in self._pids:
+            there = map(int, filter(str.isdigit, os.listdir("/proc")))
+            if child := next((pid for pid in there if stat(pid)[1:2] == [str(parent)]), None):
+                self._pids[who] = child
+
+
+def stat(pid: int) -> list[str]:
+    """Return what the kernel says of a process, behind its name; nothing of one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def det(trials: int, at_once: int) -> Result:
@@ -135,39 +194,47 @@ def det(trials: int, at_once: int) -> Result:
         env = {**os.environ, "DET_HOME": str(root / "home"), "PYTHONPATH": str(site), "DET_SLOTS_TOTAL": str(at_once)}
         start = time.time()
         command = [sys.executable, "-m", "det_driver.cli", "run", str(root / "project" / "c.yaml"), "--quiet"]
-        subprocess.run(command, env=env, check=True, stdout=subprocess.DEVNULL)
+        with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as process:
+            meter = Meter(process.pid)
         whole = time.time() - start
+        if process.returncode:
+            raise SystemExit(f"det run ended with status {process.returncode}")
         with Store.reader(root / "home") as store:
             times = [report.time for report in store.metrics.read(experiment_id=1, group="validation")]
-    return Result(min(times) - start, whole, len(times))
+    first, last = min(times), max(times)
+    return Result(first - start, last - start, whole, len(times), meter.between(first, last, len(times) - 1))
 
 
 def peer(code: str, trials: int, at_once: int, how: str) -> Result:
     """Search with a peer, in a process of its own."""
     command = [sys.executable, "-c", textwrap.dedent(code), str(trials), str(at_once), how]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    first, whole, count = done.stdout.split()[-3:]
-    return Result(float(first), float(whole), int(count))
+    first, last, whole, count = done.stdout.split()[-4:]
+    return Result(float(first), float(last), float(whole), int(count))
 
 
 def bare_forks(trials: int, at_once: int) -> Result:
     """Fork a process that holds torch, so many times, one after the other: what no search can beat."""
     code = textwrap.dedent(f"""
-        import os, time
-        start = time.time()
+        import os, resource, time
         import torch
-        begun = time.time()
+
+        def used():
+            both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+            return sum(each.ru_utime + each.ru_stime for each in both)
+
+        begun, before = time.time(), used()
         for _ in range({trials}):
             pid = os.fork()
             if pid == 0:
                 os._exit(0)
             os.waitpid(pid, 0)
-        print(begun - start, time.time() - begun)
+        print(begun, time.time(), used() - before)
     """)
-    first, whole = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    ).stdout.split()
-    return Result(float(first), float(whole), trials)
+    start = time.time()
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    begun, ended, used = map(float, done.stdout.split())
+    return Result(begun - start, ended - start, ended - start, trials + 1, {"forks": 1e3 * used / trials})
 
 
 def write(directory: Path, **modules: str) -> Path:
@@ -193,23 +260,29 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--record", action="store_true", help="keep the trials a second in results.json")
+    parser.add_argument("--tools", nargs="+", metavar="NAME", help="compare these alone, such as: det 'bare forks'")
     options = parser.parse_args()
-    tools = contestants()
+    tools = {name: search for name, search in contestants().items() if name in (options.tools or (name,))}
     results: dict[str, list[Result]] = {name: [] for name in tools}
     for _ in range(options.rounds):
         for name, search in tools.items():
             results[name].append(search(options.trials, options.at_once))
-    ours = statistics.median(r.trials / r.whole for r in results["det"])
+    ours = statistics.median(r.rate for r in results["det"])
     print(f"{options.trials} trials, {options.at_once} at once, medians of {options.rounds} rounds")
     for name, found in results.items():
-        rates = [r.trials / r.whole for r in found]
+        rates = [r.rate for r in found]
         rate = statistics.median(rates)
         first, whole = (statistics.median(getattr(r, at) for r in found) for at in ("first", "whole"))
-        spread = f"{min(rates):.1f} to {max(rates):.1f}"
+        used = {who: statistics.median(r.cpu.get(who, 0.0) for r in found) for who in found[0].cpu}
+        by = ", ".join(f"{who} {milliseconds:.1f}" for who, milliseconds in used.items())
         print(
-            f"{name}: {rate:.1f} trials/s ({spread}), {whole:.1f} s in all, first result after {first:.1f} s, "
-            f"det is {ours / rate:.2f} times as fast"
+            f"{name}: {rate:.1f} trials/s ({min(rates):.1f} to {max(rates):.1f}), {whole:.1f} s in all, first result after "
+            f"{first:.1f} s, det is {ours / rate:.2f} times as fast"
+            + (f"; {sum(used.values()):.1f} ms of the processor's time for a trial ({by})" if used else "")
         )
+        if options.record:
+            record("search_throughput", {name: round(rate, 1)})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,10 @@ A 32-64-10 MLP, batch 32, one torch thread, 5,000 steps reported every 100. Each
 one and each other in alternation; the figure is the median over the pairs of the ratio of CPU times, with the interval
 between its quartiles. Peers that are not installed are left out and named.
 
-    python benchmarks/step_overhead.py [--pairs 11] [--steps 5000] [--only det]
+Where other programs use the machine, CPU times vary by a tenth. `--instructions` counts instead what the processor is told to
+do, under valgrind: in two trainings that differ by 1,000 steps, so that all that is done once cancels out.
+
+    python benchmarks/step_overhead.py [--pairs 11] [--steps 5000] [--only det] [--instructions [--record]]
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from instructions import count
+from results import record
 
 BATCH, EPOCH, WARM_UP, PERIOD = 32, 500, 200, 100
 PEERS = {
@@ -38,6 +44,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=11)
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--only", nargs="*", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--instructions", action="store_true", help="count instructions instead; takes minutes")
+    parser.add_argument("--record", action="store_true", help="keep the counts of instructions in results.json")
     parser.add_argument("--child", choices=["bare", *PEERS], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -47,7 +55,12 @@ def main() -> None:
     if absent:
         print(f"not installed, left out: {', '.join(absent)}")
     for name in (name for name in arguments.only if name not in absent):
-        compare(name, arguments.pairs, arguments.steps)
+        if arguments.instructions:
+            ratio = count(name, lambda which, steps: [__file__, "--child", which, "--steps", str(steps)])
+            if arguments.record:
+                record("step_overhead", {name: ratio})
+        else:
+            compare(name, arguments.pairs, arguments.steps)
 
 
 def compare(name: str, pairs: int, steps: int) -> None:

@@ -23,19 +23,20 @@ LIMIT_SECONDS = 120
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=3, help="how often campaigns kill what they test (nox -s chaos: 20)")
-    parser.addoption("--examples-times", type=int, default=1, help="how many times as many examples property tests try")
+    parser.addoption("--record", action="store_true", help="write the recorded sessions of terminals anew")
+    parser.addoption("--examples-times", type=float, default=1, help="how many times as many examples properties try")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let a campaign of fuzzing try more examples than each property test asks for."""
+    """Let a campaign try more examples than each property test asks for, or fewer."""
     times = config.getoption("--examples-times")
     for item in items:
         test = getattr(item, "obj", None)
         # Hypothesis keeps the settings of a test there; it has no public way to scale what a test sets itself.
         before = getattr(test, "_hypothesis_internal_use_settings", None)
-        if times > 1 and before is not None:
-            more = settings(before, max_examples=before.max_examples * times)
-            test._hypothesis_internal_use_settings = more  # type: ignore[union-attr]
+        if times != 1 and before is not None:
+            many = settings(before, max_examples=max(1, int(before.max_examples * times)))
+            test._hypothesis_internal_use_settings = many  # type: ignore[union-attr]
 
 
 @dataclass
@@ -64,10 +65,13 @@ class Det:
         return done
 
     def json(self, *arguments: str | Path, status: int | None = 0) -> Any:
-        """Run a command with --json and return what it printed: one value, or a list of a value for each line."""
+        """Run a command with --json and return what it printed: one value, or a list of a value for each line.
+
+        Of the events of an experiment that is driven it is the last, the result.
+        """
         lines = self(*arguments, "--json", status=status).stdout.splitlines()
         values = [json.loads(line) for line in lines]
-        return values[0] if len(values) == 1 else values
+        return values[-1] if len(values) == 1 or (values and "event" in values[-1]) else values
 
     def start(self, *arguments: str | Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
         """Start a command and return its process, which is ended with the test."""
@@ -92,7 +96,9 @@ class Det:
         return [sys.executable, "-m", "det_driver.cli", *map(str, arguments)]
 
     def env(self, more: dict[str, str] | None) -> dict[str, str]:
-        return {**os.environ, "DET_HOME": str(self.home), "DET_STRICT_PLUGINS": "1", **(more or {})}
+        """Return the environment of a command; what a killed driver leaves saves at once, unless the test says otherwise."""
+        own = {"DET_HOME": str(self.home), "DET_STRICT_PLUGINS": "1", "DET_LEASE": "0"}
+        return {**os.environ, **own, **(more or {})}
 
 
 @pytest.fixture

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import shutil
+import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
+CLONE_NEWNET = 0x40000000
 _NUMBERS = count()
 
 
@@ -68,3 +72,37 @@ def joined(hosts: int) -> Iterator[Network]:
     finally:
         for name in (*found.names, found.switch):
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)
+
+
+def processes(name: str) -> list[int]:
+    """Return the processes on a host, other than this one."""
+    found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False, timeout=20)
+    return [pid for pid in map(int, found.stdout.split()) if pid != os.getpid()]
+
+
+def kill_all(network: Network) -> None:
+    """Kill whatever is on the hosts."""
+    for name in network.names:
+        for pid in processes(name):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+@contextmanager
+def inside(name: str) -> Iterator[None]:
+    """Let this thread, and the processes and threads that it starts, be on a host."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def enter(file: int) -> None:
+        if libc.setns(file, CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), "setns")
+
+    with open(f"/proc/self/task/{threading.get_native_id()}/ns/net") as outside:
+        with open(f"/run/netns/{name}") as there:
+            enter(there.fileno())
+        try:
+            yield
+        finally:
+            enter(outside.fileno())

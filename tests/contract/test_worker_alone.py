@@ -22,24 +22,18 @@ pytest.importorskip("det_torch")
 
 NEVER = ("click", "rich", "packaging", "pathspec", "yaml", "pytest", "det_driver", "det_testing", "det_horovod")
 ENGINE = """
-import os, subprocess, threading
+import os
 
 from det_core import EngineRecord, hookimpl
-from det_driver.engines import Engine
+from det_driver.engines.local import LocalEngine
 
 
-class Elsewhere(Engine):
-    def start(self, spec):
-        spec.log_dir.mkdir(parents=True, exist_ok=True)
-        log = (spec.log_dir / "rank-0.log").open("ab")
-        env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], **spec.variables}
-        command = [os.environ["OTHER_PYTHON"], "-P", "-m", "det_core.worker", spec.entrypoint]
-        process = subprocess.Popen(command, env=env, cwd=spec.code_dir, stdout=log, stderr=log)
-        threading.Thread(target=lambda: self.ended(spec.run_id, process.wait())).start()
+class Elsewhere(LocalEngine):
+    def python(self):
+        return ("env", "-u", "PYTHONPATH", os.environ["OTHER_PYTHON"], "-P", "-m", "det_core.agent", "-")
 
-    def terminate(self, run_id): ...
-
-    def kill(self, run_id): ...
+    def environ(self):
+        return None
 
 
 @hookimpl

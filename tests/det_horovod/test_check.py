@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import sysconfig
+import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
+from det_core import Plugins
 from det_horovod import available
 
 FRAMEWORKS = [name for name in ("torch", "tensorflow") if available(name)]
@@ -124,3 +126,24 @@ def test_bare_it_shows_its_help(environment):
     assert process.returncode == 0
     assert "install" in process.stdout
     assert "check" in process.stdout
+
+
+@pytest.mark.parametrize("framework", sorted(Plugins.installed().frameworks()) or ["none"])
+def test_a_framework_is_there_where_this_package_is_not(framework):
+    """It is an extra of theirs; most of those who train on one process never install it."""
+    script = """
+        import sys
+        sys.modules["det_horovod"] = None  # as if it were not installed
+        from det_core import Plugins
+        frameworks = Plugins.installed().frameworks()
+        if sys.argv[1] in frameworks:
+            frameworks[sys.argv[1]].load()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), framework],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -46,8 +46,8 @@ def test_without_a_framework_there_is_nothing_to_build_for(environment):
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ("tensorflo", "--with has 'tensorflo'; did you mean tensorflow?"),
-        ("pytorch", "--with has 'pytorch'; did you mean torch?"),
+        ("tensorflo", "--with has 'tensorflo'; did you mean 'tensorflow'?"),
+        ("pytorch", "--with has 'pytorch'; did you mean 'torch'?"),
         ("torch,jax", "--with has 'jax'; give torch or tensorflow, or both with a comma between"),
         ("", "--with has ''; give torch or tensorflow, or both with a comma between"),
     ],

@@ -71,6 +71,7 @@ CONFIG = """
     searcher: {name: single, metric: val_loss}
     reproducibility: {experiment_seed: 4}
     max_restarts: 1
+    checkpoint_storage: {type: directory, container_path: KEPT}
 """
 ALONE = "python3 train.py"
 TWO = "python3 -m det_core.launch.tensorflow -- python3 train.py"
@@ -84,6 +85,7 @@ def project(det):
     def write(entrypoint: str, slots: int = 1) -> None:
         det.cwd.joinpath("train.py").write_text(textwrap.dedent(SCRIPT))
         text = textwrap.dedent(CONFIG).replace("ENTRYPOINT", entrypoint).replace("SLOTS", str(slots))
+        text = text.replace("KEPT", str(det.cwd / "kept"))
         det.cwd.joinpath("c.yaml").write_text(text)
 
     return write
@@ -130,7 +132,7 @@ def assert_tensorboard_writes_where_det_looks(det, log: str) -> None:
     assert f"det: log_dir 'elsewhere' of TensorBoard is not used; the files go to {place}" in log
     [code] = det.home.glob("experiments/1/code")
     assert not (code / "elsewhere").exists()
-    stored = det.home.glob("checkpoints/tensorboard-*")
+    stored = det.cwd.glob("kept/tensorboard-*")
     assert {path.parent.name for each in stored for path in each.rglob("*tfevents*.v2")} == {"train", "validation"}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.distributions import lay_out_project, on_path
-from tests.repo.test_docs import Reader, blocks
+from tests.repo.reader import Reader, blocks
 
 from det_core import DetError
 from det_testing.scaffold import KINDS, Names
@@ -60,7 +60,7 @@ def test_it_is_listed_without_a_problem(det, tmp_path: Path, kind: str) -> None:
 @each
 def test_what_its_readme_says_can_be_done(det, tmp_path: Path, kind: str) -> None:
     project = written(det, kind)
-    reader = Reader(det)
+    reader = Reader(det.home, det.cwd)
     reader.installs(project)
     for block in blocks(project / "README.md"):
         if block.language == "yaml" or not block.text.startswith("det preview"):

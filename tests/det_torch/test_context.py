@@ -94,6 +94,10 @@ def test_hyperparameters_are_read_one_by_one_or_together(lab: Any) -> None:
 def test_a_missing_hyperparameter_is_named_with_those_there_are(lab: Any) -> None:
     with pytest.raises(ValueError, match=r"^no hyperparameter 'lr'; there are: momentum, width$"):
         lab.context(hparams={"width": 1, "momentum": 0}).get_hparam("lr")
+    with pytest.raises(
+        ValueError, match=r"^no hyperparameter 'widht'; did you mean 'width'\? there are: momentum, width$"
+    ):
+        lab.context(hparams={"width": 1, "momentum": 0}).get_hparam("widht")
     with pytest.raises(ValueError, match=r"^no hyperparameter 'lr'; there are: none$"):
         lab.context(hparams={}).get_hparam("lr")
 

@@ -13,6 +13,7 @@ from det_core.config import parse
 
 RANK = """
 import sys, time
+import torch
 from det_core import DistributedContext, Ranks
 from det_core.backends import Socket
 from det_torch.backends._native import Native
@@ -32,7 +33,10 @@ if rank:
     time.sleep(100)
 began = time.monotonic()
 try:
-    group.allgather(1)
+    if group is control:
+        group.allgather(1)
+    else:
+        group.start_sum(torch.ones(1), "it")()
 except Exception as error:
     print("gave up after", round(time.monotonic() - began), type(error).__name__, flush=True)
 """

@@ -38,13 +38,21 @@ class Browser:
         self._session = attached["sessionId"]
         self._call("Page.enable")
 
-    def open(self, page: Path, width: int, query: str = "") -> None:
-        """Load a page at a width, in pixels, and wait until it is there."""
+    def open(self, page: Path | str, width: int, query: str = "") -> None:
+        """Load a page, a file or an address, at a width, in pixels, and wait until it is there."""
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=1000, deviceScaleFactor=1, mobile=False)
         self._events.clear()
-        self._call("Page.navigate", url=f"{page.as_uri()}{query}")
+        self._call("Page.navigate", url=f"{page if isinstance(page, str) else page.as_uri()}{query}")
         while "Page.loadEventFired" not in self._events:
             self._hear()
+
+    def before_scripts(self, script: str) -> None:
+        """Run a script in every page that is opened from now on, before its own."""
+        self._call("Page.addScriptToEvaluateOnNewDocument", source=script)
+
+    def set_cookie(self, name: str, value: str, site: str) -> None:
+        """Give the browser a cookie of a site."""
+        self._call("Network.setCookie", name=name, value=value, url=site, httpOnly=True, sameSite="Strict")
 
     def evaluate(self, expression: str) -> Any:
         """Return what a JavaScript expression gives there, once it is there where it is a promise."""

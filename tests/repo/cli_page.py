@@ -29,8 +29,10 @@ HEAD = """\
 | 130 | the experiment was paused |
 
 Commands that take `--json` print JSON on the standard output, for programs; what people should read goes to the standard error.
-In a terminal `det run` and `det resume` redraw a table, elsewhere they print a line for each thing that happens. `NO_COLOR=1`
-leaves out colours. Completion in the shell: `eval "$(_DET_COMPLETE=bash_source det)"` (or `zsh_source`, `fish_source`).
+Numbers that JSON has not are text: `"NaN"`, `"Infinity"`, `"-Infinity"`. In a terminal `det run` and `det resume` redraw a table,
+elsewhere they print a line for each thing that happens, with `--json` [an event](events.md), with `--quiet` what was learnt.
+`NO_COLOR=1` leaves out colours. Completion in the shell, of the numbers of experiments, too:
+`eval "$(_DET_COMPLETE=bash_source det)"` (or `zsh_source`, `fish_source`).
 
 Commands that a plugin registers with [`det_commands`](../hooks.md) are listed by `det --help`.
 """

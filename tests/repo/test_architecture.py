@@ -19,6 +19,7 @@ PLUGINS = [path for path in FILES if "det-core" not in path.parts]
 
 FRAMEWORKS = ("jax", "keras", "lightning", "numpy", "optuna", "tensorflow", "torch")
 READS_ENVIRONMENT = (
+    "agent",
     "cli",
     "client/_client",
     "core",
@@ -30,13 +31,19 @@ READS_ENVIRONMENT = (
     "guard",
     "launch/_command",
     "launch/host",
+    "machine",
     "native",
     "session",
     "worker",
     "backends/socket",
     "det_horovod/_meet",
     "det_keras/backends",
+    "det_ray/cluster",
+    "det_ray/place",
     "det_torch/backends",
+    "det_web/cluster",
+    "det_web/command",
+    "det_web/configuration",
     "det_testing",
 )
 """Modules and packages of det_core and det_driver by their names there, those of plugins by their whole names."""
@@ -134,14 +141,18 @@ STANDS_ON = {
     "det_torch": ("det_testing",),
     "det_testing": ("det_driver",),
     "determined": ("det_driver",),
+    "det_web": ("det_driver",),
 }
 """Another of its own framework; the kit, for the trial that the suite asks for; names of Determined for all that has them."""
 PARTS = {
     "det_estimator": ("det_driver.native", "det_horovod"),
     "det_horovod": ("det_driver.cli",),
     "det_keras": ("det_driver.native", "det_horovod"),
+    "det_kubernetes": ("det_driver.engines",),
     "det_lightning": ("det_horovod",),
     "det_optuna": ("det_driver.search",),
+    "det_ray": ("det_driver.engines",),
+    "det_slurm": ("det_driver.engines",),
     "det_torch": ("det_horovod",),
 }
 """The part of another house that a plugin may know: what it registers is executed there."""

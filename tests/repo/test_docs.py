@@ -10,23 +10,14 @@ where one of them is not installed.
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
-from tests.distributions import lay_out_project, on_path
-
-from det_core import Plugins
+from tests.repo.reader import FENCE, Block, Reader, blocks, pattern
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -35,179 +26,12 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
     if "_build" not in path.parts
 )
-SECONDS = 240
-
-FENCE = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"# ([\w./-]+\.(?:py|yaml|sh))\n")
 NEEDS = re.compile(r"^<!-- needs: (.+) -->$", re.MULTILINE)
-INSTALLED = re.compile(r"the tests install (\S+) from its source$")
-NOT_RUN = re.compile(r"<!-- not run: (.+) -->\n$")
-UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-TOKEN = re.compile(
-    rf"(?P<any>\.\.\.)|(?P<uuid>{UUID})|(?P<number>\d+\.\d+(?:e[-+]?\d+)?)|(?P<space>\s+)|(?P<text>.)", re.DOTALL
-)
-PATTERNS = {"any": "(?s:.*?)", "uuid": UUID, "number": r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", "space": r"\s+"}
-
-INTERPRETER = """
-import json, sys
-namespace = {"__name__": "__main__"}
-for line in sys.stdin:
-    code, cwd = json.loads(line)
-    __import__("os").chdir(cwd)
-    "" in sys.path or sys.path.insert(0, "")
-    try:
-        exec(compile(code, "block", "exec"), namespace)
-    except BaseException:
-        __import__("traceback").print_exc(file=sys.stdout)
-        print("\\0failed", flush=True)
-    else:
-        print("\\0done", flush=True)
-"""
-
-
-@dataclass(frozen=True)
-class Block:
-    """A fenced block of a page."""
-
-    language: str
-    text: str
-    line: int
-    not_run: str
-    follows: bool  # nothing but blank lines between it and the block before
-
-
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    found, end = [], -1
-    for match in FENCE.finditer(text):
-        reason = NOT_RUN.search(text[: match.start()])
-        found.append(
-            Block(
-                language=match[1],
-                text=match[2],
-                line=text.count("\n", 0, match.start()) + 1,
-                not_run=reason[1] if reason else "",
-                follows=end >= 0 and not text[end : match.start()].strip(),
-            )
-        )
-        end = match.end()
-    return found
-
-
-def pattern(expected: str) -> re.Pattern[str]:
-    """Return what output has to match."""
-    parts = [PATTERNS.get(str(m.lastgroup)) or re.escape(m[0]) for m in TOKEN.finditer(expected.strip())]
-    return re.compile("".join(parts))
-
-
-class Reader:
-    """Somebody who does what a page says."""
-
-    def __init__(self, det) -> None:
-        self.cwd = det.cwd
-        self._home = det.home
-        bin = Path(sys.executable).parent
-        outside = {k: v for k, v in os.environ.items() if not k.startswith("DET_")}
-        self._env = {
-            **outside,
-            "PATH": f"{bin}{os.pathsep}{outside['PATH']}",
-            "HOME": str(det.home.parent),
-            "DET_HOME": str(det.home),
-        }
-        self._python: subprocess.Popen[str] | None = None
-
-    def installs(self, plugin: Path) -> None:
-        """Install a plugin from its source tree."""
-        self._env |= on_path(lay_out_project(self._home.parent / "site", plugin))
-
-    def does(self, block: Block) -> str | None:
-        """Run a block; return what it printed, or None where there was nothing to run."""
-        name = FILE.match(block.text)
-        if name and block.language in ("python", "yaml"):
-            (self.cwd / name[1]).parent.mkdir(parents=True, exist_ok=True)
-            (self.cwd / name[1]).write_text(block.text)
-            return None
-        match block.language:
-            case "sh":
-                return self._seen(self._shell(block.text))
-            case "python":
-                return self._seen(self._exec(block.text))
-            case "yaml":
-                check_yaml(block.text)
-            case "toml":
-                tomllib.loads(block.text)
-            case "json":
-                json.loads(block.text)
-            case "text" | "{toctree}" | "{eval-rst}":
-                pass
-            case other:
-                pytest.fail(f"a block in {other!r} cannot be run")
-        return None
-
-    def _seen(self, output: str) -> str:
-        return output.replace(str(self._home), "/home/you/.det").replace(str(self._home.parent), "/home/you")
-
-    def _shell(self, text: str) -> str:
-        where = self._home.parent / "cwd"
-        process = subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", f"trap 'pwd > {where}' EXIT\n{text}"],
-            cwd=self.cwd,
-            env=self._env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
-        assert process.returncode == 0, f"status {process.returncode}\n{output}"
-        self.cwd = Path(where.read_text().strip())
-        return output
-
-    def _exec(self, text: str) -> str:
-        if self._python is None:
-            self._python = subprocess.Popen(
-                [sys.executable, "-u", "-c", INTERPRETER],
-                env=self._env,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        assert self._python.stdin is not None
-        assert self._python.stdout is not None
-        self._python.stdin.write(json.dumps([text, str(self.cwd)]) + "\n")
-        self._python.stdin.flush()
-        lines = []
-        for line in self._python.stdout:
-            if line.startswith("\0"):
-                assert line == "\0done\n", "".join(lines)
-                return "".join(lines)
-            lines.append(line)
-        pytest.fail("the interpreter ended\n" + "".join(lines))
-
-    def leaves(self) -> None:
-        if self._python is not None:
-            self._python.communicate(timeout=60)
-
-
-def check_yaml(text: str) -> None:
-    """A configuration, or some of its keys, that det accepts; of several documents each."""
-    from det_core.plugins import extensions_of
-    from det_driver.config import load
-
-    extensions = extensions_of(Plugins.installed(strict=True))
-    for document in yaml.safe_load_all(text):
-        load(document, complete=False, extensions=extensions)
 
 
 @pytest.fixture
 def reader(det) -> Iterator[Reader]:
-    reader = Reader(det)
+    reader = Reader(det.home, det.cwd)
     yield reader
     reader.leaves()
 
@@ -234,21 +58,7 @@ def test_the_blocks_of_the_page_run_and_show_what_it_says(page: Path, reader: Re
     if page.parent.parent.name == "plugins":
         pytest.importorskip(page.parent.name.removeprefix("det-"))
         reader.installs(page.parent)
-    output = None
-    for block in blocks(page):
-        at = f"{page.relative_to(ROOT)}:{block.line}"
-        if block.not_run:
-            output = None
-            if plugin := INSTALLED.search(block.not_run):
-                reader.installs(reader.cwd / plugin[1])
-        elif block.language == "text" and block.follows and output is not None:
-            assert pattern(block.text).fullmatch(output.strip()), f"{at} says\n{block.text}\nbut it is\n{output}"
-            output = None
-        else:
-            try:
-                output = reader.does(block)
-            except AssertionError as error:
-                raise AssertionError(f"{at}: {error}") from error
+    reader.reads(page)
 
 
 def test_output_is_compared_up_to_numbers_and_names_that_differ_from_run_to_run() -> None:
@@ -272,6 +82,13 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     broken = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
     assert broken == []
+
+
+def test_pages_of_the_documentation_lead_to_each_other_only() -> None:
+    """What is built of them has nothing else."""
+    docs = ROOT / "docs"
+    links = [(page, link) for page in docs.glob("**/*.md") for link in LINK.findall(FENCE.sub("", page.read_text()))]
+    assert [(page, link) for page, link in links if not (page.parent / link).resolve().is_relative_to(docs)] == []
 
 
 def test_every_page_of_the_documentation_is_in_the_index() -> None:
@@ -301,16 +118,30 @@ def frameworks() -> list[str]:
     return sorted(path.parents[2].name.removeprefix("det-") for path in ROOT.glob("packages/*/src/det_*/trial.py"))
 
 
-def test_what_is_said_to_be_installed_exists() -> None:
-    """Blocks that install are not run, as that needs the network; at least what they name must be here."""
-    extras = {}
-    for project in ROOT.glob("packages/*/pyproject.toml"):
-        about = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
-        extras[about["name"]] = set(about.get("optional-dependencies", {}))
+def test_what_is_said_to_be_installed_can_be() -> None:
+    """Blocks that install are run by `nox -s newcomer` only; here it is looked whether what they name is there, and enough.
+
+    As long as nothing is published, what a package of this repository needs of the others has to be named with it.
+    """
+    projects = [
+        tomllib.loads(path.read_text(encoding="utf-8"))["project"] for path in ROOT.glob("packages/*/pyproject.toml")
+    ]
+    extras = {about["name"]: about.get("optional-dependencies", {}) for about in projects}
+    needs = {about["name"]: set(re.findall(r"\bdet-\w+", " ".join(about["dependencies"]))) for about in projects}
     for page in PAGES:
+        named: set[str] = set()
         for block in blocks(page):
             for line in re.findall(r"pip install (.+)", block.text if block.language == "sh" else ""):
-                for path in re.findall(r"\./packages/\S+", line):
-                    name, _, extra = path.strip("'\"").removeprefix("./packages/").partition("[")
-                    assert name in extras, f"{page}: {path}"
-                    assert not extra or set(extra.rstrip("]").split(",")) <= extras[name], f"{page}: {path}"
+                found = {}
+                for path in re.findall(r"\./packages/[\w-]+(?:\[[\w,]+\])?", line):
+                    name, _, extra = path.removeprefix("./packages/").rstrip("]").partition("[")
+                    found[name] = set(extra.split(",")) - {""}
+                for name, chosen in found.items():
+                    assert name in extras, f"{page}: {name}"
+                    assert chosen <= set(extras[name]), f"{page}: {name} has no extra {chosen}"
+                    named.add(name)
+                    assert needs[name] <= named | set(found), f"{page}: {name} needs {needs[name]}"
+                if not page.is_relative_to(
+                    ROOT / "packages"
+                ):  # whose pages are for an index, too; det-testing brings det plugin new
+                    assert not re.search(r"(?<![\w./-])det-(?!testing)\w+", line.partition(" #")[0]), f"{page}: {line}"

@@ -11,9 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HOUSES = ("det-core", "det-driver", "det-testing", "det-horovod")
-AT_MOST = {"det-core": 11_100}
+AT_MOST = {"det-core": 13_060}
 """The aim is 9,000; docs/decisions/0011-size-of-core.md says part by part what is above it."""
-TOGETHER = 26_000
+TOGETHER = 32_150
 """What was once one package had as many."""
 
 SMALL = 25

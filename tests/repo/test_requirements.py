@@ -49,6 +49,7 @@ BRINGS = {
     "det-keras[cpu]": {"TensorFlow"},
     "det-keras[horovod]": set(),
     "det-keras[tensorflow]": {"TensorFlow"},
+    "det-kubernetes": set(),
     "det-lightning": {"PyTorch", "Lightning"},
     "det-lightning[horovod]": {"PyTorch", "Lightning"},
     "det-mlflow": set(),
@@ -58,10 +59,13 @@ BRINGS = {
     "det-optuna[cmaes]": set(),
     "det-optuna[gp]": {"PyTorch"},
     "det-optuna[qmc]": set(),
+    "det-ray": set(),
+    "det-slurm": set(),
     "det-testing": set(),
     "det-torch": {"PyTorch"},
     "det-torch[horovod]": {"PyTorch"},
     "det-torch[transformers]": {"PyTorch"},
+    "det-web": set(),
 }
 """Every distribution of this repository, with each of its extras, and the frameworks that come with it."""
 

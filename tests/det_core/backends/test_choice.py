@@ -41,6 +41,8 @@ def test_horovod_that_is_not_installed_is_refused_with_the_commands_that_install
 def test_a_name_that_nobody_registers_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ConfigError, match=r"'sails', which no plugin registers for 'ship'.*horovod or oars"):
         choose_backend("sails", "ship", BOTH)
+    with pytest.raises(ConfigError, match=r"'horovd', which no plugin registers for 'ship'; did you mean 'horovod'\?$"):
+        choose_backend("horovd", "ship", BOTH)
 
 
 def test_a_framework_without_a_backend_is_told_to_take_one_slot() -> None:

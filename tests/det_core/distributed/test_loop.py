@@ -76,6 +76,18 @@ def test_every_rank_completes_at_the_target(processes):
     ]
 
 
+def test_nothing_that_the_loop_says_is_pickled(processes):
+    said = outcomes(
+        processes,
+        """
+    from det_core.backends import _words
+    del _words.pickle
+    run(context(), validate=Every(20), checkpoint=Every(30))
+    """,
+    )
+    assert [each["stop"] for rank in said for each in rank] == ["COMPLETED"] * 2
+
+
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_preemption_of_one_rank_stops_all_at_the_same_batch(processes, who):
     (first,), (second,) = outcomes(

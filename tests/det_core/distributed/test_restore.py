@@ -44,7 +44,10 @@ def stored(tmp_path: Path) -> tuple[Fetched, str]:
 
 
 @pytest.mark.parametrize("hosts", [(1,), (4,), (2, 2), (1, 3)])
-def test_each_host_fetches_it_once_and_each_rank_reads_it(ranks: Any, stored: Any, hosts: tuple[int, ...]) -> None:
+def test_each_host_fetches_it_once_and_each_rank_reads_it(
+    ranks: Any, stored: Any, hosts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("det_core.backends._words.pickle")  # what det itself says needs none
     storage, uuid = stored
 
     def read(backend: Any) -> tuple[str, int]:
@@ -55,7 +58,8 @@ def test_each_host_fetches_it_once_and_each_rank_reads_it(ranks: Any, stored: An
     assert len(storage.copies) == len(hosts)
 
 
-def test_what_is_wrong_with_it_every_rank_says(ranks: Any, stored: Any) -> None:
+def test_what_is_wrong_with_it_every_rank_says(ranks: Any, stored: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("det_core.backends._words.pickle")
     storage, uuid = stored
     storage.root.joinpath(uuid, "weights").write_text("x")
 

@@ -69,7 +69,8 @@ def test_a_module_that_is_missing_is_named_with_those_there_are(code: Path, entr
     module = entrypoint.partition(":")[0]
     with pytest.raises(
         EntrypointError,
-        match=rf"no module named '{module}' in .* \(it has broken\.py, crooked\.py, faulty\.py, model_def\.py\)",
+        match=rf"no module named '{module}' in .* \(it has broken\.py, crooked\.py, faulty\.py, model_def\.py\)"
+        + (r"; did you mean 'model_def'\?$" if module.startswith("mod") else "$"),
     ):
         load_trial(entrypoint, code)
 
@@ -82,7 +83,8 @@ def test_a_directory_without_python_says_so(tmp_path: Path) -> None:
 def test_a_class_that_is_missing_is_named_with_those_there_are(code: Path) -> None:
     """Those that the module defines, and not those that it imports."""
     with pytest.raises(
-        EntrypointError, match=r"entrypoint 'model_def:Trail': model_def has no 'Trail'; it defines: Trial, Other$"
+        EntrypointError,
+        match=r"'model_def:Trail': model_def has no 'Trail'; did you mean 'Trial'\? it defines: Trial, Other$",
     ):
         load_trial("model_def:Trail", code)
 

@@ -46,6 +46,24 @@ def test_horovod(det):
     assert det("launch", "horovod", "-np", "1", sys.executable, "train.py").stdout == "0 1 0 1 [0] False\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "module", "context", "pickling"),
+    [
+        ("torch", "torch.distributed", "from_torch_distributed()", "all_gather_object, broadcast_object_list"),
+        ("horovod", "horovod.torch", "from_horovod(its)", "allgather_object, broadcast_object"),
+    ],
+)
+def test_objects_of_a_scripts_ranks_are_not_pickled_over_the_framework(det, name, module, context, pickling):
+    """Whose connections nobody authenticates; det's have the key of the launch."""
+    needs("torch", "det_torch", name)
+    det.cwd.joinpath("train.py").write_text(
+        f"import {module} as its\nfrom det_core import DistributedContext\n"
+        f"for name in {pickling.split(', ')}: delattr(its, name)\n"
+        + SAY.replace("CONTEXT", f"DistributedContext.{context}")
+    )
+    assert both(det("launch", name, "-np", "2", sys.executable, "train.py").stdout) == EXPECTED
+
+
 TORCH = """
 import torch
 from det_core import DistributedContext, core

@@ -118,13 +118,15 @@ def test_a_link_that_breaks_ends_all(launch, hosts, note, ranks, all_gone, wait_
 def test_variables_arrive_on_other_hosts_and_on_no_command_line(launch, hosts, monkeypatch):
     monkeypatch.setenv("MY_SECRET", "hunter-two")
     monkeypatch.setenv("HOME", "/home/of/the/launcher")
+    monkeypatch.setenv("DET_ADDRESS", "192.0.2.6")
+    hosts.agent += " env -u DET_ADDRESS"  # as ssh, which hands on nothing
     script = """
         import os, pathlib
         lines = b"".join(p.read_bytes() for p in pathlib.Path("/proc").glob("[0-9]*/cmdline") if int(p.parent.name) != os.getpid())
         secret = os.environ["MY_SECRET"]
-        print(secret, secret.encode() in lines, flush=True)
+        print(secret, secret.encode() in lines, os.environ.get("DET_ADDRESS"), flush=True)
     """
-    assert launch(script, *hosts.options(1, 1)).stdout.count("hunter-two False") == 2
+    assert launch(script, *hosts.options(1, 1)).stdout.count("hunter-two False None") == 2
 
 
 def test_code_that_is_not_on_a_host_is_a_sentence(launch, hosts):
@@ -212,6 +214,23 @@ def test_a_name_of_our_own_that_is_loopback_here_is_not_given_to_others(hosts, t
     assert done.stdout.split() == hosts.names, done.stderr
 
 
+def test_a_chief_whose_address_is_another_to_others_listens_where_it_is_told(launch, hosts, tmp_path, monkeypatch):
+    """As behind a translated address: here a name, which on its own machine is loopback."""
+    one, two = hosts.names
+    for name, address in ((one, "127.0.1.1"), (two, one)):
+        (tmp_path / name).write_text(f"127.0.0.1 localhost\n{address} the-chief\n")
+    mount = f"mount --bind {tmp_path}/{{host}} /etc/hosts"
+    hosts.agent = f"ip netns exec {{host}} unshare --mount sh -c '{mount}; exec \"$@\"' agent"
+    monkeypatch.setenv("DET_BIND_ADDRESS", "0.0.0.0")
+    script = """
+        from det_core import DistributedContext
+        with DistributedContext.from_socket() as context:
+            print(context.chief_ip, context.allgather(context.rank), flush=True)
+    """
+    done = launch(script, *hosts.options(1, 1), "--chief-ip", "the-chief", name="socket")
+    assert sorted(done.stdout.splitlines()) == [f"[rank={n}] the-chief [0, 1]" for n in (0, 1)]
+
+
 # Without namespaces
 
 
@@ -244,6 +263,14 @@ def test_the_chief_can_be_given_an_address_that_the_others_reach():
     assert address_of_this(hosts, named) == "192.0.2.6"
     with pytest.raises(DetError, match="give its name or address in --hosts"):
         addresses(parse_hosts("192.0.2.7:1,localhost:1"), None)
+
+
+def test_the_address_of_this_machine_can_be_set_for_the_others(monkeypatch):
+    monkeypatch.setenv("DET_ADDRESS", "192.0.2.6")
+    hosts = parse_hosts("localhost:1,192.0.2.7:1")
+    assert addresses(hosts, None) == ["192.0.2.6", "192.0.2.7"]
+    assert address_of_this(parse_hosts("192.0.2.7:1"), ["192.0.2.7"]) == "192.0.2.6"
+    assert addresses(parse_hosts("localhost:2"), None) == ["localhost"]
 
 
 def test_words_for_ssh_are_quoted_as_it_hands_them_to_a_shell(monkeypatch):

@@ -214,6 +214,16 @@ def test_what_a_rank_left_in_another_session_is_ended(launch, det, wait_until, a
     all_gone([int(pid) for pid in done.stdout.split()])
 
 
+def test_what_a_rank_left_in_another_session_ends_also_where_its_starter_is_killed(launch, note, ranks, det, all_gone):
+    stray = "import subprocess; stray = subprocess.Popen(['sleep', '100'], start_new_session=True).pid; "
+    process = launch.start(stray + f"open('stray', 'w').write(str(stray))\n{note}time.sleep(100)")
+    pids = ranks()
+    starter = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(starter, signal.SIGKILL)
+    assert process.wait(20) == 2
+    all_gone([*pids, int(det.cwd.joinpath("stray").read_text())])
+
+
 def test_whoever_is_killed_whenever_nothing_is_left(launch, note, ranks, all_gone, request):
     """A campaign: the launcher, the process that starts the ranks, or a rank, at a random time."""
     random = Random(17)
@@ -257,24 +267,24 @@ def test_a_signal_is_passed_on_and_ranks_may_end_well_after_it(launch, note, ran
     assert output == f"det: {number.name} is passed on to the ranks; a second one kills them\n"
 
 
-def test_ranks_save_where_every_process_of_a_job_is_asked_to_end(launch, note, ranks, det):
+def test_ranks_save_where_every_process_of_a_job_is_asked_to_end(launch, note, ranks, wait_until, det):
     """As `scancel`, `systemctl stop` and the end of a container do."""
     script = """
-        import threading
-        asked = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: asked.set())
-        while not asked.wait(0.05):
-            pass
+        asked = []
+        signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+        open(f"ready-{rank}", "w").close()
+        while not asked:
+            time.sleep(0.05)
         time.sleep(1)
         open(f"saved-{rank}", "w").close()
     """
     process = launch.start(note + textwrap.dedent(script))
     pids = ranks()
     starter = int(Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])
-    time.sleep(0.3)
+    wait_until(lambda: len([*det.cwd.glob("ready-*")]) == 2, "ranks that hear signals")
     for pid in (starter, *pids, process.pid):
         os.kill(pid, signal.SIGTERM)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     assert {path.name for path in det.cwd.glob("saved-*")} == {"saved-0", "saved-1"}
 
@@ -389,7 +399,7 @@ def test_a_port_that_is_taken_is_a_sentence(launch):
         ),
         (
             ["torch", "--hosts", "localhost:1,b:1", "--agent", "env -u {host}", "ls"],
-            "the host 'localhost' is localhost to the others, which is each one's own; give --chief-ip",
+            "the host 'localhost' is localhost to the others, which is each one's own; give --chief-ip, or set DET_ADDRESS",
         ),
         (
             ["torch", "--hosts", "b:1", "--agent", "no-such-agent {host}", "ls"],

@@ -143,6 +143,29 @@ def worker_on(host: str) -> int:
     return pid
 
 
+@pytest.mark.parametrize("of_the_driver", ["", "7"])
+def test_devices_and_variables_are_those_of_the_host_that_they_are_for(project, of_the_driver: str) -> None:
+    """Whatever the driver's machine has: no GPU, or fewer than the run."""
+    one, two = project.hosts.names
+    project.hosts.agent = (
+        "ip netns exec {host} env -u KIND -u ONLY CUDA_VISIBLE_DEVICES=4,5"  # as ssh, which hands on nothing
+    )
+    project.env["DET_AGENT"] = project.hosts.agent
+    names = ("DET_RANK", "KIND", "CUDA_VISIBLE_DEVICES", "ONLY")
+    project.det.cwd.joinpath("model_def.py").write_text(
+        MODEL + f"print('has', *(os.environ.get(name) or '-' for name in {names}), flush=True)\n"
+    )
+    project.write(10, 3, one, f"{two}:2")
+    with project.det.cwd.joinpath("const.yaml").open("a") as file:
+        file.write("environment: {environment_variables: {cpu: [KIND=cpu, ONLY=cpu], cuda: [KIND=gpu]}}\n")
+    project.run("run", "const.yaml", CUDA_VISIBLE_DEVICES=of_the_driver)
+    said = [
+        line.partition(" has ")[2].split() for line in project.det("logs", "1").stdout.splitlines() if " has " in line
+    ]
+    chief = ["0", "gpu", "7", "-"] if of_the_driver else ["0", "cpu", "-", "cpu"]
+    assert sorted(said) == [chief, ["1", "gpu", "4", "-"], ["2", "gpu", "5", "-"]]
+
+
 def test_slots_and_hosts_must_agree(det) -> None:
     det.cwd.joinpath("model_def.py").write_text(MODEL)
     text = CONFIG.replace("LENGTH", "10").replace("SLOTS", "3").replace("HOSTS", "10.1.2.3, 10.1.2.4")

@@ -22,6 +22,8 @@ SCRIPT = """
             with context.checkpoint.restore_path(info.latest_checkpoint) as path:
                 start = json.loads((path / "state.json").read_text())
         for batch in range(start + 1, 21):
+            while batch == 8 and "GATE" in os.environ and not os.path.exists(os.environ["GATE"]):
+                time.sleep(0.01)
             time.sleep(pause)
             loss = sum(ranks.allgather(1 / batch)) / ranks.size
             if ranks.rank == 0:
@@ -81,13 +83,23 @@ def test_a_script_trains_on_every_slot_and_its_chief_reports(project):
     assert [sum(f"[rank={n}] rank {n} of 2" in line for line in lines) for n in range(2)] == [1, 1]
 
 
-def test_a_pause_reaches_every_rank_at_the_same_batch_and_the_script_goes_on_from_there(project, wait_until):
-    driver = project.start("run", "const.yaml", env={"PAUSE": "0.1"})
+@pytest.fixture
+def at_a_gate(project, wait_until, tmp_path):
+    """Returns the driver of an experiment whose ranks wait, as soon as seven batches are trained, and what lets them go on."""
+    gate = tmp_path / "gate"
+    write(project.cwd, const__yaml=CONFIG.replace("max_restarts: 0", "max_restarts: 1"))
+    driver = project.start("run", "const.yaml", env={"PAUSE": "0.1", "GATE": str(gate)})
     wait_until(
-        lambda: project.home.joinpath("experiments/1/experiment.db").exists() and len(project.metrics(1)) > 2,
-        "some training",
+        lambda: project.home.joinpath("experiments/1/experiment.db").exists() and len(project.metrics(1)) == 8,
+        "seven batches and a validation",
     )
+    return driver, gate.touch
+
+
+def test_a_pause_reaches_every_rank_at_the_same_batch_and_the_script_goes_on_from_there(project, at_a_gate):
+    driver, open_gate = at_a_gate
     driver.send_signal(signal.SIGINT)
+    open_gate()
     output, _ = driver.communicate(timeout=60)
     assert driver.returncode == 130, output
     where = [line.rpartition(" ")[2] for line in said(project) if "preempted at" in line]
@@ -98,16 +110,11 @@ def test_a_pause_reaches_every_rank_at_the_same_batch_and_the_script_goes_on_fro
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_that_is_killed_ends_the_run_which_is_tried_again(project, wait_until, victim):
-    config = (project.cwd / "const.yaml").read_text().replace("max_restarts: 0", "max_restarts: 1")
-    (project.cwd / "const.yaml").write_text(config)
-    driver = project.start("run", "const.yaml", env={"PAUSE": "0.1"})
-    wait_until(
-        lambda: project.home.joinpath("experiments/1/experiment.db").exists() and len(project.metrics(1)) > 6,
-        "some training",
-    )
+def test_a_rank_that_is_killed_ends_the_run_which_is_tried_again(project, at_a_gate, victim):
+    driver, open_gate = at_a_gate
     [pid] = [int(line.rpartition(" ")[2]) for line in said(project) if f"rank {victim} of 2 is" in line]
     os.kill(pid, signal.SIGKILL)
+    open_gate()
     output, _ = driver.communicate(timeout=60)
     assert driver.returncode == 0, output
     assert history(project) == WHOLE
@@ -132,7 +139,7 @@ def test_the_first_failure_of_a_script_is_the_end_of_its_log(project):
         train__py="import os, time\ntime.sleep(20 * int(os.environ['DET_RANK']))\nraise ValueError('mine')\n",
     )
     done = project("run", "const.yaml", status=1)
-    assert "the process exited with status 1" in done.stderr
+    assert "det: trial 1: the process exited with status 1: ValueError: mine" in done.stderr
     lines = said(project)
     assert "det: rank 0 failed with status 1 first; the others were ended. Its last words:" in lines
     assert lines[-1] == "ValueError: mine"
@@ -235,3 +242,10 @@ def test_a_context_that_does_not_fit_the_ranks_is_refused(project, entrypoint, c
     )
     project("run", "const.yaml", status=1)
     assert said(project)[-1] == f"ValueError: {message}"
+
+
+def test_a_rank_of_a_script_that_is_late_is_given_up_after_the_time_of_the_configuration(project):
+    late = SCRIPT.replace("start = 0", "start = 0; time.sleep(60 * ranks.rank)")
+    write(project.cwd, train__py=late, const__yaml=CONFIG + "    distributed: {timeout: 2}\n")
+    project("run", "const.yaml", status=1)
+    assert any("rank 1 did not call allgather within 2 s of rank 0" in line for line in said(project))

@@ -11,7 +11,7 @@ import pytest
 from det_core import Every, Loop, LoopError, MetricError, Progress, RunLoop, Schedule, Stop
 from det_core.errors import DetError
 from det_core.metrics import mean, number_or_none, plain
-from det_core.schedule import to_batches
+from det_core.schedule import NEVER, to_batches
 
 STYLES = pytest.mark.parametrize("style", ["owned", "callback", "chunked"])
 
@@ -45,9 +45,10 @@ def completed(kit: Any, schedule: Schedule, rungs: tuple[int, ...] = (10,)) -> t
 
 @STYLES
 @pytest.mark.parametrize("strike", ["preempt", "lose"])
-def test_a_step_past_the_stop_is_refused(kit: Any, style: str, strike: str) -> None:
-    """Wherever the loop stopped, and whether or not the flag is still raised."""
-    trial = kit.Trial(kit.Driver([10]), Schedule(report=Every(3)), style)
+@pytest.mark.parametrize("report", [3, 100])
+def test_a_step_past_the_stop_is_refused(kit: Any, style: str, strike: str, report: int) -> None:
+    """Wherever the loop stopped, however far the next boundary was, and whether or not the flag is still raised."""
+    trial = kit.Trial(kit.Driver([10]), Schedule(report=Every(report)), style)
     trial.run(kit.Interruption(strike, 2, True, False))
     trial.loop._host.preempted.raised = False
     assert trial.loop.remaining == 0
@@ -111,6 +112,13 @@ def test_a_preemption_does_not_wait_for_a_validation(kit: Any) -> None:
     assert trial.events == [("save", 4)]
     assert trial.run() is Stop.COMPLETED
     assert trial.events[0] == ("validate", 4)
+
+
+def test_what_fell_due_at_the_first_batch_is_caught_up_with_too(kit: Any) -> None:
+    trial = kit.Trial(kit.Driver([10]), Schedule(validate=Every(1)))
+    assert trial.run(kit.Interruption("preempt", 1)) is Stop.PREEMPTED
+    assert trial.run() is Stop.COMPLETED
+    assert trial.events[0] == ("validate", 1)
 
 
 def test_a_run_that_is_preempted_before_it_begins_trains_nothing(kit: Any) -> None:
@@ -192,6 +200,25 @@ def test_a_run_that_loses_its_driver_saves_and_stops(kit: Any, word: int, heard:
     assert trial.driver.history() == whole.driver.history()
 
 
+@pytest.mark.parametrize("due", [{"validate": Every(2)}, {"checkpoint": Every(2)}])
+def test_what_the_driver_has_stored_is_not_told_again(kit: Any, due: dict[str, Any]) -> None:
+    """Its answer to a validation says that it has, and that it recorded a checkpoint; a long trial's would be ever more."""
+    trial = kit.Trial(kit.Driver([6]), Schedule(report=Every(2), policy="none", **due))
+    assert trial.run(kit.Interruption("preempt", 3)) is Stop.PREEMPTED
+    assert trial.run() is Stop.COMPLETED
+    assert len(trial.driver.order) == len(set(trial.driver.order))
+
+
+def test_a_host_that_stores_nothing_is_told_nothing_again(kit: Any) -> None:
+    trial = kit.Trial(kit.Driver([6]), Schedule())
+    adapter, host = trial._adapter(), kit.Host(trial.driver, kit.Interruption("none", 0))
+    host.stores = False
+    untold = Progress(batches=2, untold=[["training", 2, {"loss": 1.0}]])
+    distributed = adapter.trial.run.distributed
+    RunLoop(adapter, trial.schedule, host, distributed, lambda progress: True, untold).begin()
+    assert trial.driver.order == []
+
+
 def test_a_lost_driver_costs_no_validation(kit: Any) -> None:
     """A run that cannot learn its target does not validate on its way out."""
     trial = kit.Trial(kit.Driver([6]), Schedule(validate_first=True))
@@ -210,10 +237,11 @@ def test_the_policy_says_which_validations_are_saved(kit: Any, policy: str, save
     assert [at for what, at in trial.events if what == "save"] == saved
 
 
-def test_a_fresh_trial_may_be_validated_first(kit: Any) -> None:
-    trial = kit.Trial(kit.Driver([2]), Schedule(validate_first=True))
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_fresh_trial_may_be_validated_first(kit: Any, length: int) -> None:
+    trial = kit.Trial(kit.Driver([length]), Schedule(validate_first=True))
     trial.run()
-    assert trial.events == [("validate", 0), ("save", 0), ("validate", 2), ("save", 2)]
+    assert trial.events == [("validate", 0), ("save", 0), ("validate", length), ("save", length)]
 
 
 def test_a_length_of_nothing_validates_once_and_ends(kit: Any) -> None:
@@ -309,6 +337,21 @@ def test_progress_is_told_with_each_report(kit: Any) -> None:
     trial = kit.Trial(kit.Driver([8]), Schedule(report=Every(3)))
     trial.run()
     assert trial.driver.fractions == [3 / 8, 6 / 8, 1.0]
+
+
+def test_how_far_it_is_is_not_told_where_nobody_knows(kit: Any) -> None:
+    """As a trial without a length trains until its searcher, or it itself, ends it."""
+    trial = kit.Trial(kit.Driver([NEVER], stop_at=4), Schedule(report=Every(2), validate=Every(4)))
+    assert trial.run() is Stop.COMPLETED
+    assert trial.driver.order == [("training", 2), ("training", 4), ("validation", 4)]
+    assert trial.driver.fractions == []
+
+
+def test_where_training_is_can_be_kept_once_it_has_begun(kit: Any) -> None:
+    """For whoever looks into why it ended; what is saved there already is not saved again."""
+    trial = kit.Trial(kit.Driver([10]), Schedule(checkpoint=Every(4)))
+    trial.run(each_batch=lambda loop, number: loop.keep() if number in (0, 2, 3, 4) else None)
+    assert [at for what, at in trial.events if what == "save"] == [2, 3, 4, 8, 10]
 
 
 def test_metrics_do_not_stay_on_the_device_for_ever(kit: Any) -> None:

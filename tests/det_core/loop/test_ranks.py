@@ -249,3 +249,31 @@ def test_ranks_meet_about_once_a_second(together: Any, monkeypatch: pytest.Monke
     assert run(each_batch=tick) == {Stop.COMPLETED}
     assert spacings[0] == 1
     assert all(spacing in range(95, 106) for spacing in spacings[1:])
+
+
+def test_ranks_meet_every_ten_thousand_batches_however_fast_they_are(
+    together: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that stands still, as it does for batches that take no time to speak of."""
+    monkeypatch.setattr("det_core.loop.time", SimpleNamespace(monotonic=lambda: 0.0))
+    ahead: list[int] = []
+
+    def look(loop: Loop, rank: int, batch: int) -> None:
+        if rank == 0:
+            ahead.append(loop._sync_at - batch)
+
+    run = together([12_000], Schedule(report=Every(0)))
+    assert run(each_batch=look) == {Stop.COMPLETED}
+    assert ahead[0] == 1
+    assert max(ahead) == 10_000
+
+
+def test_what_one_rank_of_several_decides_by_itself_saves_nothing(together: Any) -> None:
+    run = together([4], Schedule(policy="none"))
+
+    def keep(loop: Loop, rank: int, batch: int) -> None:
+        if rank == 0 and batch == 2:
+            loop.keep()
+
+    assert run(each_batch=keep) == {Stop.COMPLETED}
+    assert [state.batches for state in run.saved] == [4]

@@ -61,7 +61,7 @@ BROKEN = {
     "misspelt hook": (
         hook("det_run_begun(experiment)", "pass"),
         (),
-        r"plugin 'bad' does not fit this version of det-core: it has no hook det_run_begun; did you mean det_run_\w+\?",
+        r"plugin 'bad' does not fit this version of det-core: it has no hook det_run_begun; did you mean 'det_run_\w+'\?",
     ),
     "old core": (
         "from det_core import NotYetThere",

@@ -69,6 +69,10 @@ def test_a_missing_framework_says_what_is_installed_and_what_to_install() -> Non
         match=r"no plugin registers the framework 'jax'; installed: keras, torch\. Try: pip install det-jax",
     ):
         plugins(a=framework("torch"), b=framework("keras")).frameworks()["jax"]
+    with pytest.raises(
+        PluginError, match=r"'kreas'; did you mean 'keras'\? installed: keras, torch\. Try: pip install"
+    ):
+        plugins(a=framework("torch"), b=framework("keras")).frameworks()["kreas"]
 
 
 def test_a_missing_searcher_says_what_is_installed() -> None:

@@ -26,6 +26,13 @@ def test_at_takes_positions_in_any_order_and_more_than_once() -> None:
     assert [At([7, 3, 7]).after(n) for n in (0, 3, 7)] == [3, 7, NEVER]
 
 
+@pytest.mark.parametrize("positions", [range(30, 0, -10), {10, 20, 30}, iter([20, 10, 30])])
+def test_at_takes_positions_in_whatever_they_come(positions: Any) -> None:
+    period = At(positions)
+    assert [n for n in range(40) if period.due(n)] == [10, 20, 30]
+    assert [period.after(n) for n in (0, 10, 20, 30)] == [10, 20, 30, NEVER]
+
+
 @pytest.mark.parametrize("positions", [range(10, 2**40, 10), range(2**40, 9, -10)])
 def test_at_does_not_unroll_a_range(positions: range) -> None:
     """However long it is, and whichever way it runs."""
@@ -46,7 +53,7 @@ class Prime:
 def test_at_asks_what_cannot_be_iterated() -> None:
     period = At(Prime())
     assert [n for n in range(12) if period.due(n)] == [2, 3, 5, 7, 11]
-    assert period.after(7) == 11
+    assert [period.after(n) for n in (1, 2, 3, 7)] == [2, 3, 5, 11]
 
 
 class Nothing:

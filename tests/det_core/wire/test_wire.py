@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from det_core import wire
-from det_core.wire import Connection, ConnectionLost, KeyRefused, Server, connect
-from det_core.wire._client import _introduce
-from det_core.wire._connection import HELLO, MAGIC
+from det_core.errors import DetError
+from det_core.wire import Connection, ConnectionLost, KeyRefused, Server, connect, run_key
+from det_core.wire._client import _challenged
+from det_core.wire._connection import CLEAR, HELLO, MAGIC
 
 KEY = bytes(range(32))
-HELLO_SIZE = 72
+HELLO_SIZE = 80
 
 
 def echo(connection: Connection) -> None:
@@ -249,7 +250,26 @@ def test_a_connection_to_itself_is_refused():
         sock.bind(("127.0.0.1", 0))
         sock.connect(sock.getsockname())
         with pytest.raises(ConnectionLost, match="nobody listens there"):
-            _introduce(sock, KEY, time.monotonic() + 5, "127.0.0.1:1")
+            _challenged(sock, time.monotonic() + 5, "127.0.0.1:1")
+
+
+# Keys of runs
+
+
+def test_the_key_of_a_run_opens_the_door_to_that_run(serve):
+    came: queue.Queue[int] = queue.Queue()
+    server = serve(lambda connection: came.put(connection.run))
+    with connect(server.address, run_key(KEY, 3), run=3) as connection:
+        assert connection.run == 3
+        assert came.get(timeout=5) == 3
+    with connect(server.address, KEY):
+        assert came.get(timeout=5) == 0
+
+
+@pytest.mark.parametrize(("key", "run"), [(run_key(KEY, 3), 4), (run_key(KEY, 3), 0), (KEY, 3)])
+def test_the_key_of_a_run_is_of_no_use_for_another(serve, key, run):
+    with pytest.raises(KeyRefused, match="refused the key"):
+        connect(serve().address, key, run=run)
 
 
 # Strangers
@@ -269,7 +289,7 @@ def test_a_server_that_cannot_prove_the_key_is_refused():
         def impostor() -> None:
             sock, _ = listener.accept()
             with sock:
-                sock.sendall(MAGIC + bytes(32))
+                sock.sendall(MAGIC + CLEAR + bytes(32))
                 hello = sock.recv(HELLO_SIZE)
                 sock.sendall(hello[-32:])  # the client's own proof, sent back
 
@@ -310,6 +330,17 @@ def test_a_server_that_is_silent_is_a_timeout():
         assert time.monotonic() - before < 2
 
 
+def test_an_address_of_another_machine_cannot_be_listened_on(monkeypatch, serve):
+    with pytest.raises(DetError, match=r"^cannot listen on 192\.0\.2\.1:0 \(.*\); give .* or set DET_BIND_ADDRESS"):
+        serve(host="192.0.2.1")
+    monkeypatch.setenv("DET_BIND_ADDRESS", "127.0.0.1")
+    server = serve(host="192.0.2.1")
+    assert server.address[0] == "192.0.2.1"  # what others are told
+    with connect(("127.0.0.1", server.address[1]), KEY) as connection:
+        connection.send(b"x")
+        assert connection.recv(timeout=5) == b"x"
+
+
 @pytest.mark.parametrize("key", [b"", bytes(15)])
 def test_a_short_key_is_refused(key):
     with pytest.raises(ValueError, match=f"the key has {len(key)} bytes; give at least 16"):
@@ -324,7 +355,7 @@ def test_garbage_is_dropped_and_good_clients_are_served_all_the_while(serve, raw
     server, noise = serve(), random.Random(4)
     for n in range(60):
         sock = raw(server)
-        data = noise.randbytes(noise.choice([1, 3, 8, 40, 71, 72, 73, 1000, 100_000]))
+        data = noise.randbytes(noise.choice([1, 3, 8, 40, 79, 80, 81, 1000, 100_000]))
         if n % 3 == 0:
             data = MAGIC + data  # right words, wrong proof
         try:
@@ -348,7 +379,7 @@ def test_wrong_words_are_dropped_at_the_first_wrong_byte(serve, raw):
 
 def test_no_more_than_one_hello_is_read_of_a_stranger(serve, raw):
     sock = raw(serve())
-    sock.recv(40)
+    sock.recv(41)
     sock.sendall(MAGIC + bytes(HELLO_SIZE - len(MAGIC)))
     assert is_dropped(sock)
     assert HELLO == HELLO_SIZE

@@ -14,7 +14,7 @@ import pytest
 from det_core import DetError, wire
 from det_core.config import from_json
 from det_core.environ import WorkerEnv
-from det_core.protocol import PROTOCOL, Answer, Hello, Said, Welcome, decode_said, encode, refusal
+from det_core.protocol import PROTOCOL, Answer, Hello, Said, Welcome, decode_said, encode, greeted, refusal
 from det_core.worker import connect, work
 
 HERE = version("det-core")
@@ -43,7 +43,7 @@ def driver(tmp_path: Path):
         servers.append(wire.Server(bytes(32), on_connect=serve))
         env = WorkerEnv(
             experiment_id=1, trial_id=2, run_id=3, run_number=1, seed=0, hparams={}, config=from_json(json.dumps(CONFIG)),
-            slot_ids=(0,), driver=servers[-1].address, key=bytes(32),
+            slot_ids=(0,), driver=servers[-1].address, key=wire.run_key(bytes(32), 3),
             checkpoint_root=tmp_path, tensorboard_dir=tmp_path, spool=tmp_path,
         )  # fmt: skip
         return env, heard
@@ -65,6 +65,16 @@ def test_a_worker_says_what_it_speaks_and_goes_on_with_a_driver_that_speaks_the_
         host.close()
     hello = heard.get(timeout=5)
     assert (hello.run_id, hello.rank, hello.protocol, hello.version) == (3, 0, PROTOCOL, HERE)
+
+
+def test_a_worker_is_heard_of_the_run_alone_whose_key_it_has() -> None:
+    heard: queue.SimpleQueue[Hello | None] = queue.SimpleQueue()
+    with wire.Server(bytes(32), on_connect=lambda connection: heard.put(greeted(connection, 10))) as server:
+        for said in (3, 4):
+            with wire.connect(server.address, wire.run_key(bytes(32), 3), run=3) as link:
+                link.send(encode(Hello(said, 0, 7, PROTOCOL, HERE)))
+                hello = heard.get(timeout=10)
+                assert (hello and hello.run_id) == (3 if said == 3 else None)
 
 
 def test_a_worker_refuses_a_driver_of_another_protocol_and_names_both(driver: Start) -> None:

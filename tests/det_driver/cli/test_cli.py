@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from det_core import Plugins
+from det_core.config import to_builtins
 from det_driver.cli import main
+from det_driver.config import load
 
 SCRIPT = "entrypoint: 'true'\nsearcher: {name: single, metric: error}\n"
 COMMANDS = [
@@ -52,9 +56,47 @@ def test_every_command_has_help_that_says_what_it_does(det, command):
     assert len(out.splitlines()) > 4
 
 
-def test_a_misspelt_command_is_told_the_nearest(det):
-    done = det("rnu", status=2)
-    assert "did you mean 'run'?" in done.stderr
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("rnu", "no such command 'rnu'; did you mean 'run'?"),
+        ("wibble", "no such command 'wibble'; see det --help"),
+        ("checkpoint lsit", "no such command 'lsit'; did you mean 'list'?"),
+        ("plugin nwe", "no such command 'nwe'; did you mean 'new'?"),
+        ("config wibble", "no such command 'wibble'; see det config --help"),
+        ("list --lmit 3", "no such option '--lmit'; did you mean '--limit'?"),
+        ("list --wibble", "no such option '--wibble'; see det list --help"),
+    ],
+)
+def test_a_misspelt_command_or_option_is_told_the_nearest(det, typed, said):
+    assert det(*typed.split(), status=2).stderr == f"det: {said}\n"
+
+
+@pytest.mark.parametrize("group", ["", "checkpoint", "config", "home", "plugin"])
+def test_a_group_without_a_command_prints_its_help(det, group):
+    done = det(*group.split())
+    assert done.stdout == det(*group.split(), "--help").stdout
+    assert (done.stderr, done.stdout.splitlines()[0]) == (
+        "",
+        f"Usage: det{f' {group}'.rstrip()} [OPTIONS] COMMAND [ARGS]...",
+    )
+
+
+def test_it_says_its_version(det):
+    assert det("--version").stdout == f"det, version {version('det-driver')}\n"
+
+
+def test_an_entrypoint_without_its_class_is_refused_before_anything_runs(det):
+    det.cwd.joinpath("model_def.py").write_text("class MyTrial(PyTorchTrial): ...\n")
+    det.cwd.joinpath("c.yaml").write_text(SCRIPT.replace("'true'", "model_def"))
+    said = "det: entrypoint 'model_def' names no class; did you mean 'model_def:MyTrial'?\n"
+    assert det("run", "c.yaml", status=2).stderr == det("check", "c.yaml", status=2).stderr == said
+    assert det.json("list") == []
+    det.cwd.joinpath("c.yaml").write_text(
+        SCRIPT.replace("'true'", "model_def:MyTrial").replace("error}", "error, max_length: 1}")
+    )
+    assert det("check", "c.yaml", "--config-only").stdout == "c.yaml is valid\n"  # PyTorchTrial is not known there
+    assert "PyTorchTrial" in det("check", "c.yaml", status=1).stderr
 
 
 @pytest.mark.parametrize(("command", "package"), [("horovod", "det-horovod"), ("plugin", "det-testing")])
@@ -113,14 +155,37 @@ def test_a_configuration_that_does_not_exist_is_one_line(det):
 def test_the_schema_is_json_and_knows_the_searcher(det):
     schema = json.loads(det("config", "schema").stdout)
     assert "searcher" in schema["properties"] or "$defs" in schema
+    assert '\n      "properties"' not in det("config", "schema", "--indent", "1").stdout
+
+
+def test_a_new_configuration_is_for_the_code_beside_it_and_names_its_schema(det):
+    """The file names the schema in the way that editors know, and is sound by it."""
+    for code, entrypoint in (
+        ("train.py", "python3 train.py"),
+        ("model.py", "model:MyTrial"),
+        ("b.py", "model_def:MyTrial"),
+    ):
+        det.cwd.joinpath(code).write_text("class MyTrial(PyTorchTrial): ...\n" if code != "train.py" else "")
+        path = f"{code}.yaml"
+        assert f"det check {path}" in det("config", "new", path).stdout
+        first, text = det.cwd.joinpath(path).read_text().split("\n", 1)
+        assert f"entrypoint: {entrypoint}" in text
+        assert first == "# yaml-language-server: $schema=det.schema.json"
+        assert load(text).notices == ()
+        schema = json.loads(det.cwd.joinpath("det.schema.json").read_text())
+        assert Draft202012Validator(schema).is_valid(to_builtins(load(text).config))
+    said = det("config", "new", path, status=2).stderr
+    assert said == f"det: cannot write {path}: File exists; name a new file in a directory that is there\n"
 
 
 def test_secrets_are_masked_when_a_configuration_is_shown(det):
     det.cwd.joinpath("c.yaml").write_text(
-        SCRIPT + "checkpoint_storage: {type: s3, bucket: b, access_key: AKIA, secret_key: hunter2}\n"
+        SCRIPT
+        + "checkpoint_storage: {type: s3, bucket: b, access_key: AKIA, secret_key: hunter2, endpoint_url: 'http://s3:1'}\n"
     )
     out = det("config", "show", "c.yaml").stdout
     assert "hunter2" not in out
+    assert "endpoint_url: http://s3:1" in out
     assert "bucket: b" in out
 
 
@@ -137,6 +202,17 @@ def test_version_names_det_and_python(det):
     assert versions["det-core"]
 
 
+def test_a_misspelt_metric_is_told_the_nearest_of_those_that_were_reported(det):
+    det.cwd.joinpath("train.py").write_text(
+        "from det_core import core\n"
+        "with core.init() as context:\n"
+        "    context.train.report_validation_metrics(1, {'accuracy': 0.5, 'error': 0.25})\n"
+    )
+    det.cwd.joinpath("c.yaml").write_text(SCRIPT.replace("'true'", "python3 train.py").replace("error", "eror"))
+    said = "no trial has a usable 'eror' (searcher.metric): validations reported accuracy, error; did you mean 'error'?"
+    assert said in det("run", "c.yaml").stdout  # a single trial is ranked among nobody
+
+
 def test_logs_and_metrics_of_one_trial_and_as_csv(det):
     det.cwd.joinpath("train.py").write_text(
         "from det_core import core\n"
@@ -149,6 +225,9 @@ def test_logs_and_metrics_of_one_trial_and_as_csv(det):
     det("run", "c.yaml")
     assert "[trial 1 run 1 rank-0] hello from the trial" in det("logs", "1").stdout
     assert det("logs", "1", "--trial", "1", "--tail", "0").stdout == ""
+    assert det("logs", "1", "--rank", "0").stdout == det("logs", "1").stdout
+    said = "det: no run of experiment 1 has a rank 3; leave out --rank for all of them\n"
+    assert det("logs", "1", "--rank", "3", status=2).stderr == said
     lines = det("metrics", "1", "--csv").stdout.split()
     assert lines[0].startswith("trial,group,batches")
     assert len(lines) == 3
@@ -169,9 +248,18 @@ def test_output_piped_into_a_reader_that_leaves_is_no_error(det):
     assert "Traceback" not in done.stderr
 
 
-def test_shell_completion_is_offered(det):
+def test_shell_completion_is_offered_and_without_a_store_completes_nothing(det):
     done = det(env={"_DET_COMPLETE": "bash_source"})
     assert "complete" in done.stdout
+    assert completed(det, "det show ") == completed(det, "det checkpoint show ") == []
+    assert completed(det, "det resu") == ["resume"]
+
+
+def completed(det, typed: str) -> list[str]:
+    """Return what the Tab key would offer behind what was typed."""
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ")) - 1)}
+    lines = det(env={"_DET_COMPLETE": "bash_complete", **words}).stdout.splitlines()
+    return [line.partition(",")[2] for line in lines if line]
 
 
 def test_no_color_is_honoured(det):
@@ -179,6 +267,20 @@ def test_no_color_is_honoured(det):
     det("run", "c.yaml")
     out = det("list", env={"NO_COLOR": "1", "FORCE_COLOR": "1", "TERM": "xterm-256color"}).stdout
     assert "\x1b[3" not in out
+
+
+def test_the_home_keeps_as_many_checkpoints_as_a_storage_without_a_type_says(det):
+    det.cwd.joinpath("train.py").write_text(
+        "from det_core import core\n"
+        "with core.init() as context:\n"
+        "    for batch in (1, 2, 3):\n"
+        "        with context.checkpoint.store_path({'steps_completed': batch}) as (path, uuid):\n"
+        "            (path / 'weights').write_text('w')\n"
+    )
+    det.cwd.joinpath("c.yaml").write_text(SCRIPT.replace("'true'", "python3 train.py"))
+    det("run", "c.yaml", "--config", "checkpoint_storage.save_trial_latest=2")
+    assert [each["batches"] for each in det.json("checkpoint", "list", "1")] == [2, 3]
+    assert len(list((det.home / "checkpoints").glob("[0-9a-f]*"))) == 2
 
 
 def test_checkpoints_are_listed_shown_exported_and_deleted(det):
@@ -193,6 +295,10 @@ def test_checkpoints_are_listed_shown_exported_and_deleted(det):
     (listed,) = [det.json("checkpoint", "list", "1")][0]
     uuid = listed["uuid"]
     assert listed["batches"] == 3
+    assert completed(det, "det show ") == completed(det, "det rm ") == ["1"]
+    assert completed(det, "det logs 1 --trial ") == completed(det, "det metrics 1 --trial ") == ["1"]
+    assert completed(det, "det logs 2 --trial ") == completed(det, "det show 2") == []
+    assert completed(det, "det checkpoint export ") == completed(det, f"det checkpoint show {uuid[:3]}") == [uuid]
     assert "weights" in det.json("checkpoint", "show", uuid[:8])["files"]
     det("checkpoint", "export", uuid, "out")
     assert (det.cwd / "out" / "weights").read_text() == "w"
@@ -201,4 +307,5 @@ def test_checkpoints_are_listed_shown_exported_and_deleted(det):
     det("checkpoint", "download", uuid, "again")
     det("checkpoint", "delete", uuid, "--yes")
     assert det.json("checkpoint", "list", "1") == []
+    assert [each["state"] for each in det.json("checkpoint", "list", "1", "--deleted")] == ["DELETED"]
     assert not os.path.exists(det.home / "checkpoints" / uuid)

@@ -42,3 +42,21 @@ def test_a_reader_that_leaves_costs_no_trial(det, wait_until, tmp_path: Path, op
     assert process.wait(40) == 130
     assert "PAUSED" in det("list", "--json").stdout.upper()
     assert [path for path in (det.home / "checkpoints").iterdir() if (path / "batch").exists()]
+
+
+def test_in_one_pipe_an_error_comes_behind_what_was_said_before_it(det) -> None:
+    (det.cwd / "model_def.py").write_text("")
+    (det.cwd / "c.yaml").write_text("entrypoint: model_def:Trial\nsearcher: {name: single, metric: x, max_length: 1}\n")
+    env = {name: value for name, value in det.env(None).items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        det.argv(["check", "c.yaml"]),
+        cwd=det.cwd,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert [line.split(" ")[0] for line in done.stdout.splitlines()] == ["c.yaml", "det:"]

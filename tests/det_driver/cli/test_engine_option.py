@@ -10,19 +10,24 @@ from tests.distributions import lay_out, on_path
 from det_driver.store import Store
 
 HOOKS = """
+import msgspec
 from det_core import EngineRecord, hookimpl
 from det_driver.engines.local import LocalEngine
 
 
+class Volume(msgspec.Struct, frozen=True):
+    volume: int = 1
+
+
 class Loud(LocalEngine):
     def start(self, spec):
-        print("started by a stranger", flush=True)
+        print("started by a stranger", self.site.settings, flush=True)
         super().start(spec)
 
 
 @hookimpl
 def det_engines():
-    yield EngineRecord(name="loud", load=lambda: Loud)
+    yield EngineRecord(name="loud", load=lambda: Loud, config=lambda: Volume)
 """
 CONFIG = """
 name: script
@@ -60,7 +65,7 @@ def test_in_the_background_too(det, stranger, wait_until) -> None:
 
 def test_an_engine_that_does_not_exist_is_answered_with_those_that_do(det, stranger) -> None:
     said = det("run", "const.yaml", "--engine", "moon", env=stranger, status=2).stderr
-    assert said == "det: no plugin registers the engine 'moon'; installed: in-process, local, loud\n"
+    assert said.startswith("det: no plugin registers the engine 'moon'; installed: in-process, local, loud, ")
     assert det.json("list") == []
 
 
@@ -82,3 +87,23 @@ def test_what_executed_an_experiment_executes_it_again(det, stranger) -> None:
         said = det("resume", str(id), *options, env=stranger).stdout
         assert ("started by a stranger" in said) == loud
         assert det.json("show", str(id))["experiment"]["engine"] == ("loud" if loud else "local")
+
+
+def test_the_home_says_which_engine_is_the_default(det, stranger) -> None:
+    det.home.mkdir()
+    (det.home / "config.yaml").write_text("engine: {name: loud, volume: 3}\n")
+    assert "started by a stranger Volume(volume=3)" in det("run", "const.yaml", env=stranger).stdout
+    assert "started by a stranger" not in det("run", "const.yaml", "--engine", "local", env=stranger).stdout
+
+
+def test_a_mistake_in_the_homes_defaults_is_placed_there(det, stranger) -> None:
+    det.home.mkdir()
+    (det.home / "config.yaml").write_text("engine: {name: ssh}\n")
+    said = det("run", "const.yaml", env=stranger, status=2).stderr
+    assert said.startswith(f"det: {det.home / 'config.yaml'}:1:")
+    assert "engine.hosts is missing; name the machines" in said
+
+
+def test_the_settings_of_another_engine_are_left_out(det, stranger) -> None:
+    (det.cwd / "const.yaml").write_text(CONFIG + "engine: {name: ssh, hosts: [far]}\n")
+    assert "started by a stranger" in det("run", "const.yaml", "--engine", "loud", env=stranger).stdout

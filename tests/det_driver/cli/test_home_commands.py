@@ -70,6 +70,11 @@ def test_an_experiment_goes_to_another_home_and_comes_back(det: Any, home: Path,
     assert [c["uuid"] for c in det.json("checkpoint", "list", "2")] == ["two-a", "two-b"]
     assert det("checkpoint", "delete", "two-a", "--yes").stdout == "deleted checkpoint two-a\n"
     assert det("import", home / "index.db", status=2).stderr.startswith(f"det: {home}/index.db is no whole export of")
+    lean = tmp_path / "lean.tar"
+    assert (
+        det("export", "3", lean, "--no-checkpoints").stdout == f"exported experiment 3 with 0 checkpoints to {lean}\n"
+    )
+    assert lean.stat().st_size < file.stat().st_size
     assert "did you mean 'export'" in det("exprot", "1", "x", status=2).stderr
 
 

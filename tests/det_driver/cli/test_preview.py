@@ -30,6 +30,8 @@ def test_it_counts_the_trials_that_reach_each_length_and_the_batches_of_all(det,
     assert found["units"] == sum(row["length"] * row["trials"] for row in found["reached"])
     assert found["batches"] == 100 * found["units"]
     assert not det.home.exists()
+    assert det.json("preview", search, "--slots", "4", "--seed", "0") == found
+    assert det.json("preview", search, "--slots", "4", "--seed", "1") != found
 
 
 def test_slots_are_shared_by_trials_of_several(det, search):

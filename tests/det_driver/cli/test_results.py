@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import textwrap
 
@@ -50,17 +51,62 @@ def hide(directory, module):
 
 def test_everything_that_a_finished_search_tells(det, finished, tmp_path):
     """One search, looked at in every way: running it takes longer than the looking."""
-    out = det("show", "1").stdout.splitlines()
-    assert "hyperparameters: kind=a  net.lr=" in out[2]
-    assert "net.width=64" in out[2]
-    header, first = out[4].split(), out[5].split()
-    assert header[:6] == ["trial", "state", "best", "error", "at", "x"]
-    assert first[2:5] == ["0.333333", "3", "1"]
+    for limit in ([], ["--limit", "1"]):  # which hyperparameters were chosen does not depend on what is shown
+        out = det("show", "1", *limit).stdout.splitlines()
+        assert re.fullmatch(r"began 20\d\d-\d\d-\d\d \d\d:\d\d, took 0:\d\d", out[1])
+        assert out[3] == "hyperparameters: net.width=64"
+        header, first = out[5].split(), out[6].split()
+        assert header == [
+            "trial",
+            "state",
+            "best",
+            "error",
+            "at",
+            "x",
+            "kind",
+            "net.lr",
+            "batches",
+            "runs",
+            "restarts",
+            "took",
+        ]
+        assert first[2:6] == ["0.333333", "3", "1", "a"]
     assert [t["hparams"]["x"] for t in det.json("show", "1", "--limit", "2")["trials"]] == [1, 2]
+
+    picked = det.json("show", "1", "--filter", "x>=2", "--filter", "state=COMPLETED", "--sort", "-x", "--limit", "2")
+    assert [t["hparams"]["x"] for t in picked["trials"]] == [4, 3]
+    assert picked["experiment"]["importances"] == {}, "four trials say nothing of that"
+    refused = det("show", "1", "--sort", "lrr", status=2).stderr
+    assert refused == "det: there is no column 'lrr'; did you mean 'lr'?\n"
+    runs = det("show", "1", "--runs", "--filter", "x=1").stdout.splitlines()
+    assert runs[0].split() == ["trial", "run", "from", "batch", "began", "took", "ended", "because"]
+    assert runs[1].split()[-1] == "completed"
+    assert det.json("show", "1", "--runs")["trials"][0]["attempts"][0]["outcome"] == "completed"
+    slices = det("show", "1", "--slice", "x").stdout.splitlines()
+    assert slices[0].split() == ["x", "trials", "best", "error", "median"]
+    assert [line.split()[0] for line in slices[1:]] == ["1", "3"]
+    assert det.json("show", "1", "--slice", "kind")[0]["trials"] == 4
+    refused = det("show", "1", "--slice", "knid", status=2).stderr
+    assert refused == "det: no trial of experiment 1 has a chosen 'knid'; did you mean 'kind'?\n"
+
+    lines = det("metrics", "1", "--csv").stdout.splitlines()
+    assert lines[0] == "trial,group,batches,hparams.x,hparams.kind,hparams.net.lr,error,note,when"
+    assert len({line.split(",")[3] for line in lines[1:]}) == 4
+    refused = det("metrics", "1", "--group", "validaton", status=2).stderr
+    assert refused == "det: experiment 1 has no metrics of the group 'validaton'; did you mean 'validation'?\n"
+    refused = det("metrics", "1", "--trial", "77", status=2).stderr
+    assert refused.startswith("det: no trial 77")
+    assert isinstance(det.json("list")[0]["experiment"]["config"], dict)
+
+    completed = det(env={"_DET_COMPLETE": "bash_complete", "COMP_WORDS": "det show ", "COMP_CWORD": "2"}).stdout
+    assert completed.splitlines() == ["plain,1"]
 
     pytest.importorskip("matplotlib")
     assert "drawn in trials.png" in det("show", "1", "--plot", "trials.png").stdout
     assert (det.cwd / "trials.png").read_bytes().startswith(b"\x89PNG")
+    assert det("show", "1", "--plot", "t.svg", "--json").stdout.startswith("{")
+    drawn = (det.cwd / "t.svg").read_text()
+    assert all(f"<!-- {text} -->" in drawn for text in ("rank of the trial", "net.lr", "x", "kind", "error"))
     done = det("show", "1", "--plot", "x.png", status=2, env=hide(tmp_path / "a", "matplotlib"))
     assert done.stderr == "det: --plot draws with matplotlib, which is not installed; pip install matplotlib\n"
 

@@ -189,3 +189,27 @@ def test_the_checkpoints_of_a_trial_are_listed_without_reading_those_of_others(t
     assert [c.uuid for c in Client(tmp_path).get_trial(2).list_checkpoints()] == ["u1"]
     with pytest.raises(ValueError, match="Expecting value"):
         Client(tmp_path).get_trial(1).list_checkpoints()
+
+
+def test_a_notebook_gets_one_line_while_it_waits_and_a_table_of_results(
+    client: Client, config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = client.create_experiment({**config, "name": "<b>"}, ".")
+    experiment.wait(progress=True)
+    lines = capsys.readouterr().out.split("\r")
+    best = 1 if experiment.list_trials()[0].hparams["lr"] == 0.1 else 2  # the order of a grid is drawn
+    assert lines[-1].rstrip() == f"experiment 1 (<b>) is completed, 100%, 2 completed, best error 0.1 (trial {best})"
+    assert all("\n" not in line for line in lines[:-1])
+    shown = experiment._repr_html_()
+    assert "<p>experiment 1 (&lt;b&gt;) is completed, 100%" in shown
+    assert "<th>trial</th><th>state</th><th>best error</th><th>batches</th><th>lr</th>" in shown
+    rows = [shown.index(f"<td>{trial}</td><td>COMPLETED</td>") for trial in (best, 3 - best)]
+    assert rows == sorted(rows)
+    assert experiment.importances() == {}
+    experiment.set_name("again")
+    experiment.set_labels(["a", "b", "a"])
+    experiment.set_description("noted")
+    found = client.get_experiment(1)
+    assert (found.name, found.labels, found.description, found.reason) == ("again", ["a", "b"], "noted", "")
+    with pytest.raises(StoreError, match=r"no trial of experiment 1 has a chosen 'rl'; known: lr"):
+        experiment.slices("rl")

@@ -7,13 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from det_core.config import RANGES, SEARCHERS, STORAGES, ExperimentConfig, SearcherConfig, StorageConfig, to_builtins
+from det_core.config import (
+    ENGINES,
+    RANGES,
+    SEARCHERS,
+    STORAGES,
+    ExperimentConfig,
+    SearcherConfig,
+    StorageConfig,
+    to_builtins,
+)
 from det_core.config.fields import Field, base_of, fields_of, is_struct, item_of
 from det_driver.config import docs_of, expected
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 KINDS = {
     "checkpoint_storage": "a map, see below",
+    "engine": "a map, see below",
     "hyperparameters": "a map, see below",
     "length": "a length",
     "log_policies": "a list of maps",
@@ -69,13 +79,17 @@ const.yaml:7:15: searcher.max_length is -5; give a positive number of batches
   credentials are used then. What is named in `data` or `hyperparameters` alone, or in other files of the code, is not known
   to be secret; list such files in `.detignore`.
 
-Editors that know JSON Schema check the file while you type: `det config schema > det.schema.json`, and as its first line
-`# yaml-language-server: $schema=det.schema.json`.
+Editors that know JSON Schema complete and check keys while you type. `det config new` writes a first configuration for the code
+in a directory, and beside it the schema, with what the installed plugins add, which its first line names:
+`# yaml-language-server: $schema=det.schema.json`. For a file of your own, write that line, and the schema by
+`det config schema > det.schema.json`.
 """
 HYPERPARAMETERS = """\
 A bare value (`lr: 0.1`, also a list) is a constant. A map with a `type` is a range. A map without one is a map of further
 hyperparameters, to any depth; it can hold no key named `type`, so wrap such a map: `{type: const, val: {type: adam}}`.
-`global_batch_size`, where it is given, must be a positive whole number or a range of such. `minval` is below `maxval`.
+`global_batch_size`, where it is given, must be a positive whole number or a range of such. `minval` is below `maxval`. What
+cannot be meant is refused, with what was likely meant: values in place of exponents, `minval` or `vals` without a `type`, and
+lists and maps of `min` and `max` in a search in which nothing varies.
 
 ```yaml
 hyperparameters:
@@ -90,6 +104,9 @@ hyperparameters:
 SEARCHER = """\
 `adaptive_asha` and `async_halving` come in two kinds. With `max_length`, trials are paused at each rung and the promising
 ones resumed. With `max_time` and `time_metric`, trials train on and the others are stopped. Give the one or the other.
+"""
+STORAGE = """\
+Without a `type`, checkpoints stay in the store's own directory, and the keys that every type has say how many are kept there.
 """
 COLUMNS = "| key | type | default | meaning | honoured |\n|---|---|---|---|---|\n"
 
@@ -108,10 +125,13 @@ def render() -> str:
         parts += [f"### name: {name}\n", says(struct), own]
         for path, inner, _ in nested(struct, ("searcher",)):
             parts += [f"#### {key_of(path)}\n", table(inner, path)]
-    parts += ["## checkpoint_storage\n", "### Every type\n", table(StorageConfig, ("checkpoint_storage",))]
+    parts += ["## checkpoint_storage\n", STORAGE, "### Every type\n", table(StorageConfig, ("checkpoint_storage",))]
     for name, struct in STORAGES.items():
         own = table(struct, ("checkpoint_storage",), without=StorageConfig)
         parts += [f"### type: {name}\n", says(struct), own]
+    parts += ["## engine\n", "A plugin may bring others; `det run --engine NAME` names one for once.\n"]
+    for name, struct in ENGINES.items():
+        parts += [f"### engine.name: {name}\n", says(struct), table(struct, ("engine",))]
     return "\n".join(parts)
 
 
@@ -123,7 +143,7 @@ def says(struct: type) -> str:
 def nested(struct: type, path: tuple[str, ...], above: str = "yes") -> Iterator[tuple[tuple[str, ...], type, str]]:
     """Yield the structs below a struct, each with its path and whether the section is honoured."""
     for key, field in fields_of(struct).items():
-        if field.type.marks.get("kind") in ("searcher", "checkpoint_storage", "length", "period"):
+        if field.type.marks.get("kind") in ("searcher", "checkpoint_storage", "engine", "length", "period"):
             continue
         for arm in field.type.arms:
             many = base_of(arm) is list

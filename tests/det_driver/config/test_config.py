@@ -19,6 +19,9 @@ from det_core.config import (
     LogPolicy,
     Pbt,
     Single,
+    StorageConfig,
+    from_json,
+    to_json,
 )
 from det_core.errors import ConfigError
 from det_driver.config import load
@@ -114,6 +117,24 @@ def test_storage_is_told_by_its_type() -> None:
     config = load(SMALL | {"checkpoint_storage": {"type": "directory", "container_path": "/tmp/x"}}).config
     assert config.checkpoint_storage == Directory(container_path="/tmp/x")
     assert config.checkpoint_storage.type == "directory"
+
+
+def test_without_a_type_the_stores_own_storage_keeps_what_is_said() -> None:
+    for section in ({"save_trial_latest": 3}, {"type": None, "save_trial_latest": 3}):
+        config = load(SMALL | {"checkpoint_storage": section}).config
+        assert config.checkpoint_storage == StorageConfig(save_trial_latest=3)
+        assert config.checkpoint_storage.type is None
+        assert from_json(to_json(config)) == config
+    assert load(SMALL, overrides=["checkpoint_storage.save_trial_latest=3"]).config == config
+
+
+def test_a_device_is_a_map_or_text() -> None:
+    written = {"host_path": "/dev/a", "container_path": "/dev/b", "mode": "r"}
+    devices = load(
+        SMALL | {"resources": {"devices": ["/dev/a:/dev/b:r", written, "/dev/a:c"]}}
+    ).config.resources.devices
+    assert devices[0] == devices[1]
+    assert (devices[2].container_path, devices[2].mode) == ("c", "mrw")
 
 
 @pytest.mark.parametrize("inside", [None, "a/b", "/data/a"])

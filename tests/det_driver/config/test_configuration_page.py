@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from det_core.config import RANGES, SEARCHERS, STORAGES, ExperimentConfig
+from det_core.config import ENGINES, RANGES, SEARCHERS, STORAGES, ExperimentConfig
 from det_core.config.fields import base_of, fields_of, is_struct, item_of
 from det_driver.config import docs_of, load
 
@@ -16,7 +16,7 @@ page = writer["PAGE"].read_text(encoding="utf-8")
 
 
 def every_struct():
-    waiting = [ExperimentConfig, *RANGES.values(), *SEARCHERS.values(), *STORAGES.values()]
+    waiting = [ExperimentConfig, *RANGES.values(), *SEARCHERS.values(), *STORAGES.values(), *ENGINES.values()]
     while waiting:
         struct = waiting.pop()
         yield struct

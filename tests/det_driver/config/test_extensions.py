@@ -64,9 +64,17 @@ class Picky(Struct, frozen=True, kw_only=True, rename="kebab"):
             raise ValueError("low-end must be below high-end")
 
 
+class Moon(Struct, frozen=True, kw_only=True):
+    """A plugin's engine."""
+
+    crater: str
+    landers: int = 1
+
+
 EXTENSIONS = Extensions(
     searchers={"tpe": lambda: Tpe, "cma": lambda: Tpe, "gp": lambda: Tagged},
     storages={"ftp": lambda: Ftp},
+    engines={"moon": lambda: Moon},
     plugins={"picky": lambda: Picky, "painted": lambda: Painted},
 )
 
@@ -99,6 +107,13 @@ def test_a_plugins_storage_and_settings_are_read() -> None:
     assert config.plugins == {"picky": Picky(low_end=-1)}
     assert from_json(to_json(config), extensions=EXTENSIONS) == config
     assert masked(config)["plugins"] == {"picky": {"low-end": -1, "high-end": 1}}
+
+
+def test_a_plugins_engine_is_read_and_carries_its_name() -> None:
+    config = load(SMALL | {"engine": {"name": "moon", "crater": "Tycho"}}, extensions=EXTENSIONS).config
+    assert isinstance(config.engine, Moon)
+    assert (config.engine.name, config.engine.crater, config.engine.landers) == ("moon", "Tycho", 1)
+    assert from_json(to_json(config), extensions=EXTENSIONS) == config
 
 
 def test_null_is_a_value_where_a_plugin_says_so() -> None:
@@ -211,5 +226,5 @@ def test_text_with_a_plugins_searcher_is_read_from_yaml() -> None:
 def test_a_struct_whose_source_is_not_there_has_a_schema_without_sentences() -> None:
     made = defstruct("Made", [("depth", int, 3)], frozen=True)
     assert schema(Extensions(plugins={"made": lambda: made}))["$defs"]["Made"]["properties"] == {
-        "depth": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": 3}
+        "depth": {"type": ["integer", "null"], "default": 3}
     }

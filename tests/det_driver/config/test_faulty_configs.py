@@ -17,6 +17,7 @@ searcher:
   max_length: 100
 """
 CLASS = "entrypoint: model_def:Trial\n"
+SEARCH = CLASS + "searcher: {name: random, metric: loss, max_length: 1, max_trials: 4}\nhyperparameters:\n"
 SEARCHERS = "adaptive_asha, async_halving, custom, grid, hyperband, pbt, random, single"
 
 
@@ -391,8 +392,53 @@ FAULTY = (
         "values in place of exponents",
         SOUND + "hyperparameters:\n  n: {type: log, minval: 1, maxval: 1000}\n",
         (
-            "const.yaml:7:37: hyperparameters.n has the bounds 1.0 and 1000.0, and 10.0 to such a power is too large a number; "
+            "const.yaml:7:6: hyperparameters.n has the bounds 1 and 1000, exponents of 10 for values that are too large; "
+            "did you mean 0 and 3?",
+        ),
+    ),
+    Faulty(
+        "small values in place of exponents",
+        SOUND
+        + "hyperparameters:\n  lr: {type: log, minval: 0.0001, maxval: 0.1}\n"
+        + "  n: {type: log, minval: 0.0625, maxval: 4, base: 2}\n",
+        (
+            "const.yaml:7:7: hyperparameters.lr has the bounds 0.0001 and 0.1, exponents of 10 for values from 1.00023 to 1.25893; "
+            "did you mean -4 and -1?",
+            "const.yaml:8:6: hyperparameters.n has the bounds 0.0625 and 4, exponents of 2 for values from 1.04427 to 16; "
+            "did you mean -4 and 2?",
+        ),
+    ),
+    Faulty(
+        "exponents of which one is too large",
+        SOUND + "hyperparameters:\n  n: {type: log, minval: -1, maxval: 400}\n",
+        (
+            "const.yaml:7:6: hyperparameters.n has the bounds -1 and 400, exponents of 10 for values that are too large; "
             "give exponents",
+        ),
+    ),
+    Faulty(
+        "ranges and choices without a type",
+        SOUND + "hyperparameters:\n  n: {minval: 1, maxval: 8}\n  net: {act: {vals: [relu, tanh]}}\n",
+        (
+            "const.yaml:7:6: hyperparameters.n is a map of the constants minval and maxval; "
+            "did you mean {type: int, minval: 1, maxval: 8}? If not, wrap it: {type: const, val: {…}}",
+            "const.yaml:8:14: hyperparameters.net.act is a map of the constant vals; "
+            "did you mean {type: categorical, vals: [relu, tanh]}? If not, wrap it: {type: const, val: {…}}",
+        ),
+    ),
+    Faulty(
+        "a search in which nothing varies",
+        SEARCH
+        + "  lr: {min: 0.0001, max: 0.1}\n  drop: {low: 0, high: 0.5}\n  n: [16, 32]\n  act: {values: [relu, 'no']}\n",
+        (
+            "const.yaml:4:7: hyperparameters.lr is a map of the constants min and max; "
+            "did you mean {type: log, minval: -4, maxval: -1}? If not, wrap it: {type: const, val: {…}}",
+            "const.yaml:5:9: hyperparameters.drop is a map of the constants low and high; "
+            "did you mean {type: double, minval: 0, maxval: 0.5}? If not, wrap it: {type: const, val: {…}}",
+            "const.yaml:6:6: hyperparameters.n is a list, one constant; "
+            "did you mean {type: categorical, vals: [16, 32]}? If not, wrap it: {type: const, val: […]}",
+            "const.yaml:7:8: hyperparameters.act is a map of the constant values; "
+            "did you mean {type: categorical, vals: [relu, no]}? If not, wrap it: {type: const, val: {…}}",
         ),
     ),
     Faulty(
@@ -516,14 +562,32 @@ FAULTY = (
         ),
     ),
     Faulty(
-        "a storage without a type",
-        SOUND + "checkpoint_storage: {save_trial_best: -1}\n",
+        "a storage without a type, as it is the store's own",
+        SOUND + "checkpoint_storage: {save_trial_best: -1, save_trial_last: 2}\n",
         (
-            (
-                "const.yaml:6:1: checkpoint_storage.type is missing; "
-                "give one of azure, directory, gcs, hdfs, s3, shared_fs"
-            ),
             "const.yaml:6:39: checkpoint_storage.save_trial_best is -1; give a whole number, 0 or more",
+            "const.yaml:6:43: unknown key 'checkpoint_storage.save_trial_last'; did you mean 'save_trial_latest'?",
+        ),
+    ),
+    Faulty(
+        "a storage that has no type, and is another",
+        SOUND + "checkpoint_storage: {bucket: b}\n",
+        ("const.yaml:6:1: checkpoint_storage.type is missing; give one of gcs, s3",),
+    ),
+    Faulty(
+        "a directory that has no type",
+        SOUND + "checkpoint_storage: {host_path: /data}\n",
+        ("const.yaml:6:1: checkpoint_storage.type is missing; give shared_fs",),
+    ),
+    Faulty(
+        "devices of all sorts",
+        SOUND + "resources:\n  devices: [a, '/a:b:c:d', 'a:/b', {host_path: /a}, 3]\n",
+        (
+            "const.yaml:7:13: resources.devices[0] is 'a'; give a map, or host_path:container_path[:mode]",
+            "const.yaml:7:16: resources.devices[1] is '/a:b:c:d'; give a map, or host_path:container_path[:mode]",
+            "const.yaml:7:28: resources.devices[2].host_path is 'a'; give an absolute path",
+            "const.yaml:7:36: resources.devices[3].container_path is missing; give the path in the container",
+            "const.yaml:7:53: resources.devices[4] is 3; give a map, or host_path:container_path[:mode]",
         ),
     ),
     Faulty(
@@ -794,6 +858,19 @@ def test_a_faulty_configuration_is_refused_in_so_many_words(faulty: Faulty) -> N
     with pytest.raises(ConfigError) as refusal:
         load(faulty.text, name="const.yaml")
     assert refusal.value.problems == faulty.problems
+
+
+def test_constants_that_may_be_meant_in_a_search_are_asked_about() -> None:
+    """Lists of numbers are not, as the sizes of layers; nor is what is wrapped, nor anything where there is one trial."""
+    varied = "  x: {type: log, minval: -4, maxval: -1}\n  layers: [64, 64]\n  act: [relu, tanh]\n"
+    (notice,) = load(SEARCH + varied, name="const.yaml").notices
+    assert notice.keys == ("hyperparameters.act",)
+    assert notice.message == (
+        "const.yaml:6:8: hyperparameters.act is a list, one constant; "
+        "did you mean {type: categorical, vals: [relu, tanh]}? If not, wrap it: {type: const, val: […]}"
+    )
+    assert load(SEARCH + "  act: {type: const, val: [relu, tanh]}\n  scale: {min: x, max: 2}\n").notices == ()
+    assert load(SOUND + "hyperparameters: {act: [relu, tanh], scale: {min: 1, max: 2}}\n").notices == ()
 
 
 def test_the_sound_part_of_the_table_is_sound() -> None:

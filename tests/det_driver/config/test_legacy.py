@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from det_core.config import AdaptiveAsha, Length, Notice, Pbt, SharedFs, Single
+from det_core.config import AdaptiveAsha, Extensions, Length, Notice, Pbt, SharedFs, Single
 from det_core.errors import ConfigError
 from det_driver.config import load
 from det_driver.search import make, simulate
@@ -177,3 +178,46 @@ def test_a_mistake_in_an_old_spelling_on_the_command_line_is_placed_there() -> N
     assert refusal.value.problems == (
         "--config searcher.max_steps: searcher.max_length is 0; give a positive number of batches",
     )
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of an engine for Slurm."""
+
+    gres: str | None = None
+    slots_per_node: int | None = None
+    sbatch_args: tuple[str, ...] = ()
+
+
+def test_the_section_of_slurm_is_read_as_the_engines_where_that_is_slurm() -> None:
+    section = {"slots_per_node": 4, "gpu_type": "a100", "sbatch_args": ["--exclusive"]}
+    extensions = Extensions(engines={"slurm": lambda: Cluster})
+    loaded = load(SMALL | {"slurm": section, "engine": {"name": "slurm"}}, extensions=extensions)
+    engine = loaded.config.engine
+    assert (engine.gres, engine.slots_per_node, engine.sbatch_args) == ("gpu:a100", 4, ("--exclusive",))
+    (notice,) = loaded.notices
+    assert notice.keys == ("slurm.slots_per_node", "slurm.gpu_type", "slurm.sbatch_args")
+    assert "slurm.gpu_type as engine.gres" in notice.message
+
+
+class Pods(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of an engine for Kubernetes."""
+
+    image: str
+    resource: str | None = None
+    grace_period: int = 600
+    pod_spec: dict[str, object] = {}
+
+
+@pytest.mark.parametrize(("resource", "image"), [(None, "det:cpu"), ("nvidia.com/gpu", "det:cuda")])
+def test_the_image_and_the_pod_of_determined_are_read_as_the_engines_where_that_is_kubernetes(
+    resource: str | None, image: str
+) -> None:
+    pod = {"spec": {"imagePullSecrets": [{"name": "registry"}]}}
+    environment = {"image": {"cpu": "det:cpu", "cuda": "det:cuda"}, "pod_spec": pod}
+    chosen = {"name": "kubernetes"} | ({"resource": resource} if resource else {})
+    told = SMALL | {"preemption_timeout": 90, "environment": environment, "engine": chosen}
+    loaded = load(told, extensions=Extensions(engines={"kubernetes": lambda: Pods}))
+    engine = loaded.config.engine
+    assert (engine.image, engine.pod_spec, engine.grace_period) == (image, pod, 90)
+    (notice,) = loaded.notices
+    assert notice.keys == ("environment.image", "environment.pod_spec")

@@ -52,6 +52,18 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
             id="devices are joined",
         ),
         pytest.param(
+            {"resources": {"devices": ["/a:x", {"host_path": "/b", "container_path": "y"}]}},
+            {"resources": {"devices": ["/c:y:r"]}},
+            {"resources": {"devices": ["/a:x", "/c:y:r"]}},
+            id="devices that are text, too",
+        ),
+        pytest.param(
+            {"checkpoint_storage": {"type": "s3", "bucket": "b", "save_trial_best": 2}},
+            {"checkpoint_storage": {"save_trial_best": 3}},
+            {"checkpoint_storage": {"type": "s3", "bucket": "b", "save_trial_best": 3}},
+            id="a storage without a type is the template's",
+        ),
+        pytest.param(
             {"environment": {"environment_variables": ["A", "B"]}},
             {"environment": {"environment_variables": {"cuda": ["A=2"]}}},
             {

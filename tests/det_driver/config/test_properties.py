@@ -8,14 +8,16 @@ from typing import Annotated, Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from det_core.config import SEARCHERS, STORAGES, ExperimentConfig, Extensions, from_json, masked, to_builtins, to_json
 from det_core.config.fields import Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
 from det_core.errors import ConfigError
-from det_driver.config import load, to_yaml
+from det_driver.config import load, schema, to_yaml
 from det_driver.config._layers import merge
 
 SAMPLES = ("/a/b", "x/y", "4GiB", "A=1", "a:B")
+validator = Draft202012Validator(schema())
 quick = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 
 text = st.text(max_size=8)
@@ -38,7 +40,9 @@ def ordered(kind: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict
     return st.builds(lambda b, n: {"type": kind, "minval": b[0], "maxval": b[1], "count": n}, bounds, count)
 
 
-bare = (st.none() | st.booleans() | number | text | st.lists(plain, max_size=3)).map(lambda value: value)
+bare = (
+    st.none() | st.booleans() | number | text | st.lists(plain, max_size=1)
+)  # longer ones are asked about in a search
 hyperparameter = st.recursive(
     bare
     | st.builds(lambda value: {"type": "const", "val": value}, plain)
@@ -59,8 +63,10 @@ def value_of(type_: Type) -> st.SearchStrategy[Any]:
         "hyperparameters": lambda: st.dictionaries(word, hyperparameter, max_size=3),
         "searcher": lambda: searcher,
         "checkpoint_storage": lambda: storage,
+        "engine": lambda: engine,
         "log_policies": lambda: st.lists(policy, max_size=2, unique_by=lambda p: p["name"]),
         "plugins": lambda: st.just({}),
+        "device": lambda: of_struct(type_.arm) | st.sampled_from(["/a:b", "/a:/b:r"]),
         "image": lambda: word | of_struct(type_.arm),
         "environment_variables": lambda: variables | st.fixed_dictionaries({"cuda": variables}),
     }
@@ -69,6 +75,7 @@ def value_of(type_: Type) -> st.SearchStrategy[Any]:
     return st.one_of([of_arm(arm, type_) for arm in type_.arms])
 
 
+engine = st.sampled_from([{"name": "local"}, {"name": "ssh", "hosts": ["node1", "node2"]}])
 variables = st.lists(st.builds("{}={}".format, word, word), max_size=2)
 policy = st.fixed_dictionaries({"name": word, "pattern": word})
 
@@ -136,6 +143,12 @@ def test_what_loads_goes_round_through_json_and_yaml(raw: dict[str, Any]) -> Non
     assert load(to_builtins(read)).config == read
     assert load(to_yaml(read)).config == read
     assert to_yaml(load(to_builtins(read)).config) == to_yaml(read)
+
+
+@quick
+@given(config)
+def test_the_schema_takes_what_the_reader_takes(raw: dict[str, Any]) -> None:
+    assert not list(validator.iter_errors(raw))
 
 
 @quick

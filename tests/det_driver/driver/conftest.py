@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.networks import Network
 
 from det_core import Plugins
 from det_core.config import from_json
+from det_core.process import is_running
 from det_driver.driver._search import JournaledSearch, SearchEvent, TrialExited, decode_event
 from det_driver.store import Store, TrialRow
 
@@ -47,6 +51,12 @@ MODEL = """
             time.sleep(self.pause)
             return self.data.records(batch)
 """
+SEARCH = (
+    "searcher: {{name: random, metric: val_loss, max_trials: {trials}, max_length: {length}, max_concurrent_trials: 2}}\n"
+    "min_validation_period: 13\nmin_checkpoint_period: 10\n"
+)
+ENGINE = "engine: {{name: ssh, hosts: [{hosts}], agent: 'ip netns exec {{host}}'}}\n"
+LEASE = 8.0
 HEAD = """
 name: search
 entrypoint: model_def:Trial
@@ -56,6 +66,9 @@ scheduling_unit: 1000
 hyperparameters:
   lr: {type: log, minval: -4, maxval: -1, count: 2}
 """
+
+
+installed = cache(Plugins.installed)
 
 
 @dataclass
@@ -118,7 +131,7 @@ class Project:
         with Store.reader(self.det.home) as store:
             config = from_json(store.experiments.get(experiment).config)
             journal = [decode_event(event.data) for event in store.journal.read(experiment)]
-            record = Plugins.installed().searchers()[config.searcher.name]
+            record = installed().searchers()[config.searcher.name]
             trials = store.trials.list(experiment)
             metrics = {
                 t.id: [(m.group, m.batches, m.values.get("val_loss")) for m in store.metrics.read(trial_id=t.id)]
@@ -163,3 +176,84 @@ def running(project: Project) -> Callable[[], int]:
             return sum(str(t.state) == "RUNNING" for t in store.trials.list(1))
 
     return count
+
+
+class Hosts:
+    """A driver on the first host of a network, whose trials train on the others: agents are there by ssh's engine."""
+
+    lease = LEASE
+
+    def __init__(self, project: Project, network: Network, tmp_path: Path, wait_until: Any) -> None:
+        self.project, self.network, self.wait_until = project, network, wait_until
+        self.home = project.det.home
+        self.variables = {"HOME": str(tmp_path / "user"), "DET_LEASE": str(LEASE), "PAUSE": "0.1"}
+        det = project.det
+        local = det.argv
+        self.far = lambda words: ["ip", "netns", "exec", network.names[0], *local(words)]
+        self.near = local
+
+    def start(self, *words: str | Path, **env: str) -> Any:
+        self.project.det.argv = self.far
+        try:
+            return self.project.det.start(*words, "--quiet", env=self.project.environ(1, {**self.variables, **env}))
+        finally:
+            self.project.det.argv = self.near
+
+    def search(self, trials: int = 2, length: int = 40, **env: str) -> Any:
+        return self.run(self.text(trials, length), self.network.names[1:], **env)
+
+    @staticmethod
+    def text(trials: int = 2, length: int = 40) -> str:
+        return SEARCH.format(trials=trials, length=length)
+
+    def run(self, text: str, names: list[str], **env: str) -> Any:
+        """Start a driver, whose engine has these hosts."""
+        return self.start("run", self.write(text, names), **env)
+
+    def write(self, text: str, names: list[str]) -> Path:
+        return self.project.write(text + ENGINE.format(hosts=", ".join(names)))
+
+    def batches(self) -> dict[int, int]:
+        """Return how many batches each worker has begun, by its process."""
+        return {int(path.name.rpartition("-")[2]): len(path.read_text()) for path in self.home.glob("batches-of-*")}
+
+    def agents(self) -> dict[str, int]:
+        """Return the process of each agent, by its host."""
+        found = {}
+        for note in Path(self.variables["HOME"]).glob(".cache/det/agents/*.json"):
+            agent = json.loads(note.read_text())
+            if is_running(agent["pid"], agent["born"]):
+                found[agent["name"].partition("@")[2]] = agent["pid"]
+        return found
+
+    def ranks(self) -> dict[int, tuple[str, int]]:
+        """Return the host and the process of each rank that runs, where there is one trial."""
+        found = {}
+        for note in Path(self.variables["HOME"]).glob(".cache/det/agents/*/**/process*.json"):
+            process, agent = json.loads(note.read_text()), note.relative_to(self.variables["HOME"]).parts[3]
+            if is_running(process["pid"], process["born"]):
+                rank = int(note.stem.partition("-")[2] or 0)
+                found[rank] = (agent.partition("@")[2].rpartition("-")[0], process["pid"])
+        return found
+
+    def under_way(self, batches: int = 5) -> dict[int, int]:
+        self.wait_until(lambda: sum(n > batches for n in self.batches().values()) >= 2, "batches of both trials", 60)
+        return self.batches()
+
+    def undisturbed(self) -> list[tuple[Any, ...]]:
+        """Return what the search finds on this machine."""
+        text = self.text()
+        self.project.det("run", self.project.write(text, "local.yaml"), "--quiet", env=self.project.environ())
+        return self.project.outcome(2).table
+
+    @staticmethod
+    def ended(driver: Any, seconds: float = 100.0) -> str:
+        """Wait for a driver, and return what it said."""
+        said, _ = driver.communicate(timeout=seconds)
+        assert driver.returncode == 0, said
+        return str(said)
+
+
+@pytest.fixture
+def hosts(project: Project, network: Network, tmp_path: Path, wait_until: Any) -> Hosts:
+    return Hosts(project, network, tmp_path, wait_until)

@@ -160,7 +160,7 @@ def test_when_a_rank_is_killed_all_end_and_the_run_goes_on_exactly(
         wait_until(lambda p=pids: not any(map(running, p)), "the end of both ranks", 10)  # type: ignore[misc]
         output, _ = driver.communicate(timeout=60)
         assert driver.returncode == 1
-        assert f"rank {rank} was killed by signal 9" in output
+        assert f"rank {rank} was killed by SIGKILL" in output
         ranks.det("resume", str(experiment), env=ranks.env)
         assert ranks.history(experiment) == whole
 

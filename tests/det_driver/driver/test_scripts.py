@@ -102,7 +102,7 @@ def test_pause_from_another_terminal_waits_until_the_experiment_is_paused(det, p
     wait_until(
         lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) > 1, "some training"
     )
-    assert "experiment 1 is paused" in det("pause", "1").stdout
+    assert "experiment 1 is paused" in det("pause", "1", "--wait").stdout
     assert driver.wait(timeout=30) == 130
 
 
@@ -111,8 +111,10 @@ def test_a_script_that_never_asks_is_terminated_when_its_experiment_is_canceled(
     driver = det.start("run", "const.yaml")
     code = det.home / "experiments" / "1" / "code"
     wait_until((code / "started").exists, "the start")
-    det("cancel", "1")
+    follower = det.start("logs", "1", "--follow")
+    det("cancel", "1", "--no-wait")
     assert driver.wait(timeout=30) == 1
+    assert follower.wait(timeout=30) == 0
     assert det.json("show", "1")["experiment"]["state"] == "CANCELED"
 
 
@@ -144,6 +146,32 @@ def test_a_failing_script_is_tried_again_from_its_checkpoint_as_often_as_max_res
     assert "trial 1: the process exited with status 3" in done.stderr
     trial = det.json("show", "1")["trials"][0]
     assert (trial["runs"], trial["restarts"], trial["state"]) == (3, 2, "ERROR")
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (
+            "python3 -c 'print(1); {}[2]'",
+            'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nKeyError: 2\n'
+            "det: trial 1: the process exited with status 1: KeyError: 2\n",
+        ),
+        ("echo $$ is no word; echo so long; exit 4", "so long\ndet: trial 1: the process exited with status 4\n"),
+        (
+            "kill -9 $$",
+            "det: trial 1: the process was killed by SIGKILL: most often the machine or its container had no memory left\n",
+        ),
+        ("no-such-command", "no-such-command: not found\ndet: trial 1: the process exited with status 127\n"),
+    ],
+)
+def test_a_script_that_fails_is_quoted_by_the_end_of_its_log_and_how_it_ended(det, script, said):
+    """`det show` knows the cause, too."""
+    path = det.cwd / "c.yaml"
+    path.write_text(
+        json.dumps({"entrypoint": script, "searcher": {"name": "single", "metric": "m"}, "max_restarts": 0})
+    )
+    assert det("run", path, status=1).stderr.endswith(said)
+    assert said.splitlines()[-1].removeprefix("det: trial 1: ") in det("show", "1").stdout
 
 
 def test_a_log_policy_cancels_retries(det):

@@ -14,7 +14,7 @@ import pytest
 
 from det_core import Plugins
 from det_core.config import parse, to_json
-from det_core.errors import StoreError
+from det_core.errors import StoreError, StoreUnwritable
 from det_core.manifest import FileEntry, Manifest
 from det_core.process import is_running, noted_processes
 from det_core.protocol import Spooled, encode_note
@@ -179,6 +179,21 @@ def test_a_run_that_cannot_be_started_waits_and_the_others_go_on(project, poor):
     assert outcomes.count("not started: no more processes") == 1
 
 
+def test_a_run_that_can_never_be_started_stops_the_experiment_until_that_is_mended(project, two_under_way):
+    two_under_way.send_signal(signal.SIGINT)
+    assert two_under_way.wait(timeout=60) == 130
+    trials = project.det.home / "experiments" / "1" / "trials"
+    trials.rename(aside := trials.with_name("aside"))
+    trials.write_text("a file where a directory belongs")
+    done = project.det("resume", "1", "--quiet", env=project.environ(), status=None)
+    assert done.returncode not in (0, 130)
+    assert "its run cannot be started: Not a directory" in done.stderr
+    trials.unlink()
+    aside.rename(trials)
+    project.det("resume", "1", "--quiet", env=project.environ())
+    assert [(str(trial.state), trial.restarts) for trial in project.outcome().trials] == [("COMPLETED", 0)] * 2
+
+
 def test_a_search_with_a_failed_trial_goes_on_after_an_error_of_its_driver(project, poor):
     poor(4, 'RuntimeError("a bug of the engine")')
     path = project.write(SEARCH.replace("max_length: 40", "max_length: 4") % 5)
@@ -195,6 +210,27 @@ def test_a_search_with_a_failed_trial_goes_on_after_an_error_of_its_driver(proje
     with Store.reader(project.det.home) as store:
         states = {trial.hparams["fate"]: str(trial.state) for trial in store.trials.list(1)}
     assert states == {"good": "COMPLETED", "error": "ERROR"}
+
+
+TAKEN = """
+    import os, signal
+    from det_core import core
+
+    with core.init() as context:
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not context.preempt.should_preempt():
+            pass
+"""
+
+
+def test_a_trial_that_is_taken_away_before_it_gets_further_fails_after_some_times(project):
+    """By a signal that nobody of det's has sent; what is its own mistake would repeat itself for ever."""
+    (project.det.cwd / "train.py").write_text(textwrap.dedent(TAKEN))
+    path = project.write("searcher: {name: random, metric: val_loss, max_trials: 1, max_length: 1}\n")
+    path.write_text(path.read_text().replace("model_def:Trial", "python3 train.py"))
+    project.det("run", path, "--quiet", env=project.environ(), status=1)
+    (runs,) = project.runs().values()
+    assert [run.outcome for run in runs] == ["preempted"] * 6
 
 
 EPILOGUE = """
@@ -280,7 +316,9 @@ def home(tmp_path: Path):
 def experiment(store: Store, **settings) -> int:
     searcher = {"name": "single", "metric": "loss", "max_length": 10}
     config = parse({"entrypoint": "model_def:Trial", "hyperparameters": {}, "searcher": searcher, **settings}).config
-    return store.experiments.create(name="x", config=to_json(config), metric="loss").id
+    id = store.experiments.create(name="x", config=to_json(config), metric="loss").id
+    store.code_dir(id).mkdir()
+    return id
 
 
 def note(store: Store, id: int, run_id: int, manifest: Manifest, storage: str = "file:///there") -> Path:
@@ -325,6 +363,26 @@ def test_a_note_of_a_run_that_was_replaced_changes_nothing(home):
         adopt_spooled(home, id)
         assert home.trials.get(trial.id).latest_checkpoint == "new"
         assert [row.uuid for row in home.checkpoints.list(experiment_id=id)] == ["new"]
+
+
+def test_a_note_stays_as_long_as_what_it_says_cannot_be_recorded(home):
+    id = experiment(home)
+    with home.lock(id) as database:
+        trial = home.trials.create(id, 0, {}, 1)
+        run = home.runs.begin(trial.id)
+        long = {"said": "x" * 50_000}
+        path = note(
+            home, id, run.id, Manifest(uuid="a", framework="fake", batches=20, trial_id=trial.id, metadata=long)
+        )
+        full = database.rows("PRAGMA page_count")[0][0]
+        database.run(f"PRAGMA max_page_count = {full}")
+        with pytest.raises(StoreUnwritable, match="the disk is full"):
+            adopt_spooled(home, id)
+        assert path.exists()
+        database.run(f"PRAGMA max_page_count = {full + 1000}")
+        adopt_spooled(home, id)
+        assert home.trials.get(trial.id).latest_checkpoint == "a"
+        assert not path.exists()
 
 
 def test_a_note_that_a_crash_left_empty_is_put_aside(home, capsys):

@@ -7,12 +7,13 @@ import math
 import os
 import signal
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from det_driver.store import Store, TrialState
+from det_driver.store import ExperimentState, Store, TrialState
 
 FATES = "  fate: {type: categorical, vals: [good, good, invalid, error, nan]}\n"
 SEARCHERS = {
@@ -118,6 +119,8 @@ def test_pausing_checkpoints_every_trial_and_resuming_gives_the_undisturbed_numb
     assert driver.wait(timeout=30) == 130
     half = project.outcome()
     assert [str(t.state) for t in half.trials if not t.state.ended] == ["PAUSED", "PAUSED"]
+    with Store.reader(project.det.home) as store:  # a resume has nothing to replay
+        assert store.snapshots.read(1)[0].seq == len(half.events)
     project.det("resume", "1", "--quiet", env=project.environ(2))
     found = project.outcome()
     found.check()
@@ -146,7 +149,7 @@ def test_a_worker_that_is_killed_is_started_again_from_its_checkpoint(project, r
     os.kill(json.loads((log_dir[0] / "process.json").read_text())["pid"], signal.SIGKILL)
     assert driver.wait(timeout=30) == 0
     first, second = project.runs()[0]
-    assert "signal 9" in first.outcome
+    assert "SIGKILL" in first.outcome
     assert second.first_batch >= 5
     assert project.outcome().trials[0].restarts == 1
 
@@ -179,6 +182,34 @@ def test_a_metric_that_the_trial_does_not_report_ends_the_trial_and_names_it(pro
     done = project.det("run", path, "--quiet", status=2, env=project.env)
     assert "accuracy" in done.stderr
     assert not math.isnan(project.det.json("show", "1")["experiment"]["progress"])
+
+
+def test_why_an_experiment_is_paused_is_kept_where_not_one_page_more_can_be_written(tmp_path):
+    """The log of its database may not grow, but begins anew."""
+    full = """
+import os, resource, sys
+from pathlib import Path
+from det_core.errors import StoreUnwritable
+from det_driver.driver._recover import note_pause
+from det_driver.store import Store
+
+with Store(Path(sys.argv[1])) as store:
+    made = store.experiments.create(name="full", config="{}")
+    with store.lock(made.id):
+        for number in range(20):
+            store.experiments.update(made.id, reason="x" * number)
+        size = os.path.getsize(store.experiment_dir(made.id) / "experiment.db-wal")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        try:
+            store.experiments.update(made.id, reason="not written")
+        except StoreUnwritable as error:
+            note_pause(store, made.id, f"because {error}")
+"""
+    subprocess.run([sys.executable, "-c", full, str(tmp_path)], check=True, timeout=60)
+    with Store.reader(tmp_path) as store:
+        found = store.experiments.get(1)
+    assert found.state is ExperimentState.PAUSED
+    assert found.reason.endswith("the disk failed (disk I/O error); nothing of the last change was written")
 
 
 def test_a_store_that_cannot_be_written_pauses_the_experiment_and_no_trial_pays_for_it(project):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from det_core import Plugins, hookimpl
 from det_core.config import parse, to_json
+from det_core.errors import StoreUnwritable
 from det_driver.driver._search import SearchStarted
 from det_driver.driver._state import State
 from det_driver.search import Exit
@@ -23,10 +25,11 @@ def state_of(store: Store, searcher: dict[str, Any] = RANDOM, plugins: Plugins |
     space = settings.pop("hyperparameters", {"lr": {"type": "double", "minval": 0, "maxval": 1}})
     config = parse({"entrypoint": "model_def:Trial", "hyperparameters": space, "searcher": searcher, **settings}).config
     made = store.experiments.create(name="x", config=to_json(config), metric="loss")
-    held = store.lock(made.id)
-    held.__enter__()  # until the store is closed
+    held = ExitStack()
+    held.callback(store.close)
+    held.enter_context(store.lock(made.id))
+    store.close = held.close  # type: ignore[method-assign]  # the lock is held until then
     state = State(store, made.id, plugins or Plugins.installed())
-    state.held = held  # type: ignore[attr-defined]
     with state.turn():
         state.happened(SearchStarted())
     return state
@@ -48,7 +51,7 @@ def remembered(state: State) -> Any:
         trials,
         closed,
         len(state.queue),
-        state.ended,
+        list(state.open),
         state.best,
         state.search.searcher.state(),
         [*state.search.rungs],
@@ -128,7 +131,7 @@ def test_records_are_counted_by_the_batch_size_of_the_trial_itself(tmp_path: Pat
         with state.turn():
             state.validated(live, live.active, 500, {"loss": 1.0}, None)
         journal = [event.data for event in store.journal.read(state.id)]
-        assert b'"length": 32000' in journal[-1]
+        assert b'"length":32000' in journal[-1]
 
 
 def test_a_time_metric_of_the_trials_own_says_when_it_is_over(tmp_path: Path) -> None:
@@ -152,3 +155,66 @@ def test_canceling_makes_no_trials_that_never_were(tmp_path: Path) -> None:
         assert len(state.trials) == 2
         again = State(store, state.id, Plugins.installed())
         assert len(again.trials) == 2
+
+
+def test_turns_of_a_group_are_committed_at_once_and_nothing_is_done_about_any_before(tmp_path: Path) -> None:
+    plugins, observer = Plugins.installed(), Observer(tmp_path)
+    plugins.register(observer, "looks")
+    with Store(tmp_path) as store, Store.reader(tmp_path) as reader:
+        state = state_of(store, plugins=plugins)
+        live, done = run(state), []
+        active = live.active
+        with state.group():
+            for batches in (5, 6):
+                with state.turn():
+                    state.reported(live, active, "training", batches, {"loss": 1.0})
+                    state.then(lambda batches=batches: done.append(batches))
+            assert active.progressed_to == 6  # what the next word is judged by
+            assert not done
+            assert not observer.seen
+            assert not [*reader.metrics.read(trial_id=live.id)]
+        assert done == [5, 6]
+        assert [seen for _, seen, _ in observer.seen] == [[5, 6], [5, 6]]
+
+
+def test_a_turn_that_fails_in_a_group_undoes_itself_alone(tmp_path: Path) -> None:
+    def fail(state: State, first: Any, done: list[str]) -> None:
+        with state.turn():
+            state.exit(first, Exit.COMPLETED, TrialState.COMPLETED)
+            state.then(lambda: done.append("second"))
+            state.adopt(lambda: done.append("second"))
+            raise ZeroDivisionError
+
+    with Store(tmp_path) as store:
+        state = state_of(store)
+        first, done = run(state), []
+        with state.group():
+            with state.turn():
+                state.validated(first, first.active, 10, {"loss": 1.0}, 10)
+                state.then(lambda: done.append("first"))
+            before = remembered(state)
+            with pytest.raises(ZeroDivisionError):
+                fail(state, first, done)
+            assert remembered(state) == before
+        assert done == ["first"]
+        assert [each.batches for each in store.metrics.read(trial_id=first.id)] == [10]
+        assert store.trials.get(first.id).state is TrialState.RUNNING
+
+
+def test_where_a_group_cannot_be_committed_nothing_is_done_about_any_of_it(tmp_path: Path) -> None:
+    def lose(state: State, live: Any, done: list[str]) -> None:
+        with state.group():
+            with state.turn():
+                state.reported(live, live.active, "training", 5, {"loss": 1.0})
+                state.then(lambda: done.append("answered"))
+            raise StoreUnwritable("the disk is full")
+
+    with Store(tmp_path) as store:
+        state = state_of(store)
+        live, done = run(state), []
+        with pytest.raises(StoreUnwritable):
+            lose(state, live, done)
+        with state.turn():
+            pass
+        assert not done
+        assert not [*store.metrics.read(trial_id=live.id)]

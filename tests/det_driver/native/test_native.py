@@ -108,6 +108,14 @@ def test_cluster_submits_the_script_and_workers_execute_it_up_to_the_call(script
     assert "] after" not in log
 
 
+def test_in_a_notebook_one_line_says_how_far_it_is_and_no_report_is_printed(script):
+    notebook = "import types; sys.modules['ipykernel'] = types.ModuleType('ipykernel')\n"
+    out = script(notebook + 'create(Trial, config, context_dir=".")\n').stdout
+    assert "\nexperiment 1 (train) is completed, 100%, best val_loss " in out  # text mode reads \\r as a new line
+    assert out.splitlines()[-2].startswith("experiment 1 is completed: best val_loss")
+    assert "batch 8" not in out.replace("(batch 8)", "")
+
+
 def test_both_modes_train_to_the_same_numbers(script, det):
     local = script("print(repr(create(Trial, config, mode='local').validation['weight']))", name="local.py").stdout
     script("create(Trial, config, mode='cluster', context_dir='.')")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
@@ -234,4 +235,24 @@ def test_progress_averages_brackets() -> None:
     operations = searcher.start()
     assert sum(isinstance(op, Create) for op in operations) == 8
     searcher.validated(0, 0, {"loss": 1, "batches": 10})
-    assert searcher.progress({}) == pytest.approx(1 / (1.2 * 6) / 2)
+    whole = 6 * 10 + 3 * 20 + 1 * 60  # of the 6 trials 3 are expected to get to 30, and 1 to 90
+    assert searcher.progress({}) == pytest.approx(10 / whole / 2)
+
+
+@ALL_KINDS
+def test_progress_grows_as_what_is_to_be_trained_is(kind: str, train) -> None:
+    """So that it can be told from it how long a search goes on."""
+    searcher = halving(kind, rungs=3, trials=90, length=900)
+    losses = Random(0).sample(range(90), 90)
+    trained: dict[int, int] = {}
+    told: list[tuple[int, float]] = []
+
+    def report(trial: int) -> float:
+        told.append((sum(trained.values()), searcher.progress({})))
+        trained[trial] = {0: 100, 100: 300, 300: 900}[trained.get(trial, 0)]
+        return losses[trial]
+
+    train(searcher, report)
+    whole = sum(trained.values())
+    assert max(abs(progress - before / whole) for before, progress in told) < 0.15
+    assert searcher.progress({}) == 1

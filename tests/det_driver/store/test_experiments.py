@@ -92,7 +92,7 @@ def test_summaries_count_trials_by_state_and_name_the_best(store: Store, another
 
     found = {id: store.experiments.summary(id) for id in (1, 2, 3)}
 
-    assert found[1].trials == {TrialState.COMPLETED: 1, TrialState.QUEUED: 2}
+    assert found[1].trials == {TrialState.COMPLETED: 1, TrialState.RUNNING: 2}
     assert (found[1].best_metric, found[1].best_trial) == (0.25, made[1][2])
     assert (found[2].best_metric, found[2].best_trial) == (0.5, made[2][0])
     assert (found[3].trials, found[3].best_metric, found[3].best_trial) == ({}, None, None)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from det_core.errors import StoreError
 from det_driver.store import ExperimentRow, Run, Store, TrialRow
-from det_driver.store._metrics import PAGE
+from det_driver.store._history import PAGE
 
 
 def positions(store: Store, trial: TrialRow, *, archived: bool = False) -> list[int]:

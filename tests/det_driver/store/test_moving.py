@@ -32,6 +32,8 @@ def made(store: Store, name: str = "mine", trials: int = 2) -> int:
             (run.log_dir / "rank-0.log").write_text(f"trial {request}\n")
             (store.experiment_dir(id) / "tensorboard" / f"trial-{trial.id}").mkdir(parents=True)
             store.metrics.report(trial.id, run.id, "validation", 10, {"loss": 0.5 + request})
+            for batches in range(10):
+                store.metrics.report(trial.id, run.id, "training", batches, {"loss": 0.6 + request})
             saved = store.home / "checkpoints" / f"{name}-{request}"
             saved.mkdir(parents=True)
             (saved / "weights").write_bytes(b"w" * 1000)
@@ -73,6 +75,17 @@ def test_an_experiment_goes_to_another_home_as_it_was(store: Store, other: Store
     assert (other.home / "checkpoints" / saved.uuid / "weights").read_bytes() == b"w" * 1000
     assert [each.experiment.id for each in other.experiments.list()] == [id]
     assert other.experiments.create(name="next", config="{}").id == id + 1
+
+
+def test_what_a_driver_and_its_agents_know_of_one_another_stays_at_home(store: Store, tmp_path: Path) -> None:
+    id = made(store)
+    store.agents_dir(id).mkdir()
+    (store.agents_dir(id) / "secret").write_text("0123456789")
+
+    export_experiment(store, id, tmp_path / "file.tar")
+
+    with tarfile.open(tmp_path / "file.tar") as tar:
+        assert [name for name in tar.getnames() if "agents" in name] == []
 
 
 def test_numbers_that_are_taken_are_replaced(store: Store, tmp_path: Path) -> None:

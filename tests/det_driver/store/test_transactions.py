@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import itertools
+import math
 import os
+import sqlite3
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from det_core.errors import StoreError
 from det_driver.store import ExperimentRow, Store, TrialRow
@@ -15,9 +21,9 @@ from det_driver.store._schema import EXPERIMENT
 
 def test_a_transaction_is_seen_by_others_when_it_ends_and_not_before(store: Store, experiment: ExperimentRow) -> None:
     with Store.reader(store.home) as reader:
-        with store.transaction() as tx:
-            tx.journal.append(experiment.id, "{}")
-            tx.trials.create(experiment.id, 0, {}, seed=0)
+        with store.transaction():
+            store.journal.append(experiment.id, "{}")
+            store.trials.create(experiment.id, 0, {}, seed=0)
             assert [*reader.journal.read(experiment.id)] == reader.trials.list(experiment.id) == []
 
         assert len([*reader.journal.read(experiment.id)]) == len(reader.trials.list(experiment.id)) == 1
@@ -139,6 +145,78 @@ def test_what_is_to_follow_a_commit_follows_it_and_nothing_else(store: Store, tr
     with store.transaction():
         pass
     assert done == ["outer"]
+
+
+PART = st.recursive(
+    st.sampled_from(["put", "run", "read"]),
+    lambda steps: st.tuples(st.booleans(), st.lists(steps, max_size=6)),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None)
+@given(whole=st.tuples(st.booleans(), st.lists(PART, max_size=8)))
+def test_what_is_put_is_read_and_undone_as_if_it_had_been_written_at_once(
+    tmp_path_factory: pytest.TempPathFactory, whole: Any
+) -> None:
+    path = tmp_path_factory.mktemp("put") / "x.db"
+    database = Database(path, [["CREATE TABLE t (n INTEGER)"]])
+    numbers = itertools.count()
+    there: list[int] = []
+
+    def take(steps: list[Any]) -> None:
+        for step in steps:
+            if isinstance(step, tuple):
+                before = len(there)
+                with suppress(ZeroDivisionError), database.transaction():
+                    take(step[1])
+                    if step[0]:
+                        del there[before:]
+                        raise ZeroDivisionError
+            elif step == "read":
+                assert database.rows("SELECT n FROM t ORDER BY n") == [(n,) for n in there]
+            else:
+                there.append(next(numbers))
+                getattr(database, step)("INSERT INTO t VALUES (?)", (there[-1],))
+
+    take([whole, "read"])
+    database.close()
+    assert Database(path, [["CREATE TABLE t (n INTEGER)"]]).rows("SELECT n FROM t ORDER BY n") == [(n,) for n in there]
+
+
+def test_what_sqlite_would_refuse_is_refused_where_it_is_put_and_undone_alone(store: Store, trial: TrialRow) -> None:
+    run = store.runs.begin(trial.id, first=True)
+    with store.transaction():
+        store.metrics.report(trial.id, run.id, "validation", 1, {"loss": 1.0})
+        with pytest.raises(StoreError, match=r"has at most 18 digits"), store.transaction():
+            store.metrics.report(trial.id, run.id, "validation", 2**63, {"loss": 0.5})
+        with pytest.raises(sqlite3.IntegrityError), store.transaction():
+            store.trials.update(trial.id, restarts=1, progress=math.nan)
+        store.metrics.report(trial.id, run.id, "validation", 2, {"loss": 2.0})
+
+    found = store.trials.get(trial.id)
+    assert (found.restarts, found.best_metric, found.batches) == (0, 1.0, 2)
+    assert [each.batches for each in store.metrics.read(trial_id=trial.id)] == [1, 2]
+
+
+def test_what_was_undone_is_not_remembered(store: Store, experiment: ExperimentRow, trial: TrialRow) -> None:
+    def fail() -> None:
+        with store.transaction():
+            store.journal.append(experiment.id, "{}")
+            undone = store.trials.create(experiment.id, 1, {}, seed=0)
+            store.metrics.report(undone.id, store.runs.begin(undone.id).id, "validation", 9, {"loss": 0.1})
+            assert store.trials.best(experiment.id) == 0.1
+            raise ZeroDivisionError
+
+    run = store.runs.begin(trial.id)
+    store.metrics.report(trial.id, run.id, "validation", 9, {"loss": 0.5})
+    with store.transaction(), suppress(ZeroDivisionError):
+        fail()
+    assert store.trials.best(experiment.id) == 0.5
+    assert store.journal.append(experiment.id, "{}") == 1
+    again = store.trials.create(experiment.id, 1, {}, seed=0)
+    assert again.id > trial.id
+    assert store.runs.begin(again.id).id == run.id + 1
 
 
 def test_closing_twice_is_harmless(store: Store) -> None:

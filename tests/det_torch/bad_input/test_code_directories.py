@@ -95,7 +95,7 @@ ENTRYPOINTS: dict[str, tuple[str, str, str]] = {
     "a class that is not there": (
         "class Trail(Sound):\n    pass",
         "model_def:Trial",
-        "entrypoint 'model_def:Trial': model_def has no 'Trial'; it defines: Trail",
+        "entrypoint 'model_def:Trial': model_def has no 'Trial'; did you mean 'Trail'? it defines: Trail",
     ),
     "a function": (
         "def Trial(context):\n    pass",
@@ -144,5 +144,8 @@ def test_check_says_the_same_and_makes_no_store(project: Any) -> None:
     project.model("class Trail(Sound):\n    pass")
     done = project.quick("check", "const.yaml")
     assert (done.returncode, done.stdout) == (2, "const.yaml is valid\n")
-    assert done.stderr == "det: entrypoint 'model_def:Trial': model_def has no 'Trial'; it defines: Trail\n"
+    assert (
+        done.stderr
+        == "det: entrypoint 'model_def:Trial': model_def has no 'Trial'; did you mean 'Trail'? it defines: Trail\n"
+    )
     assert not project.home.exists()

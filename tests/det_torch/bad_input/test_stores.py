@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from det_driver.store._schema import EXPERIMENT
+
 
 def garbage(file: Path) -> None:
     file.write_bytes(os.urandom(5000))
@@ -32,7 +34,10 @@ DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
         garbage,
         "{db} is not a store of det (file is not a database); move it away, or choose another home",
     ),
-    "a newer schema": (newer, "{db} has schema version 99, newer than the 1 that this det knows; upgrade det-driver"),
+    "a newer schema": (
+        newer,
+        "{db} has schema version 99, newer than the {newest} that this det knows; upgrade det-driver",
+    ),
     "damaged within": (
         damaged_within,
         "{db} is damaged (database disk image is malformed); restore it from a copy, or move it away to begin anew",
@@ -53,7 +58,11 @@ def test_an_experiment_that_cannot_be_read_is_one_line_is_left_as_it_was_and_sto
     before = file.read_bytes()
     for command in ("show", "resume", "cancel"):
         done = project.quick(command, "1")
-        assert (done.returncode, done.stderr, done.stdout) == (2, f"det: {line.format(db=file)}\n", "")
+        assert (done.returncode, done.stderr, done.stdout) == (
+            2,
+            f"det: {line.format(db=file, newest=len(EXPERIMENT))}\n",
+            "",
+        )
     assert file.read_bytes() == before
     project.quick("run", "script.yaml", "--quiet", status=0)
     assert [row["experiment"]["id"] for row in project.json("list")] == [2, 1]

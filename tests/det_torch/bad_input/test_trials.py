@@ -353,7 +353,7 @@ STRANGE = {
     "a name in other letters": ("'größe 🦉\\n%s'", "2.0", 2.0),
     "a name that is not UTF-8": ("'\\udcff'", "2.0", 2.0),
     "a name that is a number": ("5", "2.0", 2.0),
-    "a value that is infinite": ("'far'", "float('inf')", float("inf")),
+    "a value that is infinite": ("'far'", "float('inf')", "Infinity"),
 }
 
 

@@ -93,14 +93,15 @@ class DistributedContext(Communicator):
         return cls.from_backend(_registered("torch"))
 
     @classmethod
-    def from_socket(cls) -> Self:
+    def from_socket(cls, timeout: float | None = None) -> Self:
         """Return the context of processes that `det launch socket` started; it needs no framework.
 
-        Raises DetError where they were started otherwise.
+        The ranks come to each collective within `timeout` seconds of one another; by default the run's `distributed.timeout`,
+        else 1800. Raises DetError where they were started otherwise.
         """
         from .backends.socket import Socket
 
-        return cls.from_backend(Socket())
+        return cls.from_backend(Socket(timeout=timeout))
 
     @classmethod
     def from_tf_config(cls) -> tuple[Self, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .errors import EntrypointError, TrialError
+from .errors import EntrypointError, TrialError, did_you_mean
 
 T = TypeVar("T")
 
@@ -34,8 +34,9 @@ def load_trial(entrypoint: str, code_dir: Path) -> type:
     where = module_name
     for name in path.split("."):
         if not hasattr(found, name):
-            classes = ", ".join(_classes(found, module_name)) or "no class"
-            raise EntrypointError(f"entrypoint {entrypoint!r}: {where} has no {name!r}; it defines: {classes}")
+            classes = _classes(found, module_name)
+            near, listed = did_you_mean(name, classes) or ";", ", ".join(classes) or "no class"
+            raise EntrypointError(f"entrypoint {entrypoint!r}: {where} has no {name!r}{near} it defines: {listed}")
         found = getattr(found, name)
         where += f".{name}" if ":" in where else f":{name}"
     if not inspect.isclass(found):
@@ -79,9 +80,11 @@ def _must_exist(module_name: str, entrypoint: str, code_dir: Path) -> None:
             raise
         spec = None
     if spec is None:
-        files = ", ".join(sorted(p.name for p in code_dir.glob("*.py"))) or "no Python files"
+        files = sorted(path.name for path in code_dir.glob("*.py"))
+        near = did_you_mean(module_name, [name.removesuffix(".py") for name in files])
         raise EntrypointError(
-            f"entrypoint {entrypoint!r}: no module named {module_name!r} in {code_dir} (it has {files})"
+            f"entrypoint {entrypoint!r}: no module named {module_name!r} in {code_dir} "
+            f"(it has {', '.join(files) or 'no Python files'}){near}"
         )
 
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ _LONGEST = 100_000  # Linux takes 128 KiB for one variable
 class WorkerEnv:
     """One run, as its processes find it in `DET_*`.
 
-    `driver` and `key` are the address and the secret of the driver's connection. `spool` is where a checkpoint is noted
-    that the driver could not be told of. `steps_completed` is 0 on a warm start. `ranks` is where the process stands among
-    those of the run, which meet at the address `chief` within `start_timeout` seconds. What the run leaves in `scratch` is
-    deleted when it has ended, however it did.
+    `driver` is the address of the driver's connection, `key` its secret, for this run alone. `spool` is where a
+    checkpoint is noted that the driver could not be told of. `steps_completed` is 0 on a warm start. `ranks` is where the
+    process stands among those of the run, which meet at the address `chief` within `start_timeout` seconds. What the run
+    leaves in `scratch` is deleted when it has ended, however it did. `alone` is how many seconds it has to end once it has
+    lost its driver, where another machine may go on with it then. `checked` says that what plugins configure is in their
+    own structs.
     """
 
     experiment_id: int
@@ -46,33 +49,48 @@ class WorkerEnv:
     start_timeout: float = START_SECONDS
     scratch: Path | None = None
     slots: int = 1
+    alone: float | None = None
+    checked: bool = False
     warm: bool = False
     cluster_id: str = "local"
 
-    def variables(self) -> dict[str, str]:
-        """Return the variables to add to a process's environment."""
-        facts = ((name, write, getattr(self, field)) for field, (name, write, _) in _FACTS.items())
+    @property
+    def patience(self) -> float:
+        """How many seconds the processes have to save and end when they have lost their driver."""
+        return self.config.patience if self.alone is None else min(self.alone, self.config.patience)
+
+    def variables(self, **known: str) -> dict[str, str]:
+        """Return the variables to add to a process's environment; those that are `known` are not written once more."""
+        facts = ((name, write, getattr(self, field)) for field, (name, write, _) in _FACTS.items() if name not in known)
+        timeout = self.config.distributed.timeout
         return {
+            **({} if timeout is None else {"DET_RANKS_TIMEOUT": f"{timeout:g}"}),
             "DET_AGENT_ID": os.uname().nodename,
             "DET_TASK_TYPE": "TRIAL",
             "DET_TASK_ID": f"trial-{self.trial_id}",
             "DET_ALLOCATION_ID": f"trial-{self.trial_id}.{self.run_number}",
-            **{name: write(value) for name, write, value in facts if value is not None},
+            **({name: write(value) for name, write, value in facts if value is not None} | known),
             **rank_variables(self.ranks),
         }
 
     def typed(self, extensions: Extensions) -> WorkerEnv:
         """Return the run with what plugins configure in their own structs, where it was kept as written."""
-        return replace(self, config=from_json(to_json(self.config), extensions=extensions))
+        return replace(self, config=from_json(to_json(self.config), extensions=extensions), checked=True)
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> WorkerEnv | None:
         """Return the run that `environ` describes, or None outside of one."""
         if "DET_DRIVER" not in environ:
             return None
-        texts = ((field, read, _text(environ, name)) for field, (name, _, read) in _FACTS.items())
+        texts = ((field, read, variable(environ, name)) for field, (name, _, read) in _FACTS.items())
         found = {field: read(text) for field, read, text in texts if text is not None}
         return cls(**found, ranks=ranks_in(environ))
+
+
+@lru_cache(maxsize=1)
+def _read_config(text: str) -> ExperimentConfig:
+    """Read a configuration; forks of a process that has read it find it read."""
+    return from_json(text)
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -88,7 +106,7 @@ _FACTS: dict[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
     "run_number": ("DET_TRIAL_RUN_ID", str, int),
     "seed": ("DET_TRIAL_SEED", str, int),
     "hparams": ("DET_HPARAMS", lambda hparams: json.dumps(dict(hparams)), json.loads),
-    "config": ("DET_EXPERIMENT_CONFIG", to_json, from_json),
+    "config": ("DET_EXPERIMENT_CONFIG", to_json, _read_config),
     "slot_ids": ("DET_SLOT_IDS", json.dumps, lambda text: tuple(json.loads(text))),
     "slots": ("DET_SLOTS", str, int),
     "latest_checkpoint": ("DET_LATEST_CHECKPOINT", str, str),
@@ -98,6 +116,7 @@ _FACTS: dict[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
     "key": ("DET_DRIVER_KEY", bytes.hex, bytes.fromhex),
     "chief": ("DET_CHIEF_IP", str, str),
     "start_timeout": ("DET_START_TIMEOUT", "{:g}".format, float),
+    "alone": ("DET_ALONE_SECONDS", "{:g}".format, float),
     "checkpoint_root": ("DET_CHECKPOINT_ROOT", str, Path),
     "tensorboard_dir": ("DET_TENSORBOARD_DIR", str, Path),
     "spool": ("DET_SPOOL_DIR", str, Path),
@@ -118,6 +137,7 @@ def shortened(variables: Mapping[str, str], directory: Path) -> dict[str, str]:
     return short
 
 
-def _text(environ: Mapping[str, str], name: str) -> str | None:
+def variable(environ: Mapping[str, str], name: str) -> str | None:
+    """Return a variable, wherever `shortened` has put it; None where there is none."""
     file = environ.get(f"{name}_FILE")
     return environ[name] if name in environ else Path(file).read_text() if file else None

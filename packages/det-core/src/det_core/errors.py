@@ -17,6 +17,8 @@ InvalidHP                raised by user code: this choice of hyperparameters can
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class DetError(Exception):
     """A mistake in what was asked; its message names the thing, the value and the way out."""
@@ -71,3 +73,17 @@ class StoreUnwritable(StoreError):
 
 class InvalidHP(Exception):
     """Raise in a trial to say that its hyperparameters cannot work; the searcher may try others instead."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that `name` was most likely meant to be."""
+    import difflib
+
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return what ends a sentence about a name that nobody knows, `; did you mean 'loss'?`; empty where none is near."""
+    near = nearest(name, known)
+    return f"; did you mean {near!r}?" if near else ""

@@ -15,7 +15,7 @@ from .backend import RankLost
 from .errors import DetError, InvalidHP, StorageError
 from .host import HostLost, Outcome
 
-_OURS = ("det_core", "det_torch", "det_keras", "det_estimator", "det_lightning", "pluggy", "importlib")
+_OURS = ("det_core", "det_driver", "det_torch", "det_keras", "det_estimator", "det_lightning", "pluggy", "importlib")
 _PYTHON = sysconfig.get_path("stdlib")
 # Torch puts the traceback of a loader's process into the message of what it raises.
 _INNER = "Original Traceback (most recent call last):"

@@ -23,21 +23,26 @@ import sys
 import threading
 import traceback
 import weakref
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .code import code_files
+from .config import ExperimentConfig
 from .environ import WorkerEnv
 from .errors import DetError
+from .manifest import own_version
 from .plugins import Plugins
 from .process import end_group, note_process
-from .worker import work
+from .worker import checked, work
 
 
 def main(argv: list[str]) -> int:
     """Serve the driver at the other end of the socket with this number; the frameworks to import follow."""
     channel = socket.socket(fileno=int(argv[0]))
     code_dir, frameworks = Path(argv[1]), argv[2:]
+    gc.disable()  # what is imported is no garbage, and looking for it takes a fifth of the time
     plugins = Plugins.installed(strict=os.environ.get("DET_STRICT_PLUGINS") == "1")
     try:
         for name in frameworks:
@@ -50,9 +55,9 @@ def main(argv: list[str]) -> int:
     if reason:
         channel.sendall(json.dumps({"unfit": reason}).encode() + b"\n")
         return 0
+    own_version()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to every process of a job it is for the workers, which save
-    gc.collect()
-    gc.freeze()  # what is here already is never garbage; left alone, its pages stay shared
+    gc.freeze()  # left alone, its pages stay shared
     # What was imported is the server's to finalize: each fork would take it down at its exit, at length.
     finalizers = [each for each in list(getattr(weakref.finalize, "_registry")) if each.atexit]  # noqa: B009 - it has no other list
     for each in finalizers:
@@ -86,6 +91,7 @@ class _Server:
         self._rest = b""
         self._alone = False  # the driver is gone
         self._parsed: WorkerEnv | None = None
+        self._checked: ExperimentConfig | None = None
 
     def serve(self) -> None:
         """Fork and reap until the driver is gone and every worker has ended."""
@@ -114,8 +120,11 @@ class _Server:
                 end_group(self._children[request["run"]][0], request["signal"])
 
     def _fork(self, request: dict[str, Any]) -> None:
-        if not self._parsed:
-            self._parsed = WorkerEnv.read(request["variables"])  # once here, for the tables that parsing makes
+        if not self._parsed and (parsed := WorkerEnv.read(request["variables"])):
+            # Once here, and not in each child; a configuration that plugins do not take is a child's to complain of.
+            self._parsed = parsed
+            with contextlib.suppress(DetError):
+                self._checked = checked(parsed, self._plugins).config
         server = os.getpid()
         try:
             with open(os.devnull):  # there is a descriptor for the child's, so that it never runs unwatched
@@ -128,11 +137,17 @@ class _Server:
                 os.close(descriptor)
             self._selector.close()
             self._channel.close()
-            _be_worker(request, self._plugins, server)
+            _be_worker(request, self._plugins, server, self._known)
         descriptor = os.pidfd_open(pid)
         self._children[request["run"]] = pid, descriptor
         self._selector.register(descriptor, selectors.EVENT_READ, request["run"])
         self._tell({"started": request["run"], "pid": pid})
+
+    def _known(self, env: WorkerEnv) -> WorkerEnv:
+        """Return a run whose configuration need not be checked again, where it is that of the first."""
+        if self._checked is None or self._parsed is None or env.config is not self._parsed.config:
+            return env
+        return replace(env, config=self._checked, checked=True)
 
     def _reap(self, run: int) -> None:
         pid, descriptor = self._children.pop(run)
@@ -147,7 +162,7 @@ class _Server:
             self._channel.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _be_worker(request: dict[str, Any], plugins: Plugins, server: int) -> None:
+def _be_worker(request: dict[str, Any], plugins: Plugins, server: int, known: Callable[[WorkerEnv], WorkerEnv]) -> None:
     """Become what a new interpreter would be for this run, train, and end."""
     status = 1
     try:
@@ -170,7 +185,7 @@ def _be_worker(request: dict[str, Any], plugins: Plugins, server: int) -> None:
         gc.enable()
         env = WorkerEnv.read(os.environ)
         assert env is not None
-        status = work(env, request["entrypoint"], Path(request["code_dir"]), plugins=plugins)
+        status = work(known(env), request["entrypoint"], Path(request["code_dir"]), plugins=plugins)
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:

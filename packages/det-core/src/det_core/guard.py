@@ -53,7 +53,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     os.killpg(0, signal.SIGTERM)
     env = WorkerEnv.read(os.environ)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(env.config.patience if env else 0.0)
+        process.wait(env.patience if env else 0.0)
     kill_below(os.getpid())
     os.killpg(0, signal.SIGKILL)
 

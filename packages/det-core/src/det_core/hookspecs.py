@@ -83,6 +83,10 @@ class Observe:
         """An experiment starts or is resumed."""
 
     @hookspec
+    def det_trials_waiting(self, experiment: Any, why: str) -> None:
+        """Trials are to run, and none does: `why` says for what they wait, and who holds it."""
+
+    @hookspec
     def det_run_started(self, experiment: Any, trial: Any, run: Any) -> None:
         """A run of a trial starts."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     n: int | None
     unit: str = "batches"
     best: bool = False
+
+
+def told_to_all(broadcast: Callable[[Any], Any], target: Target | None) -> Target | None:
+    """Return the chief's target on every rank, to which it goes as a plain word."""
+    word = broadcast(None if target is None else msgspec.structs.asdict(target))
+    return None if word is None else Target(**word)
 
 
 @dataclass

@@ -25,11 +25,13 @@ class Layout:
     """All ranks of a launch, in their order.
 
     `here` is the address at which they reach the process that launches them. They have `start_timeout` seconds to meet.
+    `objects` is a port that is kept free on the first one's host, for what they send each other beside their framework.
     """
 
     places: Sequence[Place]
     here: str
     start_timeout: float
+    objects: int = 0
 
     @property
     def size(self) -> int:

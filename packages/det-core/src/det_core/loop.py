@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .adapter import Adapter, Loop, Metrics, Stop
 from .errors import TrialError
-from .host import Flag, HostLost, Target, TrialHost
+from .host import Flag, HostLost, Target, TrialHost, told_to_all
 from .metrics import mapping, mean, plain, searcher_metric
 from .schedule import NEVER, Schedule, to_batches
 
@@ -89,10 +89,9 @@ class RunLoop(Loop):
         self._first = self._batches
         self._stop = Stop.NO
         self._asked, self._break, self._lost = self._progress.asked, False, False
-        self._synced, self._sync_time, self._sync_at = self._batches, time.monotonic(), self._batches + 1
-        self._target = Target(n=0)
-        self._length = 0
-        self._next = 0
+        self._synced, self._sync_time, self._sync_at = self._batches, time.monotonic(), self._batches
+        self._next = self._batches
+        self._aim(Target(n=None))
 
     # What an adapter sees
 
@@ -102,7 +101,7 @@ class RunLoop(Loop):
 
     @property
     def remaining(self) -> int:
-        return 0 if self._stop else max(0, self._next - self._batches)
+        return 0 if self._stop else self._next - self._batches
 
     @property
     def stop(self) -> Stop:
@@ -328,7 +327,7 @@ class RunLoop(Loop):
             with suppress(HostLost):
                 answer = question()
         if not self._alone:
-            answer = self._distributed.broadcast(answer)
+            answer = told_to_all(self._distributed.broadcast, answer)
         if answer is None:
             self._lost = True
             return self._target
@@ -353,9 +352,7 @@ class RunLoop(Loop):
         for group, batches, metrics in untold:
             if group == "training":
                 self._tell(group, batches, metrics)
-                continue
-            self._progress.untold.append([group, batches, metrics])
-            if batches < self._length or self._target.n is None:  # else it is told as complete when the run concludes
+            elif batches < self._length or self._target.n is None:  # else it is told as complete when the run concludes
                 self._aim(self._ask(partial(self._host.validated, batches, metrics, None)))
 
     def _aim(self, target: Target) -> None:

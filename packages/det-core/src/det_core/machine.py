@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import ipaddress
+import os
 import socket
 import struct
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,31 @@ def address_towards(host: str) -> str | None:
             sock.connect(target)  # sends nothing; the system chooses the way
             return str(sock.getsockname()[0])
     return None
+
+
+def address_for(host: str) -> str | None:
+    """Return the address at which a host reaches this machine: `DET_ADDRESS`, or that on the way to it."""
+    return told_address() or address_towards(host)
+
+
+def told_address() -> str | None:
+    """Return what `DET_ADDRESS` says that this machine is to others."""
+    return os.environ.get("DET_ADDRESS") or None
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether an address leads to the machine itself, whichever that is."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(address).is_loopback
+    return address == "localhost"
+
+
+def address_to_bind(told: str) -> str:
+    """Return the address to listen on for those who know this machine by another: that, unless `DET_BIND_ADDRESS` has one.
+
+    What is for this machine alone stays on loopback.
+    """
+    return told if is_loopback(told) else os.environ.get("DET_BIND_ADDRESS") or told
 
 
 def interface_towards(host: str) -> str | None:

@@ -7,6 +7,7 @@ import json
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
@@ -46,6 +47,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     files: Mapping[str, FileEntry] = {}
 
 
+@cache
+def own_version() -> str:
+    """Return det-core's version, which is looked up once: forks of this process know it."""
+    return version("det-core")
+
+
 def draft(
     *,
     framework: str,
@@ -66,7 +73,7 @@ def draft(
         batches=batches,
         experiment_id=experiment_id,
         trial_id=trial_id,
-        versions={"det-core": version("det-core"), "python": platform.python_version()}
+        versions={"det-core": own_version(), "python": platform.python_version()}
         | ({framework: framework_version} if framework_version else {}),
         metadata=plain(metadata or {}),
     )

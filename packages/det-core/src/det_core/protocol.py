@@ -8,15 +8,15 @@ at any time. Messages are msgpack, which carries NaN and infinities, one to a fr
 from __future__ import annotations
 
 import os
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
 
+from . import wire
 from .host import Outcome, Target
-from .manifest import Manifest
+from .manifest import Manifest, own_version
 
-PROTOCOL = 2  # to be raised with any change of these messages; Hello and Welcome stay, as they carry it
+PROTOCOL = 3  # to be raised with any change of these messages; Hello and Welcome stay, as they carry it
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -163,12 +163,18 @@ decode_welcome = msgspec.msgpack.Decoder(Welcome).decode
 
 def hello(run_id: int, rank: int) -> Hello:
     """Return the first words of this process as a worker."""
-    return Hello(run_id, rank, os.getpid(), PROTOCOL, version("det-core"))
+    return Hello(run_id, rank, os.getpid(), PROTOCOL, own_version())
+
+
+def greeted(connection: wire.Connection, timeout: float) -> Hello | None:
+    """Return the first words of a worker, None where they are others, or those of a run whose key it has not proved."""
+    said = decode_said(connection.recv(timeout))
+    return said if isinstance(said, Hello) and said.run_id == connection.run else None
 
 
 def welcome() -> Welcome:
     """Return the answer of this process as a driver."""
-    return Welcome(PROTOCOL, version("det-core"))
+    return Welcome(PROTOCOL, own_version())
 
 
 def refusal(worker: Hello, driver: Welcome) -> str | None:

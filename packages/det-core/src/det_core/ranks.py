@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import add
 from typing import Any
 
 from .adapter import RunInfo
@@ -77,4 +79,5 @@ def mean_row(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean over the ranks of each metric of one batch, of those that have it."""
     names = dict.fromkeys(name for row in ranks for name in row)
     found = {name: [row[name] for row in ranks if name in row] for name in names}
-    return {name: sum(values) / len(values) for name, values in found.items()}
+    # sum() rounds otherwise since Python 3.12, and the numbers of a run are to be the same on all.
+    return {name: reduce(add, values) / len(values) for name, values in found.items()}

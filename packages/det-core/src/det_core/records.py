@@ -61,10 +61,11 @@ class LauncherRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineRecord:
-    """One place where runs can be executed; `load()` returns the engine's class."""
+    """One place where runs can be executed; `load()` returns the engine's class, `config()` the struct of its settings."""
 
     name: str
     load: Callable[[], Any]
+    config: Callable[[], type] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

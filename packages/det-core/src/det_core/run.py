@@ -15,6 +15,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import msgspec
+
+from . import errors
 from .adapter import Adapter, Loop, RunInfo, Stop
 from .checkpoint import Manifest, read_checkpoint, write_checkpoint
 from .code import copy_code
@@ -144,17 +147,17 @@ def read_on_host(
     What that one raises, all of them raise. Every rank must ask for it, and none is through before all of its host are.
     """
     with ExitStack() as stack:
-        read: tuple[Path, Manifest] | DetError | None = None
+        said: Any = None
         if distributed.local_rank == 0:
             try:
-                read = stack.enter_context(read_checkpoint(storage, uuid, selector))
+                path, manifest = stack.enter_context(read_checkpoint(storage, uuid, selector))
+                said = [str(path), msgspec.to_builtins(manifest)]
             except DetError as error:
-                read = error
-        read = distributed.allgather_local(read)[0]
-        if isinstance(read, DetError):
-            raise read
-        assert read is not None
-        yield read
+                said = (type(error).__name__, str(error))
+        said = distributed.allgather_local(said)[0]
+        if isinstance(said, tuple):
+            raise getattr(errors, said[0], DetError)(said[1])
+        yield Path(said[0]), msgspec.convert(said[1], Manifest)
         distributed.allgather_local(None)
 
 

@@ -1,4 +1,4 @@
-"""TensorBoard's event files of what is reported.
+"""TensorBoard's event files: of what is reported, and their copies in checkpoint storage.
 
 They are written by TensorBoard's own record writer, but not by its `EventFileWriter`, which imports all of TensorFlow where that is
 installed: seconds of a processor that trains.
@@ -6,14 +6,23 @@ installed: seconds of a processor that trains.
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import socket
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_URL, uuid5
+
+if TYPE_CHECKING:
+    from .storage import Storage
+
+MANUAL = ".manual"
+"""In a directory of event files: whoever writes there copies them, too."""
 
 
 class EventFile:
@@ -70,3 +79,30 @@ def tag(group: str, name: str) -> str:
     if group == "validation":
         return f"Determined/{name if name.startswith('val') else f'val_{name}'}"
     return f"{group}/{name}"
+
+
+def name_of_copy(directory: Path) -> str:
+    """Return the name that checkpoint storage has for the files of a directory of this host, always the same."""
+    return f"tensorboard-{uuid5(NAMESPACE_URL, f'{socket.gethostname()}:{directory.absolute()}')}"
+
+
+def upload(storage: Storage, directory: Path, target: Callable[[Path], Path | None] = lambda path: path) -> str | None:
+    """Copy the files of a directory to checkpoint storage, in place of those of an earlier call; return the name they have there.
+
+    `target` returns, for a relative path, the one to store it under, None for a file that is not wanted. Returns None where there
+    is nothing to copy.
+    """
+    from .storage import MANIFEST
+
+    found = [path.relative_to(directory) for path in sorted(directory.rglob("*")) if path.is_file()]
+    wanted = {path: at for path in found if path.name != MANUAL and (at := target(path)) is not None}
+    if not wanted:
+        return None
+    name = name_of_copy(directory)
+    storage.delete(name)
+    with storage.store(name) as place:
+        for source, at in wanted.items():
+            place.joinpath(at).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(directory / source, place / at)
+        (place / MANIFEST).write_text(json.dumps({"tensorboard": str(directory)}))
+    return name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .adapter import RunInfo
 from .config import to_builtins
-from .errors import TrialError
+from .errors import TrialError, did_you_mean
 
 if TYPE_CHECKING:
     from .backend import Communicator
@@ -38,7 +38,8 @@ class TrialContext:
         """Return a hyperparameter. Raises ValueError when there is none of that name."""
         if name not in self._run.hparams:
             known = ", ".join(sorted(self._run.hparams)) or "none"
-            raise ValueError(f"no hyperparameter {name!r}; there are: {known}")
+            near = did_you_mean(name, self._run.hparams) or ";"
+            raise ValueError(f"no hyperparameter {name!r}{near} there are: {known}")
         if name == "global_batch_size":
             warnings.warn(
                 "get_hparam('global_batch_size') is the batch of all ranks; a data loader wants get_per_slot_batch_size()",

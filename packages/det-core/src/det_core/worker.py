@@ -32,7 +32,7 @@ from .plugins import Plugins, extensions_of
 from .protocol import Spooled, decode_welcome, encode, encode_note, hello, refusal
 from .remote import RemoteHost
 from .run import Keep, length_of, run_trial
-from .storage import LocalStorage, Storage, sync
+from .storage import Storage, sync
 
 _CONNECT_SECONDS = 60.0
 EXIT = {Outcome.MISTAKE: 2, Outcome.BLOCKED: 2, Outcome.ERROR: 1, Outcome.PEER_LOST: 1}
@@ -86,32 +86,32 @@ def work(env: WorkerEnv, entrypoint: str, code_dir: Path, *, alone: bool = True,
 
 
 def connect(env: WorkerEnv) -> RemoteHost:
-    """Connect to the driver; when it is lost, the process has the configuration's `preemption_timeout` to save, come what may.
+    """Connect to the driver; when it is lost, the process has the run's patience to save, come what may.
 
     Raises DetError, which names the versions of both, where the driver speaks another protocol.
     """
-    connection = wire.connect(env.driver, env.key, timeout=_CONNECT_SECONDS)
+    connection = wire.connect(env.driver, env.key, timeout=_CONNECT_SECONDS, run=env.run_id)
     greeting = hello(env.run_id, env.ranks.rank)
     connection.send(encode(greeting))
     if refused := refusal(greeting, decode_welcome(connection.recv(timeout=_CONNECT_SECONDS))):
         connection.close()
         raise DetError(refused)
-    return RemoteHost(connection, on_lost=lambda: _end_after(env.config.patience))
+    return RemoteHost(connection, on_lost=lambda: _end_after(env.patience))
 
 
 def storage_of(env: WorkerEnv, plugins: Plugins) -> Storage:
     """Open the checkpoint storage of a run."""
-    config = env.typed(extensions_of(plugins)).config.checkpoint_storage
-    if config is None:
-        return LocalStorage(env.checkpoint_root)
-    kind = type(config).__struct_config__.tag
-    storage: Storage = plugins.storages()[str(kind)].open(config, env.checkpoint_root)
-    return storage
+    return plugins.storage_of(checked(env, plugins).config, env.checkpoint_root)
+
+
+def checked(env: WorkerEnv, plugins: Plugins) -> WorkerEnv:
+    """Return the run with what plugins configure in their own structs."""
+    return env if env.checked else env.typed(extensions_of(plugins))
 
 
 def _train(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost, plugins: Plugins | None) -> Stop:
     plugins = plugins or Plugins.installed(strict=os.environ.get("DET_STRICT_PLUGINS") == "1")
-    env = env.typed(extensions_of(plugins))
+    env = checked(env, plugins)
     random.seed(env.seed)  # before the user's module runs; the adapter seeds its framework
     trial = load_trial(entrypoint, code_dir)
     framework = plugins.framework_of(trial)

@@ -9,7 +9,7 @@ from typing import Any
 
 from det_core import EngineRecord, SearcherRecord, hookimpl
 
-_ENGINES = {"local": "local:LocalEngine", "in-process": "in_process:InProcessEngine"}
+_ENGINES = {"local": "local:LocalEngine", "in-process": "in_process:InProcessEngine", "ssh": "ssh:SshEngine"}
 _SEARCHERS = ("single", "random", "grid", "async_halving", "adaptive_asha", "hyperband", "pbt", "custom")
 
 

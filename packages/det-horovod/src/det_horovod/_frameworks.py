@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from importlib.util import find_spec
 from pathlib import Path
 
-from det_core.errors import DetError
+from det_core.errors import DetError, did_you_mean
 
 NAMES = ("torch", "tensorflow")
 LIBRARIES = {"torch": "mpi_lib_v2", "tensorflow": "mpi_lib"}
@@ -55,17 +54,11 @@ def chosen(wanted: str | None, found: Sequence[Framework]) -> list[Framework]:
     names = [name.strip() for name in wanted.split(",")]
     for name in names:
         if name not in NAMES:
-            raise DetError(f"--with has {name!r}; {_meant(name)}")
+            listed = f"; give {' or '.join(NAMES)}, or both with a comma between"
+            raise DetError(f"--with has {name!r}{did_you_mean(name.lower().removeprefix('py'), NAMES) or listed}")
         if name not in {each.name for each in found}:
             raise DetError(f"{name} is not installed here; install it first, as Horovod is built against it")
     return [each for each in found if each.name in names]
-
-
-def _meant(name: str) -> str:
-    near = difflib.get_close_matches(name.lower(), (*NAMES, "pytorch"), n=1)
-    if near:
-        return f"did you mean {near[0].removeprefix('py')}?"
-    return f"give {' or '.join(NAMES)}, or both with a comma between"
 
 
 def available(framework: str) -> bool:

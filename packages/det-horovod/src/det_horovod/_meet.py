@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from det_core.backend import Backend, Ranks
+from det_core.backends import launched
 from det_core.errors import DetError
-from det_core.machine import interface_towards
+from det_core.machine import address_to_bind, interface_towards
 
 from ._rendezvous import TIMEOUT_SECONDS, Rendezvous, address_variables, horovod_slots
 
@@ -41,10 +42,10 @@ def meet(
                 f"Horovod's rendezvous speaks IPv4 only, and the chief's address is {control.chief_ip}; give its IPv4 address, "
                 "or distributed.backend: native"
             )
-        slots = horovod_slots(control.allgather(control.ranks))
+        slots = horovod_slots([Ranks(**place) for place in control.allgather(vars(control.ranks))])
         path = ""
         if control.rank == 0:
-            path = meeting.enter_context(Rendezvous(control.chief_ip, slots)).path()
+            path = meeting.enter_context(Rendezvous(address_to_bind(control.chief_ip), slots)).path()
         wished = dict(settings or {})
         if interface := interface_towards(
             control.chief_ip
@@ -79,25 +80,31 @@ def settings(optimizations: Optimizations) -> dict[str, str]:
 
 
 class Begun(Backend):
-    """Horovod's global process set, with its collectives of objects; derive from it, and name Horovod's `module`.
+    """Horovod's global process set; derive from it, and name Horovod's `module`.
 
-    Horovod is begun once in a process, by the script or here, and lasts until the process ends: 0.28.1 may crash where it is
-    begun a second time.
+    Objects travel over the connections on which the ranks of a trial, or of a script that det launched, have met; those of
+    other scripts over Horovod. That is begun once in a process, by the script or here, and lasts until the process ends:
+    0.28.1 may crash where it is begun a second time.
     """
 
     module: ClassVar[str]
+    named: ClassVar[Mapping[str, str]] = {}
+    """What Horovod's collectives of objects are to be called."""
 
     def __init__(self) -> None:
         self._meeting = ExitStack()
+        self._control: Communicator | None = None
+        self._launched: Communicator | None = None
         self._open = False
 
     @classmethod
     def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
         """Return the backend of ranks that have met over `control`; `optimizations` are those of the configuration."""
         hvd, backend = importlib.import_module(cls.module), cls()
-        backend.chief_ip = control.chief_ip
+        backend._control, backend.chief_ip = control, control.chief_ip
         if not hvd.is_initialized():
-            backend._meeting = meet(control, settings(optimizations) if optimizations is not None else None)
+            wished = settings(optimizations) if optimizations is not None else None
+            backend._meeting = meet(control, wished, timeout=control.timeout or TIMEOUT_SECONDS)
         elif hvd.size() != control.size:
             raise DetError(
                 f"Horovod runs with {hvd.size()} ranks in this process, but the run has {control.size}; begin it anew in a "
@@ -112,17 +119,28 @@ class Begun(Backend):
         if not self._hvd.is_initialized():
             self._hvd.init()
         self.ranks = Ranks(**{field.name: getattr(self._hvd, field.name)() for field in fields(Ranks)})
+        if self._control is None:
+            self._control = self._launched = launched()
         self._open = True
 
     def shutdown(self) -> None:
         self._open = False
+        if self._launched is not None:
+            self._launched.close()
         self._meeting.close()
 
     def allgather(self, value: Any) -> list[Any]:
-        values: list[Any] = self._hvd.allgather_object(value)
+        if self._control is not None:
+            return self._control.allgather(value)
+        values: list[Any] = self._call(self._hvd.allgather_object, value, **self.named)
         values[self.ranks.rank] = value
         return values
 
     def broadcast(self, value: Any) -> Any:
-        theirs = self._hvd.broadcast_object(value, root_rank=0)
+        if self._control is not None:
+            return self._control.broadcast(value)
+        theirs = self._call(self._hvd.broadcast_object, value, root_rank=0, **self.named)
         return value if self.ranks.rank == 0 else theirs
+
+    def _call(self, verb: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        return verb(*arguments, **options)

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 from det_core.errors import DetError
 from det_core.launcher import Launcher, Layout
+from det_core.machine import address_to_bind
 
 from ._rendezvous import Rendezvous, address_variables, horovod_slots
 
@@ -32,12 +33,12 @@ class Horovod(Launcher):
 
 
 def _listened_on(here: str) -> str:
-    """Return the address itself; of a name all addresses, as others may know it by another than this machine does."""
+    """Return the address to bind; for a name all addresses, as others may know it by another than this machine does."""
     with suppress(ValueError):
         if ipaddress.ip_address(here).version == 4:
-            return here
+            return address_to_bind(here)
         raise DetError(f"Horovod's rendezvous speaks IPv4 only, and the address is {here}; give IPv4 addresses")
-    return ""
+    return address_to_bind("")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ from .versions import KERAS_3, keras
 class TensorBoard(keras.callbacks.TensorBoard):  # type: ignore[misc]
     """Keras's TensorBoard, with all of its arguments, for a script under `det run`.
 
-    Its files go to the trial's place in det's store, which `det tensorboard` reads, and a `log_dir` is ignored; when training ends
-    or pauses, they are copied to checkpoint storage. Outside of `det run` they go to `log_dir`. Of several workers those that
-    are not the chief write into a folder of their own.
+    Its files go to the trial's place in det's store, which `det tensorboard` reads, and a `log_dir` is ignored. Outside of `det
+    run` they go to `log_dir`. Of several workers those that are not the chief write into a folder of their own.
     """
 
     def __init__(self, core_context: Context, *args: Any, **kwargs: Any) -> None:
@@ -27,9 +26,3 @@ class TensorBoard(keras.callbacks.TensorBoard):  # type: ignore[misc]
         if core_context.distributed.rank and KERAS_3:  # Keras 2 does so by itself
             directory = f"{directory}/rank-{core_context.distributed.rank}"
         super().__init__(directory, *args[1:], **kwargs)
-        self._core = core_context
-
-    def on_train_end(self, logs: Any = None) -> None:
-        super().on_train_end(logs)
-        if self._core.distributed.rank == 0:
-            self._core.train.upload_tensorboard_files()

@@ -22,7 +22,7 @@ from torchmetrics import Metric
 
 from det_core import DetError
 from det_core.backend import available_by
-from det_torch.backends import HorovodBackend, TorchBackend
+from det_torch.backends import TorchBackend
 from det_torch.ranks import Gradients, Replicas
 
 from .internals import layer_sync
@@ -61,6 +61,8 @@ class HorovodStrategy(ParallelStrategy):
                 raise DetError(
                     "strategy 'horovod' needs Horovod, built for torch; install it with: det horovod install --with torch"
                 )
+            from det_torch.backends import HorovodBackend  # it needs det-horovod, which is an extra
+
             self._backend = HorovodBackend()
             self._backend.init()
         return self._backend

@@ -16,6 +16,7 @@ from det_core.errors import ConfigError, PluginError
 from .config import Optuna
 
 if TYPE_CHECKING:
+    from numpy.random import RandomState
     from optuna.samplers import BaseSampler
 
 
@@ -72,6 +73,22 @@ def sampler_of(config: Optuna, seed: int) -> BaseSampler:
     except ValueError as error:
         raise ConfigError(f"searcher.sampler_options is {options}, which the sampler refuses: {error}") from None
     return made
+
+
+def generators(sampler: BaseSampler) -> list[RandomState]:
+    """Return the random numbers of a sampler that remembers nothing else; none of one that does, such as a model."""
+    from numpy.random import RandomState
+    from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+
+    if not isinstance(sampler, RandomSampler | TPESampler):
+        return []
+    found: list[RandomState] = []
+    for each in vars(sampler).values():
+        if isinstance(each, BaseSampler):
+            found += generators(each)
+        elif isinstance(rng := getattr(each, "rng", None), RandomState):
+            found.append(rng)
+    return found
 
 
 def _require(package: str, because: str) -> None:

@@ -90,6 +90,7 @@ class OptunaSearch(Method):
     def state(self) -> dict[str, Any]:
         return {
             "study": self._study.past(),
+            "memory": self._study.memory(),
             "latest": [[trial, values and list(values)] for trial, values in self._latest.items()],
             "invalid": self._invalid,
             "invalid_in_a_row": self._invalid_in_a_row,
@@ -97,7 +98,7 @@ class OptunaSearch(Method):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._study.relive(state["study"])
+        self._study.relive(state["study"], state["memory"])
         self._latest = dict(state["latest"])
         self._invalid = state["invalid"]
         self._invalid_in_a_row = state["invalid_in_a_row"]

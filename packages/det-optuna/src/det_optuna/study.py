@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from det_core.errors import PluginError
 
-from .samplers import quiet
+from .samplers import generators, quiet
 from .space import Space
 
 if TYPE_CHECKING:
@@ -20,8 +20,9 @@ Direction = Literal["minimize", "maximize"]
 class Suggestions:
     """Asks a sampler for hyperparameters and tells it of results; trials are numbered 0, 1, 2, ... as they are asked for.
 
-    What is asked for and told is kept as a list, and a study taken up again goes through it anew: the samplers keep
-    generators, models and caches that only they can rebuild, and none of them need be unpickled.
+    What is asked for and told is kept as a list, and a study taken up again goes through it anew: samplers keep generators,
+    models and caches that only they can rebuild, and none of them need be unpickled. Where a sampler has nothing but
+    generators, these are kept, and the trials are put back as they were: no suggestion is computed twice.
     """
 
     def __init__(self, space: Space, sampler: BaseSampler, seed: int, smaller_is_better: Sequence[bool]) -> None:
@@ -57,7 +58,7 @@ class Suggestions:
         With two metrics TPE does not either: it stumbles over them in Optuna 4.0.
         """
         self._past.append(["set_aside", trial])
-        self._end(trial, "PRUNED" if len(self._study.directions) == 1 else "FAIL")
+        self._end(trial, self._aside)
 
     def forget(self, trial: int) -> None:
         """Take note that a trial has no result, which says nothing of its hyperparameters."""
@@ -68,10 +69,44 @@ class Suggestions:
         """Return what was asked for and told, in order."""
         return [list(each) for each in self._past]
 
-    def relive(self, past: Iterable[Sequence[Any]]) -> None:
-        """Go through the past of another one of the same settings."""
-        for name, *arguments in past:
-            getattr(self, name)(*arguments)
+    def memory(self) -> dict[str, Any] | None:
+        """Return what spares another one to live through the past: the trials as they are, and the generators; None without."""
+        found = generators(self._sampler)
+        if not found:
+            return None
+        trials = [[trial.params, dict(trial.system_attrs)] for trial in self._study.get_trials(deepcopy=False)]
+        states = [each.get_state(legacy=False) for each in (*found, *generators(self._random))]
+        kept = [[s["state"]["key"].tolist(), s["state"]["pos"], s["has_gauss"], s["gauss"]] for s in states]
+        return {"trials": trials, "generators": kept}
+
+    def relive(self, past: Sequence[Sequence[Any]], memory: Mapping[str, Any] | None) -> None:
+        """Become the study of that past, of the same settings: by its memory, or by going through all of it."""
+        if memory is None:
+            for name, *arguments in past:
+                getattr(self, name)(*arguments)
+            return
+        from optuna.trial import TrialState, create_trial
+
+        self._past = [list(each) for each in past]
+        ends = {each[1]: each for each in past if len(each) > 1}
+        for number, (params, attributes) in enumerate(memory["trials"]):
+            name, *told = ends.get(number, ["ask"])
+            state = {"ask": "RUNNING", "tell": "COMPLETE", "set_aside": self._aside, "forget": "FAIL"}[name]
+            trial = create_trial(
+                state=TrialState[state],
+                values=told[1] if name == "tell" else None,
+                params=params,
+                distributions=self._space.distributions,
+                system_attrs=attributes,
+            )
+            self._study.add_trial(trial)
+        both = (*generators(self._sampler), *generators(self._random))
+        for generator, saved in zip(both, memory["generators"], strict=True):
+            generator.set_state(("MT19937", *saved))
+
+    @property
+    def _aside(self) -> str:
+        return "PRUNED" if len(self._study.directions) == 1 else "FAIL"
 
     def _next(self, sampler: BaseSampler) -> dict[str, Any]:
         self._study.sampler = sampler

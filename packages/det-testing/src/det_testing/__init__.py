@@ -8,6 +8,7 @@ from det_core.lazy import lazy
 
 if TYPE_CHECKING:
     from ._adapter_suite import AdapterSuite as AdapterSuite
+    from ._engine_suite import EngineSuite as EngineSuite
     from ._onevar import OneVar as OneVar
     from ._runs import Run as Run
     from ._runs import Runs as Runs

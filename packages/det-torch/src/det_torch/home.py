@@ -16,7 +16,7 @@ import torch
 from det_core import DistributedContext, Framework, Keep, Plugins, RunInfo, Session, TrialError
 from det_core.config import Const, ExperimentConfig, parse
 from det_core.plugins import extensions_of
-from det_core.storage import LocalStorage, Storage
+from det_core.storage import Storage
 
 from .context import PyTorchTrialContext
 from .data import seed_everything
@@ -157,8 +157,5 @@ def _home(plugins: Plugins, session: Session | None, info: RunInfo, events: bool
     if session is not None:
         keep = session.keep
         return Home(framework=framework, session=session, storage=keep.storage, keep=keep, events=False)
-    config, root = info.config.checkpoint_storage, (info.code_dir or Path.cwd()) / "checkpoints"
-    storage: Storage = LocalStorage(root)
-    if config is not None:
-        storage = plugins.storages()[str(type(config).__struct_config__.tag)].open(config, root)
+    storage = plugins.storage_of(info.config, (info.code_dir or Path.cwd()) / "checkpoints")
     return Home(framework=framework, session=None, storage=storage, keep=Keep(storage=storage), events=events)

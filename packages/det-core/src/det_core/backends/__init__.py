@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from ._choice import choose_backend
 from ._star import RankError
-from .socket import Socket
+from .socket import Socket, launched
 
-__all__ = ["RankError", "Socket", "choose_backend"]
+__all__ = ["RankError", "Socket", "choose_backend", "launched"]

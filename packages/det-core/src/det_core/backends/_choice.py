@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..backend import BackendRecord
-from ..errors import ConfigError
+from ..errors import ConfigError, did_you_mean
 
 HOROVOD = "horovod"
 
@@ -29,9 +29,10 @@ def choose_backend(wanted: str, framework: str, records: Iterable[BackendRecord]
     else:
         meant = [record for record in served if record.name == wanted]
     if not meant:
+        names = ("auto", "native", *(record.name for record in served))
         raise ConfigError(
-            f"distributed.backend is {wanted!r}, which no plugin registers for {framework!r}; give auto, native or "
-            f"{_listed(served)}"
+            f"distributed.backend is {wanted!r}, which no plugin registers for {framework!r}"
+            f"{did_you_mean(wanted, names) or f'; give auto, native or {_listed(served)}'}"
         )
     ready = [record for record in meant if record.available()]
     if not ready:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..backend import RankLost
-from ..errors import DetError
 from ..wire import LOOK_SECONDS, Address, Connection, ConnectionLost, KeyRefused, Server, connect
 
 Parts = list[bytes | memoryview]
@@ -88,14 +87,7 @@ class Star:
     def _host(self, meeting: Meeting, ready: Callable[[Address], object]) -> None:
         came: queue.SimpleQueue[tuple[int, Connection]] = queue.SimpleQueue()
         host, port = meeting.address
-        try:
-            server = Server(meeting.key, lambda link: self._greet(link, came), host, port, max_frame=MAX_FRAME)
-        except OSError as error:
-            way_out = "give an address of its host and a free port"
-            raise DetError(
-                f"the chief cannot listen on {host}:{port} ({error.strerror or error}); {way_out}"
-            ) from error
-        with server:
+        with Server(meeting.key, lambda link: self._greet(link, came), host, port, max_frame=MAX_FRAME) as server:
             ready(server.address)
             self._await(came, server.address, meeting.start_timeout)
 

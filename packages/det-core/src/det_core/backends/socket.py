@@ -1,26 +1,23 @@
 """A backend that needs no framework: every rank is connected to the chief.
 
-Python objects travel pickled, with the memory of arrays beside the pickle, so that it is not copied. Only what came over an
-authenticated connection may be decoded, as unpickling runs code.
+Connections are authenticated, and under TLS where they leave the machine; plain values and arrays are not pickled (`_words`).
 """
 
 from __future__ import annotations
 
 import os
-import pickle
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..backend import Backend, Ranks, ranks_in
+from ..backend import Backend, Communicator, Ranks, ranks_in
 from ..errors import DetError
 from ..wire import Address
 from ._star import Meeting, Parts, Star, Verb
+from ._words import decode_value, encode_value, join_frames, split_frames
 
 START_SECONDS = 120.0
 CALL_SECONDS = 1800.0
-_SIZE = struct.Struct("!Q")
 
 
 class Socket(Backend):
@@ -32,7 +29,8 @@ class Socket(Backend):
     is a RankLost on every other one; ranks that call different verbs get a RankError. Either is final. On several hosts, the
     ranks of one host are a star of their own, so that only they need to call a `_local` verb.
 
-    Where no `ranks` are given, all but `timeout` is taken from the variables that `det launch socket` sets.
+    Where no `ranks` are given, all is taken from the variables that `det launch` sets, and a `timeout` that is not
+    given from `DET_RANKS_TIMEOUT`.
     """
 
     def __init__(
@@ -47,6 +45,7 @@ class Socket(Backend):
     ) -> None:
         if ranks is None:
             ranks, chief, key, start_timeout = _launched(os.environ)
+            timeout = timeout or float(os.environ.get("DET_RANKS_TIMEOUT") or CALL_SECONDS)
         self.ranks = ranks
         self.chief_ip, self.timeout = chief[0], timeout
         self._ready = ready
@@ -111,11 +110,20 @@ class Socket(Backend):
 
     def _meet_here(self) -> Star:
         """Meet the ranks of this host, at a port that their chief opens on loopback."""
-        mine, places = self.ranks, self.allgather(self.ranks)
+        mine, places = self.ranks, [Ranks(**place) for place in self.allgather(vars(self.ranks))]
         names = [r.rank for r in sorted(places, key=lambda r: r.local_rank) if r.cross_rank == mine.cross_rank]
         port = 0 if mine.local_rank == 0 else self.allgather(None)[names[0]]
         meeting = replace(self._meeting, address=("127.0.0.1", port))
         return Star.meet(mine.local_rank, mine.local_size, names, meeting, lambda at: self.allgather(at[1]))
+
+
+def launched() -> Communicator | None:
+    """Return the connections of the ranks that `det launch` started, whatever their framework, or None where another did.
+
+    Every rank calls it.
+    """
+    several = int(os.environ.get("DET_SIZE") or 1) > 1
+    return Communicator(Socket()) if several and "DET_RANKS_KEY" in os.environ else None
 
 
 def _launched(environ: Mapping[str, str]) -> tuple[Ranks, Address, bytes, float]:
@@ -126,7 +134,12 @@ def _launched(environ: Mapping[str, str]) -> tuple[Ranks, Address, bytes, float]
             "python3 -m det_core.launch.socket python3 ..."
         )
     chief = (environ["DET_CHIEF_IP"], int(environ["DET_CHIEF_PORT"]))
-    return ranks_in(environ), chief, bytes.fromhex(environ["DET_RANKS_KEY"]), float(environ["DET_START_TIMEOUT"])
+    return (
+        ranks_in(environ),
+        chief,
+        bytes.fromhex(environ["DET_RANKS_KEY"]),
+        float(environ.get("DET_START_TIMEOUT") or START_SECONDS),
+    )
 
 
 def _met(star: Star | None) -> Star:
@@ -136,60 +149,25 @@ def _met(star: Star | None) -> Star:
 
 
 def _allgather(star: Star, value: Any) -> list[Any]:
-    """Give the chief's pickles to all, untouched: only their own are not unpickled."""
+    """Give what the chief got to all, untouched; a rank keeps its own value as it is."""
     frames: list[memoryview] = []
-    mine = _encode(value)
+    mine = encode_value(value)
 
     def merge(others: list[memoryview]) -> Parts:
         frames.extend(others)
-        return _join_frames([mine, *others])
+        return join_frames([mine, *others])
 
     answer = star.exchange(Verb.ALLGATHER, mine, merge)
     if answer is None:
-        return [value, *map(_decode, frames)]
-    return [value if rank == star.rank else _decode(frame) for rank, frame in enumerate(_split_frames(answer))]
+        return [value, *map(decode_value, frames)]
+    return [value if rank == star.rank else decode_value(frame) for rank, frame in enumerate(split_frames(answer))]
 
 
 def _gather(star: Star, value: Any) -> list[Any] | None:
-    frames = star.gather(Verb.GATHER, _encode(value) if star.rank else [])
-    return None if frames is None else [value, *map(_decode, frames)]
+    frames = star.gather(Verb.GATHER, encode_value(value) if star.rank else [])
+    return None if frames is None else [value, *map(decode_value, frames)]
 
 
 def _broadcast(star: Star, value: Any) -> Any:
-    answer = star.scatter(Verb.BROADCAST, _encode(value) if star.rank == 0 else [])
-    return value if answer is None else _decode(answer)
-
-
-def _encode(value: Any) -> Parts:
-    """Return an object as parts, whose concatenation `_decode` understands: the memory of its arrays, and the pickle."""
-    buffers: list[pickle.PickleBuffer] = []
-    data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    return _join_frames([*(buffer.raw() for buffer in buffers), [data]])
-
-
-def _decode(data: memoryview) -> Any:
-    """Return the object; its arrays lie in `data`, and can be written where that can."""
-    *buffers, pickled = _split_frames(data)
-    return pickle.loads(pickled, buffers=buffers)
-
-
-def _join_frames(frames: Sequence[Parts | memoryview]) -> Parts:
-    """Return frames as parts of one, which `_split_frames` takes apart."""
-    parts: Parts = [_SIZE.pack(len(frames))]
-    for frame in frames:
-        pieces: Parts = [frame] if isinstance(frame, memoryview) else frame
-        parts.append(_SIZE.pack(sum(map(len, pieces))))
-        parts.extend(pieces)
-    return parts
-
-
-def _split_frames(data: memoryview) -> list[memoryview]:
-    """Take apart what `_join_frames` put together."""
-    (count,) = _SIZE.unpack_from(data)
-    frames, at = [], _SIZE.size
-    for _ in range(count):
-        (length,) = _SIZE.unpack_from(data, at)
-        at += _SIZE.size
-        frames.append(data[at : at + length])
-        at += length
-    return frames
+    answer = star.scatter(Verb.BROADCAST, encode_value(value) if star.rank == 0 else [])
+    return value if answer is None else decode_value(answer)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from ..lazy import lazy
 
 if TYPE_CHECKING:
+    from ._engines import ENGINES as ENGINES
+    from ._engines import Ssh as Ssh
     from ._experiment import ExperimentConfig as ExperimentConfig
     from ._experiment import LogPolicy as LogPolicy
     from ._experiment import Optimizations as Optimizations

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from ._engines import EngineConfig
 from ._resources import BindMount, Environment, Pbs, Resources, Slurm
 from ._searchers import Hyperparameter, Length, SearcherConfig
 from ._storage import StorageConfig
@@ -143,7 +144,7 @@ class Distributed(Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     """The machines, each as `host` or `host:slots`; none means this one."""
     timeout: Annotated[float, Meta(gt=0)] | None = None
-    """How many seconds a trial's rank waits for the others in a collective; by default 1800, for tensors what the framework has."""
+    """How many seconds a rank waits for the others in a collective; by default 1800, for tensors what the framework has."""
 
 
 class ExperimentConfig(Struct, frozen=True, kw_only=True):
@@ -161,7 +162,7 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     """The workspace that the project belongs to."""
     data: dict[str, Any] = {}
     """Settings of your own, handed to the trial as they are."""
-    debug: bool = False
+    debug: Annotated[bool, CLUSTER] = False
     """Whether to log in detail."""
     entrypoint: (
         Annotated[
@@ -203,7 +204,7 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     """Report training metrics every so many batches."""
     optimizations: Optimizations = Optimizations()
     """How gradients are computed, gathered and applied."""
-    profiling: Profiling = Profiling()
+    profiling: Annotated[Profiling, CLUSTER] = Profiling()
     """Measuring the time of each part of a step and the load of the machine."""
     resources: Resources = Resources()
     """How many slots the experiment takes."""
@@ -222,7 +223,7 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     pbs: Annotated[Pbs, CLUSTER] = Pbs()
     """Settings of a PBS cluster."""
     slurm: Annotated[Slurm, CLUSTER] = Slurm()
-    """Settings of a Slurm cluster."""
+    """Settings of a Slurm cluster; where `engine.name` is `slurm`, they are read as the engine's."""
     security: Annotated[Security, RETIRED] | None = None
     """Security of a cluster of old."""
     data_layer: Annotated[dict[str, Any], RETIRED] | None = None
@@ -233,6 +234,8 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     """Where event files once went; they are kept with the experiment."""
     distributed: Distributed = Distributed()
     """How the ranks of a trial talk to one another."""
+    engine: Annotated[EngineConfig, kind("engine")] | None = None
+    """Where runs are executed; on this machine where nothing is given."""
     plugins: Annotated[dict[str, Any], kind("plugins")] = {}
     """Settings of plugins, by the plugin's name; each plugin checks its own."""
 

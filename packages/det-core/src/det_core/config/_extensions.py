@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, defstruct
 
+from ._engines import ENGINES, EngineConfig, UnknownEngine
 from ._searchers import SEARCHERS, SearcherConfig, UnknownSearcher
 from ._storage import STORAGES, StorageConfig, UnknownStorage
 
@@ -16,37 +17,43 @@ StructOf = Callable[[], type[Struct]]
 
 
 class Section(NamedTuple):
-    """A section whose keys depend on a name in it: the key of that name, what all have in common, det's own, and a stranger's."""
+    """A section whose keys depend on a name in it: the key of that name, what all have in common, det's own, and a stranger's.
+
+    With `nameless`, what all have in common is a section of its own where there is no name.
+    """
 
     tag: str
     common: type[Struct]
     ours: Mapping[str, type[Struct]]
     unknown: type[Struct]
+    nameless: bool = False
 
 
 SECTIONS = {
     "searcher": Section("name", SearcherConfig, SEARCHERS, UnknownSearcher),
-    "checkpoint_storage": Section("type", StorageConfig, STORAGES, UnknownStorage),
+    "checkpoint_storage": Section("type", StorageConfig, STORAGES, UnknownStorage, nameless=True),
+    "engine": Section("name", EngineConfig, ENGINES, UnknownEngine),
 }
 
 
 @dataclass(frozen=True)
 class Extensions:
-    """Names of searchers, storages and plugins with settings, each with a call that returns the struct of them.
+    """Names of searchers, storages, engines and plugins with settings, each with a call that returns the struct of them.
 
-    A call is made only when a configuration names it. The structs of searchers and storages need no `name` or `type`
+    A call is made only when a configuration names it. The structs of searchers, storages and engines need no `name` or `type`
     of their own. With `open`, a name that is not among them is no error: its settings are kept as they are, so that a
     stored configuration can be looked at without the plugins that it was made with.
     """
 
     searchers: Mapping[str, StructOf] = field(default_factory=dict)
     storages: Mapping[str, StructOf] = field(default_factory=dict)
+    engines: Mapping[str, StructOf] = field(default_factory=dict)
     plugins: Mapping[str, StructOf] = field(default_factory=dict)
     open: bool = False
 
     def struct(self, section: str, name: object) -> type[Struct] | None:
         """Return the struct of `name` in one of `SECTIONS`, tagged with it; None where there is none."""
-        tag, _, ours, unknown = SECTIONS[section]
+        tag, _, ours, unknown, _ = SECTIONS[section]
         theirs = self._theirs(section)
         if not isinstance(name, str):
             return None
@@ -61,7 +68,7 @@ class Extensions:
         return tuple(sorted({*SECTIONS[section].ours, *self._theirs(section)}))
 
     def _theirs(self, section: str) -> Mapping[str, StructOf]:
-        return self.searchers if section == "searcher" else self.storages
+        return {"searcher": self.searchers, "checkpoint_storage": self.storages, "engine": self.engines}[section]
 
 
 @cache

@@ -17,6 +17,9 @@ ContainerPath = Annotated[
 Variable = Annotated[str, Meta(pattern=r"^[^=\0]+(=|$)"), expects("NAME=VALUE")]
 
 
+DEVICE = expects("a map, or host_path:container_path[:mode]")
+
+
 class Device(Struct, frozen=True, kw_only=True):
     """A device of the host that a container would see."""
 
@@ -43,8 +46,8 @@ class Resources(Struct, frozen=True, kw_only=True):
     """The pool of machines to use."""
     shm_size: Annotated[int | Size, CLUSTER, expects("a number of bytes, or a size such as 4GiB")] | None = None
     """The shared memory of a container."""
-    devices: Annotated[tuple[Device, ...], CLUSTER, joined("container_path")] = ()
-    """Devices of the host that a container would see."""
+    devices: Annotated[tuple[Annotated[Device, kind("device"), DEVICE], ...], CLUSTER, joined("container_path")] = ()
+    """Devices of the host that a container would see, each a map, or text such as `/dev/nvme0:/dev/nvme0:rw`."""
     native_parallel: Annotated[bool, RETIRED] = False
     """Whether the user's code once brought its own parallelism."""
     is_single_node: Annotated[bool, CLUSTER] | None = None
@@ -113,7 +116,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     """What surrounds the worker processes."""
 
     image: Annotated[Image, kind("image"), CLUSTER] = Image()
-    """The container image; one for all kinds of slot, or a map of `cpu`, `cuda` and `rocm`."""
+    """The container image, or a map of `cpu`, `cuda` and `rocm`; where `engine.name` is `kubernetes`, it is the engine's."""
     environment_variables: Annotated[EnvironmentVariables, kind("environment_variables")] = EnvironmentVariables()
     """`NAME=VALUE` for the workers: a list, or a map of such lists under `cpu`, `cuda` and `rocm`."""
     proxy_ports: Annotated[tuple[ProxyPort, ...], CLUSTER, joined()] = ()
@@ -129,7 +132,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     drop_capabilities: Annotated[tuple[str, ...], CLUSTER] = ()
     """Linux capabilities that a container would lose."""
     pod_spec: Annotated[dict[str, Any], CLUSTER] | None = None
-    """A Kubernetes pod to start from."""
+    """A Kubernetes pod to start from; where `engine.name` is `kubernetes`, it is read as the engine's."""
 
 
 class BindMount(Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ Keep = Annotated[int, Meta(ge=0)]
 Prefix = Annotated[str, Meta(pattern=r"^(?!(.*/)?\.\.(/|$))"), expects("a path within the bucket, without '..' in it")]
 
 
-class StorageConfig(Struct, frozen=True, kw_only=True, tag_field="type"):
-    """What all types have in common: which checkpoints are kept when the experiment ends."""
+class StorageConfig(Struct, frozen=True, kw_only=True):
+    """What all types have in common: which checkpoints are kept when the experiment ends; alone, of the store's own directory."""
 
     save_experiment_best: Keep = 0
     """How many of the experiment's best checkpoints to keep."""
@@ -23,9 +23,10 @@ class StorageConfig(Struct, frozen=True, kw_only=True, tag_field="type"):
     """How many of each trial's latest checkpoints to keep."""
 
     @property
-    def type(self) -> str:
-        """The name under which the storage is registered."""
-        return str(self.__struct_config__.tag)
+    def type(self) -> str | None:
+        """The name under which the storage is registered; None for the store's own directory."""
+        tag = self.__struct_config__.tag
+        return None if tag is None else str(tag)
 
 
 class SharedFs(StorageConfig, frozen=True, tag="shared_fs"):

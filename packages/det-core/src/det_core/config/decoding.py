@@ -33,6 +33,8 @@ class Decoding:
         self._rules = rules or {}
         self._kinds: dict[str, Callable[[Any, Type, Path], Any]] = {
             "checkpoint_storage": self._section,
+            "engine": self._section,
+            "device": self._device,
             "environment_variables": self._per_slot,
             "hyperparameters": self._hyperparameters,
             "image": self._per_slot,
@@ -158,16 +160,29 @@ class Decoding:
         return self._fault((*path, tag), "name", says, value=value[tag], names=known)
 
     def _section(self, value: Any, type_: Type, path: Path) -> Any:
-        """Decode a searcher or a storage, whose name tells its keys."""
+        """Decode a searcher, a storage or an engine, whose name tells its keys."""
         section = type_.marks["kind"]
-        tag, common, known = SECTIONS[section].tag, SECTIONS[section].common, self._extensions.names(section)
+        tag, common, ours, _, nameless = SECTIONS[section]
+        known = self._extensions.names(section)
         if not self._map(value, None, path, f"a map with a {tag}, one of {', '.join(known)}"):
             return INVALID
         if (name := value.get(tag)) is not None:
             return self._named(value, self._extensions.struct(section, name), path, tag, known)
-        self._fault((*path, tag), "missing", "missing", names=known)
+        given = value.keys() - fields_of(common).keys()
+        likely = tuple(name for name, struct in ours.items() if given & fields_of(struct).keys())
+        if nameless and not likely:
+            return self.struct(value, common, path, tag=tag)
+        self._fault((*path, tag), "missing", "missing", names=likely or known)
         self.struct({key: item for key, item in value.items() if key in fields_of(common)}, common, path, tag=tag)
         return INVALID
+
+    def _device(self, value: Any, type_: Type, path: Path) -> Any:
+        """Decode a device: a map, or text as container runtimes take it."""
+        if isinstance(value, str) and len(parts := value.split(":")) in (2, 3):
+            value = dict(zip(fields_of(type_.arm), parts, strict=False))
+        if not isinstance(value, dict):
+            return self._fault(path, "value", "give a device", value=value, type=type_)
+        return self.struct(value, type_.arm, path)
 
     def _plugins(self, value: Any, type_: Type, path: Path) -> Any:
         if not self._map(value, None, path, "a map of plugins' names to their settings"):

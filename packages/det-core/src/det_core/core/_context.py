@@ -23,6 +23,7 @@ from ..local import LocalHost, print_report
 from ..plugins import Plugins
 from ..run import Keep
 from ..storage import open_storage
+from ..tensorboard import MANUAL
 from ..worker import connect, keep_of, storage_of
 from ._checkpoint import CheckpointContext
 from ._profiler import ProfilerContext
@@ -158,8 +159,9 @@ def init(
     """Return the context of this run, or, outside of `det run`, one with harmless stand-ins.
 
     `checkpoint_storage` is a directory or a URL that fsspec knows, and overrides the configuration's; outside of `det run` it is
-    by default `checkpoints` in the store's home. `tensorboard_mode` is accepted, and makes no difference. Raises ValueError in a
-    run of several slots without `distributed`, and where a launcher started other ranks than `distributed` has.
+    by default `checkpoints` in the store's home. With `tensorboard_mode` MANUAL, TensorBoard's files are copied to checkpoint
+    storage by `upload_tensorboard_files` only, and not when the run has ended, too. Raises ValueError in a run of several slots
+    without `distributed`, and where a launcher started other ranks than `distributed` has.
     """
     env = WorkerEnv.read(os.environ)
     if env is not None:
@@ -173,6 +175,9 @@ def init(
         storage = open_storage(checkpoint_storage, env.checkpoint_root)
     else:
         storage = storage_of(env, Plugins.installed(strict=os.environ.get("DET_STRICT_PLUGINS") == "1"))
+    if tensorboard_mode is TensorboardMode.MANUAL and ranks.rank == 0:
+        env.tensorboard_dir.mkdir(parents=True, exist_ok=True)
+        (env.tensorboard_dir / MANUAL).touch()
     return Context(connect(env), keep_of(env, storage), ranks, env, preempt_mode)
 
 

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterator
 
 from ..distributed import DistributedContext
-from ..host import Outcome, Target, TrialHost
+from ..host import Outcome, Target, TrialHost, told_to_all
 from ._train import Steps, must_be_chief
 
 
@@ -81,7 +81,7 @@ class SearcherContext:
     def _target(self, mode: SearcherMode) -> Target:
         target = self._host.target() if self._distributed.rank == 0 else None
         if mode is SearcherMode.WorkersAskChief:
-            target = self._distributed.broadcast(target)
+            target = told_to_all(self._distributed.broadcast, target)
         assert target is not None
         return target
 

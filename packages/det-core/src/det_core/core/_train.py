@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import enum
-import json
-import shutil
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import NAMESPACE_URL, uuid5
 
 from ..errors import MetricError
 from ..host import Outcome, TrialHost
 from ..metrics import plain
-from ..storage import MANIFEST, Storage
+from ..storage import Storage
+from ..tensorboard import upload
 
 
 @dataclass
@@ -39,7 +36,10 @@ class EarlyExitReason(enum.Enum):
 
 
 class TensorboardMode(enum.Enum):
-    """Who writes the reports as TensorBoard's events. det does so either way; MANUAL is there for scripts that ask for it."""
+    """Who copies TensorBoard's files to checkpoint storage: det when a run has ended, or, with MANUAL, the script alone.
+
+    det writes the reports as events either way.
+    """
 
     AUTO = "AUTO"
     MANUAL = "MANUAL"
@@ -114,21 +114,12 @@ class TrainContext:
 
         `selector` says by its relative path whether a file is wanted; `mangler` gets that path and the rank, and returns the one to
         store it under. Returns the name that storage has for them, as it has uuids for checkpoints; None where there is nothing to
-        copy, as outside of `det run`. The files stay where they are, too, for `det tensorboard`.
+        copy, as outside of `det run`. The files stay where they are, too, for `det tensorboard`. Unless the mode is MANUAL, det
+        copies all of them when the run has ended, where `checkpoint_storage` names a place.
         """
         must_be_chief(self._rank, "upload TensorBoard's files")
-        if self._dir is None:
-            return None
-        found = [path.relative_to(self._dir) for path in sorted(self._dir.rglob("*")) if path.is_file()]
-        wanted = {path: mangler(path, 0) if mangler is not None else path for path in found if selector(path)}
-        if not wanted:
-            return None
-        # The name is one that a directory of a host always has, so that an earlier call's files are found.
-        name = f"tensorboard-{uuid5(NAMESPACE_URL, f'{socket.gethostname()}:{self._dir.absolute()}')}"
-        self._storage.delete(name)
-        with self._storage.store(name) as place:
-            for source, target in wanted.items():
-                place.joinpath(target).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(self._dir / source, place / target)
-            (place / MANIFEST).write_text(json.dumps({"tensorboard": str(self._dir)}))
-        return name
+
+        def target(path: Path) -> Path | None:
+            return None if not selector(path) else path if mangler is None else mangler(path, 0)
+
+        return None if self._dir is None else upload(self._storage, self._dir, target)

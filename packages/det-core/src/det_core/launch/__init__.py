@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ._command import launch, parser, run_as_module
 from ._group import Command, Group, RankExit
-from ._hosts import SSH, Host, address_of_this, addresses, hosts_of
-from ._output import Prefixed, say
+from ._hosts import SSH, Host, address_of_this, addresses, hosts_of, ranks_on, reaching
+from ._output import Prefixed, last_words, say
 
 __all__ = [
     "SSH",
@@ -21,8 +21,11 @@ __all__ = [
     "address_of_this",
     "addresses",
     "hosts_of",
+    "last_words",
     "launch",
     "parser",
+    "ranks_on",
+    "reaching",
     "run_as_module",
     "say",
 ]

@@ -17,6 +17,7 @@ from ..environ import WorkerEnv
 from ..errors import DetError
 from ..machine import gpus
 from ..plugins import Plugins
+from ..process import adopt_orphans, kill_below
 from ._hosts import SSH, Host, hosts_of, parse_hosts, this_host
 from ._job import Job, become
 from ._plan import Plan
@@ -105,7 +106,11 @@ def launch(name: str | None, argv: Sequence[str], plugins: Plugins, environ: Map
         raise DetError(f"-np is {asked.ranks}, but --hosts has {plan.size} slots; leave -np out, or let them agree")
     if plan.size == 1 and on[0].here and asked.log_dir is None:
         become(launcher, plan)
-    return Job(launcher, plan, sys.stdout.buffer).run()
+    adopt_orphans()
+    try:
+        return Job(launcher, plan, sys.stdout.buffer).run()
+    finally:
+        kill_below(os.getpid())  # what the ranks started, where somebody killed the process that would have ended it
 
 
 def run_as_module(name: str, module: str) -> NoReturn:

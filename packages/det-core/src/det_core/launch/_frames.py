@@ -23,13 +23,12 @@ class Kind(enum.IntEnum):
     """What a frame says."""
 
     READY = 1  # the host's ports, as JSON
-    STARTED = 2  # a rank's process, in digits
-    OUTPUT = 3  # what a rank wrote
-    CAME = 4  # a rank has come to the meeting
-    EXITED = 5  # how a rank ended, as JSON
-    PROBLEM = 6  # why nothing was started, in a sentence
-    END = 7  # all of the host's ranks have ended, and their output is told
-    BEAT = 8  # the host is there
+    OUTPUT = 2  # what a rank wrote
+    CAME = 3  # a rank has come to the meeting
+    EXITED = 4  # how a rank ended, as JSON
+    PROBLEM = 5  # why nothing was started, in a sentence
+    END = 6  # all of the host's ranks have ended, and their output is told
+    BEAT = 7  # the host is there
 
 
 class FrameError(ValueError):

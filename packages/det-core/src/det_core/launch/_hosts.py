@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import re
 import shlex
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from ..backend import Ranks
 from ..config import ExperimentConfig
 from ..errors import ConfigError, DetError
-from ..machine import address_towards
+from ..machine import address_for, address_towards, is_loopback, told_address
 
 SSH = "ssh -o BatchMode=yes {host}"
 LOCAL = "127.0.0.1"
@@ -86,32 +85,36 @@ def ranks_on(hosts: Sequence[Host]) -> list[Ranks]:
 def addresses(hosts: Sequence[Host], chief_ip: str | None) -> list[str]:
     """Return the address of each host, as the others reach it; the first one's is `chief_ip` where that is given.
 
-    This machine's own name may lead to 127.0.1.1 here, as Debian has it: then it is the address on the way to the others.
+    That of this machine is `DET_ADDRESS`, where somebody has set it. Its own name may lead to 127.0.1.1 here, as Debian has
+    it: then it is the address on the way to the others.
     """
     named = [_address(host, hosts) for host in hosts]
     named[0] = chief_ip or named[0]
     for host, address in zip(hosts, named, strict=True):
-        if len(hosts) > 1 and _is_loopback(address):
+        if len(hosts) > 1 and is_loopback(address):
             way_out = "give --chief-ip" if host is hosts[0] else "give its name or address in --hosts"
+            way_out += ", or set DET_ADDRESS" if host.here else ""
             raise DetError(f"the host {host.name!r} is {address} to the others, which is each one's own; {way_out}")
     return named
 
 
 def _address(host: Host, hosts: Sequence[Host]) -> str:
     others = [other.name for other in hosts if other is not host]
-    if not (host.here and others) or _is_loopback(host.name):
+    if not (host.here and others):
         return host.name
+    if (told := told_address()) or is_loopback(host.name):
+        return told or host.name
     try:
         found = {str(at[0]) for *_, at in socket.getaddrinfo(host.name, 0, type=socket.SOCK_STREAM)}
     except OSError:
         return host.name
-    return (address_towards(others[0]) or host.name) if all(map(_is_loopback, found)) else host.name
+    return (address_towards(others[0]) or host.name) if all(map(is_loopback, found)) else host.name
 
 
 def address_of_this(hosts: Sequence[Host], named: Sequence[str]) -> str:
     """Return the address of this machine as the hosts reach it."""
     mine = [address for host, address in zip(hosts, named, strict=True) if host.here]
-    return mine[0] if mine else address_towards(hosts[0].name) or socket.gethostname()
+    return mine[0] if mine else address_for(hosts[0].name) or socket.gethostname()
 
 
 def hosts_of(config: ExperimentConfig) -> list[Host]:
@@ -138,17 +141,14 @@ def hosts_of(config: ExperimentConfig) -> list[Host]:
 def agent_argv(host: Host, template: str) -> list[str]:
     """Return the command that starts the process of a host: on this machine directly, else through the template."""
     command = [sys.executable, "-P", "-m", "det_core.launch.host"]
-    if host.here:
-        return command
-    words = [word.replace("{host}", host.name) for word in shlex.split(template)]
+    return command if host.here else reaching(host.name, template, command)
+
+
+def reaching(host: str, template: str, command: Sequence[str]) -> list[str]:
+    """Return the command that runs another one on a host."""
+    words = [word.replace("{host}", host) for word in shlex.split(template)]
     if not words:
         raise DetError(f"--agent is {template!r}; give a command that runs what follows it on {{host}}")
     if os.path.basename(words[0]) == "ssh":  # it hands its words to a shell
         command = [shlex.quote(word) for word in command]
     return [*words, *command]
-
-
-def _is_loopback(address: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(address).is_loopback
-    return address == "localhost"

@@ -50,11 +50,11 @@ class Job:
             stack.callback(self._output.close)
             selector.register(wake, selectors.EVENT_READ)
             stack.callback(self._close)
-            for host in self._plan.hosts:
+            for n, host in enumerate(self._plan.hosts):
                 link = Link(host, self._plan.agent)
                 self._links.append(link)
                 selector.register(link, selectors.EVENT_READ, link)
-                link.send({"ports": host.slots, "first_port": self._plan.port})
+                link.send({"ports": host.slots + (n == 0), "first_port": self._plan.port})
             layout = self._plan.layout(self._ports(selector, wake))
             with self._launcher.meeting(layout) as variables:
                 for link in self._links:

@@ -24,7 +24,6 @@ class Link:
         self.host = host
         self.over = False
         self.heard = time.monotonic()
-        self._pids: dict[int, int] = {}
         self._decoder = FrameDecoder()
         argv = agent_argv(host, template)
         try:
@@ -62,10 +61,6 @@ class Link:
             match frame.kind:
                 case Kind.PROBLEM:
                     raise DetError(frame.body.decode(errors="replace"))
-                case Kind.STARTED:
-                    self._pids[frame.rank] = int(frame.body)
-                case Kind.EXITED:
-                    self._pids.pop(frame.rank, None)
                 case Kind.END:
                     self.over = True
         if not data and not self.over:
@@ -78,11 +73,6 @@ class Link:
             assert pipe is not None
             with contextlib.suppress(OSError):
                 pipe.close()
-        if not self.over and self.host.here and self._process.poll() is not None:
-            for pid in (
-                self._pids.values()
-            ):  # the ranks ended with their parent, which somebody killed; what they started did not
-                end_group(pid)
 
     def wait(self, deadline: float) -> None:
         """Wait for its end, until a time of the monotonic clock; then kill it."""

@@ -106,11 +106,15 @@ class Tails:
         self._tails[rank] = (before + data)[-_TAIL:]
 
     def last_words(self, rank: int) -> str:
-        """Return a rank's last traceback, or its last lines where it wrote none."""
-        text = self._tails.get(rank, b"")
-        at = text.rfind(_TRACEBACK)
-        lines = text.splitlines()[-_LAST_LINES:] if at < 0 else _whole(text, at)
-        return b"\n".join(lines).decode(errors="backslashreplace")
+        """Return what a rank wrote last."""
+        return last_words(self._tails.get(rank, b""))
+
+
+def last_words(text: bytes) -> str:
+    """Return the last traceback in what a process wrote, or the last lines where there is none."""
+    at = text.rfind(_TRACEBACK)
+    lines = text.splitlines()[-_LAST_LINES:] if at < 0 else _whole(text, at)
+    return b"\n".join(lines).decode(errors="backslashreplace")
 
 
 def _whole(text: bytes, at: int) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backend import rank_variables
+from ..environ import WorkerEnv
 from ..errors import DetError
 from ..launcher import Launcher, Layout, Place
 from ..machine import gpus, interface_towards
@@ -19,7 +21,19 @@ from ._hosts import SSH, Host, address_of_this, addresses, ranks_on
 START_SECONDS = 600.0
 # What belongs to the person and the place where the launcher runs, and not to what is launched elsewhere.
 _STAYS = {
-    *("CUDA_VISIBLE_DEVICES", "DISPLAY", "HOME", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PWD", "SHELL", "SHLVL"),
+    *(
+        "CUDA_VISIBLE_DEVICES",
+        "DET_ADDRESS",
+        "DISPLAY",
+        "HOME",
+        "HOSTNAME",
+        "LOGNAME",
+        "MAIL",
+        "OLDPWD",
+        "PWD",
+        "SHELL",
+        "SHLVL",
+    ),
     *("TERM", "TMPDIR", "USER", "_"),
 }
 _STAYS_TOO = ("DBUS_", "SSH_", "XDG_")
@@ -62,7 +76,8 @@ class Plan:
             Place(ranks=ranks, host=named[ranks.cross_rank], port=ports[ranks.cross_rank][ranks.local_rank])
             for ranks in ranks_on(self.hosts)
         ]
-        return Layout(places=places, here=address_of_this(self.hosts, named), start_timeout=self.patience)
+        here, objects = address_of_this(self.hosts, named), ports[0][-1]
+        return Layout(places=places, here=here, start_timeout=self.patience, objects=objects)
 
     def orders(
         self, launcher: Launcher, layout: Layout, variables: Sequence[Mapping[str, str]]
@@ -72,10 +87,15 @@ class Plan:
             raise DetError(
                 f"the launcher {type(launcher).__name__} gives the variables of {len(variables)} ranks for {layout.size}"
             )
+        shared = {
+            "DET_CHIEF_IP": layout.places[0].host,
+            "DET_CHIEF_PORT": str(layout.objects),
+            "DET_RANKS_KEY": secrets.token_hex(32),
+        }
         orders = [self._shared(launcher, layout, n) for n in range(len(self.hosts))]
         for place, own in zip(layout.places, variables, strict=True):
             port = launcher.port(layout, place.ranks.rank) if layout.size > 1 else None
-            env = {**rank_variables(place.ranks), "DET_CHIEF_IP": layout.places[0].host, **own}
+            env = {**rank_variables(place.ranks), **shared, **own}
             orders[place.ranks.cross_rank]["ranks"].append({"rank": place.ranks.rank, "port": port, "env": env})
         return orders
 
@@ -87,10 +107,20 @@ class Plan:
             "env": {name: value for name, value in self.environ.items() if here or not _stays(name)},
             "merge": not here,
             "gpus": not self.all_gpus,
+            "listed": self._listed(),
             "interface_variables": launcher.interface_variables,
             "towards": next((place.host for place in layout.places if place.ranks.cross_rank != n), None),
             "ranks": [],
         }
+
+    def _listed(self) -> dict[str, dict[str, str]]:
+        """Return the variables of the run's configuration for hosts with GPUs and for those without, but det's own."""
+        run = WorkerEnv.read(self.environ)
+        if run is None:
+            return {"cpu": {}, "cuda": {}}
+        own, listed = run.variables(), run.config.environment.environment_variables
+        found = {kind: dict(each.partition("=")[::2] for each in getattr(listed, kind)) for kind in ("cpu", "cuda")}
+        return {kind: {n: value for n, value in each.items() if n not in own} for kind, each in found.items()}
 
 
 def _stays(name: str) -> bool:
@@ -99,7 +129,10 @@ def _stays(name: str) -> bool:
 
 def commands(order: Mapping[str, Any], environ: Mapping[str, str], outputs: Sequence[int]) -> list[Command]:
     """Return the commands of an order, each with its output; on a host that is not the launcher's, `environ` is its own."""
-    base = {**environ, **order["env"]} if order["merge"] else order["env"]
+    base, listed = order["env"], order["listed"]
+    if order["merge"]:  # this host may have GPUs, and that of the driver none
+        sent = {name: value for name, value in base.items() if name not in {*listed["cpu"], *listed["cuda"]}}
+        base = {**environ, **sent, **listed["cuda" if gpus({**environ, **sent}) else "cpu"]}
     ranks, ids = order["ranks"], gpus(base) if order["gpus"] else ()
     devices = cycle(
         [{"CUDA_VISIBLE_DEVICES": id} for id in ids] or [{}]

@@ -63,8 +63,6 @@ class _Ranks:
         finally:
             for _, write in pipes:
                 os.close(write)
-        for rank, pid in zip(self._numbers, self._group.pids, strict=True):
-            tell(Kind.STARTED, rank, str(pid).encode())
         self._ready.set()
         signal.signal(signal.SIGTERM, lambda number, frame: self._group.signal(signal.SIGTERM))
         self._pumps = [_thread(self._pump, rank, read) for rank, (read, _) in zip(self._numbers, pipes, strict=True)]

@@ -31,7 +31,10 @@ from ._found import (
 )
 
 if TYPE_CHECKING:
-    from ..config import Extensions
+    from pathlib import Path
+
+    from ..config import ExperimentConfig, Extensions
+    from ..storage import Storage
 
 
 class Plugins:
@@ -153,6 +156,15 @@ class Plugins:
     def plugin_configs(self) -> dict[str, records.PluginConfig]:
         return self._records("plugin configuration", self._pm.hook.det_plugin_configs)
 
+    def storage_of(self, config: ExperimentConfig, root: Path) -> Storage:
+        """Open the checkpoint storage that a configuration names, or the directory `root` where it names none."""
+        from ..storage import LocalStorage
+
+        chosen = config.checkpoint_storage
+        kind: str | None = getattr(chosen, "type", None)
+        storage: Storage = LocalStorage(root) if kind is None else self.storages()[kind].open(chosen, root)
+        return storage
+
     def framework_of(self, trial: type) -> records.Framework:
         """Return the framework whose trial class `trial` derives from; the nearest base decides."""
         frameworks = self.frameworks()
@@ -179,6 +191,11 @@ class Plugins:
         return Build(call)
 
     # Observe
+
+    def observed(self, hook: str) -> bool:
+        """Tell whether there is anybody to tell."""
+        caller: pluggy.HookCaller = getattr(self._pm.hook, hook)
+        return bool(caller.get_hookimpls())
 
     def observe(self, hook: str, **arguments: Any) -> None:
         """Tell every observer; one that raises is named, and the others are told all the same."""
@@ -251,11 +268,12 @@ class _AsBuilt:
 
 
 def extensions_of(plugins: Plugins) -> Extensions:
-    """Return the structs of strangers' searchers, storages and settings, by name, each loaded when it is named."""
+    """Return the structs of strangers' searchers, storages, engines and settings, by name, each loaded when it is named."""
     from ..config import Extensions
 
     return Extensions(
         searchers={r.name: r.config for r in plugins.searchers().values() if r.config is not None},
         storages={r.name: r.config for r in plugins.storages().values() if r.config is not None},
+        engines={r.name: r.config for r in plugins.engines().values() if r.config is not None},
         plugins={r.name: r.config for r in plugins.plugin_configs().values()},
     )

@@ -14,7 +14,7 @@ import pluggy
 
 from .. import hookspecs
 from ..backend import BackendRecord
-from ..errors import PluginError
+from ..errors import PluginError, did_you_mean
 
 ENTRY_POINT_GROUP = "det"
 OURS = ("det-core", "det-driver")
@@ -135,11 +135,7 @@ def check_implementations(pm: pluggy.PluginManager, plugin: object, name: str) -
         hook = options.get("specname") or attribute
         spec = getattr(getattr(pm.hook, hook, None), "spec", None)
         if spec is None:
-            import difflib
-
-            near = difflib.get_close_matches(hook, known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise PluginError(unfit(name, f"it has no hook {hook}{hint}"))
+            raise PluginError(unfit(name, f"it has no hook {hook}{did_you_mean(hook, known)}"))
         given = [*spec.argnames, *spec.kwargnames]
         for argument, parameter in inspect.signature(getattr(plugin, attribute)).parameters.items():
             if argument not in given and parameter.default is parameter.empty:
@@ -217,4 +213,5 @@ class Lookup(dict[str, R]):
     def __missing__(self, name: str) -> R:
         known = ", ".join(sorted(self)) or "none"
         hint = f". Try: pip install det-{name}" if self._what == "framework" else ""
-        raise PluginError(f"no plugin registers the {self._what} {name!r}; installed: {known}{hint}")
+        near = did_you_mean(name, self) or ";"
+        raise PluginError(f"no plugin registers the {self._what} {name!r}{near} installed: {known}{hint}")

@@ -4,8 +4,8 @@ Both sides prove that they hold the same key (HMAC-SHA256 over a fresh nonce of 
 neither speak nor be believed. Until it has, a peer is read for one hello of fixed size, has a deadline for the whole of it,
 costs a socket and no thread, and makes way for others when many wait.
 
-What this does not protect: frames are neither encrypted nor signed after the handshake. On loopback nobody else can touch
-them; between hosts, whoever can alter packets on the way can read and change them, so use a network that you trust.
+A connection that does not stay on loopback is under TLS 1.3, whose certificate the proofs cover: who has not the key can neither
+read nor change nor repeat a frame. The key of a run is of no use for another run. docs/decisions/0017-the-wire.md says why so.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ._connection import (
     ConnectionLost,
     KeyRefused,
     new_key,
+    run_key,
 )
 from ._server import Server
 
@@ -32,4 +33,5 @@ __all__ = [
     "Server",
     "connect",
     "new_key",
+    "run_key",
 ]

@@ -7,14 +7,18 @@ import secrets
 import socket
 import time
 
+from ..machine import is_loopback
 from ._connection import (
     CHALLENGE,
+    CLEAR,
     HANDSHAKE_SECONDS,
     MAGIC,
     MAX_FRAME,
     NONCE,
     PROOF,
     REFUSAL,
+    RUN,
+    SEALED,
     Address,
     Connection,
     ConnectionLost,
@@ -26,20 +30,31 @@ from ._connection import (
 
 
 def connect(
-    address: Address, key: bytes, timeout: float = HANDSHAKE_SECONDS, *, max_frame: int = MAX_FRAME
+    address: Address, key: bytes, timeout: float = HANDSHAKE_SECONDS, *, run: int = 0, max_frame: int = MAX_FRAME
 ) -> Connection:
     """Connect to a server and prove the key to one another, within `timeout` seconds.
 
-    Raises ConnectionLost when nobody listens or the server hangs up, KeyRefused when it holds another key or is no process
-    of det, TimeoutError when it is silent.
+    With `run`, `key` is that of the run (`run_key`). Raises ConnectionLost when nobody listens or the server hangs up,
+    KeyRefused when it holds another key, does not encrypt though it is elsewhere, or is no process of det, TimeoutError when
+    it is silent.
     """
     check_key(key)
     deadline, where = time.monotonic() + timeout, shown(address)
     try:
         sock = socket.create_connection(address, timeout)
         try:
-            _introduce(sock, key, deadline, where)
-            return Connection(sock, max_frame)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sealed, nonce = _challenged(sock, deadline, where)
+            fingerprint = b""
+            if sealed:
+                from ._tls import Veil
+
+                sock = veiled = Veil(listens=False).over(sock)
+                veiled.settimeout(_left(deadline))
+                veiled.do_handshake()
+                fingerprint = veiled.fingerprint
+            _introduce(sock, key, run, fingerprint, nonce, deadline, where)
+            return Connection(sock, max_frame, run)
         except BaseException:
             sock.close()
             raise
@@ -51,31 +66,48 @@ def connect(
         raise ConnectionLost(f"cannot connect to {where}: {error.strerror or error}") from error
 
 
-def _introduce(sock: socket.socket, key: bytes, deadline: float, where: str) -> None:
-    """Prove the key to a server, and have it prove the key."""
-    if sock.getsockname() == sock.getpeername():  # a port of the ephemeral range may be connected to itself
+def _challenged(sock: socket.socket, deadline: float, where: str) -> tuple[bool, bytes]:
+    """Return whether the server goes on under TLS, and its nonce; nobody elsewhere is spoken to in the clear."""
+    peer = sock.getpeername()
+    if sock.getsockname() == peer:  # a port of the ephemeral range may be connected to itself
         raise ConnectionLost(f"cannot connect to {where}: nobody listens there")
     challenge = _read(sock, CHALLENGE, deadline, where)
-    if not challenge.startswith(MAGIC):
+    how = challenge[len(MAGIC) : -NONCE]
+    if not challenge.startswith(MAGIC) or how not in (CLEAR, SEALED):
         raise KeyRefused(f"{where} is not a process of this version of det; check the address")
-    theirs, ours = challenge[len(MAGIC) :], secrets.token_bytes(NONCE)
-    sock.sendall(MAGIC + ours + prove(key, b"client", theirs, ours))
+    if how == CLEAR and not is_loopback(peer[0]):
+        raise KeyRefused(
+            f"{where} does not encrypt, and is not on this machine; somebody in between may have seen to that"
+        )
+    return how == SEALED, challenge[-NONCE:]
+
+
+def _introduce(
+    sock: socket.socket, key: bytes, run: int, fingerprint: bytes, theirs: bytes, deadline: float, where: str
+) -> None:
+    """Prove the key to a server, and have it prove the key."""
+    ours = secrets.token_bytes(NONCE)
+    sock.sendall(MAGIC + RUN.pack(run) + ours + prove(key, b"client", fingerprint, theirs, ours))
     answer = _read(sock, PROOF, deadline, where)
     if answer == REFUSAL:
         raise KeyRefused(f"{where} refused the key; give the one that the process there was started with")
-    if not hmac.compare_digest(answer, prove(key, b"server", theirs, ours)):
+    if not hmac.compare_digest(answer, prove(key, b"server", fingerprint, theirs, ours)):
         raise KeyRefused(f"{where} does not hold the key; check the address")
 
 
 def _read(sock: socket.socket, size: int, deadline: float, where: str) -> bytes:
     data = b""
     while len(data) < size:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        sock.settimeout(left)
+        sock.settimeout(_left(deadline))
         more = sock.recv(size - len(data))
         if not more:
             raise ConnectionLost(f"{where} hung up before the handshake was over")
         data += more
     return data
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

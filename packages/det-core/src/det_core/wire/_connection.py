@@ -1,7 +1,8 @@
 """Frames of bytes between two processes that know one another, and what they say before to prove the same key.
 
 The server sends a challenge, the client answers with a challenge of its own and its proof, the server with its proof, or
-with zeros where it refuses the client's.
+with zeros where it refuses the client's. Where they are not both on this machine, all but the first is under TLS, and the
+proofs cover its certificate.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ LOOK_SECONDS = SILENCE_SECONDS / 6
 Address = tuple[str, int]
 Buffer = bytes | bytearray | memoryview
 
-MAGIC = b"det-wi\x00\x01"  # the last byte is the protocol's version
+MAGIC = b"det-wi\x00\x02"  # the last byte is the protocol's version
+CLEAR, SEALED = b"\0", b"\1"
 NONCE = PROOF = 32
-CHALLENGE = len(MAGIC) + NONCE
-HELLO = len(MAGIC) + NONCE + PROOF
+CHALLENGE = len(MAGIC) + len(SEALED) + NONCE
+RUN = struct.Struct("!Q")
+HELLO = len(MAGIC) + RUN.size + NONCE + PROOF
 REFUSAL = bytes(PROOF)
 _HEAD = struct.Struct("!Q")
 _SMALL = 1 << 16  # frames up to here are copied into one buffer, which is cheaper than a list of them
@@ -58,9 +61,17 @@ def check_key(key: bytes) -> None:
         raise ValueError(f"the key has {len(key)} bytes; give at least 16 random ones, such as wire.new_key()")
 
 
-def prove(key: bytes, side: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
-    """Return the proof of one side; the sides' differ, so that none can be sent back as the other."""
-    return hmac.digest(key, MAGIC + side + server_nonce + client_nonce, "sha256")
+def run_key(key: bytes, run: int) -> bytes:
+    """Return the key of a run, by which nobody is believed to be of another one; 0 is none, and the key itself."""
+    return hmac.digest(key, b"the key of a run" + RUN.pack(run), "sha256") if run else key
+
+
+def prove(key: bytes, side: bytes, fingerprint: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:
+    """Return the proof of one side; the sides' differ, so that none can be sent back as the other.
+
+    It is of no use on a connection that another certificate encrypts, or none.
+    """
+    return hmac.digest(key, MAGIC + side + fingerprint.ljust(PROOF, b"\0") + server_nonce + client_nonce, "sha256")
 
 
 def shown(address: tuple[object, ...]) -> str:
@@ -71,13 +82,18 @@ def shown(address: tuple[object, ...]) -> str:
 class Connection:
     """Frames of bytes to and from one authenticated peer, whose address is `peer`, as `host:port`.
 
-    Any number of threads may send; one at a time receives. `close` wakes them all. Set `detached` in `on_connect` to keep
-    the connection longer than the server does; then it is yours to close.
+    `run` is the run whose key was proved, 0 where it was the server's own. Any number of threads may send; one at a time
+    receives. `close` wakes them all. Set `detached` in `on_connect` to keep the connection longer than the server does; then
+    it is yours to close.
     """
 
-    def __init__(self, sock: socket.socket, max_frame: int = MAX_FRAME) -> None:
+    def __init__(self, sock: socket.socket, max_frame: int = MAX_FRAME, run: int = 0) -> None:
         self._sock = sock
+        self._put: Callable[[list[memoryview]], int] = getattr(
+            sock, "put", sock.sendmsg
+        )  # under TLS there is no sendmsg
         self._max = max_frame
+        self.run = run
         self.peer = _peer(sock)
         self._lost = ""
         self._looked, self._doubted = time.monotonic(), math.inf
@@ -174,7 +190,7 @@ class Connection:
 
     def _write(self, views: list[memoryview], deadline: float) -> None:
         while views:
-            sent = self._some(lambda: self._sock.sendmsg(views[:_MAX_PARTS]), self._writable, deadline)
+            sent = self._some(lambda: self._put(views[:_MAX_PARTS]), self._writable, deadline)
             while views and sent >= views[0].nbytes:
                 sent -= views.pop(0).nbytes
             if sent:
@@ -215,7 +231,6 @@ class Connection:
 
 
 def _tune(sock: socket.socket) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # A receiver, who is owed nothing that could be acknowledged, asks.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, math.ceil(SILENCE_SECONDS / 3))

@@ -11,9 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from ..errors import DetError
+from ..machine import address_to_bind, is_loopback
 from ._connection import (
+    CLEAR,
     HANDSHAKE_SECONDS,
     HELLO,
     MAGIC,
@@ -21,12 +24,19 @@ from ._connection import (
     NONCE,
     PROOF,
     REFUSAL,
+    RUN,
+    SEALED,
     Address,
     Connection,
     ConnectionLost,
     check_key,
     prove,
+    run_key,
+    shown,
 )
+
+if TYPE_CHECKING:
+    from ._tls import Sealed, Veil
 
 MAX_PENDING = 128
 
@@ -34,9 +44,11 @@ MAX_PENDING = 128
 class Server:
     """Listens, and hands each peer that proves the key to `on_connect`, in a daemon thread of its own.
 
-    When `on_connect` ends, its connection is closed, unless it was detached. `host` is the address to listen on, by default
-    loopback alone; `port` 0 takes a free one; `address` has both. Peers that have not proved the key within
-    `handshake_timeout` seconds are dropped, and so is the oldest of them where `max_pending` are waiting.
+    When `on_connect` ends, its connection is closed, unless it was detached. `host` is the address at which peers come, by
+    default loopback alone; `port` 0 takes a free one; `address` has both. Whoever holds the key of a run (`run_key`) is
+    believed to be of that run. Who does not come over loopback is spoken to under TLS, and with `sealed` everybody is, as
+    somebody else may carry what they say. Peers that have not proved the key within `handshake_timeout` seconds are dropped,
+    and so is the oldest of them where `max_pending` are waiting.
     """
 
     def __init__(
@@ -46,6 +58,7 @@ class Server:
         host: str = "127.0.0.1",
         port: int = 0,
         *,
+        sealed: bool = False,
         max_frame: int = MAX_FRAME,
         max_pending: int = MAX_PENDING,
         handshake_timeout: float = HANDSHAKE_SECONDS,
@@ -56,10 +69,21 @@ class Server:
         self._closing = False
         self._serving: dict[threading.Thread, Connection] = {}
         self._pending: dict[socket.socket, _Pending] = {}
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family, backlog=1024)
+        bound = address_to_bind(host)
+        family = socket.AF_INET6 if ":" in bound else socket.AF_INET
+        try:
+            self._listener = socket.create_server((bound, port), family=family, backlog=1024)
+        except OSError as error:
+            why = (error.strerror or str(error)).partition(" (while")[0]  # what follows is the address again
+            raise DetError(
+                f"cannot listen on {shown((bound, port))} ({why}); give an address of this host and a free port, or set "
+                "DET_BIND_ADDRESS to such an address"
+            ) from error
         self._listener.setblocking(False)
-        self.address: Address = self._listener.getsockname()[:2]
+        there, port = self._listener.getsockname()[:2]
+        self.address: Address = (there if bound == host else host, port)
+        self._sealed = sealed
+        self._veil = None if is_loopback(there) and not sealed else _veil()
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
@@ -112,17 +136,28 @@ class Server:
             return
         if len(self._pending) >= self._max_pending:
             self._drop_oldest()
-        pending = _Pending(sock, secrets.token_bytes(NONCE), time.monotonic() + self._patience)
-        self._pending[sock] = pending
+        nonce, deadline = secrets.token_bytes(NONCE), time.monotonic() + self._patience
         sock.setblocking(False)
-        self._selector.register(sock, selectors.EVENT_READ, pending)
-        if not _put(sock, MAGIC + pending.nonce):
-            self._drop(pending)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        veil = None if is_loopback(sock.getsockname()[0]) and not self._sealed else self._veil
+        try:
+            if not _put(sock, MAGIC + (SEALED if veil else CLEAR) + nonce):
+                raise ConnectionAbortedError
+            veiled = veil.over(sock) if veil else None
+        except OSError:
+            sock.close()
+            return
+        pending = _Pending(veiled or sock, nonce, deadline, veiled, veil.fingerprint if veil else b"")
+        self._pending[pending.sock] = pending
+        self._selector.register(pending.sock, selectors.EVENT_READ, pending)
 
     def _hear(self, pending: _Pending) -> None:
         if pending.sock not in self._pending:
             return
         try:
+            if pending.shaking is not None:
+                pending.shaking.do_handshake()
+                pending.shaking = None
             data = pending.sock.recv(HELLO - len(pending.hello))
         except BlockingIOError:
             return
@@ -135,15 +170,17 @@ class Server:
             self._judge(pending)
 
     def _judge(self, pending: _Pending) -> None:
-        nonce, proof = bytes(pending.hello[len(MAGIC) : -PROOF]), bytes(pending.hello[-PROOF:])
-        if not hmac.compare_digest(proof, prove(self._key, b"client", pending.nonce, nonce)):
+        said = bytes(pending.hello[len(MAGIC) :])
+        (run,), nonce, proof = RUN.unpack_from(said), said[RUN.size : -PROOF], said[-PROOF:]
+        key, channel = run_key(self._key, run), pending.fingerprint
+        if not hmac.compare_digest(proof, prove(key, b"client", channel, pending.nonce, nonce)):
             _put(pending.sock, REFUSAL)
             self._drop(pending)
             return
         self._selector.unregister(pending.sock)
         del self._pending[pending.sock]
-        if _put(pending.sock, prove(self._key, b"server", pending.nonce, nonce)):
-            self._hand_over(Connection(pending.sock, self._max_frame))
+        if _put(pending.sock, prove(key, b"server", channel, pending.nonce, nonce)):
+            self._hand_over(Connection(pending.sock, self._max_frame, run))
         else:
             pending.sock.close()
 
@@ -192,7 +229,15 @@ class _Pending:
     sock: socket.socket
     nonce: bytes
     deadline: float
+    shaking: Sealed | None  # until TLS's own handshake is over
+    fingerprint: bytes
     hello: bytearray = field(default_factory=bytearray)
+
+
+def _veil() -> Veil:
+    from ._tls import Veil  # most processes speak over loopback only, and OpenSSL takes its time
+
+    return Veil(listens=True)
 
 
 def _put(sock: socket.socket, data: bytes) -> bool:

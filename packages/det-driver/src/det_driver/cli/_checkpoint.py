@@ -14,9 +14,9 @@ from det_core.config import from_json
 from det_core.errors import StorageError
 
 from ..client import Client
-from ..driver import collect_left, storage_of
-from ..store import CheckpointState
-from ._console import Settings, ago, as_json, print_json, print_table
+from ..driver import collect_left
+from ..store import CheckpointRow, CheckpointState
+from ._console import CHECKPOINTS, EXPERIMENTS, TRIALS, Settings, ago, as_json, print_json, print_table
 
 
 @click.group()
@@ -45,8 +45,8 @@ def gc(settings: Settings, as_json: bool) -> None:
 
 
 @checkpoint.command("list")
-@click.argument("experiment", type=int)
-@click.option("--trial", type=int, help="Of this trial only.")
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
+@click.option("--trial", type=int, shell_complete=TRIALS, help="Of this trial only.")
 @click.option("--deleted", is_flag=True, help="Deleted ones too.")
 @as_json
 @click.pass_obj
@@ -63,12 +63,22 @@ def list_(settings: Settings, experiment: int, trial: int | None, deleted: bool,
     now = time.time()
     print_table(
         ("uuid", "trial", "batches", metric or "metric", "size", "state", "created"),
-        [(c.uuid, c.trial_id, c.batches, c.metric, _size(c.size), str(c.state), ago(c.created, now)) for c in rows],
+        [
+            (c.uuid, c.trial_id, c.batches, c.metric, _size(c.size), _state(c, settings.home), ago(c.created, now))
+            for c in rows
+        ],
     )
 
 
+def _state(checkpoint: CheckpointRow, home: Path) -> str:
+    """Its state; of one on this machine also whether its files are still there."""
+    place = (checkpoint.storage or str(home / "checkpoints" / checkpoint.uuid)).removeprefix("file://")
+    gone = place.startswith("/") and not Path(place).is_dir()
+    return "GONE" if gone and checkpoint.state is CheckpointState.COMPLETED else str(checkpoint.state)
+
+
 @checkpoint.command()
-@click.argument("uuid")
+@click.argument("uuid", shell_complete=CHECKPOINTS)
 @as_json
 @click.pass_obj
 def show(settings: Settings, uuid: str, as_json: bool) -> None:
@@ -76,7 +86,7 @@ def show(settings: Settings, uuid: str, as_json: bool) -> None:
     with settings.reader() as store:
         found = store.checkpoints.get(uuid)
         experiment = store.experiments.get(store.trials.get(found.trial_id).experiment_id)
-    storage = storage_of(from_json(experiment.config), settings.plugins, settings.home / "checkpoints")
+    storage = settings.plugins.storage_of(from_json(experiment.config), settings.home / "checkpoints")
     files = storage.files(found.uuid) if found.state is not CheckpointState.DELETED else {}
     if as_json:
         print_json(msgspec.to_builtins(found) | {"files": files, "url": storage.url(found.uuid)})
@@ -89,7 +99,7 @@ def show(settings: Settings, uuid: str, as_json: bool) -> None:
 
 
 @checkpoint.command()
-@click.argument("uuid")
+@click.argument("uuid", shell_complete=CHECKPOINTS)
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.pass_obj
 def export(settings: Settings, uuid: str, directory: Path) -> None:
@@ -101,7 +111,7 @@ def export(settings: Settings, uuid: str, directory: Path) -> None:
 
 
 @checkpoint.command()
-@click.argument("uuid", nargs=-1, required=True)
+@click.argument("uuid", shell_complete=CHECKPOINTS, nargs=-1, required=True)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def delete(settings: Settings, uuid: tuple[str, ...], yes: bool) -> None:

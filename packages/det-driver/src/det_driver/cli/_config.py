@@ -49,19 +49,28 @@ def of_config(command: Callable[..., Any]) -> Callable[..., Any]:
         template: Path | None,
         **options: Any,
     ) -> Any:
-        loaded = _load(settings, config, override, template)
+        loaded = _load(settings, config, override, template, options.get("engine"))
         return command(settings, config, loaded, directory or config.absolute().parent, **options)
 
     return reading
 
 
-def _load(settings: Settings, path: Path, override: tuple[str, ...], template: Path | None) -> Loaded:
-    """Read and validate a configuration; print its notices on stderr."""
+def _load(
+    settings: Settings, path: Path, override: tuple[str, ...], template: Path | None, engine: str | None = None
+) -> Loaded:
+    """Read and validate a configuration, over that of the home; print its notices on stderr."""
     from det_core.plugins import extensions_of
 
     from ..config import load
 
-    loaded = load(path, template=template, overrides=override, extensions=extensions_of(settings.plugins))
+    loaded = load(
+        path,
+        template=template,
+        defaults=settings.defaults,
+        engine=engine,
+        overrides=override,
+        extensions=extensions_of(settings.plugins),
+    )
     for notice in loaded.notices:
         sys.stderr.write(f"det: {notice}\n")
     return loaded
@@ -69,16 +78,63 @@ def _load(settings: Settings, path: Path, override: tuple[str, ...], template: P
 
 @click.group()
 def config() -> None:
-    """About configurations: the schema, the complete form."""
+    """About configurations: a first one, the schema, the complete form."""
+
+
+SCHEMA_FILE = "det.schema.json"
+NEW = f"""\
+# yaml-language-server: $schema={SCHEMA_FILE}
+entrypoint: {{entrypoint}}
+hyperparameters:
+  global_batch_size: 32
+  lr: 0.01  # one value; in a search also a range, such as {{{{type: log, minval: -4, maxval: -1}}}}: powers of 10
+searcher:
+  name: single  # or random, grid, adaptive_asha, ..., which need max_trials
+  metric: validation_loss  # as the validation reports it
+  smaller_is_better: true
+  max_length: {{{{epochs: 1}}}}
+"""
 
 
 @config.command()
 @click.option("--indent", type=int, default=2, show_default=True, help="Spaces for each level.")
-def schema(indent: int) -> None:
-    """Print the JSON Schema of configurations, for editors."""
+@click.pass_obj
+def schema(settings: Settings, indent: int) -> None:
+    """Print the JSON Schema of configurations, for editors; with what the installed plugins add."""
+    sys.stdout.write(_schema(settings, indent))
+
+
+def _schema(settings: Settings, indent: int = 2) -> str:
+    from det_core.plugins import extensions_of
+
     from ..config import schema as make
 
-    sys.stdout.write(json.dumps(make(), indent=indent) + "\n")
+    return json.dumps(make(extensions_of(settings.plugins)), indent=indent) + "\n"
+
+
+@config.command()
+@click.argument("path", type=click.Path(path_type=Path), default="const.yaml")
+@click.pass_obj
+def new(settings: Settings, path: Path) -> None:
+    """Write a configuration to start from into PATH, const.yaml, for the trial class or the train.py beside it.
+
+    The schema of configurations is written beside it, and named in its first line, so that editors complete and check keys.
+    """
+    from det_core.errors import ConfigError
+
+    from ..config import likely_entrypoint
+
+    place = path.absolute().parent
+    text = NEW.format(entrypoint=likely_entrypoint(place) or "model_def:MyTrial  # module:Class, or a command")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+        (place / SCHEMA_FILE).write_text(_schema(settings), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {path}: {error.strerror}; name a new file in a directory that is there"
+        ) from None
+    sys.stdout.write(f"wrote {path}, and {SCHEMA_FILE} beside it for editors; fill it in, then: det check {path}\n")
 
 
 @config.command("show")
@@ -102,7 +158,9 @@ def check(settings: Settings, config: Path, loaded: Loaded, code: Path, config_o
     from det_core.failure import user_traceback
 
     from ..check import check_trial
+    from ..config import check_entrypoint
 
+    check_entrypoint(loaded.config.entrypoint, code)
     sys.stdout.write(f"{config} is valid\n")
     if config_only:
         return

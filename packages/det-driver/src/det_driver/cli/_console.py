@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -19,10 +21,48 @@ from det_core.errors import DetError
 if TYPE_CHECKING:
     from det_core.plugins import ObserverFailure, Plugins
 
+    from ..client import Client
     from ..driver import DriverSettings
     from ..store import Store
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+def _completing(listed: Callable[[Store, click.Context], Iterable[tuple[object, str]]]) -> Callable[..., list[Any]]:
+    """Return what completes an argument in the shell: values of the store that begin so, each with a word on it."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+        from click.shell_completion import CompletionItem
+
+        try:
+            with Settings.read(os.environ).reader() as store:
+                found = [(str(value), word) for value, word in listed(store, context)]
+        except DetError:
+            return []
+        return [CompletionItem(value, help=word) for value, word in found if value.startswith(incomplete)]
+
+    return complete
+
+
+def _experiments(store: Store, context: click.Context) -> Iterable[tuple[object, str]]:
+    rows = [summary.experiment for summary in store.experiments.list(archived=None)]
+    return ((row.id, f"{row.name} ({row.state.lower()})") for row in rows)
+
+
+def _trials(store: Store, context: click.Context) -> Iterable[tuple[object, str]]:
+    # While the value of --trial is typed, click has not come to the argument yet.
+    experiment = context.params.get("experiment") or next((int(each) for each in context.args if each.isdigit()), None)
+    trials = store.trials.list(experiment) if experiment else []
+    return ((trial.id, trial.state.lower()) for trial in trials)
+
+
+def _checkpoints(store: Store, context: click.Context) -> Iterable[tuple[object, str]]:
+    for summary in store.experiments.list(archived=None):
+        for row in store.checkpoints.list(experiment_id=summary.experiment.id):
+            yield row.uuid, f"trial {row.trial_id}, batch {row.batches} ({row.state.lower()})"
+
+
+EXPERIMENTS, TRIALS, CHECKPOINTS = map(_completing, (_experiments, _trials, _checkpoints))
 
 
 @dataclass(frozen=True)
@@ -44,6 +84,11 @@ class Settings:
             environ=environ,
         )
 
+    @property
+    def defaults(self) -> Path | None:
+        """The configuration that lies under every other, where there is one."""
+        return path if (path := self.home / "config.yaml").is_file() else None
+
     @cached_property
     def plugins(self) -> Plugins:
         from det_core.plugins import Plugins
@@ -58,6 +103,11 @@ class Settings:
         from ..driver import DriverSettings
 
         return DriverSettings.detect(self.environ, home=self.home, engine=engine)
+
+    def client(self) -> Client:
+        from ..client import Client
+
+        return Client(self.home)
 
     def store(self) -> Store:
         from ..store import Store
@@ -107,10 +157,22 @@ class ObserverNotes:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value on one line."""
+    """Print one JSON value on one line; numbers that JSON has not are text: "NaN", "Infinity", "-Infinity"."""
     import json
 
-    sys.stdout.write(json.dumps(value, default=str) + "\n")
+    try:
+        text = json.dumps(value, default=str, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), default=str, allow_nan=False)
+    sys.stdout.write(text + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -163,3 +225,18 @@ def ago(seconds: float | None, now: float) -> str:
         if passed >= size:
             return f"{passed / size:.0f} {unit} ago"
     return f"{passed:.0f} s ago"
+
+
+def clock(seconds: float | None) -> str:
+    """Return a time as `1:02:03`, or `2:03`; None as nothing."""
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def what_mattered(importances: Mapping[str, float]) -> str:
+    """Return the hyperparameters that explain anything of how good trials are, the most important first."""
+    told = [f"{name} {share:.0%}" for name, share in importances.items() if share >= 0.005]
+    return ", ".join(told) or "none of the hyperparameters"

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -13,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from det_core.config import from_json, is_trial_entrypoint
+from det_core.errors import StoreUnwritable
 
-from ..client import Client
+from ..client import Client, Experiment, Space
 from ..driver import Driver, ExperimentFailures, start_driver
 from ..engines.in_process import InProcessEngine
 from ..store import ExperimentState, network_file_system
-from ._console import Settings, print_json
+from ._console import Settings, print_json, shown, what_mattered
+from ._events import BestCheckpoint, ExperimentFinished, print_event
+from ._progress import SearchProgress
 from ._view import view
 
 STATUS = {
@@ -29,6 +33,7 @@ STATUS = {
 }
 
 MOST_FAILURES = 10
+"""Of how many trials the last words say what mattered; `det show` does it for more."""
 
 
 def drive(settings: Settings, experiment: int, engine: str, in_background: bool, *, quiet: bool, as_json: bool) -> int:
@@ -41,17 +46,24 @@ def drive(settings: Settings, experiment: int, engine: str, in_background: bool,
             f"det: {settings.home} is on {kind}, where the locks of SQLite may not hold; set DET_HOME to a local disk\n"
         )
     driver = Driver(settings.driver(engine), experiment, plugins)
-    screen = view(quiet or as_json)
+    with settings.reader() as store:
+        earlier = store.trials.list(experiment, best_first=True, limit=SearchProgress.LEADERS)
+    screen = view(settings.environ, earlier, quiet=quiet, as_json=as_json)
     plugins.register(screen, "det-view")
     out, err = _Unbreakable(sys.stdout), _Unbreakable(sys.stderr)
     with redirect_stdout(out), redirect_stderr(err):
         with screen, _signals_pause(driver):
             state = _run(driver)
         settings.observers.settle(plugins)
-        result = _result(settings, experiment, state)
         _complain(driver, experiment)
+        try:
+            result = _result(settings, experiment, state)
+        except StoreUnwritable:  # SQLite needs some room to read, too
+            way = "go on with: det resume" if state is ExperimentState.PAUSED else "see it with: det show"
+            sys.stdout.write(f"experiment {experiment} is {state.lower()}; {way} {experiment}\n")
+            return STATUS[state]
         if as_json:
-            print_json(result)
+            print_event(result)
         else:
             _say(result, driver.failures)
     return 2 if driver.failures.mistake and state is ExperimentState.ERROR else STATUS[state]
@@ -125,29 +137,41 @@ def _signals_pause(driver: Driver) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _result(settings: Settings, id: int, state: ExperimentState) -> dict[str, Any]:
+def _result(settings: Settings, id: int, state: ExperimentState) -> ExperimentFinished:
     with settings.reader() as store:
-        experiment, summary = store.experiments.get(id), store.experiments.summary(id)
-    result: dict[str, Any] = {
-        "experiment": id,
-        "name": experiment.name,
-        "state": str(state),  # which could not be written, where the store is what failed
-        "trials": {str(state): count for state, count in summary.trials.items()},
-        "metric": experiment.metric,
-        "best_metric": summary.best_metric,
-        "best_trial": summary.best_trial,
-        "trial_class": is_trial_entrypoint(from_json(experiment.config).entrypoint or ""),
-    }
-    for best in Client(settings.home).get_experiment(id).list_checkpoints(1):
+        summary = store.experiments.summary(id)
+        best = store.trials.get(summary.best_trial).hparams if summary.best_trial is not None else {}
+    experiment, found = summary.experiment, Client(settings.home).get_experiment(id)
+    config = from_json(experiment.config)
+    return ExperimentFinished(
+        time=time.time(),
+        experiment=id,
+        name=experiment.name,
+        state=str(state),  # which could not be written, where the store is what failed
+        reason=experiment.reason,
+        seconds=time.time() - experiment.started if experiment.started else None,
+        trials={str(state): count for state, count in summary.trials.items()},
+        metric=experiment.metric,
+        best_metric=summary.best_metric,
+        best_trial=summary.best_trial,
+        best_hparams=Space(config.hyperparameters).chosen(best),
+        importances=found.importances(),
+        trial_class=is_trial_entrypoint(config.entrypoint or ""),
+        checkpoint=_best_checkpoint(settings, found),
+    )
+
+
+def _best_checkpoint(settings: Settings, experiment: Experiment) -> BestCheckpoint | None:
+    for best in experiment.list_checkpoints(1):
         framework = settings.plugins.frameworks().get(best.framework)
-        result["checkpoint"] = {
-            "uuid": best.uuid,
-            "path": (best.storage or str(settings.home / "checkpoints" / best.uuid)).removeprefix("file://"),
-            "batches": best.batches,
-            "metric": best.metric,
-            "loader": framework.loader if framework else "",
-        }
-    return result
+        return BestCheckpoint(
+            uuid=best.uuid,
+            path=(best.storage or str(settings.home / "checkpoints" / best.uuid)).removeprefix("file://"),
+            batches=best.batches,
+            metric=best.metric,
+            loader=framework.loader if framework else "",
+        )
+    return None
 
 
 def _complain(driver: Driver, experiment: int) -> None:
@@ -163,21 +187,30 @@ def _complain(driver: Driver, experiment: int) -> None:
         sys.stderr.write(f"det: {line}\n")
 
 
-def _say(result: dict[str, Any], failures: ExperimentFailures) -> None:
-    id, state = result["experiment"], result["state"]
+def _say(result: ExperimentFinished, failures: ExperimentFailures) -> None:
+    """Say what became of it, what was learnt, where that is, and what to do next."""
+    id, state, checkpoint = result.experiment, result.state, result.checkpoint
     out = [f"experiment {id} is {state.lower()}"]
-    if result["best_metric"] is not None:
-        out[0] += f": best {result['metric']} {result['best_metric']:.6g} (trial {result['best_trial']})"
-    checkpoint = result.get("checkpoint")
+    if result.best_metric is not None:
+        out[0] += f": best {result.metric} {result.best_metric:.6g} (trial {result.best_trial})"
+    out += [f"notice: {notice}" for notice in failures.notices]
+    several = sum(result.trials.values()) > 1
+    if several and result.best_hparams:
+        out.append("with: " + shown(result.best_hparams))
+    if result.importances:
+        out.append("what mattered: " + what_mattered(result.importances))
     if checkpoint and state != "PAUSED":
-        which = "best" if checkpoint["metric"] is not None else "latest"
-        out.append(f"{which} checkpoint: {checkpoint['path']} (batch {checkpoint['batches']})")
-        if checkpoint["loader"] and Path(checkpoint["path"]).is_dir():
-            module, _, function = checkpoint["loader"].rpartition(".")
-            code = f"from {module} import {function}; print({function}({checkpoint['path']!r}))"
+        out.append(
+            f"{'best' if checkpoint.metric is not None else 'latest'} checkpoint: {checkpoint.path} (batch {checkpoint.batches})"
+        )
+        if checkpoint.loader and Path(checkpoint.path).is_dir():
+            module, _, function = checkpoint.loader.rpartition(".")
+            code = f"from {module} import {function}; print({function}({checkpoint.path!r}))"
             out.append(f'load it: {shlex.quote(sys.executable)} -c "{code}"')
     if state == "PAUSED" or (state == "ERROR" and failures.resumable):
         out.append(f"go on with: det resume {id}")
     elif state == "ERROR":
         out.append(f"its logs: det logs {id}")
+    elif several:
+        out.append(f"look at the trials: det show {id}")
     sys.stdout.write("\n".join(out) + "\n")

@@ -1,51 +1,62 @@
-"""Experiments as a whole: `det list`, `det show`, `det rm`, `det export`, `det import`; and `det home`, which holds them."""
+"""Experiments as a whole: listed, named, deleted, moved; and `det home`, which holds them."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from det_core.config import from_json, masked
-from det_core.errors import ExperimentBusy, StoreError
+from det_core.errors import ExperimentBusy, StoreError, did_you_mean
 
-from ..client import Client
-from ..config import to_yaml
-from ..driver import is_driven, orphaned
-from ..store import ExperimentRow, Store, TrialRow
-from ._console import Settings, ago, as_json, print_json, print_table
+from ..store import ExperimentSummary, Store
+from ._console import EXPERIMENTS, Settings, ago, as_json, print_json, print_table
+from ._select import filtered, ordered, select
 
 
 @click.command("list")
 @click.option("--all", "everything", is_flag=True, help="Archived ones too.")
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The newest so many.")
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="At most so many.")
+@filtered
+@ordered
 @as_json
 @click.pass_obj
-def list_(settings: Settings, everything: bool, limit: int, as_json: bool) -> None:
-    """List the experiments of the store, newest first."""
+def list_(
+    settings: Settings, everything: bool, limit: int, conditions: tuple[str, ...], sort: str | None, as_json: bool
+) -> None:
+    """List the experiments of the store, newest first.
+
+    Columns for --filter and --sort are id, name, state, progress (0 to 1), trials, metric, best, created (in seconds since
+    1970), label, and note.
+    """
     if not Store.is_at(settings.home):
         if as_json:
             print_json([])
             return
         raise StoreError(f"no experiments in {settings.home} yet; start one with: det run CONFIG")
     with settings.reader() as store:
-        summaries = store.experiments.list(archived=None if everything else False, limit=limit)
-        died = {s.experiment.id for s in summaries if orphaned(store, s.experiment)}
+        early = None if conditions or sort else limit
+        found = {
+            s.experiment.id: s for s in store.experiments.list(archived=None if everything else False, limit=early)
+        }
+        rows = select([_row(summary) for summary in found.values()], conditions, sort, limit)
+        summaries = [found[row["id"]] for row in rows]
+        died = {s.experiment.id for s in summaries if store.experiments.orphaned(s.experiment)}
     if as_json:
-        print_json([msgspec.to_builtins(s, str_keys=True) | {"orphaned": s.experiment.id in died} for s in summaries])
+        print_json([_described(summary, summary.experiment.id in died) for summary in summaries])
         return
     now = time.time()
+    labelled = any(summary.experiment.labels for summary in summaries)
     print_table(
-        ("id", "name", "state", "progress", "trials", "metric", "best", "created"),
+        ("id", "name", "state", "progress", "trials", "metric", "best", "created", *(["labels"] if labelled else [])),
         [
             (
                 *(e.id, e.name, f"{e.state}{'*' * (e.id in died)}", f"{e.progress:.0%}"),
                 *(sum(s.trials.values()), e.metric, s.best_metric, ago(e.created, now)),
+                *([", ".join(e.labels)] if labelled else []),
             )
             for s in summaries
             for e in (s.experiment,)
@@ -55,87 +66,64 @@ def list_(settings: Settings, everything: bool, limit: int, as_json: bool) -> No
         sys.stdout.write(f"the driver of experiment {id} is gone; go on with: det resume {id}\n")
 
 
+def _row(summary: ExperimentSummary) -> dict[str, Any]:
+    e = summary.experiment
+    row = {"id": e.id, "name": e.name, "state": str(e.state), "progress": e.progress, "metric": e.metric}
+    row |= {"trials": sum(summary.trials.values()), "best": summary.best_metric, "created": e.created}
+    return row | {"label": e.labels, "note": e.description}
+
+
+def _described(summary: ExperimentSummary, orphaned: bool) -> dict[str, Any]:
+    from det_core.config import from_json, masked
+
+    described: dict[str, Any] = msgspec.to_builtins(summary, str_keys=True)
+    described["experiment"]["config"] = masked(from_json(summary.experiment.config))
+    return described | {"orphaned": orphaned}
+
+
 @click.command()
-@click.argument("experiment", type=int)
-@click.option("--config", "with_config", is_flag=True, help="Print the complete configuration, secrets masked.")
-@click.option("--limit", type=click.IntRange(min=1), help="The best so many trials; all by default.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw the trials into this file, such as search.png.")
-@as_json
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
+@click.argument("name")
 @click.pass_obj
-def show(
-    settings: Settings, experiment: int, with_config: bool, limit: int | None, plot: Path | None, as_json: bool
-) -> None:
-    """Show EXPERIMENT and its trials, the best first, with their hyperparameters.
-
-    --plot draws the searcher's metric against batches, a line for each trial, and the trials as lines across their
-    hyperparameters, coloured by the metric.
-    """
-    with settings.reader() as store:
-        found = store.experiments.get(experiment)
-        trials = store.trials.list(experiment, best_first=True, limit=limit)
-        died = orphaned(store, found)
-        hparams = [_flat(trial.hparams) for trial in trials]
-        varied = _varied(hparams)
-        if plot is not None:
-            from ._plots import draw_trials
-
-            draw_trials(found, trials, {name: [each.get(name) for each in hparams] for name in varied}, store, plot)
-    if as_json:
-        described = msgspec.to_builtins(found) | {"config": masked(from_json(found.config)), "orphaned": died}
-        print_json({"experiment": described, "trials": [msgspec.to_builtins(t) for t in trials]})
-    elif with_config:
-        sys.stdout.write(to_yaml(from_json(found.config), masked=True))
-    else:
-        _print(found, trials, hparams, varied, died)
-        if plot is not None:
-            sys.stdout.write(f"drawn in {plot}\n")
-
-
-def _print(
-    found: ExperimentRow, trials: Sequence[TrialRow], hparams: list[dict[str, Any]], names: list[str], died: bool
-) -> None:
-    sys.stdout.write(f"experiment {found.id} ({found.name}) is {found.state.lower()}, {found.progress:.0%}\n")
-    if died:
-        sys.stdout.write(f"its driver is gone; go on with: det resume {found.id}\n")
-    if found.reason:
-        sys.stdout.write(f"because: {found.reason}\n")
-    sys.stdout.write(f"entrypoint: {found.entrypoint}   metric: {found.metric}\n")
-    same = {name: value for name, value in (hparams[0] if hparams else {}).items() if name not in names}
-    if same:
-        sys.stdout.write("hyperparameters: " + "  ".join(f"{name}={value}" for name, value in same.items()) + "\n")
-    sys.stdout.write("\n")
-    print_table(
-        ("trial", "state", f"best {found.metric}".strip(), "at", *names, "batches", "runs", "restarts"),
-        [
-            (
-                *(t.id, str(t.state), t.best_metric, t.best_batches, *(values.get(name) for name in names)),
-                *(t.batches, t.runs, t.restarts),
-            )
-            for t, values in zip(trials, hparams, strict=True)
-        ],
-    )
-    for trial in trials:
-        if trial.exit_reason and trial.state in ("ERROR", "INVALID_HP", "PAUSED"):
-            sys.stdout.write(f"trial {trial.id}: {trial.exit_reason}\n")
-
-
-def _flat(hparams: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested hyperparameters by dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in hparams.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
-
-
-def _varied(hparams: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of those that differ among trials, sorted."""
-    names = {name for each in hparams for name in each}
-    first = hparams[0] if hparams else {}
-    return sorted(n for n in names if any(n not in each or each[n] != first.get(n) for each in hparams))
+def rename(settings: Settings, experiment: int, name: str) -> None:
+    """Call EXPERIMENT by another NAME, whether it runs or not."""
+    if not name.strip():
+        raise click.UsageError("the name is empty; give one by which you will know it")
+    settings.client().get_experiment(experiment).set_name(name)
+    sys.stdout.write(f"experiment {experiment} is called {name}\n")
 
 
 @click.command()
-@click.argument("experiment", type=int, nargs=-1, required=True)
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
+@click.argument("labels", metavar="[LABEL]...", nargs=-1)
+@click.option("--remove", is_flag=True, help="Take these labels away; without any, all of them.")
+@click.pass_obj
+def label(settings: Settings, experiment: int, labels: tuple[str, ...], remove: bool) -> None:
+    """Give EXPERIMENT labels, by which det list --filter label=LABEL finds it; without any, print those it has."""
+    found = settings.client().get_experiment(experiment)
+    if missing := [each for each in labels if remove and each not in found.labels]:
+        raise StoreError(f"experiment {experiment} has no label {missing[0]!r}{did_you_mean(missing[0], found.labels)}")
+    if remove:
+        found.set_labels(each for each in found.labels if labels and each not in labels)
+    elif labels:
+        found.set_labels([*found.labels, *labels])
+    sys.stdout.write(f"labels of experiment {experiment}: {', '.join(found.labels) or 'none'}\n")
+
+
+@click.command()
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
+@click.argument("text", required=False)
+@click.pass_obj
+def note(settings: Settings, experiment: int, text: str | None) -> None:
+    """Say something of EXPERIMENT in TEXT, in the place of its description; without it, print what is said."""
+    found = settings.client().get_experiment(experiment)
+    if text is not None:
+        found.set_description(text)
+    sys.stdout.write(f"note on experiment {experiment}: {found.description or 'none'}\n")
+
+
+@click.command()
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS, nargs=-1, required=True)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--keep-checkpoints", is_flag=True, help="Leave the files of its checkpoints where they are.")
 @click.pass_obj
@@ -145,10 +133,10 @@ def rm(settings: Settings, experiment: tuple[int, ...], yes: bool, keep_checkpoi
     Checkpoints that trials of other experiments start from are kept. An experiment that is driven is refused; pause it
     first.
     """
-    chosen = [Client(settings.home).get_experiment(id) for id in dict.fromkeys(experiment)]
+    chosen = [settings.client().get_experiment(id) for id in dict.fromkeys(experiment)]
     with settings.reader() as store:
         for each in chosen:
-            if is_driven(store, each.id):
+            if store.experiments.driven(each.id):
                 raise ExperimentBusy(f"experiment {each.id} is being driven; stop it first: det pause {each.id}")
     if not yes:
         listed = ", ".join(f"{each.id} ({each.name})" for each in chosen)
@@ -161,7 +149,7 @@ def rm(settings: Settings, experiment: tuple[int, ...], yes: bool, keep_checkpoi
 
 
 @click.command()
-@click.argument("experiment", type=int)
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--no-checkpoints", is_flag=True, help="Leave out the checkpoints that lie in the home.")
 @click.pass_obj
@@ -170,7 +158,7 @@ def export(settings: Settings, experiment: int, file: Path, no_checkpoints: bool
 
     The checkpoints that lie in the home come along; those in other storage stay there.
     """
-    count = Client(settings.home).get_experiment(experiment).export(file, checkpoints=not no_checkpoints)
+    count = settings.client().get_experiment(experiment).export(file, checkpoints=not no_checkpoints)
     sys.stdout.write(f"exported experiment {experiment} with {count} checkpoint{'s' * (count != 1)} to {file}\n")
 
 
@@ -182,7 +170,7 @@ def import_(settings: Settings, file: Path) -> None:
 
     It keeps its number and those of its trials, unless they are taken here.
     """
-    made = Client(settings.home).import_experiment(file)
+    made = settings.client().import_experiment(file)
     sys.stdout.write(f"imported experiment {made.id} ({made.name}); look at it: det show {made.id}\n")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from typing import Any
 
 import click
 
-from det_core.errors import DetError
+from det_core.errors import DetError, did_you_mean, nearest
 
 from ._console import Settings
 
@@ -19,19 +20,24 @@ _COMMANDS = {
     "pause": ("_run", "Checkpoint an experiment's trials and pause it."),
     "cancel": ("_run", "Checkpoint an experiment's trials and end it for good."),
     "list": ("_experiments:list_", "List the experiments."),
-    "show": ("_experiments", "Show an experiment and its trials."),
+    "show": ("_show", "Show an experiment and its trials."),
+    "compare": ("_show", "Put experiments beside each other."),
     "logs": ("_reports", "Print what a trial's processes wrote."),
     "metrics": ("_reports", "Print what trials reported."),
     "checkpoint": ("_checkpoint", "List, show, export or delete checkpoints."),
     "gc": ("_checkpoint", "Delete the checkpoints that ended experiments do not keep, where that was interrupted."),
     "preview": ("_preview", "Simulate a search: how many trials reach which length, and how long it takes."),
+    "rename": ("_experiments", "Call an experiment by another name."),
+    "label": ("_experiments", "Give an experiment labels, or take them away."),
+    "note": ("_experiments", "Say something of an experiment."),
     "rm": ("_experiments", "Delete experiments and what came of them."),
     "export": ("_experiments", "Write an experiment to one file."),
     "import": ("_experiments:import_", "Take over an experiment from a file."),
     "home": ("_experiments", "About the home: mend its index."),
     "launch": ("_run", "Start the ranks of a script on this or several hosts."),
     "check": ("_config", "Validate a configuration and train one batch of its trial."),
-    "config": ("_config", "About configurations: the schema, the complete form."),
+    "config": ("_config", "About configurations: a first one, the schema, the complete form."),
+    "engine": ("_engine", "About engines: whether one works."),
     "plugins": ("_plugins", "List the plugins, with what they register and what is wrong with them."),
     "tensorboard": ("_reports", "Open TensorBoard on experiments."),
     "version": ("_plugins", "Print the versions of det, Python and the installed frameworks."),
@@ -40,6 +46,8 @@ _COMMANDS = {
 
 _ELSEWHERE = {"horovod": "det-horovod", "plugin": "det-testing"}
 """Commands of packages that may not be installed."""
+_NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""What a bare group raises, with its help; before click 8.2 it printed that itself."""
 
 
 class Commands(click.Group):
@@ -54,6 +62,9 @@ class Commands(click.Group):
             command: click.Command = getattr(importlib.import_module(f".{module}", __package__), attribute or cmd_name)
             return command
         records = _settings(ctx).plugins.commands()
+        if cmd_name not in records and cmd_name in _ELSEWHERE:
+            package = _ELSEWHERE[cmd_name]
+            raise DetError(f"det {cmd_name} comes with {package}, which is not installed; run: pip install {package}")
         return records[cmd_name].load() if cmd_name in records else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -62,24 +73,6 @@ class Commands(click.Group):
         rows += [(name, record.help) for name, record in sorted(_settings(ctx).plugins.commands().items())]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            import difflib
-
-            if args[0] in _ELSEWHERE:
-                package = _ELSEWHERE[args[0]]
-                raise DetError(
-                    f"det {args[0]} comes with {package}, which is not installed; run: pip install {package}"
-                ) from error
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if near:
-                raise click.UsageError(f"no such command {args[0]!r}; did you mean {near[0]!r}?", ctx) from error
-            raise
 
 
 def _settings(ctx: click.Context) -> Settings:
@@ -99,14 +92,21 @@ def det() -> None:
 
 
 def main(argv: list[str] | None = None) -> Any:
-    """Run `det`; a mistake of the user's is one line on stderr and status 2."""
+    """Run `det`; a mistake of the user's is one line on stderr and status 2, a group without a command prints its help."""
     settings = Settings.read(os.environ)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            line_buffering=True
+        )  # in a pipe, too, lines come when they are said, and before an error
     try:
         status = det.main(args=argv, prog_name="det", obj=settings, standalone_mode=False)
     except click.exceptions.Exit as stop:
         status = stop.exit_code
     except click.Abort:
         status = 130
+    except _NO_COMMAND as error:
+        sys.stdout.write(f"{error.format_message()}\n")
+        status = 0
     except click.ClickException as error:
         sys.stderr.write(f"det: {_one_line(error)}\n")
         status = 2
@@ -121,7 +121,18 @@ def main(argv: list[str] | None = None) -> Any:
 
 
 def _one_line(error: click.ClickException) -> str:
-    """Say what is wrong with the command line, and which help says what would be right."""
+    """Say what is wrong with the command line, and what was meant, or which help says what would be right."""
     text = " ".join(error.format_message().split()).rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
-    return f"{text[:1].lower()}{text[1:]}; see {context.command_path} --help" if context else text
+    if context is None:
+        return text
+    way_out = f"; see {context.command_path} --help"
+    if isinstance(error, click.NoSuchOption):
+        options = [name for each in context.command.params for name in (*each.opts, *each.secondary_opts)]
+        near = nearest(error.option_name.lstrip("-"), [name.lstrip("-") for name in options])
+        meant = f"; did you mean {'--' + near!r}?" if near else way_out
+        return f"no such option {error.option_name!r}{meant}"
+    if isinstance(context.command, click.Group) and text.startswith("No such command '"):
+        name = text.split("'")[1]
+        return f"no such command {name!r}{did_you_mean(name, context.command.list_commands(context)) or way_out}"
+    return f"{text[:1].lower()}{text[1:]}{way_out}"

@@ -12,11 +12,15 @@ from typing import Any
 
 from det_core.errors import DetError
 
+from ..client import Space
 from ..search import Simulation
 from ..store import ExperimentRow, Store, TrialRow
 from ._console import optional, shown
 
 MOST_BARS = 3000
+_MOST_NAMED = 12
+_MOST_SLICES = 6
+_BRIGHTEST = 0.9
 
 
 @contextmanager
@@ -34,20 +38,29 @@ def _figure(path: Path, height: float) -> Iterator[Any]:
 def draw_trials(
     experiment: ExperimentRow,
     trials: Sequence[TrialRow],
-    hparams: Mapping[str, Sequence[Any]],
+    space: Space,
     store: Store,
     path: Path,
 ) -> None:
-    """Draw the searcher's metric against batches, and below it the trials as lines across their hyperparameters.
+    """Draw the searcher's metric against batches, the trials as lines across their hyperparameters, and the metric along each.
 
-    `hparams` are those in which the trials differ, by name, each with its value in every trial.
+    An axis is logarithmic where its hyperparameter is declared so; a bar says which colour is which rank.
     """
     metric = experiment.metric or "metric"
-    with _figure(path, 8) as figure:
-        curves, space = figure.subplots(2, 1)
-        colours = _colours([trial.best_metric for trial in trials], experiment.smaller_is_better)
+    names = space.names(trial.hparams for trial in trials)
+    chosen = [space.chosen(trial.hparams) for trial in trials]
+    best = [trial.best_metric for trial in trials]
+    columns = {name: [each.get(name) for each in chosen] for name in names} | {metric: best}
+    with _figure(path, 11 if names else 5) as figure:
+        parts = figure.subfigures(3 if names else 1, 1, squeeze=False)[:, 0]
+        colours = _colours(best, experiment.smaller_is_better)
+        curves = parts[0].subplots()
         _curves(curves, metric, trials, store, colours)
-        _parallel(space, {**hparams, metric: [trial.best_metric for trial in trials]}, colours)
+        _legend(parts[0], curves, sum(value is not None for value in best))
+        if names:
+            logarithmic = [name for name in names if space.logarithmic(name)]
+            _parallel(parts[1].subplots(), columns, colours, logarithmic)
+            _slices(parts[2], columns, metric, colours, logarithmic)
 
 
 def _curves(axes: Any, metric: str, trials: Sequence[TrialRow], store: Store, colours: Sequence[Any]) -> None:
@@ -57,12 +70,48 @@ def _curves(axes: Any, metric: str, trials: Sequence[TrialRow], store: Store, co
         axes.plot([*points], [*points.values()], color=colour, marker=".", lw=1, label=str(trial.id))
     axes.set_xlabel("batches")
     axes.set_ylabel(metric)
-    if 0 < len(trials) <= 12:
-        axes.legend(title="trial")
+    if 0 < len(trials) <= _MOST_NAMED:
+        axes.legend(title="trial", fontsize=7)
 
 
-def _parallel(axes: Any, columns: Mapping[str, Sequence[Any]], colours: Sequence[Any]) -> None:
-    places = [_places(values) for values in columns.values()]
+def _legend(figure: Any, axes: Any, measured: int) -> None:
+    """Draw the bar that says which colour is which rank."""
+    if measured > 1:
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
+
+        bar = figure.colorbar(
+            ScalarMappable(Normalize(1, 1 + (measured - 1) / _BRIGHTEST), "viridis"), ax=axes, label="rank of the trial"
+        )
+        bar.ax.set_ylim(1, measured)
+        bar.ax.invert_yaxis()
+
+
+def _slices(
+    figure: Any, columns: Mapping[str, Sequence[Any]], metric: str, colours: Sequence[Any], logarithmic: Any
+) -> None:
+    *names, last = columns
+    shown_names = names[:_MOST_SLICES]
+    for axes, name in zip(
+        figure.subplots(1, len(shown_names), sharey=True, squeeze=False)[0], shown_names, strict=True
+    ):
+        pairs = zip(columns[name], columns[last], colours, strict=True)
+        points = [(x, y, colour) for x, y, colour in pairs if x is not None and y is not None]
+        numeric = all(_is_number(x) for x, _, _ in points)
+        axes.scatter(
+            [x if numeric else str(x) for x, _, _ in points],
+            [y for _, y, _ in points],
+            color=[c for *_, c in points],
+            s=14,
+        )
+        if name in logarithmic:
+            axes.set_xscale("log")
+        axes.set_xlabel(name)
+    figure.supylabel(metric, fontsize="medium")
+
+
+def _parallel(axes: Any, columns: Mapping[str, Sequence[Any]], colours: Sequence[Any], logarithmic: Any) -> None:
+    places = [_places(values, name in logarithmic) for name, values in columns.items()]
     for index, colour in enumerate(colours):
         axes.plot([place[index] for place in places], color=colour, lw=1, alpha=0.8)
     for at, (values, place) in enumerate(zip(columns.values(), places, strict=True)):
@@ -74,13 +123,13 @@ def _parallel(axes: Any, columns: Mapping[str, Sequence[Any]], colours: Sequence
     axes.set_yticks([])
 
 
-def _places(values: Sequence[Any]) -> list[float]:
-    """Return where values lie on their axis, 0 to 1: by size, by its logarithm over decades, or one step each."""
+def _places(values: Sequence[Any], logarithmic: bool) -> list[float]:
+    """Return where values lie on their axis, 0 to 1: by size, by its logarithm where that is declared, or one step each."""
     numbers = [value for value in values if _is_number(value)]
     if len(numbers) < len([value for value in values if value is not None]):
         names = sorted({str(value) for value in values if value is not None})
         return [math.nan if v is None else names.index(str(v)) / max(1, len(names) - 1) for v in values]
-    logarithmic = bool(numbers) and min(numbers) > 0 and max(numbers) / min(numbers) > 100
+    logarithmic = logarithmic and bool(numbers) and min(numbers) > 0
     scaled = [(math.log(v) if logarithmic else float(v)) if _is_number(v) else math.nan for v in values]
     real = [v for v in scaled if not math.isnan(v)]
     low, span = (min(real), max(real) - min(real)) if real else (0.0, 0.0)
@@ -100,7 +149,9 @@ def _colours(values: Sequence[float | None], smaller_is_better: bool) -> list[An
     from matplotlib import colormaps
 
     ranked = sorted((v for v in values if v is not None), reverse=not smaller_is_better)
-    shades = {value: colormaps["viridis"](0.9 * rank / max(1, len(ranked) - 1)) for rank, value in enumerate(ranked)}
+    shades = {
+        value: colormaps["viridis"](_BRIGHTEST * rank / max(1, len(ranked) - 1)) for rank, value in enumerate(ranked)
+    }
     return ["0.8" if value is None else shades[value] for value in values]
 
 

@@ -7,22 +7,25 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO
 
 import click
 
-from det_core.errors import DetError, StoreError
+from det_core.config import from_json
+from det_core.errors import DetError, StoreError, did_you_mean
 
+from ..client import Space
 from ..store import Metric, Store
-from ._console import Settings, optional, print_json, print_table
+from ._console import EXPERIMENTS, TRIALS, Settings, optional, print_json, print_table
 
 
 @click.command()
-@click.argument("experiment", type=int)
-@click.option("--trial", type=int, help="Of this trial only.")
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
+@click.option("--trial", type=int, shell_complete=TRIALS, help="Of this trial only.")
 @click.option("--group", help="Of this group only, such as training or validation.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @click.option("--parquet", type=click.Path(path_type=Path), help="Write a Parquet file, for pandas.")
@@ -37,21 +40,32 @@ def metrics(
     parquet: Path | None,
     as_json: bool,
 ) -> None:
-    """Print what the trials of EXPERIMENT reported, in order, or write it into a file."""
+    """Print what the trials of EXPERIMENT reported, in order, or write it into a file.
+
+    CSV and Parquet have a column hparams.NAME for each hyperparameter that the search chose. JSON has NaN and Infinity as text.
+    """
     with settings.reader() as store:
-        store.experiments.get(experiment)
-        if trial is not None:
-            store.trials.get(trial)
+        space = Space(from_json(store.experiments.get(experiment).config).hyperparameters)
+        of_experiment(store, trial, experiment)
+        known = store.metrics.groups(experiment)
+        if group is not None and group not in known:
+            way_out = did_you_mean(group, known) or f"; known: {', '.join(known) or 'none yet'}"
+            raise StoreError(f"experiment {experiment} has no metrics of the group {group!r}{way_out}")
         found = store.metrics.read(trial_id=trial, experiment_id=experiment if trial is None else None, group=group)
+        if as_csv or parquet is not None:
+            trials = store.trials.list(experiment)
+            names = space.names(each.hparams for each in trials)
+            chosen = {each.id: space.chosen(each.hparams) for each in trials}
+            full = (_row(m, {f"hparams.{name}": chosen[m.trial_id].get(name) for name in names}) for m in found)
         if parquet is not None:
-            count = _write_parquet(parquet, map(_row, found))
+            count = _write_parquet(parquet, full)
             sys.stdout.write(f"{count} reports written to {parquet}\n")
             return
         if as_json:
             for metric in found:
                 print_json(_row(metric))
             return
-        rows = [_row(metric) for metric in found]
+        rows = list(full) if as_csv else [_row(metric) for metric in found]
     columns = _columns(rows)
     if as_csv:
         writer = csv.DictWriter(sys.stdout, columns)
@@ -61,9 +75,15 @@ def metrics(
         print_table(columns, ([row.get(column) for column in columns] for row in rows))
 
 
-def _row(metric: Metric) -> dict[str, Any]:
+def of_experiment(store: Store, trial: int | None, experiment: int) -> None:
+    """Raise StoreError unless the trial, if one is given, is of this experiment."""
+    if trial is not None and store.trials.get(trial).experiment_id != experiment:
+        raise StoreError(f"trial {trial} is not of experiment {experiment}; det show {experiment} lists its trials")
+
+
+def _row(metric: Metric, hparams: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
     values = {name: value for name, value in metric.values.items() if name != "batches"}
-    return {"trial": metric.trial_id, "group": metric.group, "batches": metric.batches, **values}
+    return {"trial": metric.trial_id, "group": metric.group, "batches": metric.batches, **hparams, **values}
 
 
 def _columns(rows: Iterable[dict[str, Any]]) -> list[str]:
@@ -98,8 +118,8 @@ def _of_one_type(values: list[Any]) -> list[Any]:
 
 
 @click.command()
-@click.argument("experiment", type=int)
-@click.option("--trial", type=int, help="Of this trial only (its id, as det show prints it).")
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
+@click.option("--trial", type=int, shell_complete=TRIALS, help="Of this trial only (its id, as det show prints it).")
 @click.option("--rank", type=int, help="Of this rank only.")
 @click.option("--follow", "-f", is_flag=True, help="Go on printing until the experiment ends.")
 @click.option("--tail", type=click.IntRange(min=0), help="Only the last so many lines of each process.")
@@ -110,13 +130,14 @@ def logs(
     """Print what the processes of EXPERIMENT's trials wrote."""
     with settings.reader() as store:
         store.experiments.get(experiment)
-        if trial is not None and store.trials.get(trial).experiment_id != experiment:
-            raise StoreError(f"trial {trial} is not of experiment {experiment}; det show {experiment} lists its trials")
+        of_experiment(store, trial, experiment)
         printers: dict[Path, _Printer] = {}
         while True:
             over = store.experiments.get(experiment).state != "ACTIVE"
             for label, file in _files(store, experiment, trial, rank):
                 printers.setdefault(file, _Printer(file, label, tail)).print_new()
+            if not printers and (over or not follow):
+                _say_why_none(store, experiment, trial, rank)
             if not follow or over:
                 return
             time.sleep(0.2)
@@ -132,6 +153,19 @@ def _files(store: Store, experiment: int, trial: int | None, rank: int | None) -
         for run in store.runs.list(id)
         for file in sorted(run.log_dir.glob(pattern))
     ]
+
+
+def _say_why_none(store: Store, experiment: int, trial: int | None, rank: int | None) -> None:
+    """Say why there are no logs; StoreError where there have been some."""
+    runs = [run for row in store.trials.list(experiment) if trial in (None, row.id) for run in store.runs.list(row.id)]
+    if not runs:
+        sys.stderr.write(f"det: no run of experiment {experiment} has started; see: det show {experiment}\n")
+    elif rank is not None and any(any(run.log_dir.glob("rank-*.log")) for run in runs):
+        raise StoreError(f"no run of experiment {experiment} has a rank {rank}; leave out --rank for all of them")
+    elif not any(run.log_dir.is_dir() for run in runs):
+        raise StoreError(
+            f"the logs of experiment {experiment} are gone: {runs[-1].log_dir} and the like have been deleted"
+        )
 
 
 class _Printer:
@@ -155,7 +189,7 @@ class _Printer:
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("experiment", type=int, nargs=-1, required=True)
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS, nargs=-1, required=True)
 @click.option("--port", type=int, help="The port to listen on; TensorBoard's default otherwise.")
 @click.option("--logdir", "print_only", is_flag=True, help="Print the directories only.")
 @click.pass_obj

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ._config import of_config
-from ._console import Settings, as_json
+from ._console import EXPERIMENTS, Settings, as_json
 
 if TYPE_CHECKING:
     from ..config import Loaded
@@ -34,12 +34,12 @@ def _driving(command: F) -> F:
     return command
 
 
-def _chosen(settings: Settings, engine: str | None, in_process: bool, in_background: bool) -> str:
+def _chosen(settings: Settings, engine: str | None, in_process: bool, in_background: bool, default: str) -> str:
     """Return the engine's name, once it is known that there is one. Raises PluginError for another name."""
     for option, given in (("--detach", in_background), ("--engine", engine)):
         if given and in_process:
             raise click.UsageError(f"{option} and --in-process contradict each other; choose one")
-    name = engine or (IN_PROCESS if in_process else LOCAL)
+    name = engine or (IN_PROCESS if in_process else default)
     return settings.plugins.engines()[name].name
 
 
@@ -63,8 +63,10 @@ def run(
     from ..driver import check_startable, create
     from ._drive import drive
 
-    chosen = _chosen(settings, engine, in_process, in_background)
-    check_startable(loaded.config, settings.driver())
+    configured = loaded.config.engine
+    default = str(type(configured).__struct_config__.tag) if configured else LOCAL
+    chosen = _chosen(settings, engine, in_process, in_background, default)
+    check_startable(loaded.config, settings.driver(chosen))
     with settings.store() as store:
         recorded = LOCAL if in_process else chosen
         name = config.absolute().parent.name
@@ -73,7 +75,7 @@ def run(
 
 
 @click.command()
-@click.argument("experiment", type=int)
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
 @_driving
 @click.pass_obj
 def resume(
@@ -87,13 +89,13 @@ def resume(
     from ..driver import reopen
     from ._drive import drive
 
-    chosen = _chosen(settings, engine, in_process, in_background)
+    chosen = _chosen(settings, engine, in_process, in_background, LOCAL)
     with settings.store() as store:
         if engine:
             store.experiments.update(experiment, engine=chosen)
         elif not in_process:
             recorded = store.experiments.get(experiment).engine
-            chosen = _chosen(settings, recorded, False, in_background)
+            chosen = _chosen(settings, recorded, False, in_background, LOCAL)
         reopen(store, experiment)
     return drive(settings, experiment, chosen, in_background, **output)
 
@@ -102,7 +104,7 @@ _wait = click.option("--wait/--no-wait", default=True, help="Wait until it is do
 
 
 @click.command()
-@click.argument("experiment", type=int)
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
 @_wait
 @click.pass_obj
 def pause(settings: Settings, experiment: int, wait: bool) -> None:
@@ -111,7 +113,7 @@ def pause(settings: Settings, experiment: int, wait: bool) -> None:
 
 
 @click.command()
-@click.argument("experiment", type=int)
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
 @_wait
 @click.option("--now", is_flag=True, help="Without checkpoints.")
 @click.pass_obj
@@ -121,11 +123,11 @@ def cancel(settings: Settings, experiment: int, wait: bool, now: bool) -> None:
 
 
 def _command(settings: Settings, id: int, kind: str, wait: bool) -> None:
-    from ..driver import ask, is_driven
+    from ..driver import ask
 
     with settings.store() as store:
         ask(store, id, kind)
-        while wait and is_driven(store, id):
+        while wait and store.experiments.driven(id):
             time.sleep(0.1)
         sys.stdout.write(f"experiment {id} is {store.experiments.get(id).state.lower()}\n")
 

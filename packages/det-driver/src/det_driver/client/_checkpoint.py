@@ -12,11 +12,12 @@ from typing import Any
 from det_core.checkpoint import read_checkpoint
 from det_core.config import from_json
 from det_core.errors import CheckpointError
-from det_core.plugins import Plugins
+from det_core.plugins import Plugins, extensions_of
 from det_core.storage import Storage
 
-from ..driver import storage_of
-from ..store import CheckpointRow, Store
+from ..config import load
+from ..driver import DriverSettings, check_startable, create
+from ..store import CheckpointRow, ExperimentRow, ExperimentState, Store
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,16 @@ class Home:
     def writer(self) -> Store:
         """Open the store to write; it is made where there is none."""
         return Store(self.path)
+
+    def make(self, config: str | Path | Mapping[str, Any], code: Path | None, name: str) -> ExperimentRow:
+        """Make an experiment, paused; ConfigError for what is wrong with the configuration."""
+        loaded = load(config, extensions=extensions_of(self.plugins)).config
+        check_startable(loaded, DriverSettings.detect(self.environ, home=self.path))
+        engine = str(type(loaded.engine).__struct_config__.tag) if loaded.engine else "local"
+        with self.writer() as store:
+            id = create(store, loaded, code, default_name=name, engine=engine)
+            store.experiments.update(id, state=ExperimentState.PAUSED)
+            return store.experiments.get(id)
 
 
 class Checkpoint:
@@ -112,7 +123,7 @@ class Checkpoint:
     def _storage(self) -> Storage:
         with self._home.reader() as store:
             experiment = store.experiments.get(store.trials.get(self.trial_id).experiment_id)
-        return storage_of(from_json(experiment.config), self._home.plugins, self._home.path / "checkpoints")
+        return self._home.plugins.storage_of(from_json(experiment.config), self._home.path / "checkpoints")
 
     def _is_there(self, storage: Storage, target: Path) -> bool:
         held = {str(f.relative_to(target)): f.stat().st_size for f in target.rglob("*") if f.is_file()}

@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from det_core.plugins import extensions_of
-
-from ..config import load
-from ..driver import DriverSettings, check_startable, create
-from ..store import ExperimentState, import_experiment
+from ..store import import_experiment
 from ._checkpoint import Checkpoint, Home
 from ._experiment import Experiment, Trial
+from ._watch import Watch
 
 
 class Client:
@@ -31,17 +28,18 @@ class Client:
         It runs in the background, unless `start` is false: then it is paused. Raises ConfigError for what is wrong with the
         configuration.
         """
-        extensions = extensions_of(self._home.plugins)
-        name = "experiment" if isinstance(config, Mapping) else Path(config).absolute().parent.name
-        loaded = load(config if isinstance(config, Mapping) else Path(config), extensions=extensions)
-        check_startable(loaded.config, DriverSettings.detect(self._home.environ, home=self._home.path))
-        with self._home.writer() as store:
-            id = create(store, loaded.config, Path(model_dir) if model_dir is not None else None, default_name=name)
-            store.experiments.update(id, state=ExperimentState.PAUSED)
-            experiment = Experiment(self._home, store.experiments.get(id))
+        source, name = config, "experiment"
+        if not isinstance(config, Mapping):
+            source, name = Path(config), Path(config).absolute().parent.name
+        made = self._home.make(source, Path(model_dir) if model_dir is not None else None, name)
+        experiment = Experiment(self._home, made)
         if start:
             experiment.activate()
         return experiment
+
+    def watch(self, seconds: float = 0.25) -> Watch:
+        """Return what yields, when it is iterated over, what changes in the home; it looks every so often."""
+        return Watch(self._home.reader(), seconds)
 
     def import_experiment(self, file: str | Path) -> Experiment:
         """Take over an experiment that `Experiment.export` wrote, under its own number unless that is taken."""

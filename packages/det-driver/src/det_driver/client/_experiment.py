@@ -3,56 +3,29 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from det_core.code import copy_code
-from det_core.config import from_json, masked
+from det_core.config import from_json, to_builtins
 from det_core.errors import CheckpointError, StoreError
 from det_core.plugins import extensions_of
 
-from ..driver import ask, orphaned, reopen, start_driver, storage_of
-from ..store import CheckpointState, ExperimentRow, ExperimentState, Metric, TrialRow, export_experiment
+from ..driver import ask, dismiss, reopen, start_driver
+from ..store import CheckpointState, ExperimentState, TrialRow, export_experiment
 from ._checkpoint import Checkpoint, Home
+from ._notebook import StatusLine, as_html
+from ._reported import TrialReports
+from ._searched import Searched
 
 _POLL_SECONDS = 0.2
 
 
-class Experiment:
+class Experiment(Searched):
     """A configuration with the user's code, and all that came of it."""
-
-    def __init__(self, home: Home, row: ExperimentRow) -> None:
-        self._home = home
-        self.id = row.id
-        self.name = row.name
-        self.metric = row.metric
-        self.smaller_is_better = row.smaller_is_better
-
-    @property
-    def state(self) -> str:
-        """ACTIVE, PAUSED, COMPLETED, ERROR or CANCELED."""
-        return str(self._row.state)
-
-    @property
-    def progress(self) -> float:
-        """How much is done, 0 to 1."""
-        return self._row.progress
-
-    @property
-    def archived(self) -> bool:
-        """Whether it is left out of listings."""
-        return self._row.archived
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """Its complete configuration, without what is secret."""
-        return dict(masked(from_json(self._row.config)))
-
-    def get_config(self) -> dict[str, Any]:
-        """Return its complete configuration."""
-        return self.config
 
     # What came of it
 
@@ -96,14 +69,24 @@ class Experiment:
 
     # What becomes of it
 
-    def wait(self, polling_interval: float = _POLL_SECONDS) -> ExperimentState:
-        """Wait until it has ended or is paused; return its state. StoreError where its driver is gone."""
-        while (state := self._row.state) is ExperimentState.ACTIVE:
+    def wait(self, polling_interval: float = _POLL_SECONDS, progress: bool | None = None) -> ExperimentState:
+        """Wait until it has ended or is paused; return its state. StoreError where its driver is gone.
+
+        With `progress` a line says meanwhile how far it is, and is written over; by default in notebooks.
+        """
+        line = StatusLine("ipykernel" in sys.modules if progress is None else progress)
+        while True:
             with self._home.reader() as store:
-                if orphaned(store, store.experiments.get(self.id)):
-                    raise StoreError(f"the driver of experiment {self.id} is gone; go on with activate()")
+                summary = store.experiments.summary(self.id)
+                gone = store.experiments.orphaned(summary.experiment)
+            line.write(summary)
+            if summary.experiment.state is not ExperimentState.ACTIVE:
+                line.close()
+                return summary.experiment.state
+            if gone:
+                line.close()
+                raise StoreError(f"the driver of experiment {self.id} is gone; go on with activate()")
             time.sleep(polling_interval)
-        return state
 
     def await_first_trial(self, interval: float = _POLL_SECONDS) -> Trial:
         """Wait for its first trial; StoreError where it ends without one."""
@@ -145,6 +128,16 @@ class Experiment:
         with self._home.writer() as store:
             store.experiments.update(self.id, archived=False)
 
+    def fork(self, config: str | Path | Mapping[str, Any] | None = None, *, start: bool = True) -> Experiment:
+        """Make another of its code, with another configuration, as `Client.create_experiment` takes it, or the same."""
+        with self._home.reader() as store:
+            row, code = store.experiments.get(self.id), store.code_dir(self.id)
+        made = self._home.make(to_builtins(from_json(row.config)) if config is None else config, code, self.name)
+        other = Experiment(self._home, made)
+        if start:
+            other.activate()
+        return other
+
     def delete(self, *, keep_checkpoints: bool = False) -> list[str]:
         """Delete it and all that came of it, its checkpoints too unless they are to be kept.
 
@@ -152,12 +145,13 @@ class Experiment:
         ExperimentBusy while it is driven.
         """
         with self._home.writer() as store, store.lock(self.id):
+            dismiss(store, self.id, at_once=True)
             rows = [] if keep_checkpoints else store.checkpoints.list(experiment_id=self.id)
             needed = store.checkpoints.elsewhere(self.id) if rows else set()
             doomed = [row.uuid for row in rows if row.uuid not in needed and row.state is not CheckpointState.DELETED]
             if doomed:
                 config = from_json(store.experiments.get(self.id).config, extensions=extensions_of(self._home.plugins))
-                storage = storage_of(config, self._home.plugins, self._home.path / "checkpoints")
+                storage = self._home.plugins.storage_of(config, self._home.path / "checkpoints")
                 for uuid in doomed:
                     storage.delete(uuid)
                     store.checkpoints.mark_deleted(uuid)
@@ -173,21 +167,20 @@ class Experiment:
         with self._home.writer() as store:
             ask(store, self.id, kind)
 
-    @property
-    def _row(self) -> ExperimentRow:
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: how it stands, and its best trials."""
         with self._home.reader() as store:
-            return store.experiments.get(self.id)
+            return as_html(store, self.id)
 
     def __repr__(self) -> str:
         return f"Experiment(id={self.id}, name={json.dumps(self.name)})"
 
 
-class Trial:
+class Trial(TrialReports):
     """One choice of hyperparameters of an experiment."""
 
     def __init__(self, home: Home, row: TrialRow) -> None:
-        self._home = home
-        self.id = row.id
+        super().__init__(home, row)
         self.trial_id = row.id
         self.experiment_id = row.experiment_id
         self.hparams = dict(row.hparams)
@@ -201,6 +194,11 @@ class Trial:
     def batches(self) -> int:
         """How many batches it has trained."""
         return self._row.batches
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken since its start, until now where it has not ended; 0 before that."""
+        return 0.0 if (row := self._row).started is None else (row.ended or time.time()) - row.started
 
     @property
     def best_metric(self) -> float | None:
@@ -240,20 +238,6 @@ class Trial:
     def top_checkpoint(self) -> Checkpoint:
         """Return the best checkpoint by the searcher's metric."""
         return self.select_checkpoint(best=True)
-
-    def iter_metrics(self, group: str | None = None) -> Iterator[Metric]:
-        """Yield what it reported, in order, of one group (`training`, `validation`, …) or of all."""
-        with self._home.reader() as store:
-            yield from store.metrics.read(trial_id=self.id, group=group)
-
-    def logs(self) -> Iterator[str]:
-        """Yield the lines that its processes wrote, run by run, rank by rank."""
-        with self._home.reader() as store:
-            runs = store.runs.list(self.id)
-        for run in runs:
-            for file in sorted(run.log_dir.glob("rank-*.log"), key=lambda f: (len(f.name), f.name)):
-                with file.open(errors="replace") as lines:
-                    yield from lines
 
     @property
     def _row(self) -> TrialRow:

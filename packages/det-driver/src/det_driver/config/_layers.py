@@ -82,7 +82,9 @@ def _list(low: list[Any], high: list[Any], type_: Type) -> list[Any]:
 
 
 def _identity(item: Any, key: str | None) -> Any:
-    return item[key] if key and isinstance(item, dict) and key in item else item
+    if key == "container_path" and isinstance(item, str):  # host_path:container_path[:mode]
+        return item.split(":")[1:2]
+    return [item[key]] if key and isinstance(item, dict) and key in item else item
 
 
 def _has_name(item: Any) -> bool:

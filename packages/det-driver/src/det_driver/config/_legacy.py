@@ -18,6 +18,11 @@ _STEPS = {
     "step_budget": "budget",
     "steps_per_round": "length_per_round",
 }
+_SLURM = {"slots_per_node": "slots_per_node", "gpu_type": "gres", "sbatch_args": "sbatch_args"}
+_OF_ENGINES = {
+    "slurm": {("slurm", old): new for old, new in _SLURM.items()},
+    "kubernetes": {("environment", old): old for old in ("image", "pod_spec")},
+}
 
 
 def modernise(source: Source, problems: list[str]) -> list[tuple[str, str]]:
@@ -31,6 +36,23 @@ def modernise(source: Source, problems: list[str]) -> list[tuple[str, str]]:
         *_actions(source),
         *_checkpoint_path(source),
     ]
+
+
+def to_engine(data: dict[str, Any]) -> Renamed:
+    """Put what Determined's sections say of Slurm and of Kubernetes into the settings of the engine, where it is that."""
+    engine = data.get("engine")
+    if not isinstance(engine, dict):
+        return
+    for (name, old), new in _OF_ENGINES.get(str(engine.get("name")), {}).items():
+        section = data.get(name)
+        if isinstance(section, dict) and section.get(old) is not None and new not in engine:
+            value = section.pop(old)
+            if new == "image" and isinstance(value, dict):
+                value = value.get("cuda" if "resource" in engine else "cpu")
+            engine[new] = f"gpu:{value}" if new == "gres" else value
+            yield f"{name}.{old}", f"engine.{new}"
+    if engine.get("name") == "kubernetes" and data.get("preemption_timeout") is not None:
+        engine.setdefault("grace_period", data["preemption_timeout"])
 
 
 def _section(source: Source, *path: str) -> dict[str, Any] | None:

@@ -9,14 +9,15 @@ from typing import Any
 
 from det_core.config import ExperimentConfig, Extensions, Notice, without_effect
 from det_core.config.decoding import Decoding
-from det_core.config.faults import Fault, Path
+from det_core.config.faults import Fault, Path, dotted
 from det_core.errors import ConfigError
 
 from ._layers import merge, override
-from ._legacy import modernise
+from ._legacy import modernise, to_engine
 from ._rules import RULES
 from ._sentences import put
 from ._source import Source, from_file, from_mapping, from_text
+from ._spaces import doubts
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ def load(
     source: str | FilePath | Mapping[str, Any],
     *,
     template: str | FilePath | Mapping[str, Any] | None = None,
+    defaults: FilePath | None = None,
+    engine: str | None = None,
     overrides: Iterable[str] = (),
     extensions: Extensions | None = None,
     name: str | None = None,
@@ -38,40 +41,60 @@ def load(
 ) -> Loaded:
     """Read a YAML file, a YAML text (a string that holds a line break or a colon and a space) or a mapping.
 
-    `template` lies under it, `overrides` (`a.b=1`) over it. `name` stands for the file in errors. With `complete`
-    false, what only an experiment that is run must have may be missing. Raises ConfigError with every problem found.
+    `template` lies under it, the file `defaults` under both, `overrides` (`a.b=1`) over it. Settings of another engine than
+    `engine`, where that is given, are left out. `name` stands for the file in errors. With `complete` false, what only an
+    experiment that is run must have may be missing. Raises ConfigError with every problem found.
     """
     extensions = extensions or Extensions()
     user, problems = _open(source, name)
     problems += override(user, overrides, extensions)
     sources = [user]
-    if template is not None:
-        lower, more = _open(template, "template")
-        sources.append(lower)
-        problems = more + problems
+    for under in (template, defaults):
+        if under is not None:
+            lower, more = _open(under, "template")
+            sources.append(lower)
+            problems = more + problems
+    if engine is not None:
+        _choose(engine, user.data, extensions)
     renamed = dict(pair for each in sources for pair in modernise(each, problems))
-    for each in reversed(sources) if template is not None else ():
+    alone = len(sources) == 1
+    for each in reversed(sources) if not alone else ():
         decoding, _ = _decode(each.data, extensions)
         problems += _lines([(f, text) for f, text in put(decoding.faults) if not f.late], [each])
-    data = user.data if template is None else merge(sources[-1].data, user.data, extensions)
+    data = user.data
+    for lower in sources[1:]:
+        data = merge(lower.data, data, extensions)
+    renamed |= dict(to_engine(data))
     decoding, config = _decode(data, extensions)
+    doubtful: list[Notice] = []
     wanted = [
-        (fault, text)
-        for fault, text in put(decoding.faults)
-        if (complete or fault.path[1:] if fault.late else template is None)
+        (fault, text) for fault, text in put(decoding.faults) if (complete or fault.path[1:] if fault.late else alone)
     ]
+    sound = complete and not any(fault.path[:1] == ("hyperparameters",) for fault in decoding.faults)
+    for path, text, sure in doubts(data.get("hyperparameters"), config) if sound else ():
+        wanted += [(Fault(path, "rule", text), text)] if sure else []
+        doubtful += [] if sure else [Notice(_holder(sources, path).place(path) + text, (dotted(path),))]
     problems += _lines(wanted, sources)
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
     listed = ", ".join(f"{old} as {new}" for old, new in renamed.items())
     old = (Notice(f"old spellings, read as today's: {listed}", tuple(renamed)),) if renamed else ()
-    return Loaded(config, (*old, *without_effect(decoding.unhonoured)))
+    return Loaded(config, (*old, *doubtful, *without_effect(decoding.unhonoured)))
 
 
 def _open(source: str | FilePath | Mapping[str, Any], name: str | None = None) -> tuple[Source, list[str]]:
     if isinstance(source, str) and ("\n" in source or ": " in source):
         return from_text(source, name or "<config>")
     return from_file(FilePath(source)) if isinstance(source, str | FilePath) else from_mapping(source, name)
+
+
+def _choose(engine: str, data: dict[str, Any], extensions: Extensions) -> None:
+    """Name an engine, unless it is that of the configuration; one without settings needs no section."""
+    section = data.get("engine")
+    if not isinstance(section, dict) or section.get("name") != engine:
+        data["engine"] = {"name": engine}
+    if extensions.struct("engine", engine) is None:
+        del data["engine"]
 
 
 def _decode(data: dict[str, Any], extensions: Extensions) -> tuple[Decoding, ExperimentConfig]:

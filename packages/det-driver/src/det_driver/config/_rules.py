@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -30,6 +29,8 @@ from det_core.config import (
 from det_core.config.decoding import Rule
 from det_core.config.faults import Path, dotted, shown
 
+from ._spaces import values_for_exponents
+
 Found = list[tuple[Path, str]]
 
 
@@ -40,14 +41,10 @@ def _bounds(hp: Int | Double | Log, at: str) -> Found:
 
 
 def _exponents(hp: Log, at: str) -> Found:
-    try:
-        largest = max(hp.base**hp.minval, hp.base**hp.maxval)
-    except OverflowError:
-        largest = math.inf
-    if math.isfinite(largest):
-        return _bounds(hp, at)
-    text = f"{at} has the bounds {hp.minval} and {hp.maxval}, and {hp.base} to such a power is too large a number"
-    return [*_bounds(hp, at), (("maxval",), f"{text}; give exponents")]
+    if wrong := _bounds(hp, at):
+        return wrong
+    text = values_for_exponents(hp, at)
+    return [((), text)] if text else []
 
 
 def _halving(searcher: AdaptiveAsha | AsyncHalving, at: str) -> Found:

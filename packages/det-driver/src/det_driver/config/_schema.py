@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -17,24 +17,31 @@ from det_core.config import RANGES, SECTIONS, UNITS, ExperimentConfig, Extension
 from det_core.config.fields import Field, Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
 
 Schema = dict[str, Any]
+_DEVICE = "^/[^:]*:[^:]+(:[^:]*)?$"
 
 
 def schema(extensions: Extensions | None = None) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a complete configuration, each key with its description.
 
-    The searchers, storages and plugins of `extensions` are in it too. Old spellings are not.
+    The searchers, storages and plugins of `extensions` are in it too. Old spellings are not. One mistake is one error: where a key
+    tells what the others are, that key alone decides; nothing is a choice between schemas that are all tried.
     """
     writer = _Writer(extensions or Extensions())
     title = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "det experiment configuration"}
-    return {**title, **writer.struct(ExperimentConfig), "$defs": writer.definitions}
+    return {**title, "type": "object", **writer.struct(ExperimentConfig), "$defs": writer.definitions}
 
 
 class _Writer:
+    """Writes types where they are used, and definitions of what holds of maps alone: so null and text can stand beside a map."""
+
     def __init__(self, extensions: Extensions) -> None:
         self.definitions: dict[str, Schema] = {}
+        self._structs: dict[str, type[Struct]] = {}
         self._extensions = extensions
         self._kinds: dict[str, Callable[[Type], Schema]] = {
-            "checkpoint_storage": lambda _: self._one_of("checkpoint_storage"),
+            "checkpoint_storage": lambda _: self._section("checkpoint_storage"),
+            "device": lambda type_: _union([self._reference(type_.arm), {"type": "string", "pattern": _DEVICE}]),
+            "engine": lambda _: self._section("engine"),
             "environment_variables": lambda type_: self._per_slot(type_, fields_of(type_.arm)["cpu"].type),
             "hyperparameters": lambda _: {"type": "object", "additionalProperties": self._hyperparameter()},
             "image": lambda type_: self._per_slot(type_, type_of(str)),
@@ -42,7 +49,7 @@ class _Writer:
             "log_policies": lambda _: {"type": "array", "items": self._reference(LogPolicy)},
             "period": lambda _: self._length(0),
             "plugins": lambda _: self._plugins(),
-            "searcher": lambda _: self._one_of("searcher"),
+            "searcher": lambda _: self._section("searcher"),
         }
 
     def struct(self, cls: type[Struct], tag: str | None = None) -> Schema:
@@ -54,7 +61,6 @@ class _Writer:
         if tag and tag not in properties:
             properties = {tag: {"const": config.tag}, **properties}
         return {
-            "type": "object",
             "description": inspect.getdoc(cls) or "",
             "properties": properties,
             "required": sorted({*required, *([tag] if tag else [])}),
@@ -64,7 +70,7 @@ class _Writer:
     def _property(self, field: Field, doc: str | None) -> Schema:
         described = self._type(field.type)
         if not (field.required or "needed" in field.type.marks) or field.type.optional:
-            described = {"anyOf": [described, {"type": "null"}]} if described else {}
+            described = _or_null(described)
         if not field.required and field.default is not None:
             described = {**described, "default": to_builtins(field.default)}
         return {"description": doc, **described} if doc else described
@@ -72,8 +78,7 @@ class _Writer:
     def _type(self, type_: Type) -> Schema:
         if "kind" in type_.marks:
             return self._kinds[type_.marks["kind"]](type_)
-        arms = [self._arm(arm, type_) for arm in type_.arms]
-        return arms[0] if len(arms) == 1 else {"anyOf": arms}
+        return _union([self._arm(arm, type_) for arm in type_.arms])
 
     def _arm(self, arm: Any, type_: Type) -> Schema:
         base = base_of(arm)
@@ -92,45 +97,84 @@ class _Writer:
         return written
 
     def _reference(self, cls: type[Struct], tag: str | None = None) -> Schema:
-        name = (
-            f"{cls.__name__}:{cls.__struct_config__.tag}" if tag and cls.__name__ in self.definitions else cls.__name__
+        names = (
+            cls.__name__,
+            *(f"{cls.__name__}:{section}" for section in (cls.__struct_config__.tag, cls.__module__)),
         )
+        name = next(each for each in names if self._structs.setdefault(each, cls) is cls)
         if name not in self.definitions:
             self.definitions[name] = {}  # a struct may refer to itself
             self.definitions[name] = self.struct(cls, tag)
-        return {"$ref": f"#/$defs/{name}"}
+        return {"type": "object", "$ref": f"#/$defs/{name}"}
 
-    def _one_of(self, section: str) -> Schema:
-        tag, names = SECTIONS[section].tag, self._extensions.names(section)
-        structs = [struct for name in names if (struct := self._extensions.struct(section, name))]
-        return {"type": "object", "required": [tag], "oneOf": [self._reference(struct, tag) for struct in structs]}
+    def _section(self, section: str) -> Schema:
+        tag, common, _, _, nameless = SECTIONS[section]
+        structs = {name: self._extensions.struct(section, name) for name in self._extensions.names(section)}
+        without = {"$ref": self._reference(common)["$ref"]} if nameless else None
+        return self._told(tag, {name: struct for name, struct in structs.items() if struct}, without)
+
+    def _told(self, tag: str, structs: Mapping[str, type[Struct]], without: Schema | None = None) -> Schema:
+        """Return a map in which the key `tag` tells what the others are, and which may be `without` it."""
+        branches = [
+            {"if": {"properties": {tag: {"const": name}}}, "then": {"$ref": self._reference(struct, tag)["$ref"]}}
+            for name, struct in structs.items()
+        ]
+        meanings = [(inspect.getdoc(struct) or "").partition("\n")[0] for struct in structs.values()]
+        names = {
+            "enum": list(structs),
+            "enumDescriptions": meanings,
+            "description": "Tells which other keys there are.",
+        }
+        told = {"if": {"required": [tag]}, "then": {"allOf": branches}, "else": without or {"required": [tag]}}
+        return {"type": "object", "properties": {tag: names}, **told}
 
     def _per_slot(self, type_: Type, single: Type) -> Schema:
-        return {"anyOf": [self._type(single), self._reference(type_.arm)]}
+        return _union([self._type(single), self._reference(type_.arm)])
 
     def _length(self, least: int) -> Schema:
         name = "Length" if least else "Period"
         amount = {"type": "integer", "minimum": least}
-        maps = [
-            {"type": "object", "properties": {unit: amount}, "required": [unit], "additionalProperties": False}
-            for unit in UNITS
-        ]
-        text = "A number of batches, or of what the key says."
-        self.definitions[name] = {"description": text, "anyOf": [amount, *maps]}
-        return {"$ref": f"#/$defs/{name}"}
+        self.definitions[name] = {
+            "description": "A number of batches, or of what the key says.",
+            "minimum": least,
+            "properties": {unit: {"description": f"So many {unit}.", **amount} for unit in UNITS},
+            "additionalProperties": False,
+            "minProperties": 1,
+            "maxProperties": 1,
+        }
+        return {"type": ["integer", "object"], "$ref": f"#/$defs/{name}"}
 
     def _hyperparameter(self) -> Schema:
         here = {"$ref": "#/$defs/Hyperparameter"}
-        nested = {"type": "object", "properties": {"type": False}, "additionalProperties": here}
-        value = {"type": ["null", "boolean", "number", "string", "array"]}
-        ranges = [self._reference(cls, "type") for cls in RANGES.values()]
-        text = "A value, a range, or a map of these."
-        self.definitions["Hyperparameter"] = {"description": text, "anyOf": [value, *ranges, nested]}
+        self.definitions["Hyperparameter"] = {
+            "description": "A value, a range, or a map of these.",
+            "if": {"type": "object", "required": ["type"]},
+            "then": self._told("type", RANGES),
+            "else": {"additionalProperties": here},
+        }
         return here
 
     def _plugins(self) -> Schema:
-        known = {name: self._reference(find()) for name, find in sorted(self._extensions.plugins.items())}
+        known = {name: _or_null(self._reference(find())) for name, find in sorted(self._extensions.plugins.items())}
         return {"type": "object", "properties": known, "additionalProperties": False}
+
+
+def _union(schemas: list[Schema]) -> Schema:
+    """Return one schema for values of these types: where they differ, each of the other keywords concerns one of them."""
+    kinds = [each.get("type") for each in schemas]
+    if len(schemas) == 1:
+        return schemas[0]
+    if None in kinds or len(set(kinds)) < len(kinds):
+        return {"anyOf": schemas}
+    return {key: value for each in schemas for key, value in each.items()} | {"type": kinds}
+
+
+def _or_null(schema: Schema) -> Schema:
+    kinds = schema.get("type", [])
+    null: Schema = {"type": [*([kinds] if isinstance(kinds, str) else kinds), "null"]} if kinds else {}
+    null |= {"enum": [*schema["enum"], None]} if "enum" in schema else {}
+    null |= {"anyOf": [*schema["anyOf"], {"type": "null"}]} if "anyOf" in schema else {}
+    return {**schema, **null}
 
 
 @cache

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from det_core.config import SEARCHERS, STORAGES, UNITS, ExperimentConfig
+from det_core.config import ENGINES, SEARCHERS, STORAGES, UNITS, ExperimentConfig
 from det_core.config.faults import Fault, dotted, shown
 from det_core.config.fields import Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
+from det_core.errors import nearest
 
 _PLAIN = {bool: "true or false", dict: "a map", Any: "any value"}
 _KNOWN = (Annotated, bool, int, float, str, list, dict, Literal, Any)
 _DOCUMENTED = "a number of batches, {batches: n}, {records: n} or {epochs: n}"
-_BY_KIND = {"searcher": SEARCHERS, "checkpoint_storage": STORAGES}
+_BY_KIND = {"searcher": SEARCHERS, "checkpoint_storage": STORAGES, "engine": ENGINES}
 _REPLACED = {"sync_halving": "async_halving"}
 """Searchers of old that are gone, and what does their work."""
 
@@ -60,7 +60,7 @@ def _homes() -> dict[str, str]:
 
 def _missing(fault: Fault) -> str:
     needed = fault.type.marks.get("needed") or f"give {expected(fault.type)}" if fault.type else None
-    return f"{dotted(fault.path)} is missing; {needed or 'give one of ' + ', '.join(fault.names)}"
+    return f"{dotted(fault.path)} is missing; {needed or 'give ' + 'one of ' * (fault.names[1:] != ()) + ', '.join(fault.names)}"
 
 
 def _value(fault: Fault) -> str:
@@ -182,9 +182,3 @@ def _number(noun: str, bounds: dict[str, Any]) -> str:
     least = f", {low} or more" if low is not None else f" above {above}" if above is not None else ""
     most = f", {high} or less" if high is not None else f" below {below}" if below is not None else ""
     return f"{noun}{least}{' and' if least and most else ''}{most}"
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that `name` was most likely meant to be."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None

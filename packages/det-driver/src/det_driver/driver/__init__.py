@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ._driver import Driver
 from ._endings import ExperimentFailures
-from ._garbage import collect_left, storage_of
-from ._lifecycle import ask, create, is_driven, orphaned, reopen, start_driver
+from ._garbage import collect_left
+from ._lifecycle import ask, create, describe, dismiss, probe_of, reopen, start_driver, waits_for
 from ._search import ExperimentView, unit_of
 from ._starting import DriverSettings, check_startable
 
@@ -18,10 +18,11 @@ __all__ = [
     "check_startable",
     "collect_left",
     "create",
-    "is_driven",
-    "orphaned",
+    "describe",
+    "dismiss",
+    "probe_of",
     "reopen",
     "start_driver",
-    "storage_of",
     "unit_of",
+    "waits_for",
 ]

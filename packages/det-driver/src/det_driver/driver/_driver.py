@@ -9,37 +9,39 @@ from __future__ import annotations
 
 import os
 import queue
-import secrets
+import signal
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections import deque
+from contextlib import closing, suppress
+from functools import partial
+from importlib.metadata import version
 
-from det_core import wire
 from det_core.config import from_json
 from det_core.errors import DetError, StoreUnwritable
 from det_core.failure import summary
 from det_core.host import Outcome
-from det_core.launch import hosts_of
 from det_core.plugins import Plugins
-from det_core.protocol import Finished
 
-from ..engines import Engine
+from ..engines import Ended, Engine, Joined, Lost, Spoke
 from ..search import Exit
 from ..store import ExperimentState, Store, TrialState, boot_id
-from ._connections import Came, Heard, Refused, broke, came, heard, serve
-from ._endings import Endings, ExperimentFailures, outcome_of
-from ._fleet import Asked, Fleet, RunEnded
+from ._connections import broke, heard
+from ._endings import Endings, ExperimentFailures, outcome_of, reason_of
+from ._fleet import Asked, Fleet
 from ._garbage import collect_garbage, collect_left, expect_garbage
+from ._lifecycle import DESCRIBE, site_of
 from ._recover import abandon, adopt_spooled, end_leftovers, note_pause
 from ._search import SearchStarted
-from ._starting import DriverSettings, Starter, driver_address
+from ._starting import DriverSettings, Starter
 from ._state import State
 from ._trials import ActiveRun, LiveTrial
+from ._turns import rarely_collected
 from ._warm import warm_frameworks
 
 _POLL_SECONDS = 0.25
 _PROGRESS_SECONDS = 1.0
-Event = Came | Refused | Heard | RunEnded | Asked
+_AT_ONCE = 1000
+Event = Spoke | Ended | Joined | Lost | Asked
 
 
 class Driver:
@@ -51,11 +53,11 @@ class Driver:
 
     def __init__(self, settings: DriverSettings, experiment_id: int, plugins: Plugins) -> None:
         self.failures = ExperimentFailures()
-        self.engine: Engine = plugins.engines()[settings.engine].load()(self._process_ended)
+        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.engine: Engine = plugins.engines()[settings.engine].load()(self._inbox.put)
         self._settings = settings
         self._id = experiment_id
         self._plugins = plugins
-        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._next_progress = 0.0
 
     # From any thread
@@ -68,15 +70,11 @@ class Driver:
         """End every run at once; what is not checkpointed is lost."""
         self._inbox.put(Asked("kill", "the experiment is killed"))
 
-    def _process_ended(self, run_id: int, status: int, rank: int = 0, unstarted: str = "") -> None:
-        """The engine's word; from any thread."""
-        self._inbox.put(RunEnded(run_id, status, rank, unstarted))
-
     # The driver's thread
 
     def run(self) -> ExperimentState:
         """Drive the experiment; return the state that it ends in."""
-        with Store(self._settings.home) as self._store:
+        with rarely_collected(), Store(self._settings.home) as self._store:
             earlier = self._store.commands.names(self._id)  # what was asked of an earlier driver is no longer meant
             with self._store.lock(self._id):
                 self._store.commands.forget(self._id, earlier)
@@ -95,8 +93,7 @@ class Driver:
                 return self._paused(error)
             with closing(self._runs):
                 try:
-                    with self._listening() as starter:
-                        self._drive(starter)
+                    self._drive()
                     return self._end()
                 except StoreUnwritable as error:
                     # A worker without a driver saves and ends, and notes its checkpoint for the next one.
@@ -107,13 +104,17 @@ class Driver:
                     raise
 
     def _begin(self) -> None:
-        patience = from_json(self._store.experiments.get(self._id).config).patience
-        end_leftovers(self._store, self._id, patience, lambda: self._inbox.qsize() > 1)
+        config = from_json(self._store.experiments.get(self._id).config)
+        executing = self.engine.open(site_of(self._store, self._id, self._plugins, self._settings.lease))
+        ids = {spec.run_id for spec in executing}
+        end_leftovers(self._store, self._id, config.patience, lambda: self._inbox.qsize() > 1, ids)
         adopt_spooled(self._store, self._id)
         collect_left(self._store, self._plugins)
         self._state = State(self._store, self._id, self._plugins)
         self._runs = Fleet(self.engine, self._state, self._settings, self._inbox.put)
         self._endings = Endings(self._state, self.failures)
+        self._runs.adopt(executing)
+        self._runs.prepare()
         with self._state.turn():
             self._state.take_over()
             if not self._state.search.plans:
@@ -127,71 +128,91 @@ class Driver:
                 reason=None,
                 pid=os.getpid(),
                 boot=boot_id(),
+                det=version("det-driver"),
             )
             self._state.observe("det_experiment_started")
 
-    @contextmanager
-    def _listening(self) -> Iterator[Starter]:
+    def _drive(self) -> None:
         state, settings = self._state, self._settings
         warm = warm_frameworks(state.config, settings, self._plugins, self._store.code_dir(self._id))
-        key = secrets.token_bytes(32)
-        host = driver_address(hosts_of(state.config))
-        server = wire.Server(key, on_connect=lambda c: serve(c, self._inbox.put), host=host)
-        try:
-            yield Starter(state=state, settings=settings, address=server.address, key=key, warm=warm)
-        finally:
-            server.close()
-
-    def _drive(self, starter: Starter) -> None:
+        starter = Starter(state=state, settings=settings, warm=warm)
         next_poll = 0.0
         while True:
-            self._follow_closes()
+            if self._state.closed:
+                with self._state.group():
+                    self._follow_closes()
             self._runs.start_what_is_due(starter)
             if not self._runs.running and (self._state.wish is not None or self._state.queue.first is None):
                 return
-            with suppress(queue.Empty):
-                self._take(self._inbox.get(timeout=_POLL_SECONDS))
+            self._take_what_came()
             if time.monotonic() >= next_poll:
                 next_poll = time.monotonic() + _POLL_SECONDS
                 self._poll()
 
+    def _take_what_came(self) -> None:
+        """Wait for something, and take it with what came with it; words and ends in a row are committed together."""
+        came: deque[Event] = deque()
+        with suppress(queue.Empty):
+            came.append(self._inbox.get(timeout=_POLL_SECONDS))
+            while len(came) < _AT_ONCE:
+                came.append(self._inbox.get_nowait())
+        try:
+            while came:
+                if not _joins(came[0]):
+                    self._take(came.popleft())
+                    continue
+                with self._state.group():
+                    while came and _joins(came[0]):
+                        self._take(came.popleft())
+                    self._follow_closes()
+        finally:
+            for event in came:  # who gives up waits for the ends of runs
+                self._inbox.put(event)
+
     def _take(self, event: Event) -> None:
         """Take what was heard; one of a run that has ended is of no more interest."""
         match event:
-            case Asked():
-                self._asked(event)
-            case RunEnded():
-                self._run_ended(event)
-            case Came() | Refused() | Heard():
-                live = self._runs.running.get(event.hello.run_id)
+            case Spoke():
+                live = self._runs.running.get(event.run)
                 if live is not None and live.active is not None:
                     self._spoken(live, live.active, event)
-                elif isinstance(event, Came):
-                    event.connection.close()
+            case Ended():
+                if event.run in self._runs.running:
+                    self._run_ended(event)
+                else:
+                    self.engine.settled(event.run)
+            case Asked():
+                self._asked(event)
+            case Joined():
+                self._runs.joined(event)
+            case Lost(node):
+                self._runs.lose(node)
 
-    def _spoken(self, live: LiveTrial, active: ActiveRun, event: Came | Refused | Heard) -> None:
-        match event:
-            case Came():
-                came(active, event)
-            case Refused():
-                active.finished(event.hello.rank, Finished(Outcome.MISTAKE, event.reason))
-            case Heard():
-                try:
-                    heard(self._state, live, active, event)
-                except StoreUnwritable:
-                    raise
-                except Exception as error:  # what a word breaks is its run's failure, and nobody else's
-                    if not broke(active, event, error):
-                        self._runs.preempt(live, "what it said could not be taken")
+    def _spoken(self, live: LiveTrial, active: ActiveRun, event: Spoke) -> None:
+        try:
+            heard(self._state, self.engine, live, active, event)
+        except StoreUnwritable:
+            raise
+        except Exception as error:  # what a word breaks is its run's failure, and nobody else's
+            self._state.then(partial(self._broken, live, active, event, error))
+
+    def _broken(self, live: LiveTrial, active: ActiveRun, event: Spoke, error: Exception) -> None:
+        if not broke(self.engine, active, event, error) and live.active is active:
+            self._runs.preempt(live, "what it said could not be taken")
 
     def _poll(self) -> None:
         """Do what is done now and then, whatever happens: it may look at every trial."""
         for command in self._store.commands.take(self._id):
+            if command.kind == DESCRIBE:
+                self._store.experiments.update(self._id, **command.args)
+                continue
             self._asked(Asked(command.kind, f"det {command.kind}", for_good=True))
         self._runs.poll()
         if time.monotonic() >= self._next_progress:
-            self._next_progress = time.monotonic() + _PROGRESS_SECONDS
+            began = time.monotonic()
             self._store.experiments.update(self._id, progress=self._state.progress)
+            now = time.monotonic()  # a large search is not to spend its time on this
+            self._next_progress = now + max(_PROGRESS_SECONDS, 50 * (now - began))
 
     def _end(self) -> ExperimentState:
         state = self._state.wish or self._endings.final_state()
@@ -208,10 +229,9 @@ class Driver:
                 pid=None,
                 boot=None,
             )
-            for live in self._state.trials.values():
-                if live.plan.exited is None:
-                    final = TrialState.CANCELED if state is ExperimentState.CANCELED else TrialState.PAUSED
-                    self._store.trials.update(live.id, state=final)
+            for live in self._state.open.values():
+                self._state.rest(live, TrialState.CANCELED if state is ExperimentState.CANCELED else TrialState.PAUSED)
+            self._state.keep()
             if collects:
                 self._state.then(lambda: collect_garbage(self._store, self._id, self._plugins))
             self._state.observe("det_experiment_finished", state=str(state))
@@ -219,26 +239,27 @@ class Driver:
 
     # Runs
 
-    def _run_ended(self, event: RunEnded) -> None:
+    def _run_ended(self, event: Ended) -> None:
+        if event.status == -signal.SIGKILL:
+            adopt_spooled(self._store, self._id)  # it may have saved by itself
         live, active = self._runs.take_back(event)
         with self._state.turn():
             self._endings.settle(live, active, event.status)
             outcome = outcome_of(active, event.status)
-            self._store.runs.end(event.run_id, outcome)
+            ended_by_us = active.outcome is None and (live.plan.closed or self._state.wish is not None)
+            self._store.runs.end(event.run, outcome, None if ended_by_us else reason_of(live, active, event.status))
             if active.outcome is Outcome.BLOCKED:
                 self._state.then(lambda: self._asked(Asked("block", active.message)))
             if live.plan.closed:
                 self._state.closed.append(live)
             self._state.then(lambda: self._state.queue.add(live))
-            self._state.observe(
-                "det_run_finished",
-                trial=self._state.row(live),
-                run=self._store.runs.get(event.run_id),
-                outcome=outcome,
-            )
+            self._state.then(lambda: self.engine.settled(event.run))
+            if self._plugins.observed("det_run_finished"):
+                run = self._store.runs.get(event.run)
+                self._state.observe("det_run_finished", of=live.id, run=run, outcome=outcome)
 
     def _follow_closes(self) -> None:
-        """End the runs of trials that the searcher closed; those that have none are complete."""
+        """End the runs of trials that the searcher closed; those that have none are complete; in a group."""
         while self._state.closed:
             live = self._state.closed.popleft()
             if live.plan.exited is not None:
@@ -247,7 +268,7 @@ class Driver:
                 with self._state.turn():
                     self._state.exit(live, Exit.COMPLETED, TrialState.COMPLETED)
             elif not live.active.preempting:
-                self._runs.preempt(live, "the searcher closed the trial")
+                self._state.then(partial(self._runs.preempt, live, "the searcher closed the trial"))
 
     # The end
 
@@ -269,3 +290,8 @@ class Driver:
         self.failures.messages.append(str(error))
         note_pause(self._store, self._id, str(error))
         return ExperimentState.PAUSED
+
+
+def _joins(event: Event) -> bool:
+    """Tell whether it may be committed with others; a run that was killed may have left a note, which is taken up alone."""
+    return isinstance(event, Spoke) or (isinstance(event, Ended) and event.status != -signal.SIGKILL)

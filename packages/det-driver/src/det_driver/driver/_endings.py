@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
-from det_core.config import ExperimentConfig
+from det_core.config import ExperimentConfig, Single
+from det_core.errors import did_you_mean
 from det_core.host import Outcome
+from det_core.launch import last_words
 
 from ..search import Exit
 from ..store import ExperimentState, TrialState
 from ._state import State
-from ._trials import ActiveRun, LiveTrial
+from ._trials import GOOD, ActiveRun, LiveTrial, how_it_ended
 
 MOST_SHOWN = 3
+_TAIL = 1 << 16
+MOST_FRUITLESS = 5
+"""How many runs in a row may be taken from a trial before they got any further: the next one is a failure like others."""
 
 
 @dataclass
@@ -22,11 +29,13 @@ class ExperimentFailures:
     """What went wrong in an experiment, for the last words.
 
     `mistake` says that it was in what was asked, not in the training; `resumable` that the experiment can go on when what
-    blocks it is mended. `declined` are the messages of trials that could not work with their hyperparameters.
+    blocks it is mended. `declined` are the messages of trials that could not work with their hyperparameters, `notices` what
+    is to be known of an experiment that completed nevertheless.
     """
 
     messages: list[str] = field(default_factory=list)
     declined: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
     traceback: str = ""
     mistake: bool = False
     resumable: bool = False
@@ -34,7 +43,7 @@ class ExperimentFailures:
     @property
     def reason(self) -> str:
         """Why the experiment ended as it did, in a line; empty where nothing went wrong."""
-        shown = list(dict.fromkeys(self.messages))
+        shown = list(dict.fromkeys(self.messages or self.notices))
         more = f"; {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
         return "; ".join(shown[:MOST_SHOWN]) + more
 
@@ -60,7 +69,7 @@ class Endings:
             case Outcome.INVALID_HP:
                 self._note(self._failures.declined, live, active.message)
                 self._state.exit(live, Exit.INVALID_HP, TrialState.INVALID_HP, active.message)
-            case Outcome.PREEMPTED if self._asked(live, active) or self._saved(live, active):
+            case Outcome.PREEMPTED if self._asked(live, active) or self._may_be_lost(live, active):
                 self._preempted(live)
             case Outcome.BLOCKED:
                 self._blocked(live, active.message)
@@ -71,10 +80,15 @@ class Endings:
                 self._failed(live, active, status)
 
     def _asked(self, live: LiveTrial, active: ActiveRun) -> bool:
-        return active.preempting or live.plan.closed or self._state.wish is not None
+        return active.preempting or active.adopted or live.plan.closed or self._state.wish is not None
+
+    def _may_be_lost(self, live: LiveTrial, active: ActiveRun) -> bool:
+        """Whether a run that was taken from its trial, with its machine or by a signal, counts for nothing; not for ever."""
+        live.fruitless = 0 if self._saved(live, active) else live.fruitless + 1
+        return live.fruitless <= MOST_FRUITLESS
 
     def _saved(self, live: LiveTrial, active: ActiveRun) -> bool:
-        """Whether a run that ended of itself, say by a signal, got any further: else it would be started for ever."""
+        """Whether a run got any further."""
         latest = self._state.row(live).latest_checkpoint
         if latest is None:
             return False
@@ -103,7 +117,8 @@ class Endings:
 
         self._state.then(adopt)
         self._note(self._failures.messages, live, message)
-        self._state.store.trials.update(live.id, state=TrialState.PAUSED, exit_reason=message)
+        self._state.rest(live, TrialState.PAUSED)
+        self._state.store.trials.update(live.id, exit_reason=message)
 
     def _note(self, messages: list[str], live: LiveTrial, message: str) -> None:
         self._state.then(lambda: messages.append(f"trial {live.id}: {message}"))
@@ -112,13 +127,13 @@ class Endings:
         if live.plan.closed or (self._state.wish is not None and active.outcome is None):
             self._preempted(live)  # killed because it was asked for
             return
-        message = active.message or exit_status(status)
+        message, words = _cause(live.id, active, status)
         failure = (message, active.progressed_to)
         repeated = active.outcome is Outcome.ERROR and live.failure == failure
         self._state.then(lambda: setattr(live, "failure", failure))
         config = self._state.config
         if repeated or live.restarts >= config.max_restarts or _cancels_retries(config, active.run.log_dir):
-            self._failed_for_good(live, message, active.traceback)
+            self._failed_for_good(live, message, words)
             return
         live.restarts += 1
         self._state.rest(live, TrialState.QUEUED)
@@ -137,8 +152,9 @@ class Endings:
         if not good:
             self._failures.messages = self._failures.messages or self._failures.declined
         elif unusable := _no_usable_metric(self._state):
-            self._failures.messages.append(unusable)
-            good = False
+            # A single trial is ranked among nobody, and has trained as it was asked to.
+            good = isinstance(self._state.config.searcher, Single) and not unusable.reported
+            (self._failures.notices if good else self._failures.messages).append(unusable.why)
         return ExperimentState.COMPLETED if good else ExperimentState.ERROR
 
 
@@ -149,11 +165,36 @@ def outcome_of(active: ActiveRun, status: int) -> str:
     return str(active.outcome.value) if active.outcome else active.message or exit_status(status)
 
 
+def reason_of(live: LiveTrial, active: ActiveRun, status: int) -> str | None:
+    """Say in a sentence why a run failed; None of one that did not, or never began."""
+    return None if active.outcome in GOOD or active.unstarted else _cause(live.id, active, status)[0]
+
+
+def _cause(trial: int, active: ActiveRun, status: int) -> tuple[str, str]:
+    """Return why a run failed, in a sentence, and the traceback, or what else it wrote last."""
+    if active.message or not status:
+        return active.message or exit_status(status), active.traceback
+    words = _last_words(active.run.log_dir)
+    raised = words.startswith("Traceback")
+    message = exit_status(status) + (f": {words.splitlines()[-1]}" if raised and status > 0 else "")
+    return message, words if raised or not words else f"det: trial {trial} wrote last:\n{words}"
+
+
 def exit_status(status: int) -> str:
     """Say how a process ended; a negative status is a signal's number."""
     if status == 0:
         return "the process ended before the trial was complete; return from its methods, and let det end it"
-    return f"the process was killed by signal {-status}" if status < 0 else f"the process exited with status {status}"
+    return f"the process {how_it_ended(status)}"
+
+
+def _last_words(log_dir: Path) -> str:
+    """Return what a process wrote last, as it had no word for the driver."""
+    try:
+        with (log_dir / "rank-0.log").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            return last_words(file.read())
+    except OSError:
+        return ""
 
 
 def _cancels_retries(config: ExperimentConfig, log_dir: Path) -> bool:
@@ -166,7 +207,14 @@ def _cancels_retries(config: ExperimentConfig, log_dir: Path) -> bool:
     return False
 
 
-def _no_usable_metric(state: State) -> str:
+class _Unusable(NamedTuple):
+    """Why no trial can be ranked; `reported` tells whether the metric was reported at all."""
+
+    why: str
+    reported: bool
+
+
+def _no_usable_metric(state: State) -> _Unusable | None:
     """Say what is wrong where validations were reported, and none of them holds a number by which trials are ranked.
 
     NaN counts as the worst value: its trial goes on, and completes. Returns nothing where all is well, and for scripts that
@@ -174,11 +222,13 @@ def _no_usable_metric(state: State) -> str:
     """
     metric = state.config.searcher.metric if state.config.searcher else None
     if not metric or state.best is not None:
-        return ""
+        return None
     report = next(state.store.metrics.read(experiment_id=state.id, group="validation"), None)
     if report is None:
-        return ""
+        return None
+    none = f"no trial has a usable {metric!r} (searcher.metric):"
     if metric in report.values:
-        return f"no trial has a usable {metric!r} (searcher.metric): it was never a number; look at the losses, and train slower"
-    known = ", ".join(sorted(set(report.values) - {"batches", "epochs"})) or "nothing"
-    return f"no trial has a usable {metric!r} (searcher.metric): validations reported {known}; report it, or name one of those"
+        return _Unusable(f"{none} it was never a number; look at the losses, and train slower", True)
+    names = sorted(set(report.values) - {"batches", "epochs"})
+    way_out = did_you_mean(metric, names) or "; report it, or name one of those"
+    return _Unusable(f"{none} validations reported {', '.join(names) or 'nothing'}{way_out}", False)

@@ -12,18 +12,8 @@ from det_core.config import ExperimentConfig, StorageConfig, from_json
 from det_core.errors import ExperimentBusy, StoreError
 from det_core.launch import say
 from det_core.plugins import Plugins, extensions_of
-from det_core.storage import LocalStorage, Storage
 
 from ..store import CheckpointRow, CheckpointState, Store
-
-
-def storage_of(config: ExperimentConfig, plugins: Plugins, root: Path) -> Storage:
-    """Open the checkpoint storage that a configuration names, or the store's own below `root`."""
-    chosen = config.checkpoint_storage
-    if chosen is None:
-        return LocalStorage(root)
-    storage: Storage = plugins.storages()[chosen.type].open(chosen, root)
-    return storage
 
 
 def _expected(store: Store) -> Path:
@@ -50,9 +40,10 @@ def collect_left(store: Store, plugins: Plugins) -> dict[int, list[str]]:
                     note.unlink(missing_ok=True)  # it was killed before that was recorded, or goes on
         except ExperimentBusy:
             continue  # its driver does
-        except StoreError:
-            if not store.experiment_dir(experiment).exists():
-                note.unlink(missing_ok=True)  # else it cannot be read or written just now
+        except (StoreError, OSError):
+            with suppress(OSError):
+                if not store.experiment_dir(experiment).exists():
+                    note.unlink(missing_ok=True)  # else it cannot be read or written just now
     return deleted
 
 
@@ -65,7 +56,7 @@ def collect_garbage(store: Store, experiment_id: int, plugins: Plugins) -> list[
     try:
         config = from_json(store.experiments.get(experiment_id).config, extensions=extensions_of(plugins))
         if doomed := _doomed(store, experiment_id, config):
-            storage = storage_of(config, plugins, store.home / "checkpoints")
+            storage = plugins.storage_of(config, store.home / "checkpoints")
             for uuid in doomed:
                 storage.delete(uuid)
                 store.checkpoints.mark_deleted(uuid)

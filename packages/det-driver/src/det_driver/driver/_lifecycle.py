@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 
 from det_core.code import copy_code
 from det_core.config import ExperimentConfig, Single, from_json, to_json
+from det_core.distributed import LOOPBACK
 from det_core.errors import ExperimentBusy, StoreError
+from det_core.launch import address_of_this, addresses, hosts_of
+from det_core.plugins import Plugins, extensions_of
 
-from ..store import ExperimentRow, ExperimentState, Store, TrialState, boot_id
+from ..config import check_entrypoint
+from ..engines import Probe, RunSpec, Site
+from ..store import Description, ExperimentState, Store, TrialState
 from ._garbage import expect_garbage
 from ._search import TrialReopened, encode_event
 
 _POLL_SECONDS = 0.05
 _HEARS_SECONDS = 10.0
+DESCRIBE = "describe"
 _BECOMES = {"pause": ExperimentState.PAUSED, "cancel": ExperimentState.CANCELED, "kill": ExperimentState.CANCELED}
 
 
@@ -36,8 +47,10 @@ def create(
     """Record an experiment and copy the user's code into the store; return its id.
 
     What must be fixed from here on is fixed: the seed (the time, where none is given) and the name. When the code cannot
-    be copied, nothing is left behind.
+    be copied, nothing is left behind. Raises EntrypointError for an entrypoint that the code shows to be a slip.
     """
+    if code_dir is not None:
+        check_entrypoint(config.entrypoint, code_dir)
     fixed = config.reproducibility
     if fixed.experiment_seed is None:
         fixed = msgspec.structs.replace(fixed, experiment_seed=int(time.time()) % 2**32)
@@ -72,6 +85,8 @@ def reopen(store: Store, experiment_id: int) -> None:
     Raises StoreError for an experiment that is completed or canceled, and for a search whose trials have all ended.
     """
     experiment = store.experiments.get(experiment_id)
+    if not experiment.state.ended or experiment.state is ExperimentState.ERROR:
+        _check_code(store, experiment_id)
     if experiment.state in (ExperimentState.ACTIVE, ExperimentState.PAUSED):
         return
     if experiment.state is not ExperimentState.ERROR:
@@ -89,7 +104,16 @@ def reopen(store: Store, experiment_id: int) -> None:
         for trial in trials if single else ():
             if trial.state is TrialState.ERROR:
                 store.journal.append(experiment_id, encode_event(TrialReopened(trial.request)))
+                store.snapshots.forget(experiment_id)  # they have seen its exit
                 store.trials.update(trial.id, state=TrialState.PAUSED, restarts=0, ended=None, exit_reason=None)
+
+
+def _check_code(store: Store, experiment_id: int) -> None:
+    place = store.code_dir(experiment_id)
+    if not place.is_dir():
+        raise StoreError(
+            f"the code of experiment {experiment_id} is gone: restore {place}, which it runs, or start it anew"
+        )
 
 
 def ask(store: Store, experiment_id: int, kind: str) -> None:
@@ -103,6 +127,7 @@ def ask(store: Store, experiment_id: int, kind: str) -> None:
         try:
             with store.lock(experiment_id):
                 _become(store, experiment_id, kind, asked=sent)
+                dismiss(store, experiment_id, at_once=kind == "kill")
                 return
         except ExperimentBusy:
             pass
@@ -113,6 +138,38 @@ def ask(store: Store, experiment_id: int, kind: str) -> None:
         elif not store.commands.names(experiment_id) or time.monotonic() > deadline:
             return
         time.sleep(_POLL_SECONDS)
+
+
+def probe_of(config: ExperimentConfig, plugins: Plugins, code_dir: Path, log_dir: Path, root: Path) -> Probe:
+    """Return what other machines are tried for: the storage of a configuration, which is `root` where it names none."""
+    names = dict(text.partition("=")[::2] for text in config.environment.environment_variables.cpu)
+    variables = {**names, "DET_EXPERIMENT_CONFIG": to_json(config), "DET_CHECKPOINT_ROOT": str(root)}
+    spec = RunSpec(run_id=0, entrypoint="", trial_class=False, code_dir=code_dir, log_dir=log_dir, variables=variables)
+    return Probe(spec, partial(plugins.storage_of, config, root))
+
+
+def site_of(store: Store, experiment_id: int, plugins: Plugins, lease: float = 0.0) -> Site:
+    """Return where an experiment's engine works."""
+    home = hashlib.sha256(f"{os.uname().nodename}:{store.home.resolve()}".encode()).hexdigest()[:8]
+    extensions = replace(extensions_of(plugins), open=True)
+    config = from_json(store.experiments.get(experiment_id).config, extensions=extensions)
+    directory, code, hosts = store.agents_dir(experiment_id), store.code_dir(experiment_id), hosts_of(config)
+    return Site(
+        name=f"det-{home}-{experiment_id}",
+        directory=directory,
+        host=address_of_this(hosts, addresses(hosts, None)) if hosts else LOOPBACK,
+        lease=lease,
+        settings=config.engine,
+        probe=probe_of(config, plugins, code, directory, store.home / "checkpoints"),
+    )
+
+
+def dismiss(store: Store, experiment_id: int, *, at_once: bool) -> None:
+    """Have what trains for an experiment that has no driver save and end, or end at once."""
+    plugins = Plugins.installed()
+    engine = plugins.engines().get(store.experiments.get(experiment_id).engine)
+    if engine is not None:
+        engine.load()(lambda event: None).dismiss(site_of(store, experiment_id, plugins), at_once=at_once)
 
 
 def _become(store: Store, experiment_id: int, kind: str, *, asked: bool) -> None:
@@ -140,10 +197,35 @@ def _check_not_ended(store: Store, experiment_id: int, kind: str) -> None:
         raise StoreError(f"experiment {experiment_id} is {state.lower()} already; nothing is left to {kind}")
 
 
-def is_driven(store: Store, experiment_id: int) -> bool:
-    """Tell whether a driver holds the experiment."""
-    lock = store.experiment_dir(experiment_id) / "lock"
-    return lock.exists() and not _is_free(lock)
+def waits_for(store: Store, experiment_id: int, slots: int) -> str:
+    """Say for what an experiment waits whose trials need so many slots each: who holds them, and who asked before.
+
+    Nothing where nobody does either.
+    """
+    held = {id: len(devices) for id, devices in store.slots.holders().items() if id != experiment_id}
+    said = [f"{_named(store, id)} holds {count}" for id, count in held.items()]
+    before = takewhile(lambda id: id != experiment_id, store.slots.waiting())
+    said += [f"{_named(store, id)} asked before" for id in before if id not in held]
+    return f"for {slots} slot{'s' * (slots != 1)}: {', '.join(said)}" if said else ""
+
+
+def _named(store: Store, experiment_id: int) -> str:
+    with suppress(StoreError):
+        return f"experiment {experiment_id} ({store.experiments.get(experiment_id).name})"
+    return f"experiment {experiment_id}"
+
+
+def describe(store: Store, experiment_id: int, **changes: Unpack[Description]) -> None:
+    """Change what an experiment is called and what is said of it; where it is driven, its driver does it."""
+    deadline = time.monotonic() + _HEARS_SECONDS
+    try:
+        store.experiments.update(experiment_id, **changes)
+    except ExperimentBusy:
+        store.commands.send(experiment_id, DESCRIBE, {**changes})
+        while store.commands.names(experiment_id):
+            if time.monotonic() > deadline:
+                raise StoreError(f"the driver of experiment {experiment_id} does not answer; try again") from None
+            time.sleep(_POLL_SECONDS)
 
 
 def start_driver(store: Store, home: Path, experiment_id: int, environ: Mapping[str, str]) -> tuple[int, Path]:
@@ -175,26 +257,3 @@ def start_driver(store: Store, home: Path, experiment_id: int, environ: Mapping[
             f"the driver of experiment {experiment_id} ended at once, with status {driver.returncode}:\n{said}"
         )
     return driver.pid, log
-
-
-def orphaned(store: Store, experiment: ExperimentRow) -> bool:
-    """Tell whether an experiment is ACTIVE, was started, and no driver holds it now."""
-    if experiment.state is not ExperimentState.ACTIVE or experiment.started is None:
-        return False
-    if experiment.boot != boot_id() or not Path(f"/proc/{experiment.pid}").exists():
-        return True
-    return _is_free(store.experiment_dir(experiment.id) / "lock")  # the number may be another process's by now
-
-
-def _is_free(lock: Path) -> bool:
-    try:
-        file = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(file)
-    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import msgspec
@@ -20,21 +20,20 @@ _NOTICE_SECONDS = 2.0
 _WAITS_SECONDS = 2.0
 
 
-def end_leftovers(store: Store, experiment_id: int, patience: float, hurry: Callable[[], bool]) -> None:
-    """Wait until the processes of runs that never ended are gone: they save when they lose their driver.
+def end_leftovers(
+    store: Store, experiment_id: int, patience: float, hurry: Callable[[], bool], executing: Collection[int] = ()
+) -> None:
+    """Wait until the processes of runs that never ended, and that no agent has, are gone: they save when they lose it.
 
     They have `patience` seconds together, or until `hurry` says so; then they are killed.
     """
     began = time.monotonic()
-    for trial in store.trials.list(experiment_id):
-        if trial.state.ended:
-            continue
-        for run in store.runs.list(trial.id):
-            if run.ended is None:
-                _wait(run, began, patience, hurry)
-                end_leftover(run.log_dir, 0)
-                clear_scratch(run)
-                store.runs.end(run.id, "lost")
+    for run in store.runs.open(experiment_id):
+        if run.id not in executing:
+            _wait(run, began, patience, hurry)
+            end_leftover(run.log_dir, 0)
+            clear_scratch(run)
+            store.runs.end(run.id, "lost")
 
 
 def _wait(run: Run, began: float, patience: float, hurry: Callable[[], bool]) -> None:
@@ -63,11 +62,13 @@ def adopt_spooled(store: Store, experiment_id: int) -> None:
             note = decode_note(path.read_bytes())
         except msgspec.DecodeError:  # of a machine that went down while it was written
             say(f"{path} is no note of a checkpoint and is left out; det checkpoint list shows those that are recorded")
-            path.rename(path.with_suffix(".damaged"))
+            with suppress(OSError):
+                path.rename(path.with_suffix(".damaged"))
             continue
         with store.transaction():
             _adopt(store, note)
-        path.unlink()
+        with suppress(OSError):  # what is recorded is passed over by the next driver
+            path.unlink()
 
 
 def _adopt(store: Store, note: Spooled) -> None:
@@ -75,9 +76,8 @@ def _adopt(store: Store, note: Spooled) -> None:
     trial = store.trials.get(manifest.trial_id or 0)
     latest = trial.latest_checkpoint
     at = store.checkpoints.get(latest).batches if latest else -1
-    if store.runs.list(trial.id)[-1].id != note.run_id or manifest.batches < at:
-        return
-    with suppress(StoreError):  # recorded by the driver, whose answer was lost with it
+    recorded = {row.uuid for row in store.checkpoints.list(trial_id=trial.id)}  # by a driver, whose answer was lost
+    if store.runs.list(trial.id)[-1].id == note.run_id and manifest.batches >= at and manifest.uuid not in recorded:
         record_checkpoint(store, trial.id, note.run_id, note)
 
 
@@ -109,9 +109,8 @@ def abandon(store: Store, experiment_id: int, reason: str) -> None:
         for trial in store.trials.list(experiment_id):
             if not trial.state.ended:
                 store.trials.update(trial.id, state=TrialState.PAUSED)
-                for run in store.runs.list(trial.id):
-                    if run.ended is None:
-                        store.runs.end(run.id, "abandoned")
+        for run in store.runs.open(experiment_id):
+            store.runs.end(run.id, "abandoned")
 
 
 def note_pause(store: Store, experiment_id: int, reason: str) -> None:
@@ -126,4 +125,6 @@ def note_pause(store: Store, experiment_id: int, reason: str) -> None:
         except StoreError:
             if time.monotonic() > deadline:
                 return
+            with suppress(StoreError):
+                store.make_room()
             time.sleep(0.1)

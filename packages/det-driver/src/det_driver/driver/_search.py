@@ -5,8 +5,8 @@ Pure: events in, operations out. Replaying the journal gives the same search.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from typing import Any
 import msgspec
 
 from det_core.config import ExperimentConfig
+from det_core.storage import Storage
 
 from ..search import Close, Create, Exit, Operation, Searcher, Shutdown, Train
+from ..store import dump, load
 
 
 class SearchStarted(msgspec.Struct, frozen=True, tag="started"):
@@ -48,15 +50,23 @@ SearchEvent = SearchStarted | TrialValidated | TrialExited | TrialReopened
 
 
 def encode_event(event: SearchEvent) -> str:
-    """Return the event as JSON text; Python's, whose NaN and Infinity survive."""
-    return json.dumps(msgspec.to_builtins(event))
+    """Return the event as JSON text; with NaN and Infinity."""
+    text = msgspec.json.encode(event)
+    return dump(msgspec.to_builtins(event)) if b"null" in text else text.decode()
 
 
 def decode_event(data: bytes) -> SearchEvent:
-    return msgspec.convert(json.loads(data), SearchEvent)  # type: ignore[no-any-return]
+    try:
+        event: SearchEvent = _decode_event(data)
+    except msgspec.DecodeError:  # NaN and Infinity, which few events have
+        event = msgspec.convert(load(data), SearchEvent)
+    return event
 
 
-@dataclass
+_decode_event = msgspec.json.Decoder(SearchEvent).decode
+
+
+@dataclass(slots=True)
 class TrialPlan:
     """One trial as its searcher wants it.
 
@@ -91,9 +101,17 @@ class JournaledSearch:
     def replayed(cls, searcher: Searcher, events: Iterable[SearchEvent]) -> JournaledSearch:
         """Return the search after these events."""
         search = cls(searcher)
-        for event in _without_reopened(list(events)):
-            search.apply(event)
+        known = list(events)
+        search.replay(known, Counter(event.trial for event in known if isinstance(event, TrialReopened)))
         return search
+
+    def replay(self, events: Iterable[SearchEvent], reopened: Counter[int]) -> None:
+        """Take past events; of a trial that was `reopened` so many times, as many exits are passed over."""
+        for event in events:
+            if isinstance(event, TrialReopened):
+                reopened[event.trial] -= 1
+            elif not (isinstance(event, TrialExited) and reopened[event.trial]):
+                self.apply(event)
 
     def apply(self, event: SearchEvent) -> list[Operation]:
         """Take an event; return what follows from it, already applied to the plans."""
@@ -110,6 +128,10 @@ class JournaledSearch:
     def rungs(self) -> tuple[RungCount, ...]:
         """The lengths that were asked for, from the lowest; counted as the search goes on, whatever its size."""
         return tuple(replace(self._rungs[length]) for length in sorted(self._rungs))
+
+    def counted(self, rungs: Iterable[RungCount]) -> None:
+        """Take over the counts of a search that goes on here."""
+        self._rungs = {rung.length: rung for rung in rungs}
 
     def _told(self, event: SearchEvent) -> list[Operation]:
         match event:
@@ -156,17 +178,6 @@ class JournaledSearch:
             self.over = op
 
 
-def _without_reopened(events: list[SearchEvent]) -> list[SearchEvent]:
-    """Drop the exits that a later event took back."""
-    kept: list[SearchEvent] = []
-    for event in events:
-        if isinstance(event, TrialReopened):
-            kept = [e for e in kept if not (isinstance(e, TrialExited) and e.trial == event.trial)]
-        else:
-            kept.append(event)
-    return kept
-
-
 @dataclass
 class RungCount:
     """One length that a searcher asks for: how many trials have reached it, and how many are on the way.
@@ -181,7 +192,10 @@ class RungCount:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchView:
-    """Where a search stands: how much is done (0 to 1), its trials counted, its rungs from the lowest."""
+    """Where a search stands: how much is done (0 to 1), its trials counted, its rungs from the lowest.
+
+    `resting` says of the trials that have not ended and do not run, by id, whether they are `queued` or `waiting`.
+    """
 
     progress: float
     trials: int
@@ -189,6 +203,7 @@ class SearchView:
     queued: int
     ended: int
     rungs: tuple[RungCount, ...]
+    resting: Mapping[int, str]
 
     @property
     def waiting(self) -> int:
@@ -198,7 +213,10 @@ class SearchView:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentView:
-    """An experiment as observers see it; `search()` counts its trials, and is to be called in a hook only."""
+    """An experiment as observers see it; `search()` counts its trials, and is to be called in a hook only.
+
+    `storage()` opens its checkpoint storage.
+    """
 
     id: int
     name: str
@@ -206,6 +224,7 @@ class ExperimentView:
     directory: Path
     tensorboard_dir: Path
     search: Callable[[], SearchView]
+    storage: Callable[[], Storage]
 
 
 UNITS = ("batches", "epochs", "records")

@@ -6,25 +6,30 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
-from det_core.backend import Ranks, rank_variables
+from det_core.backend import rank_variables
 from det_core.backends.socket import START_SECONDS
-from det_core.config import ExperimentConfig, is_trial_entrypoint
+from det_core.config import ExperimentConfig, is_trial_entrypoint, to_json
 from det_core.distributed import LOOPBACK
-from det_core.environ import WorkerEnv, shortened
+from det_core.environ import WorkerEnv
 from det_core.errors import DetError
-from det_core.launch import SSH, Host, address_of_this, addresses, hosts_of
+from det_core.launch import SSH, Host, hosts_of, ranks_on
 from det_core.machine import gpus
 
-from ..engines import RunSpec
-from ..store import Run, TrialRow
+from ..engines import Node, RunSpec, machine_of
+from ..store import Run
 from ._search import UNITS, unit_of
 from ._state import State
 from ._trials import ActiveRun, LiveTrial
+
+LEASE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +37,8 @@ class DriverSettings:
     """`slots` is how many GPUs, or CPU workers where there are none, the machine has; `gpus` are their ids.
 
     `threads_chosen` says that the user has set `OMP_NUM_THREADS`. The ranks of a run must meet within `start_timeout` seconds.
-    `agent` is a command that runs what follows it on `{host}`, for `distributed.hosts`.
+    `agent` is a command that runs what follows it on `{host}`, for `distributed.hosts`. Runs go on for `lease` seconds without a
+    driver, then they save and end.
     """
 
     home: Path
@@ -42,13 +48,14 @@ class DriverSettings:
     threads_chosen: bool = False
     start_timeout: float = START_SECONDS
     agent: str = SSH
+    lease: float = LEASE_SECONDS
 
     @classmethod
     def detect(cls, environ: Mapping[str, str], *, home: Path, engine: str = "local") -> DriverSettings:
         """Look at the machine: `CUDA_VISIBLE_DEVICES`, the GPUs of the NVIDIA driver, else the CPU's cores.
 
         `DET_SLOTS_TOTAL` overrides the number of CPU workers, `DET_START_TIMEOUT` the seconds that ranks have to meet,
-        `DET_AGENT` the command that reaches other hosts.
+        `DET_AGENT` the command that reaches other hosts, `DET_LEASE` the seconds for which runs go on without a driver.
         """
         found = gpus(environ)
         slots = len(found) or int(environ.get("DET_SLOTS_TOTAL") or len(os.sched_getaffinity(0)))
@@ -60,6 +67,7 @@ class DriverSettings:
             threads_chosen="OMP_NUM_THREADS" in environ,
             start_timeout=float(environ.get("DET_START_TIMEOUT") or START_SECONDS),
             agent=environ.get("DET_AGENT") or SSH,
+            lease=float(environ.get("DET_LEASE") or LEASE_SECONDS),
         )
 
     def devices(self) -> tuple[str, ...]:
@@ -93,16 +101,12 @@ def check_startable(config: ExperimentConfig, settings: DriverSettings) -> None:
         raise DetError(
             f"resources.slots_per_trial is {wanted}, and resources.max_slots is {most}; no trial could ever run"
         )
-    if wanted > max(there, 1) and not hosts_of(config):
+    elsewhere = config.engine is not None and type(config.engine).__struct_config__.tag not in ("local", "in-process")
+    if wanted > max(there, 1) and not hosts_of(config) and not elsewhere:
         kind = "GPUs" if settings.gpus else "CPU slots and no GPU"
         raise DetError(
             f"resources.slots_per_trial is {wanted}, but this machine has {there} {kind}; ask for {there} at most"
         )
-
-
-def driver_address(hosts: list[Host]) -> str:
-    """Return the address at which the workers of a run reach its driver."""
-    return address_of_this(hosts, addresses(hosts, None)) if hosts else LOOPBACK
 
 
 def scratch_of(run: Run) -> Path:
@@ -115,36 +119,49 @@ def clear_scratch(run: Run) -> None:
     shutil.rmtree(scratch_of(run), ignore_errors=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Starter:
     """Makes of a trial's run what an engine starts; `warm` names the frameworks that its process may have imported before."""
 
     state: State
     settings: DriverSettings
-    address: tuple[str, int]
-    key: bytes
     warm: tuple[str, ...] | None
 
-    def spec(self, live: LiveTrial, row: TrialRow) -> RunSpec:
-        """Return the run of a trial, which has just begun, as engines take it."""
+    def spec(self, live: LiveTrial, latest: str | None, node: Node) -> RunSpec:
+        """Return the run of a trial, which has just begun on a machine, as engines take it; `latest` is its checkpoint."""
         assert live.active is not None
         state, active = self.state, live.active
+        places = [machine_of(device) if node.parts else node.name for device in active.lease.devices]
+        active.nodes = tuple(dict.fromkeys(places)) or (node.name,)
         entrypoint = state.config.entrypoint or ""
         hosts = hosts_of(state.config) if state.trial_class else []
+        gpus = self.settings.gpus if node.devices is None else node.gpus
         return RunSpec(
             run_id=active.run.id,
             entrypoint=entrypoint if isinstance(entrypoint, str) else tuple(entrypoint),
             trial_class=state.trial_class,
-            ranks=self._ranks(active.lease.slots) if state.trial_class and not hosts else ({},),
-            hosts=",".join(f"{host.name}:{host.slots}" for host in hosts),
-            agent=self.settings.agent,
+            ranks=self._ranks(active.lease.slots, gpus, places) if state.trial_class and not hosts else ({},),
+            launcher=self._launcher(hosts),
+            slots=active.lease.slots,
+            devices=active.lease.devices,
+            node=node.name,
+            of=len(places) if node.parts else 0,
             code_dir=state.store.code_dir(state.id),
             log_dir=active.run.log_dir,
-            variables=self._variables(live, row, active),
+            variables=self._variables(live, latest, active, gpus),
             warm=None if active.several else self.warm,
         )
 
-    def _variables(self, live: LiveTrial, row: TrialRow, active: ActiveRun) -> dict[str, str]:
+    def _launcher(self, hosts: list[Host]) -> tuple[str, ...]:
+        if not hosts:
+            return ()
+        named = ",".join(f"{host.name}:{host.slots}" for host in hosts)
+        launch = ("launch", "socket", "--hosts", named, "--agent", self.settings.agent)
+        return (sys.executable, "-P", "-m", "det_driver.cli", *launch)
+
+    def _variables(
+        self, live: LiveTrial, latest: str | None, active: ActiveRun, gpus: tuple[str, ...]
+    ) -> dict[str, str]:
         """Return the variables of the configuration, of the devices and of the run, the later ones winning."""
         state, slots = self.state, active.lease.slots
         env = WorkerEnv(
@@ -156,41 +173,47 @@ class Starter:
             hparams=live.plan.hparams,
             config=state.config,
             slot_ids=slots,
-            driver=self.address,
-            key=self.key,
+            driver=("", 0),  # whoever starts it says where it connects
+            key=b"",
             checkpoint_root=state.store.home / "checkpoints",
             tensorboard_dir=state.view.tensorboard_dir / f"trial-{live.id}",
             spool=state.view.directory / "spool",
-            latest_checkpoint=row.latest_checkpoint or row.source_checkpoint,
+            latest_checkpoint=latest or live.source,
             steps_completed=active.progressed_to,
             slots=max(1, len(slots)),
             chief=LOOPBACK,
             scratch=scratch_of(active.run),
             start_timeout=self.settings.start_timeout,
-            warm=row.latest_checkpoint is None and row.source_checkpoint is not None,
+            warm=latest is None and live.source is not None,
         )
-        own = shortened(env.variables(), active.run.log_dir)
-        return {**self._threads(), **self._user(), **self._devices(slots), **own}
+        if hosts_of(state.config):  # each of them knows its devices and cores
+            return {**self._user(gpus), **env.variables(**self._config)}
+        return {**self._threads, **self._user(gpus), **self._devices(slots, gpus), **env.variables(**self._config)}
 
-    def _ranks(self, slots: tuple[int, ...]) -> tuple[Mapping[str, str], ...]:
+    @cached_property
+    def _config(self) -> dict[str, str]:
+        return {"DET_EXPERIMENT_CONFIG": to_json(self.state.config)}
+
+    def _ranks(
+        self, slots: tuple[int, ...], gpus: tuple[str, ...], places: Sequence[str]
+    ) -> tuple[Mapping[str, str], ...]:
         """Return what the environment of each rank has of its own: where it stands, and its device."""
         if len(slots) < 2:
             return ({},)
-        size = len(slots)
+        on = ranks_on([Host(name=name, slots=n, here=False) for name, n in Counter(places).items()])
         return tuple(
-            rank_variables(Ranks(rank=rank, size=size, local_rank=rank, local_size=size)) | self._devices((slot,))
-            for rank, slot in enumerate(slots)
+            rank_variables(ranks) | self._devices((slot,), gpus) for ranks, slot in zip(on, slots, strict=True)
         )
 
-    def _user(self) -> dict[str, str]:
+    def _user(self, gpus: tuple[str, ...]) -> dict[str, str]:
         listed = self.state.config.environment.environment_variables
-        chosen = listed.cuda if self.settings.gpus else listed.cpu
+        chosen = listed.cuda if gpus else listed.cpu
         return dict(variable.partition("=")[::2] for variable in chosen)
 
-    def _devices(self, slots: tuple[int, ...]) -> dict[str, str]:
-        gpus = self.settings.gpus
+    def _devices(self, slots: tuple[int, ...], gpus: tuple[str, ...]) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ",".join(gpus[slot] for slot in slots)} if gpus else {}
 
+    @cached_property
     def _threads(self) -> dict[str, str]:
         """Share the cores among the CPU ranks that may run at once; by the configuration alone, as threads change sums."""
         settings, config = self.settings, self.state.config

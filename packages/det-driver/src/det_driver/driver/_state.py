@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from det_core.config import Custom, ExperimentConfig, from_json, is_trial_entrypoint
 from det_core.entrypoint import make_importable
-from det_core.errors import DetError, StoreError, StoreUnwritable
+from det_core.errors import DetError
 from det_core.host import Target
 from det_core.launch import hosts_of
 from det_core.metrics import number_or_none
@@ -23,31 +22,26 @@ from ..store import ExperimentState, Lease, Run, Store, TrialRow, TrialState
 from ._search import (
     UNITS,
     ExperimentView,
-    JournaledSearch,
     SearchEvent,
     SearchView,
     TrialExited,
     TrialValidated,
-    decode_event,
     encode_event,
     unit_of,
 )
+from ._snapshots import SavedSearch
 from ._trials import ActiveRun, LiveTrial, Queue
+from ._turns import Turns
 
 
-class State:
-    """One experiment: its configuration, its search, its trials.
-
-    An event is taken in a `turn`: what it changes is committed as one, and only then is anything done about it. What is in
-    memory is what the journal says: where a turn fails, it is read again from there.
-    """
+class State(Turns):
+    """One experiment: its configuration, its search, its trials. What is in memory is what the journal says."""
 
     def __init__(self, store: Store, experiment_id: int, plugins: Plugins) -> None:
+        super().__init__(store, plugins)
         experiment = store.experiments.get(experiment_id)
         directory = store.experiment_dir(experiment_id)
         self.id = experiment_id
-        self.store = store
-        self.plugins = plugins
         self.config: ExperimentConfig = from_json(experiment.config, extensions=extensions_of(plugins))
         self.view = ExperimentView(
             id=experiment_id,
@@ -56,46 +50,19 @@ class State:
             directory=directory,
             tensorboard_dir=directory / "tensorboard",
             search=self._view,
+            storage=lambda: plugins.storage_of(self.config, store.home / "checkpoints"),
         )
         self.unit = unit_of(self.config)
         self.trials: dict[int, LiveTrial] = {}  # by the searcher's number
+        self.open: dict[int, LiveTrial] = {}  # those of them that have not ended
         self.queue = Queue()
         self.closed: deque[LiveTrial] = deque()  # trials that the searcher closed, and nobody has looked at since
         self.wish: ExperimentState | None = None  # what to become when the runs have ended: PAUSED, CANCELED or ERROR
-        self.ended = 0
-        self._then: list[Callable[[], object]] = []
-        self._told: list[Callable[[], object]] = []
+        self._reached: float | None = (
+            None  # of the search, when the first of those trials failed after which none went well
+        )
+        self._snapshots = SavedSearch(store, experiment_id)
         self._read()
-
-    # Turns
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Decide and write inside; it is committed at the end, and what was put off by `then` and `observe` comes after that.
-
-        Where it fails, nothing has happened, in the store or in memory.
-        """
-        try:
-            with self.store.transaction():
-                yield
-        except BaseException as error:
-            self._then.clear()
-            self._told.clear()
-            with suppress(*([StoreError] if isinstance(error, StoreUnwritable) else [])):
-                self._read()
-            raise
-        then, told = self._then, self._told
-        self._then, self._told = [], []
-        for effect in (*then, *told):
-            effect()
-
-    def then(self, effect: Callable[[], object]) -> None:
-        """Do this when the turn is committed: adopt, answer, start, stop."""
-        self._then.append(effect)
-
-    def observe(self, hook: str, **arguments: Any) -> None:
-        """Tell the observers of this experiment when the turn is committed, after all that is done about it."""
-        self._told.append(lambda: self.plugins.observe(hook, experiment=self.view, **arguments))
 
     def _read(self) -> None:
         """Take from the store what was committed; the runs of trials stay as they are."""
@@ -105,31 +72,31 @@ class State:
         if isinstance(searcher, Custom):
             make_importable(self.store.code_dir(self.id))
         seed = self.config.reproducibility.experiment_seed or 0
-        made = self.plugins.searchers()[searcher.name].make(searcher, self.config.hyperparameters, seed)
-        journal = self.store.journal.read(self.id)
-        self.search = JournaledSearch.replayed(made, (decode_event(event.data) for event in journal))
-        self.ended = 0
+        make = partial(self.plugins.searchers()[searcher.name].make, searcher, self.config.hyperparameters, seed)
+        rows = {trial.request: trial for trial in self.store.trials.list(self.id)}
+        self.search = self._snapshots.read(self.store.experiments.get(self.id), rows, make)
         self.closed.clear()
         self.queue.clear()
         known = self.trials
-        self.trials = {}
-        rows = {trial.request: trial for trial in self.store.trials.list(self.id)}
+        self.trials, self.open = {}, {}
         for request, plan in self.search.plans.items():
             row = rows[request]
             live = known.get(request) or LiveTrial(id=row.id, plan=plan)
             live.plan, live.restarts, live.progress = plan, row.restarts, row.progress
+            live.state, live.source, live.begun = row.state, row.source_checkpoint, row.runs > 0
             self.trials[request] = live
             if plan.exited is not None:
-                self.ended += 1
-            elif plan.closed:
+                continue
+            self.open[request] = live
+            if plan.closed:
                 self.closed.append(live)
             else:
                 self.queue.add(live)
 
     def take_over(self) -> None:
-        """Go on with the trials of an earlier driver: each is queued, or waits for its searcher."""
-        for live in self.trials.values():
-            if live.plan.exited is None and not live.plan.closed:
+        """Go on with the trials of an earlier driver: each that has no run is queued, or waits for its searcher."""
+        for live in self.open.values():
+            if not live.plan.closed and live.active is None:
                 self.rest(live, TrialState.QUEUED if live.plan.runnable else TrialState.WAITING)
 
     # Facts
@@ -141,8 +108,13 @@ class State:
 
     @property
     def progress(self) -> float:
-        """How much of the search is done, 0 to 1; looks at every trial."""
-        return self.search.progress({r: t.progress for r, t in self.trials.items() if t.plan.exited is None})
+        """How much of the search is done, 0 to 1; looks at every trial that has not ended.
+
+        Where its trials failed, or it was canceled, it is what had been reached by then: to searchers what ended is done.
+        """
+        if self._reached is not None and (self.wish is not None or not self.open):
+            return self._reached
+        return self.search.progress({request: live.progress for request, live in self.open.items()})
 
     @property
     def best(self) -> float | None:
@@ -166,20 +138,29 @@ class State:
 
     def happened(self, event: SearchEvent) -> None:
         """Journal an event and apply it."""
-        self.store.journal.append(self.id, encode_event(event))
-        for operation in self.search.apply(event):
+        seq = self.store.journal.append(self.id, encode_event(event))
+        began = time.perf_counter()
+        operations = self.search.apply(event)
+        seconds = time.perf_counter() - began
+        for operation in operations:
             self._follow(operation)
+        self._snapshots.happened(self.search, seq, seconds)
+
+    def keep(self) -> None:
+        """Keep the search as it is, so that who goes on with it need not replay what led to it."""
+        self._snapshots.keep(self.search)
 
     def _follow(self, operation: Operation) -> None:
         match operation:
             case Create(trial=number, hparams=hparams, seed=seed):
                 source = self._source(operation.source)
                 row = self.store.trials.create(self.id, number, hparams, seed, source_checkpoint=source)
-                self.trials[number] = LiveTrial(id=row.id, plan=self.search.plans[number])
+                live = LiveTrial(id=row.id, plan=self.search.plans[number], source=source)
+                self.trials[number] = self.open[number] = live
             case Train():
                 live = self.trials[operation.trial]
                 if live.queued:
-                    self.store.trials.update(live.id, state=TrialState.QUEUED)
+                    self.rest(live, TrialState.QUEUED)
                 self.queue.add(live)
             case Close():
                 self.closed.append(self.trials[operation.trial])
@@ -200,22 +181,29 @@ class State:
 
     def begin(self, live: LiveTrial, lease: Lease, batches: int) -> Run:
         """Record that a run of a trial begins at a position; the trial has it once that is committed."""
-        run = self.store.runs.begin(live.id, batches)
-        self.store.trials.update(live.id, state=TrialState.RUNNING)
+        run = self.store.runs.begin(live.id, batches, first=not live.begun)
+        live.state, live.begun = TrialState.RUNNING, True
         self.queue.discard(live)
         active = ActiveRun(run=run, lease=lease, progressed_to=batches, launched=bool(hosts_of(self.config)))
-        self.then(lambda: setattr(live, "active", active))
+        self.adopt(lambda: setattr(live, "active", active))
         return run
 
     def rest(self, live: LiveTrial, state: TrialState) -> None:
-        """A trial whose run has ended goes on later."""
-        self.store.trials.update(live.id, state=state)
+        """A trial that has no run goes on later."""
+        if live.state is not state:
+            live.state = state
+            self.store.trials.update(live.id, state=state)
 
     def exit(self, live: LiveTrial, reason: Exit, state: TrialState, message: str = "") -> None:
         """End a trial for good."""
+        if reason not in (Exit.ERRORED, Exit.CANCELED):
+            self._reached = None
+        elif self._reached is None:
+            self._reached = self.progress
+        live.state = state
         self.store.trials.update(live.id, state=state, ended=time.time(), exit_reason=message or str(reason))
         self.happened(TrialExited(live.plan.request, reason))
-        self.ended += 1
+        self.open.pop(live.plan.request, None)
         self.queue.discard(live)
 
     def validated(
@@ -229,9 +217,9 @@ class State:
         report: bool = True,
     ) -> Target:
         """Take a validation; return the trial's next target. `length` is the target's when this completes it."""
-        best = self._is_best(metrics)
+        best = self.is_best(metrics)
         at = length if length is not None and length < NEVER else self._length(live, batches, metrics)
-        self.then(lambda: setattr(active, "validated_at", batches))
+        self.adopt(lambda: setattr(active, "validated_at", batches))
         if report:
             self.reported(live, active, "validation", batches, metrics)
         self.happened(TrialValidated(live.plan.request, at, batches, metrics))
@@ -250,27 +238,36 @@ class State:
             return length
         return min(length, live.plan.until - 1)
 
-    def _is_best(self, metrics: dict[str, Any]) -> bool:
+    def is_best(self, metrics: dict[str, Any], *, again: bool = False) -> bool:
+        """Tell whether a validation is the best of all; `again`, whether one that was taken before still is."""
         searcher = self.config.searcher
         if searcher is None or not searcher.metric:
             return True
         value, best = number_or_none(metrics.get(searcher.metric)), self.best
+        if again and value is not None and value == best:
+            return True
         return value is not None and (best is None or (value < best if searcher.smaller_is_better else value > best))
 
     # Reports
 
     def reported(self, live: LiveTrial, active: ActiveRun, group: str, batches: int, metrics: dict[str, Any]) -> None:
         """Store metrics and tell the observers."""
-        self.then(lambda: setattr(active, "progressed_to", max(active.progressed_to, batches)))
+        self.adopt(lambda: setattr(active, "progressed_to", max(active.progressed_to, batches)))
         self.store.metrics.report(live.id, active.run.id, group, batches, metrics)
-        self.observe("det_metrics_reported", trial=self.row(live), group=group, batches=batches, metrics=metrics)
+        self.observe("det_metrics_reported", of=live.id, group=group, batches=batches, metrics=metrics)
 
     def _view(self) -> SearchView:
+        resting = {
+            live.id: "queued" if live.queued else "waiting"
+            for live in self.trials.values()
+            if live.active is None and live.plan.exited is None
+        }
         return SearchView(
             progress=self.progress,
             trials=len(self.trials),
             running=sum(live.active is not None for live in self.trials.values()),
             queued=len(self.queue),
-            ended=self.ended,
+            ended=len(self.trials) - len(self.open),
             rungs=self.search.rungs,
+            resting=resting,
         )

@@ -7,37 +7,57 @@ import math
 import signal
 from dataclasses import dataclass, field
 
-from det_core import wire
 from det_core.host import Outcome
 from det_core.protocol import Finished
 
-from ..store import Lease, Run
+from ..store import Lease, Run, TrialState
 from ._search import TrialPlan
 
 GOOD = (Outcome.COMPLETED, Outcome.PREEMPTED, Outcome.USER_STOPPED)
+_CAUSES = {
+    signal.SIGKILL: "most often the machine or its container had no memory left",
+    signal.SIGSEGV: "compiled code crashed; with PYTHONFAULTHANDLER=1 the log says where",
+    signal.SIGABRT: "compiled code gave up; the log has its last words",
+    signal.SIGBUS: "most often /dev/shm or a disk was full",
+    signal.SIGILL: "compiled code was made for another processor",
+}
+
+
+def how_it_ended(status: int) -> str:
+    """Say how a process ended: with which status, or by which signal, and what most often sends that.
+
+    A negative status is a signal's, and so is what shells make of it, 128 and its number.
+    """
+    try:
+        number = signal.Signals(-status if status < 0 else status - 128)
+    except ValueError:
+        return f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+    cause = _CAUSES.get(number)
+    return f"was killed by {number.name}" + (f": {cause}" if cause else "")
 
 
 @dataclass
 class ActiveRun:
-    """A run that is executing.
+    """A run that is executing, on the machines `nodes`.
 
-    `meeting` is where its ranks meet, once the chief has said so, and `waiting` the connections of those that asked before,
-    with the numbers of their questions. `launched` says that the engine's process is not a rank, but the launcher of ranks on
-    several hosts. `deadline`, of the monotonic clock, is when a run that was asked to end is killed. `unstarted` says why it
-    never began.
+    `heard` is the newest word that was taken from each of its workers' connections, `told` up to where the engine knows
+    that. `adopted` says that an earlier driver started it, and may have asked it to end. `launched` says that the engine's
+    process is not a rank, but the launcher of ranks on several hosts. `deadline`, of the monotonic clock, is when a run
+    that was asked to end is killed. `unstarted` says why it never began.
     """
 
     run: Run
     lease: Lease
-    connections: list[wire.Connection] = field(default_factory=list)
+    nodes: tuple[str, ...] = ("",)
+    heard: dict[int, int] = field(default_factory=dict)
+    told: dict[int, int] = field(default_factory=dict)
+    adopted: bool = False
     preempting: bool = False
     outcome: Outcome | None = None
     message: str = ""
     traceback: str = ""
     progressed_to: int = 0
     validated_at: int = -1
-    meeting: tuple[str, int] | None = None
-    waiting: list[tuple[wire.Connection, int]] = field(default_factory=list)
     launched: bool = False
     spoken: set[int] = field(default_factory=set)
     deadline: float = math.inf
@@ -59,20 +79,25 @@ class ActiveRun:
         if not self.several or self.launched or status == 0 or rank in self.spoken or self.outcome in GOOD:
             return
         if self.outcome in (None, Outcome.PEER_LOST) or status == -signal.SIGKILL:
-            how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
-            self.outcome, self.message, self.traceback = None, f"rank {rank} {how}", ""
+            self.outcome, self.message, self.traceback = None, f"rank {rank} {how_it_ended(status)}", ""
 
 
 @dataclass
 class LiveTrial:
-    """One trial: its row's id, its plan, and its run while it has one.
+    """One trial: its row's id and state, its plan, and its run while it has one.
 
-    `failure` is the last failure and where it happened, to tell one that repeats itself.
+    `begun` says that it may have had runs, `source` is the checkpoint from which the first one starts. `failure` is the last
+    failure and where it happened, to tell one that repeats itself. `fruitless` counts the runs in a row that were taken from
+    it before they got any further.
     """
 
     id: int
     plan: TrialPlan
+    state: TrialState = TrialState.QUEUED
+    source: str | None = None
+    begun: bool = False
     restarts: int = 0
+    fruitless: int = 0
     progress: float = 0.0
     active: ActiveRun | None = None
     failure: tuple[str, int] | None = None

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from det_core.agent import HOOK
 from det_core.config import ExperimentConfig, Single, is_trial_entrypoint
 from det_core.plugins import Plugins
 
-from ..engines.local import HOOK
 from ._starting import DriverSettings
 
 _ENVIRONMENT = re.compile(r"\b(environ|putenv|unsetenv|set_start_method)\b")

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from det_core.process import note_process
+from det_core.agent import Ended, RunSpec, Spoke
 
-from .base import Ended, Engine, RunSpec
-from .local import command, environ
+from .agents import AgentEngine
+from .base import Engine, Hears, Joined, Lost, Node, Probe, Site, machine_of
+from .claims import AgentCommand, Claim, Granted, Standing
 
-__all__ = ["Ended", "Engine", "RunSpec", "command", "environ", "note_process"]
+__all__ = [
+    "AgentCommand",
+    "AgentEngine",
+    "Claim",
+    "Ended",
+    "Engine",
+    "Granted",
+    "Hears",
+    "Joined",
+    "Lost",
+    "Node",
+    "Probe",
+    "RunSpec",
+    "Site",
+    "Spoke",
+    "Standing",
+    "machine_of",
+]

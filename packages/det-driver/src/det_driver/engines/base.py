@@ -1,64 +1,153 @@
-"""What an engine is: it starts a run's process, tells when it ends, and can end it."""
+"""What an engine is: it starts a run's processes, tells when they end, can end them, and carries the words of their workers."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from signal import Signals
+
+from msgspec import Struct
+
+from det_core.agent import Relay, RunSpec, Told
+from det_core.protocol import Answer
+from det_core.storage import Storage
+
+Hears = Callable[["Told | Joined | Lost"], None]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a machine is tried for before its first trial: the storage that `storage` opens here, and `spec` there."""
+
+    spec: RunSpec
+    storage: Callable[[], Storage]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine that has room for runs: the ids of its devices, and those that CUDA_VISIBLE_DEVICES takes.
+
+    Without `devices` it is this machine, whose devices the driver knows. Where it is several that a run is spread over, these
+    are its `parts`, and the ids theirs in this order.
+    """
+
+    name: str
+    devices: tuple[str, ...] | None = None
+    gpus: tuple[str, ...] = ()
+    parts: tuple[Node, ...] = ()
+
+    @classmethod
+    def of(cls, parts: Sequence[Node]) -> Node:
+        """Return several machines as one."""
+        devices = tuple(device for part in parts for device in part.devices or ())
+        return cls("", devices, tuple(gpu for part in parts for gpu in part.gpus), tuple(parts))
+
+
+def machine_of(device: str) -> str:
+    """Return the machine of a device that is one of a run's on several machines, whose name begins its id."""
+    return device.rpartition("/")[0]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """There is another machine, or one again; these are the runs that it has."""
+
+    node: str
+    runs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A machine is gone without a word, or what had its runs: they end by themselves, and may save."""
+
+    node: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSpec:
-    """One run, ready to be started.
+class Site:
+    """Where an engine works: for which experiment, named so that no other one of any home has that name; in which directory.
 
-    `entrypoint` is `module:Class` for a trial class, a shell line, or an argv. `variables` are added to the environment.
-    `ranks` holds, for each process, what its environment has beside that. The output of the process k goes to
-    `log_dir/rank-k.log`. `warm` names the frameworks that the code imports, where the run may be a fork of a
-    process that has imported them; None where it has to be a new interpreter. `hosts` names the machines of the ranks, as
-    `det launch --hosts` takes them, and `agent` the command that reaches them; none means this machine.
+    `host` is the address at which other machines reach this one, `lease` how many seconds runs go on without a driver,
+    `settings` what the configuration has for the engine, and `probe` what other machines must be able to do.
     """
 
-    run_id: int
-    entrypoint: str | tuple[str, ...]
-    trial_class: bool
-    code_dir: Path
-    log_dir: Path
-    variables: Mapping[str, str]
-    ranks: tuple[Mapping[str, str], ...] = ({},)
-    warm: tuple[str, ...] | None = None
-    hosts: str = ""
-    agent: str = ""
-
-
-class Ended(Protocol):
-    """Told once of each run, from any thread, when all of its processes have ended.
-
-    `status` is that of the process that failed first, whose `rank` is given, or 0; a signal is a negative status. `unstarted`
-    says why none of them could be started, where the machine may be able to later: the run is tried again.
-    """
-
-    def __call__(self, run_id: int, status: int, rank: int = 0, unstarted: str = "") -> None: ...
+    name: str
+    directory: Path
+    host: str
+    lease: float = 0.0
+    settings: Struct | None = None
+    probe: Probe | None = None
 
 
 class Engine(ABC):
-    """Starts runs, and tells `ended` of their ends."""
+    """Starts runs, and tells `hears` of their words and ends, from any thread.
 
-    def __init__(self, ended: Ended) -> None:
-        self.ended = ended
+    Unless it says otherwise, workers talk to this process, and a driver that ends takes them with it.
+    """
+
+    def __init__(self, hears: Hears) -> None:
+        self.hears = hears
+        self.holder = os.getpid()
+        """The process in whose name devices are leased."""
+        self._relay: Relay | None = None
+
+    def open(self, site: Site) -> tuple[RunSpec, ...]:
+        """Begin; return the runs that an earlier driver started and that go on."""
+        self._relay = Relay(site.host, self.hears)
+        return ()
+
+    @property
+    def relay(self) -> Relay:
+        """Where workers connect, from `open` on."""
+        assert self._relay
+        return self._relay
+
+    def nodes(self) -> list[Node]:
+        """Return the machines that are there to start runs on."""
+        return [Node("")]
+
+    def want(self, runs: int, slots: int) -> None:
+        """Have room for so many more runs of `slots` devices each, sooner or later; called now and then."""
+
+    def awaited(self) -> str:
+        """Return why there is no machine yet, in the words of who lends them; nothing where that is not known."""
+        return ""
 
     @abstractmethod
     def start(self, spec: RunSpec) -> None:
         """Start a run's processes; OSError where the machine cannot, which is tried again where it is only out of something."""
 
     @abstractmethod
-    def terminate(self, run_id: int) -> None:
-        """Ask the processes to end; harmless when they have."""
+    def signal(self, run: int, number: Signals) -> None:
+        """Signal the processes of a run, and with SIGKILL all that they started; harmless when they have ended."""
 
-    @abstractmethod
-    def kill(self, run_id: int) -> None:
-        """End the processes and all that they started, at once; harmless when they have ended."""
+    def preempt(self, run: int, reason: str) -> None:
+        """Have a run save and end; harmless when it has ended."""
+        self.relay.preempt(run, reason)
+
+    def answer(self, run: int, link: int, answer: Answer) -> None:
+        """Answer a worker of a run, whose word is committed."""
+        self.relay.answer(link, answer)
+
+    def taken(self, run: int, link: int, number: int) -> None:
+        """A worker's words up to this one are committed."""
+        self.relay.taken(link, number)
+
+    def settled(self, run: int) -> None:
+        """That a run has ended is committed."""
+        self.relay.forget(run)
+
+    def let_go(self) -> None:
+        """Let the runs save and end by themselves, as if their driver were gone."""
+        self.relay.close()
+
+    def dismiss(self, site: Site, *, at_once: bool) -> None:
+        """Have what trains there without a driver save and end, or end at once; nobody calls `open`."""
 
     def close(self) -> None:
         """Release what the engine holds; every run has ended."""
+        if self._relay:
+            self._relay.close()

@@ -8,18 +8,19 @@ import signal
 import sys
 import threading
 
+from det_core.agent import Ended, RunSpec
 from det_core.environ import WorkerEnv
 from det_core.errors import DetError
 from det_core.worker import work
 
-from .base import Ended, Engine, RunSpec
+from .base import Engine, Hears
 
 
 class InProcessEngine(Engine):
     """Hands each run to the thread that calls `serve`, which should be the main one; output is not captured."""
 
-    def __init__(self, ended: Ended) -> None:
-        super().__init__(ended)
+    def __init__(self, hears: Hears) -> None:
+        super().__init__(hears)
         self._runs: queue.SimpleQueue[RunSpec | None] = queue.SimpleQueue()
         self._started: set[int] = set()
 
@@ -36,23 +37,21 @@ class InProcessEngine(Engine):
         self._started.add(spec.run_id)
         self._runs.put(spec)
 
-    def terminate(self, run_id: int) -> None:
-        if run_id in self._started and threading.current_thread() is not threading.main_thread():
+    def signal(self, run: int, number: signal.Signals) -> None:
+        """Ask the run to end: a thread cannot be killed."""
+        if run in self._started and threading.current_thread() is not threading.main_thread():
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def kill(self, run_id: int) -> None:
-        """A thread cannot be killed: ask once more."""
-        self.terminate(run_id)
-
     def close(self) -> None:
+        super().close()
         self._runs.put(None)
 
     def serve(self) -> None:
         """Train the runs that are started, until the engine is closed."""
         while (spec := self._runs.get()) is not None:
-            env = WorkerEnv.read(spec.variables)
-            assert env is not None
             spec.log_dir.mkdir(parents=True, exist_ok=True)
+            env = WorkerEnv.read(self.relay.introduced(spec).variables)
+            assert env is not None
             here = os.getcwd()
             os.chdir(spec.code_dir)
             try:
@@ -63,4 +62,4 @@ class InProcessEngine(Engine):
             finally:
                 os.chdir(here)
                 self._started.discard(spec.run_id)
-            self.ended(spec.run_id, status)
+            self.hears(Ended(spec.run_id, status))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import select
 import shlex
 import signal
 import subprocess
@@ -26,12 +27,14 @@ from det_core.environ import WorkerEnv
 from det_core.errors import DetError, EntrypointError
 from det_core.plugins import Plugins, extensions_of
 
-from ..client import Client
+from ..client import Client, StatusLine
 from ..config import load
+from ..store import Store
 
 ENTRYPOINT = "det_driver.native.script:Trial"
 _FILE = "det-native.json"  # of the code of an experiment: its command
 _SUFFIX = "__det__.py"
+_POLL_SECONDS = 0.5
 _MAGIC = ("!", "%")
 
 
@@ -71,13 +74,31 @@ def submit(
 def _follow(experiment: int, home: Path) -> int:
     """Drive the experiment in a process of its own, as `det resume` does; Ctrl-C is for that one."""
     argv = [sys.executable, "-P", "-m", "det_driver.cli", "resume", str(experiment)]
-    interactive = hasattr(sys, "ps1") or "ipykernel" in sys.modules
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if interactive else {}
+    notebook = "ipykernel" in sys.modules
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if notebook or hasattr(sys, "ps1") else {}
     env = {**os.environ, "DET_HOME": str(home)}
+    argv += ["--quiet"] if notebook else []
     with _interrupts_ignored(), subprocess.Popen(argv, env=env, text=True, **output) as process:  # type: ignore[call-overload]
+        if notebook:
+            _say_progress(process, experiment, home)
         for line in process.stdout or ():
             sys.stdout.write(line)
         return int(process.wait())
+
+
+def _is_readable(process: subprocess.Popen[str]) -> bool:
+    assert process.stdout is not None
+    return bool(select.select([process.stdout], [], [], _POLL_SECONDS)[0])
+
+
+def _say_progress(process: subprocess.Popen[str], experiment: int, home: Path) -> None:
+    """Keep one line up to date until a driver, which says nothing before, has last words."""
+    line = StatusLine(shown=True)
+    with Store.reader(home) as store:
+        while not _is_readable(process):
+            line.write(store.experiments.summary(experiment))
+        line.write(store.experiments.summary(experiment))
+    line.close()
 
 
 @contextmanager

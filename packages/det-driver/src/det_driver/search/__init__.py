@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ._custom import Ledger
-from ._make import make
+from ._hyperband import hyperband_brackets
+from ._make import adaptive_brackets, make
+from ._rungs import rung_lengths
 from ._sampling import RandomState
 from ._search import Births, Method, Search
 from .base import Close, Create, Exit, Objective, Operation, Searcher, Shutdown, Train, read_number
@@ -25,7 +27,10 @@ __all__ = [
     "Shutdown",
     "Simulation",
     "Train",
+    "adaptive_brackets",
+    "hyperband_brackets",
     "make",
     "read_number",
+    "rung_lengths",
     "simulate",
 ]

@@ -40,7 +40,7 @@ class _ASHA(Method):
         return [op for _ in range(self._initial) for op in self._create(births)]
 
     def progress(self, going: Mapping[int, float]) -> float:
-        return self._standings.progress
+        return self._standings.progress(self._lengths, self._divisor)
 
     def _create(self, births: Births) -> list[Operation]:
         self._standings.created += 1

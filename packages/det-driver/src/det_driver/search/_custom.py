@@ -22,6 +22,7 @@ class CustomSearch(Searcher):
     def __init__(self, searcher: Searcher) -> None:
         self.metric = searcher.metric
         self.time_metric = searcher.time_metric
+        self.version = searcher.version
         self._searcher = searcher
         self._ledger = Ledger(type(searcher).__name__)
         self._exits: Counter[str] = Counter()

@@ -102,14 +102,19 @@ class Standings:
         """Whether every trial has passed the lowest rung."""
         return len(self.rungs[0]) == self._max_trials
 
-    @property
-    def progress(self) -> float:
-        """How much of the bracket is done, 0 to 1."""
-        seen = len(self.rungs[0])
-        done = seen / (1.2 * self._max_trials)
-        if seen < self._max_trials:
-            return done
-        return max(done, (self.finished - self._invalid) / self._max_trials)
+    def progress(self, lengths: Sequence[int], divisor: float) -> float:
+        """Return how much of what is to be trained is done, 0 to 1, where the best 1/`divisor` of a rung go on to the next.
+
+        As nobody waits for the others to tell the best, more go on: about a standard deviation of that number.
+        """
+        if self.finished - self._invalid >= self._max_trials:
+            return 1.0
+        done, whole, expected, before, best = 0.0, 0.0, self._max_trials, 0, 1 / divisor
+        for rung, length in zip(self.rungs, lengths, strict=True):
+            done += (length - before) * len(rung)
+            whole += (length - before) * max(len(rung), expected)
+            expected, before = int(expected * best + math.sqrt(expected * best * (1 - best))), length
+        return done / whole
 
     def forget(self, trial: int, losses: Sequence[float]) -> None:
         """Take an invalid trial out of the rungs that it entered with `losses`, the lowest first."""

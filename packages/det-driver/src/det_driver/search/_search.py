@@ -64,6 +64,8 @@ class Method(ABC):
 
     metric: str | None = None
     time_metric: str | None = None
+    version: int = 1
+    """Of its `state`, as a Searcher's."""
 
     @abstractmethod
     def begin(self, births: Births) -> list[Operation]:
@@ -100,6 +102,7 @@ class Search(Searcher):
     def __init__(self, method: Method, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> None:
         self.metric = method.metric
         self.time_metric = method.time_metric
+        self.version = method.version
         self._method = method
         self._births = Births(hyperparameters, seed)
         self._lives = bytearray()  # one letter for each trial

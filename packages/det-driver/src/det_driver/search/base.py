@@ -81,6 +81,9 @@ class Searcher(ABC):
     time_metric: str | None = None
     """The validation metric that says how long a trial has trained; where it is None, `length` does."""
 
+    version: int = 1
+    """Of its `state`: raise it with any change of what that holds or means, and states of another version are passed over."""
+
     @abstractmethod
     def start(self) -> list[Operation]:
         """Open the search."""
@@ -106,7 +109,8 @@ class Searcher(ABC):
     def state(self) -> dict[str, Any] | None:
         """Return everything it remembers, as JSON can hold it (no NaN, no infinity, string keys).
 
-        None, for good, where it keeps no state: it goes on by hearing its past events anew.
+        Now and then it is asked and the answer kept, so that `det resume` need not give it all of its past events. None, for
+        good, where it keeps no state: it goes on by hearing them anew.
         """
         return None
 

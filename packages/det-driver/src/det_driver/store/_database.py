@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 from det_core.errors import StoreError, StoreUnwritable
+from det_driver.store._file import keep_private, use_wal
+from det_driver.store._memory import Memory
 
 BUSY_SECONDS = 30.0
 
@@ -18,10 +19,12 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 Row = tuple[Any, ...]
 
 
-class Database:
+class Database(AbstractContextManager[None]):
     """A connection for one thread of one process; its statements are atomic, alone or grouped by `transaction`.
 
-    `id` is the experiment's, where it is one's; a writer waits at most `patience` seconds for another.
+    `id` is the experiment's, where it is one's; a writer waits at most `patience` seconds for another. What is `put` in a
+    transaction is written when something is read, or at its end: so a part of it that writes nothing else needs no
+    savepoint, which costs as much as what is in it.
     """
 
     def __init__(
@@ -36,10 +39,16 @@ class Database:
         self.path = path
         self.readonly = readonly
         self.id = id
+        self.memory = Memory()
+        """What its only writer knows of it; nothing, whenever something was undone."""
         self._patience = BUSY_SECONDS if patience is None else patience
         self._pid = os.getpid()
         self._depth = 0
+        self._put: list[tuple[str, Parameters]] = []
+        self._parts: list[int | None] = []  # how much was put when each began, None where it is a savepoint by now
         self._afterwards: list[Callable[[], None]] = []
+        self._followed: list[int] = []  # how many of those there were when each transaction began
+        self._once: dict[str, Row] = {}
         try:
             self._connection = self._connect()
             with ExitStack() as undo:
@@ -53,7 +62,7 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         if not self.readonly:
-            _keep_private(self.path)
+            keep_private(self.path)
         place = f"{self.path.as_uri()}?{self._read_mode() if self.readonly else 'mode=rwc'}"
         return sqlite3.connect(place, uri=True, timeout=self._patience, isolation_level=None)
 
@@ -61,9 +70,12 @@ class Database:
         if self.readonly:
             self._connection.execute("PRAGMA query_only = ON")
             return
-        _use_wal(self._connection)
+        use_wal(self._connection, BUSY_SECONDS)
         self._connection.execute("PRAGMA synchronous = NORMAL")
         self._connection.execute("PRAGMA journal_size_limit = 67108864")
+        # Pages that are written again and again reach the file more rarely, and those of a large search stay in memory.
+        self._connection.execute("PRAGMA wal_autocheckpoint = 4000")
+        self._connection.execute("PRAGMA cache_size = -16384")
         self._connection.execute("PRAGMA foreign_keys = ON")
 
     def _read_mode(self) -> str:
@@ -111,16 +123,49 @@ class Database:
         """Execute one statement, and return how many rows it changed."""
         return self._execute(sql, parameters)[0]
 
+    def put(self, sql: str, parameters: Sequence[Any] = ()) -> None:
+        """Write something of which nothing is to be known, with the rest of the transaction; SQLite must take the values."""
+        if self._depth:
+            self._put.append((sql, parameters))
+        else:
+            self.run(sql, parameters)
+
     def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """All rows at once: a half-read cursor would hold a snapshot, and a stale snapshot cannot write."""
         return self._execute(sql, parameters)[1]
 
     def _execute(self, sql: str, parameters: Parameters) -> tuple[int, list[Row]]:
+        if self._put or self._parts:
+            self._write_out(reads=sql.lstrip().startswith("SELECT"))
+        return self._do(sql, parameters)
+
+    def _write_out(self, *, reads: bool) -> None:
+        """Write what was put, and make savepoints of the parts in which something is written."""
+        put, self._put = self._put, []
+        if put:
+            self._check()
+        done, write = 0, self._connection.execute
+        try:
+            for number, mark in enumerate(self._parts):
+                if mark is not None:
+                    for sql, parameters in put[done:mark]:
+                        write(sql, parameters)
+                    done = mark
+                    if reads and mark == len(put):
+                        self._parts[number] = 0
+                    else:
+                        write("SAVEPOINT part")
+                        self._parts[number] = None
+            for sql, parameters in put[done:]:
+                write(sql, parameters)
+        except sqlite3.Error as error:  # nobody is left who could take it back alone
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise StoreUnwritable(str(self._explain(error))) from error
+
+    def _do(self, sql: str, parameters: Parameters = ()) -> tuple[int, list[Row]]:
         # Constraint errors stay `sqlite3.IntegrityError`, for the caller to put into words.
-        if os.getpid() != self._pid:
-            raise StoreError(f"the store {self.path} was opened by process {self._pid}; open it anew in this one")
-        if self._depth and not self._connection.in_transaction:
-            raise StoreUnwritable(f"{self.path}: an error has undone this transaction; nothing of it was written")
+        self._check()
         try:
             cursor = self._connection.execute(sql, parameters)
             rows = cursor.fetchall()
@@ -132,35 +177,68 @@ class Database:
         except sqlite3.Error as error:
             raise self._explain(error) from error
 
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise StoreError(f"the store {self.path} was opened by process {self._pid}; open it anew in this one")
+        if self._depth and not self._connection.in_transaction:
+            raise StoreUnwritable(f"{self.path}: an error has undone this transaction; nothing of it was written")
+
     def row(self, sql: str, parameters: Parameters = ()) -> Row | None:
         """The first row, or None."""
         rows = self.rows(sql, parameters)
         return rows[0] if rows else None
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def once(self, sql: str) -> Row:
+        """The first row of what never changes, which is asked once."""
+        if sql not in self._once:
+            self._once[sql] = self.rows(sql)[0]
+        return self._once[sql]
+
+    def transaction(self) -> AbstractContextManager[None]:
         """All or nothing; one inside another undoes only itself. A reader's transaction is one snapshot."""
-        part = self._depth > 0
-        before = len(self._afterwards)
-        self.run("SAVEPOINT part" if part else "BEGIN" if self.readonly else "BEGIN IMMEDIATE")
+        return self
+
+    @property
+    def joined(self) -> AbstractContextManager[None]:
+        """The transaction that is open, whose owner undoes it if this fails, or else one of its own."""
+        return _JOINED if self._depth else self
+
+    def __enter__(self) -> None:
+        if self._depth:
+            self._parts.append(len(self._put))
+        else:
+            self._do("BEGIN" if self.readonly else "BEGIN IMMEDIATE")
         self._depth += 1
+        self._followed.append(len(self._afterwards))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        good = False
         try:
-            yield
-            self.run("RELEASE part" if part else "COMMIT")
-        except BaseException:
-            del self._afterwards[before:]
-            # A full disk makes SQLite roll back by itself, and then there is nothing left to undo.
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK TO part" if part else "ROLLBACK")
-                if part:
-                    self._connection.execute("RELEASE part")
-            raise
+            if kind is None and self._depth == 1:
+                self._write_out(reads=False)
+                self._do("COMMIT")
+            elif kind is None and self._parts[-1] is None:
+                self._do("RELEASE part")
+            good = kind is None
         finally:
             self._depth -= 1
+            mark, before = self._parts.pop() if self._depth else None, self._followed.pop()
+            if not good:
+                del self._afterwards[before:]
+                self.memory = Memory()
+                self._undo(mark)
         if not self._depth:
             afterwards, self._afterwards = self._afterwards, []
             for act in afterwards:
                 act()
+
+    def _undo(self, mark: int | None) -> None:
+        del self._put[mark or 0 :]
+        # A full disk makes SQLite roll back by itself, and then there is nothing left to undo.
+        if mark is None and self._connection.in_transaction:
+            self._connection.execute("ROLLBACK TO part" if self._depth else "ROLLBACK")
+            if self._depth:
+                self._connection.execute("RELEASE part")
 
     def afterwards(self, act: Callable[[], None]) -> None:
         """Do it when the transaction has been committed, or now where there is none; never when it is undone."""
@@ -171,15 +249,18 @@ class Database:
         self._connection.close()
 
     def _explain(self, error: sqlite3.Error) -> StoreError:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than a sentence needs
+        code = getattr(error, "sqlite_errorcode", 0)
+        code = code if code in _SENTENCES else code & 0xFF  # the rest mostly says more than a sentence needs
         if code == sqlite3.SQLITE_READONLY and self.readonly:
             return StoreError(f"{self.path} was opened for reading only; open a Store to change it")
         kind = StoreUnwritable if code in _SENTENCES else StoreError
         return kind(_SENTENCES.get(code, "{path}: {error}").format(path=self.path, error=error))
 
 
+_JOINED = nullcontext()
 _SENTENCES = {
     sqlite3.SQLITE_FULL: "{path}: the disk is full; nothing of the last change was written; free some space",
+    sqlite3.SQLITE_IOERR_SHMSIZE: "{path} needs some room beside it: the disk is full, or has failed; free some space",
     sqlite3.SQLITE_READONLY: "{path} cannot be written: it is read-only here; choose a home that you can write to",
     sqlite3.SQLITE_CORRUPT: "{path} is damaged ({error}); restore it from a copy, or move it away to begin anew",
     sqlite3.SQLITE_NOTADB: "{path} is not a store of det ({error}); move it away, or choose another home",
@@ -193,28 +274,3 @@ def damaged(error: StoreError) -> bool:
     """Tell whether the file itself is at fault, so that asking again will not help."""
     code = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def _keep_private(path: Path) -> None:
-    """Let nobody else read the file, which may be made here; SQLite gives its other files the same rights."""
-    with suppress(OSError):  # SQLite says what is wrong with the place
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(file).st_mode & 0o077:
-                for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-                    with suppress(FileNotFoundError):
-                        each.chmod(0o600)
-        finally:
-            os.close(file)
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Switch a fresh file to WAL: SQLite does not wait for others there, so wait here."""
-    deadline = time.monotonic() + BUSY_SECONDS
-    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
-        try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchone()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from det_core.errors import StoreError
@@ -24,10 +24,13 @@ class Databases:
         self._read: dict[int, Database] = {}
         self._locked: dict[int, Database] = {}
         self._snapshots: ExitStack | None = None
+        self._directories: dict[int, Path] = {}
 
     def directory(self, id: int) -> Path:
         """`<home>/experiments/<id>`, whether it exists or not."""
-        return self.home / "experiments" / str(id)
+        if id not in self._directories:
+            self._directories[id] = self.home / "experiments" / str(id)
+        return self._directories[id]
 
     def ids(self) -> list[int]:
         """The numbers of the directories, the highest first, be they whole or not."""
@@ -52,7 +55,8 @@ class Databases:
         """That of a trial's experiment, which `guess` may know; a StoreError that ends with `otherwise` where there is none."""
         asked = "SELECT 1 FROM trials WHERE id = ?", (trial_id,)
         for database in self._locked.values():
-            if database.row(*asked):
+            if trial_id in database.memory.trials or database.row(*asked):
+                database.memory.trials.add(trial_id)
                 return database
         with suppress(StoreError):
             if (likely := guess(trial_id)) is not None and self.of(likely).row(*asked):
@@ -112,9 +116,12 @@ class Databases:
             with self.lock(id) as database:
                 yield database
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def transaction(self) -> AbstractContextManager[None]:
         """A transaction of those that are locked here, or else a snapshot of each that is read."""
+        return self.held().transaction() if len(self._locked) == 1 else self._all()
+
+    @contextmanager
+    def _all(self) -> Iterator[None]:
         with ExitStack() as parts:
             if not self._locked:
                 self._snapshots = parts
@@ -126,6 +133,11 @@ class Databases:
                 self._snapshots = None
 
     def missing(self, id: int) -> StoreError:
+        """What to raise where there is no such experiment, or none any more."""
+        if self.directory(id).is_dir():
+            return StoreError(
+                f"experiment {id} has lost its {FILE}: restore {self._path(id)}, or delete what is left there"
+            )
         return StoreError(f"no experiment {id}; det list shows those in {self.home}")
 
     def close(self) -> None:

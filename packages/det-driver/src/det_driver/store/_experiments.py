@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,21 +14,28 @@ from det_core.errors import StoreError
 from det_driver.store._database import Database
 from det_driver.store._databases import FILE, Databases
 from det_driver.store._index import Entry, Index
-from det_driver.store._locks import boot_id
+from det_driver.store._locks import boot_id, is_free
 from det_driver.store._records import ExperimentRow, ExperimentState, ExperimentSummary, TrialState
 from det_driver.store._schema import EXPERIMENT, assignments, dump, load
 
 _COLUMNS = (
     "name, description, labels, config, entrypoint, metric, smaller_is_better, engine, state, archived, progress, "
-    "created, started, ended, reason, pid, boot"
+    "created, started, ended, reason, pid, boot, journal, det"
 )
 PUBLISHED_SECONDS = 1.0
 
 
-class ExperimentChanges(TypedDict, total=False):
-    """What `update` may change."""
+class Description(TypedDict, total=False):
+    """What people call an experiment, and say of it."""
 
     name: str
+    description: str
+    labels: Sequence[str]
+
+
+class ExperimentChanges(Description, total=False):
+    """What `update` may change."""
+
     config: str
     engine: str
     state: ExperimentState
@@ -40,6 +46,7 @@ class ExperimentChanges(TypedDict, total=False):
     reason: str | None
     pid: int | None
     boot: str | None
+    det: str | None
 
 
 class Experiments:
@@ -104,10 +111,13 @@ class Experiments:
         """The experiment with the number of its trials by state, and its best trial by the searcher's metric."""
         return _summary(self._databases.of(id))
 
-    def list(self, *, archived: bool | None = False, limit: int | None = None) -> list[ExperimentSummary]:
+    def list(
+        self, *, archived: bool | None = False, limit: int | None = None, unread: dict[int, str] | None = None
+    ) -> list[ExperimentSummary]:
         """Newest first, as the index has them; `archived=None` means both kinds.
 
-        Directories that the index does not know are read, and so are those of experiments whose driver may be gone.
+        Directories that the index does not know are read, and so are those of experiments whose driver may be gone. Why one
+        cannot be read is put into `unread`, or else on stderr.
         """
         known, found = self._index.summaries(), list[ExperimentSummary]()
         for id in self._databases.ids():
@@ -116,7 +126,9 @@ class Experiments:
                 try:
                     summary = self.summary(id)
                 except StoreError as error:
-                    if (self.directory(id) / FILE).exists():
+                    if unread is not None:
+                        unread[id] = str(error)
+                    elif (self.directory(id) / FILE).exists():
                         sys.stderr.write(f"det: experiment {id} is left out: {error}\n")
                     continue
                 if summary != known.get(id):
@@ -130,10 +142,21 @@ class Experiments:
     def update(self, id: int, **changes: Unpack[ExperimentChanges]) -> None:
         """Change the columns named; takes the experiment's lock for that, unless this store holds it."""
         text, parameters = assignments(changes, ExperimentChanges)
+        parameters = [dump(list(each)) if isinstance(each, list | tuple) else each for each in parameters]
         with self._databases.writing(id) as database:
             database.run(f"UPDATE experiment SET {text}", parameters)
             if changes.keys() - {"progress"} or time.monotonic() >= self._next:
                 database.afterwards(lambda: self.publish(id))
+
+    def driven(self, id: int) -> bool:
+        """Tell whether a driver holds the experiment."""
+        return not is_free(self.directory(id))
+
+    def orphaned(self, experiment: ExperimentRow) -> bool:
+        """Tell whether an experiment is ACTIVE, was started, and no driver holds it now."""
+        if experiment.state is not ExperimentState.ACTIVE or experiment.started is None:
+            return False  # the number of a process may be another's by now
+        return _doubtful(experiment) or is_free(self.directory(experiment.id))
 
     def publish(self, id: int) -> None:
         """Tell the index how an experiment stands."""
@@ -151,7 +174,7 @@ class Experiments:
 
         place = self.directory(id)
         with self._databases.writing(id):
-            gone = place.with_name(f".deleted-{id}-{secrets.token_hex(4)}")
+            gone = place.with_name(f".deleted-{id}-{os.urandom(4).hex()}")
             os.rename(place, gone)  # at once, so that nobody finds half of it
             self._index.forget(id)
         try:

@@ -141,6 +141,11 @@ class Index:
             self._database, self._inode = database, self._there()
         return self._database
 
+    @property
+    def known(self) -> Database | None:
+        """The database if it is open, and still the file."""
+        return self._database if self._inode == self._there() else None
+
     def close(self) -> None:
         if self._database is not None:
             self._database.close()

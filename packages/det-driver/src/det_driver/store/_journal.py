@@ -1,10 +1,9 @@
-"""The journal of an experiment, and what people ask of its driver, which runs in another process."""
+"""The journal of an experiment, the snapshots of its search, and what people ask of its driver, which runs in another process."""
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -16,7 +15,7 @@ import msgspec
 from det_core.errors import StoreError
 from det_driver.store._checkpoints import FORGET, record_deleted
 from det_driver.store._databases import Databases
-from det_driver.store._records import CommandRow, Event
+from det_driver.store._records import CommandRow, Event, Snapshot
 from det_driver.store._schema import dump
 
 PAGE = 2000
@@ -31,23 +30,52 @@ class Journal:
 
     def append(self, experiment_id: int, event: bytes | str) -> int:
         """Append one event, JSON; returns its number, 1, 2, 3 ... without a gap."""
-        rows = self._databases.of(experiment_id).rows(
-            "INSERT INTO journal SELECT coalesce(max(seq), 0) + 1, ?, ? FROM journal RETURNING seq",
-            (time.time(), event if isinstance(event, str) else event.decode()),
-        )
-        return int(rows[0][0])
+        database = self._databases.of(experiment_id)
+        with database.joined:
+            if database.memory.event is None:
+                database.memory.event = database.rows("SELECT coalesce(max(seq), 0) FROM journal")[0][0]
+            seq = database.memory.event + 1
+            text = event if isinstance(event, str) else event.decode()
+            database.put("INSERT INTO journal (seq, time, event) VALUES (?, ?, ?)", (seq, time.time(), text))
+            database.memory.event = seq
+        return seq
 
-    def read(self, experiment_id: int, after: int = 0) -> Iterator[Event]:
-        """Stream the events whose number is above `after`, in order."""
+    def read(self, experiment_id: int, after: int = 0, *, having: str = "") -> Iterator[Event]:
+        """Stream the events whose number is above `after`, in order; only those with the text `having`, where it is given."""
+        such = "AND instr(event, ?)" if having else ""
+        sql = f"SELECT seq, time, event FROM journal WHERE seq > ? {such} ORDER BY seq LIMIT ?"
         while True:
-            rows = self._databases.of(experiment_id).rows(
-                "SELECT seq, time, event FROM journal WHERE seq > ? ORDER BY seq LIMIT ?", (after, PAGE)
-            )
+            rows = self._databases.of(experiment_id).rows(sql, (after, *filter(None, [having]), PAGE))
             for seq, at, event in rows:
                 yield Event(seq, at, event.encode())
             if len(rows) < PAGE:
                 return
             after = rows[-1][0]
+
+
+class Snapshots:
+    """Searches as they were after one event or another of their journals, the newest two of each experiment."""
+
+    def __init__(self, databases: Databases) -> None:
+        self._databases = databases
+
+    def keep(self, experiment_id: int, snapshot: Snapshot) -> None:
+        """Add one."""
+        database = self._databases.of(experiment_id)
+        with database.transaction():
+            database.run("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", msgspec.structs.astuple(snapshot))
+            database.run(
+                "DELETE FROM snapshots WHERE seq < (SELECT max(seq) FROM snapshots WHERE seq < ?)", (snapshot.seq,)
+            )
+
+    def read(self, experiment_id: int) -> list[Snapshot]:
+        """Those that there are, the newest first."""
+        sql = "SELECT seq, det, format, version, state FROM snapshots ORDER BY seq DESC"
+        return [Snapshot(*row) for row in self._databases.of(experiment_id).rows(sql)]
+
+    def forget(self, experiment_id: int) -> None:
+        """Drop all of them: the journal is to be replayed."""
+        self._databases.of(experiment_id).run("DELETE FROM snapshots")
 
 
 class CommandQueue:
@@ -62,7 +90,7 @@ class CommandQueue:
         self._databases.of(experiment_id)
         place = self._place(experiment_id)
         text = dump({"kind": kind, "args": dict(args or {}), "sent": time.time()})
-        name = f"{time.time_ns():020}-{secrets.token_hex(4)}"
+        name = f"{time.time_ns():020}-{os.urandom(4).hex()}"
         try:
             place.mkdir(mode=0o700, exist_ok=True)
             (place / f".{name}").write_text(text, encoding="utf-8")

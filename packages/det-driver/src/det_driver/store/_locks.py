@@ -51,6 +51,23 @@ def experiment_lock(experiment_id: int, directory: Path) -> Iterator[None]:
         yield
 
 
+def is_free(directory: Path) -> bool:
+    """Tell whether nobody holds the lock of an experiment, or nobody ever did."""
+    try:
+        file = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
 def _open(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT, 0o600)
 

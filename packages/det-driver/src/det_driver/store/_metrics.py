@@ -1,20 +1,23 @@
-"""Metrics: a history per trial and group, without a gap and without a repeat."""
+"""Metrics: a history per trial and group, without a gap and without a repeat; all but validations are packed in time."""
 
 from __future__ import annotations
 
 import math
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from det_driver.store._database import Database
 from det_driver.store._databases import Databases
+from det_driver.store._history import CHUNK, FEW, history, pack_rows, series, unpack_from
+from det_driver.store._memory import Reports
 from det_driver.store._records import Metric
-from det_driver.store._schema import dump, load
+from det_driver.store._schema import dump
 
-PAGE = 2000
 VALIDATION = "validation"
+_END = 2**63
 
 
 class Metrics:
@@ -28,27 +31,84 @@ class Metrics:
         """Record the values of a group ("training", "validation", any) at a position.
 
         An earlier report of the same trial, group and position is archived. A searcher's metric that is no number counts as none.
+        Of groups that are not validations, as many as make a chunk are packed.
         """
         database = self._of_trial(trial_id, "create it before its metrics")
-        with database.transaction():
-            again = _archive(database, "batches = ? AND kind = ?", trial_id, batches, group)
-            metric = _searcher_metric(database, values) if group == VALIDATION else None
-            database.run(
-                "INSERT INTO metrics (trial_id, run_id, kind, batches, time, data, metric) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (trial_id, run_id, group, batches, time.time(), dump(values), metric),
-            )
-            database.run("UPDATE trials SET batches = max(batches, ?) WHERE id = ?", (batches, trial_id))
-            if group == VALIDATION and again:
-                database.run(_RANK, {"trial": trial_id})
-            elif group == VALIDATION:
-                database.run(_ADVANCE, {"trial": trial_id, "batches": batches, "metric": metric})
+        metric = _searcher_metric(database, values) if group == VALIDATION else None
+        row = (trial_id, run_id, group, batches, time.time(), dump(values), metric)
+        with database.joined:
+            known = database.memory.reports.get(trial_id) or _known(database, trial_id)
+            if not known.last.get(group, known.floor) < batches < _END:
+                self._insert_again(database, row)
+                del database.memory.reports[trial_id]
+                return
+            database.put(_INSERT, row)
+            known.last[group] = batches
+            known.batches = max(known.batches, batches)
+            if group == VALIDATION:
+                _advance(database, trial_id, known, metric, batches)
+            else:
+                database.put("UPDATE trials SET batches = ? WHERE id = ?", (known.batches, trial_id))
+                self._pack(database, trial_id, group, known)
+
+    def _insert_again(self, database: Database, row: tuple[Any, ...]) -> None:
+        """Take a report that does not lie behind all that were there before."""
+        trial_id, _, group, batches, *_, metric = row
+        if group != VALIDATION and database.row(_PACKED, (trial_id, group, batches)):
+            unpack_from(database, trial_id, batches, group)
+        again = _archive(database, "batches = ? AND kind = ?", trial_id, batches, group)
+        database.run(_INSERT, row)
+        database.run("UPDATE trials SET batches = max(batches, ?) WHERE id = ?", (batches, trial_id))
+        if group == VALIDATION:
+            _rank(database, trial_id)
+            if not again:
+                database.run("UPDATE trials SET latest_metric = ? WHERE id = ?", (metric, trial_id))
+
+    def _pack(self, database: Database, trial_id: int, group: str, known: Reports) -> None:
+        """Pack what has been reported, every so often."""
+        known.unpacked[group] = known.unpacked.get(group, 0) + 1
+        if known.unpacked[group] >= CHUNK:
+            known.unpacked[group] = 0
+            pack_rows(database, trial_id, group, CHUNK)
+
+    def pack(self, trial_id: int) -> None:
+        """Pack what is left of a trial whose run has ended, where it is worth it."""
+        database = self._of_trial(trial_id, "create it before its metrics")
+        known = database.memory.reports.pop(trial_id, None)
+        if known is not None and known.whole and all(count < FEW for count in known.unpacked.values()):
+            return
+        sql = "SELECT kind FROM metrics WHERE trial_id = ? AND archived = 0 AND kind <> ? GROUP BY kind HAVING count(*) >= ?"
+        with database.joined:
+            for (kind,) in database.rows(sql, (trial_id, VALIDATION, FEW)):
+                pack_rows(database, trial_id, kind, FEW)
 
     def archive_past(self, trial_id: int, batches: int) -> None:
         """Archive what was reported after a position: the trial goes back there and does it again."""
         database = self._of_trial(trial_id, "create it before its metrics")
         with database.transaction():
+            whole = "UPDATE chunks SET archived = id WHERE trial_id = ? AND archived = 0 AND first > ?"
+            database.run(whole, (trial_id, batches))
+            unpack_from(database, trial_id, batches + 1)
             if _archive(database, "batches > ?", trial_id, batches):
-                database.run(_RANK, {"trial": trial_id})
+                _rank(database, trial_id)
+            database.memory.reports.pop(trial_id, None)
+
+    def groups(self, experiment_id: int) -> list[str]:
+        """The groups that an experiment's trials have reported, in alphabetical order."""
+        rows = self._databases.of(experiment_id).rows(
+            "SELECT kind FROM metrics WHERE archived = 0 UNION SELECT kind FROM chunks WHERE archived = 0 ORDER BY kind"
+        )
+        return [kind for (kind,) in rows]
+
+    def series(
+        self, trial_id: int, group: str, name: str, *, along: str = "batches", first: int = 0, last: int | None = None
+    ) -> tuple[array[float], array[float]]:
+        """Where a trial's reports stand, and their values of one metric, NaN for what is no number; in order.
+
+        `along` is "batches", "time" (unix seconds) or another metric. Of positions outside of a range some are read.
+        """
+        database = self._of_trial(trial_id, "det show EXPERIMENT lists an experiment's trials")
+        return series(database, trial_id, group, name, along, first, last)
 
     def read(
         self,
@@ -57,20 +117,22 @@ class Metrics:
         experiment_id: int | None = None,
         group: str | None = None,
         archived: bool = False,
+        first: int = 0,
+        last: int | None = None,
     ) -> Iterator[Metric]:
         """Stream those of a trial or of an experiment's trials, by trial, position and group.
 
-        `archived=True` gives those that were archived instead. Rows come in pages; for one instant's view while a
-        driver writes, read inside a reader's `transaction()`.
+        Those of the positions from `first` to `last` are read without the others. `archived=True` gives those that were archived
+        instead. They come in pages; for one instant's view while a driver writes, read inside a reader's `transaction()`.
         """
         if experiment_id is None and trial_id is not None:
             database = self._of_trial(trial_id, "det show EXPERIMENT lists an experiment's trials")
-            return _of_trial(database, trial_id, group, archived)
+            return history(database, trial_id, group, archived, first, last)
         if experiment_id is None or trial_id is not None:
             raise TypeError("give trial_id or experiment_id")
         database = self._databases.of(experiment_id)
         ids = database.rows("SELECT id FROM trials ORDER BY id")
-        return chain.from_iterable(_of_trial(database, id, group, archived) for (id,) in ids)
+        return chain.from_iterable(history(database, id, group, archived, first, last) for (id,) in ids)
 
 
 def _archive(database: Database, which: str, trial_id: int, *parameters: Any) -> int:
@@ -80,38 +142,46 @@ def _archive(database: Database, which: str, trial_id: int, *parameters: Any) ->
 
 
 def _searcher_metric(database: Database, values: Mapping[str, Any]) -> float | None:
-    value = values.get(database.rows("SELECT metric FROM experiment")[0][0])
+    value = values.get(database.once(_RANKED_BY)[0])
     return float(value) if isinstance(value, int | float) and not math.isnan(value) else None
 
 
-def _of_trial(database: Database, trial_id: int, group: str | None, archived: bool) -> Iterator[Metric]:
-    sql = _PAGE.format(
-        archived="archived > 0" if archived else "archived = 0", group="" if group is None else "AND kind = :group"
-    )
-    key: dict[str, Any] = {"trial": trial_id, "group": group, "batches": -1, "kind": "", "after": 0, "page": PAGE}
-    while True:
-        rows = database.rows(sql, key)
-        for run_id, kind, batches, at, data, after in rows:
-            yield Metric(trial_id, run_id, kind, batches, at, load(data), after > 0)
-        if len(rows) < PAGE:
-            return
-        key |= {"batches": batches, "kind": kind, "after": after}
+def _known(database: Database, trial_id: int) -> Reports:
+    """What is known of a trial's reports, when it is asked: none lies behind its position."""
+    ((batches, best),) = database.rows("SELECT batches, best_metric FROM trials WHERE id = ?", (trial_id,))
+    known = database.memory.reports[trial_id] = Reports(batches, batches, best, whole=False)
+    return known
 
 
-_PAGE = """
-SELECT run_id, kind, batches, time, data, archived FROM metrics
-WHERE trial_id = :trial AND {archived} {group} AND (batches, kind, archived) > (:batches, :kind, :after)
-ORDER BY batches, kind, archived LIMIT :page
-"""
+def _advance(database: Database, trial_id: int, known: Reports, metric: float | None, batches: int) -> None:
+    """Take note of a trial's newest validation."""
+    smaller_is_better = database.once(_RANKED_BY)[1]
 
-_ADVANCE = """
-UPDATE trials SET latest_metric = :metric,
-    best_metric = CASE WHEN better THEN :metric ELSE best_metric END,
-    best_batches = CASE WHEN better THEN :batches ELSE best_batches END
-FROM (SELECT :metric IS NOT NULL AND (t.best_metric IS NULL OR
-        CASE WHEN e.smaller_is_better THEN :metric < t.best_metric ELSE :metric > t.best_metric END) AS better
-      FROM trials t, experiment e WHERE t.id = :trial)
-WHERE id = :trial
+    def better(than: float | None) -> bool:
+        return metric is not None and (than is None or (metric < than if smaller_is_better else metric > than))
+
+    if better(known.best):
+        known.best = metric
+        sql = "UPDATE trials SET batches = ?, latest_metric = ?, best_metric = ?, best_batches = ? WHERE id = ?"
+        database.put(sql, (known.batches, metric, metric, batches, trial_id))
+        if (best := database.memory.best) is not None and better(best[0]):
+            database.memory.best = (metric,)
+    else:
+        database.put("UPDATE trials SET batches = ?, latest_metric = ? WHERE id = ?", (known.batches, metric, trial_id))
+
+
+def _rank(database: Database, trial_id: int) -> None:
+    """Find a trial's best and newest validations again."""
+    database.run(_RANK, {"trial": trial_id})
+    database.memory.best = None
+
+
+_RANKED_BY = "SELECT metric, smaller_is_better FROM experiment"
+
+_PACKED = "SELECT 1 FROM chunks WHERE trial_id = ? AND kind = ? AND archived = 0 AND last >= ? LIMIT 1"
+
+_INSERT = """
+INSERT INTO metrics (trial_id, run_id, kind, batches, time, data, metric) VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 
 _RANK = """

@@ -18,11 +18,11 @@ from det_driver.store._database import Database
 from det_driver.store._databases import FILE
 from det_driver.store._records import ExperimentState
 from det_driver.store._schema import EXPERIMENT
-from det_driver.store._store import Store
+from det_driver.store._store import AGENTS, Store
 
 _HEAD, _END = "det-experiment.json", "det-digests.json"
 _FORMAT = 1
-_LEFT_OUT = ("commands", "lock", FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}.new")
+_LEFT_OUT = (AGENTS, "commands", "lock", FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}.new")
 
 
 def export_experiment(store: Store, id: int, file: Path, *, checkpoints: bool = True) -> int:
@@ -162,7 +162,7 @@ def _renumber(store: Store, database: Database, id: int, directory: Path) -> Non
     by = first - low
     with database.transaction():
         database.run("PRAGMA defer_foreign_keys = ON")
-        for table in ("trials", "runs", "metrics", "checkpoints"):
+        for table in ("trials", "runs", "metrics", "chunks", "checkpoints"):
             column = "id" if table == "trials" else "trial_id"
             database.run(f"UPDATE {table} SET {column} = -({column} + ?)", (by,))  # past those that are to move yet
             database.run(f"UPDATE {table} SET {column} = -{column}")

@@ -53,7 +53,8 @@ class CheckpointState(StrEnum):
 class ExperimentRow(msgspec.Struct, frozen=True):
     """One experiment; times are unix seconds, `config` is JSON text, `pid` and `boot` name its newest driver.
 
-    `engine` is the name of what executes its runs, `reason` says why it ended or paused, where that is known.
+    `engine` is the name of what executes its runs, `reason` says why it ended or paused, where that is known. `journal` is the
+    version of the journal's events, `det` that of the det-driver that drove it last.
     """
 
     id: int
@@ -74,6 +75,8 @@ class ExperimentRow(msgspec.Struct, frozen=True):
     reason: str | None
     pid: int | None
     boot: str | None
+    journal: int = 1
+    det: str | None = None
 
 
 class TrialRow(msgspec.Struct, frozen=True):
@@ -102,7 +105,7 @@ class TrialRow(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """One attempt of a trial, the `number`-th from 1, which began at position `first_batch`.
 
-    `backend` is what reduces the gradients of its ranks, where there are several.
+    `backend` is what reduces the gradients of its ranks, where there are several; `reason` says why it failed.
     """
 
     id: int
@@ -114,6 +117,7 @@ class Run(msgspec.Struct, frozen=True):
     ended: float | None
     outcome: str | None
     backend: str | None = None
+    reason: str | None = None
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -151,6 +155,16 @@ class Event(msgspec.Struct, frozen=True):
     seq: int
     time: float
     data: bytes
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A search after the event `seq`, written by `det` in a `format`; `state` has its searcher's, of that searcher's `version`."""
+
+    seq: int
+    det: str
+    format: int
+    version: int
+    state: bytes
 
 
 class CommandRow(msgspec.Struct, frozen=True):

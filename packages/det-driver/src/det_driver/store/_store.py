@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,12 +15,13 @@ from det_driver.store._database import Database
 from det_driver.store._databases import Databases
 from det_driver.store._experiments import Experiments, entries
 from det_driver.store._index import Index
-from det_driver.store._journal import CommandQueue, Journal
+from det_driver.store._journal import CommandQueue, Journal, Snapshots
 from det_driver.store._metrics import Metrics
 from det_driver.store._slots import Slots
 from det_driver.store._trials import Runs, Trials
 
 OLD = "det.db"
+AGENTS = "agents"
 """Where an earlier det kept everything."""
 _OTHERS = 0o077
 _STICKY = 0o1000
@@ -56,6 +56,7 @@ class Store:
         self.commands = CommandQueue(self._databases)
         self.checkpoints = Checkpoints(self._databases, self.trials, self.commands.send)
         self.journal = Journal(self._databases)
+        self.snapshots = Snapshots(self._databases)
 
     @classmethod
     def reader(cls, home: Path) -> Self:
@@ -80,15 +81,25 @@ class Store:
             with suppress(OSError):
                 os.chmod(self.home, 0o700)
 
-    @contextmanager
-    def transaction(self) -> Iterator[Self]:
+    def transaction(self) -> AbstractContextManager[None]:
         """All changes inside are written together, or none; a reader sees one instant's state of each experiment inside."""
-        with self._databases.transaction():
-            yield self
+        return self._databases.transaction()
+
+    def version(self, experiment_id: int | None = None) -> tuple[object, ...]:
+        """What is another value once others have committed to an experiment; or to the index, or have made or deleted one."""
+        if experiment_id is not None:
+            return self._databases.of(experiment_id).rows("PRAGMA data_version")[0]
+        there = [place.stat() for place in (self.home / "experiments", self.index.path) if place.exists()]
+        known = self.index.attempt(lambda database: database.rows("PRAGMA data_version")[0])
+        return (*(each.st_ino for each in there), *(each.st_mtime_ns for each in there[:1]), known)
 
     def experiment_dir(self, experiment_id: int) -> Path:
         """`<home>/experiments/<id>`, which `experiments.create` makes."""
         return self.experiments.directory(experiment_id)
+
+    def agents_dir(self, experiment_id: int) -> Path:
+        """Where what a driver and its agents know of one another is kept; it is of use on this machine alone."""
+        return self.experiment_dir(experiment_id) / AGENTS
 
     def code_dir(self, experiment_id: int) -> Path:
         """Where the copy of the user's code belongs, below the experiment's directory."""
@@ -97,6 +108,10 @@ class Store:
     def lock(self, experiment_id: int) -> AbstractContextManager[Database]:
         """Be the experiment's only driver, and its only writer; ExperimentBusy names the process that already is."""
         return self._databases.lock(experiment_id)
+
+    def make_room(self) -> None:
+        """Have the log of the database that is locked here begin anew: where the disk is full, a little can still be written."""
+        self._databases.held().rows("PRAGMA wal_checkpoint(PASSIVE)")
 
     def close(self) -> None:
         """Close the files; closing twice is harmless."""

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Mapping
-from typing import Any, TypedDict, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from det_core.errors import StoreError
 from det_driver.store._database import Database, Row
 from det_driver.store._databases import Databases
 from det_driver.store._index import Index
+from det_driver.store._memory import Reports
 from det_driver.store._metrics import Metrics
 from det_driver.store._records import Run, TrialRow, TrialState
-from det_driver.store._schema import assignments, dump, load
+from det_driver.store._schema import assignments, dump, load, storable
 
 _COLUMNS = (
     "id, request, hparams, seed, state, batches, restarts, runs, progress, best_metric, best_batches, latest_metric, "
     "latest_checkpoint, source_checkpoint, started, ended, exit_reason"
 )
-_RUN_COLUMNS = "id, trial_id, number, first_batch, log_dir, started, ended, outcome, backend"
+_RUN_COLUMNS = "id, trial_id, number, first_batch, log_dir, started, ended, outcome, backend, reason"
 
 _LARGEST_BLOCK = 1024
 _WITHOUT_INDEX = 10**9
 """Where the index gives no numbers, those of an experiment's trials begin at so many times its own."""
+_END = 2**63
+_SPREAD = 2**31  # numbers times its golden section fall evenly into it
 _LISTED = "det show EXPERIMENT lists an experiment's trials"
 
 
@@ -36,6 +39,19 @@ class TrialChanges(TypedDict, total=False):
     progress: float
     ended: float | None
     exit_reason: str | None
+
+
+_GOING = dump([str(state) for state in TrialState if not state.ended])
+_CHANGED = (
+    "state IN (SELECT value FROM json_each(:going)) OR id IN (SELECT value FROM json_each(:open)) OR request > :after"
+)
+
+
+class TrialsMark(NamedTuple):
+    """An instant of an experiment's trials: those that had not ended, and the newest's `request`."""
+
+    open: dict[int, TrialRow]
+    newest: int
 
 
 class Trials:
@@ -56,31 +72,44 @@ class Trials:
     ) -> TrialRow:
         """Add a trial; `request` is the searcher's number for it, unique in the experiment."""
         database = self._databases.of(experiment_id)
-        values = (request, dump(hparams), seed, TrialState.QUEUED, source_checkpoint)
-        try:
-            with database.transaction():
-                rows = database.rows(
-                    "INSERT INTO trials (id, request, hparams, seed, state, source_checkpoint) "
-                    f"VALUES (?, ?, ?, ?, ?, ?) RETURNING {_COLUMNS}",
-                    (self._free_id(database), *values),
+        text = dump(hparams)
+        with database.joined:
+            memory = database.memory
+            if memory.request is None:
+                memory.request = database.rows("SELECT coalesce(max(request), -1) FROM trials")[0][0]
+            id = self._free_id(database)
+            write = database.put if memory.request < request < _END and 0 <= seed < _END else database.run
+            try:
+                write(
+                    "INSERT INTO trials (id, request, hparams, seed, state, source_checkpoint) VALUES (?, ?, ?, ?, ?, ?)",
+                    (id, request, text, seed, TrialState.QUEUED, source_checkpoint),
                 )
-        except sqlite3.IntegrityError as error:
-            raise StoreError(f"experiment {experiment_id} has a trial {request} of its searcher already") from error
-        return _trial(database, rows[0])
+            except sqlite3.IntegrityError as error:
+                raise StoreError(f"experiment {experiment_id} has a trial {request} of its searcher already") from error
+            memory.request = max(request, memory.request)
+            memory.trials.add(id)
+        unknown = (0, 0, 0, 0.0, None, None, None, None, source_checkpoint, None, None, None)
+        return TrialRow(id, database.id, request, load(text), seed, TrialState.QUEUED, *unknown)
 
     def _free_id(self, database: Database) -> int:
         """A number that no other trial of the home has; the first blocks of them are small, as most experiments are."""
-        last = database.row("SELECT first, last FROM blocks ORDER BY seq DESC LIMIT 1")
-        if last is not None:
-            highest = "SELECT max(id) FROM trials WHERE id BETWEEN ? AND ?"
-            next = (database.rows(highest, last)[0][0] or last[0] - 1) + 1
-            if next <= last[1]:
-                return int(next)
-        given = database.rows("SELECT coalesce(sum(last - first + 1), 0) FROM blocks")[0][0]
-        count = min(max(given, 1), _LARGEST_BLOCK)
-        first = self._index.block(database.id, count) or database.id * _WITHOUT_INDEX + given
-        database.run("INSERT INTO blocks (first, last) VALUES (?, ?)", (first, first + count - 1))
-        return int(first)
+        next, last = database.memory.free or self._block(database)
+        if next > last:
+            given = database.rows("SELECT coalesce(sum(last - first + 1), 0) FROM blocks")[0][0]
+            count = min(max(given, 1), _LARGEST_BLOCK)
+            next = self._index.block(database.id, count) or database.id * _WITHOUT_INDEX + given
+            last = next + count - 1
+            database.run("INSERT INTO blocks (first, last) VALUES (?, ?)", (next, last))
+        database.memory.free = next + 1, last
+        return next
+
+    def _block(self, database: Database) -> tuple[int, int]:
+        """The next number of the last block, and its last one."""
+        block = database.row("SELECT first, last FROM blocks ORDER BY seq DESC LIMIT 1")
+        if block is None:
+            return 1, 0
+        highest = database.rows("SELECT max(id) FROM trials WHERE id BETWEEN ? AND ?", block)[0][0]
+        return (highest or block[0] - 1) + 1, block[1]
 
     def get(self, id: int) -> TrialRow:
         """The trial, or a StoreError where there is none."""
@@ -94,9 +123,12 @@ class Trials:
     def best(self, experiment_id: int) -> float | None:
         """The best value of the searcher's metric, found by its index."""
         database = self._databases.of(experiment_id)
-        best = "min" if _smaller_is_better(database) else "max"
-        ((value,),) = database.rows(f"SELECT {best}(best_metric) FROM trials WHERE best_metric IS NOT NULL")
-        return None if value is None else float(value)
+        known = None if database.readonly else database.memory.best
+        if known is None:
+            best = "min" if _smaller_is_better(database) else "max"
+            ((value,),) = database.rows(f"SELECT {best}(best_metric) FROM trials WHERE best_metric IS NOT NULL")
+            known = database.memory.best = (None if value is None else float(value),)
+        return known[0]
 
     def list(self, experiment_id: int, *, best_first: bool = False, limit: int | None = None) -> list[TrialRow]:
         """In order of creation, or by the searcher's metric with those that have none last."""
@@ -109,10 +141,42 @@ class Trials:
         )
         return [_trial(database, row) for row in rows]
 
+    def changed(self, id: int, since: TrialsMark | None = None) -> tuple[Sequence[TrialRow], TrialsMark]:
+        """An experiment's trials, or those that have changed since a mark, in order; and a mark of now.
+
+        One query, which looks at those only that have not ended, had not ended at the mark, or are new since then.
+        """
+        known, after = since or TrialsMark({}, -1)
+        sql = f"SELECT {_COLUMNS} FROM trials WHERE {'1' if since is None else _CHANGED} ORDER BY id"
+        database = self._databases.of(id)
+        found = database.rows(sql, {"going": _GOING, "open": dump([*known]), "after": after})
+        rows = [_trial(database, row) for row in found]
+        newest = max((row.request for row in rows), default=after)
+        mark = TrialsMark({row.id: row for row in rows if not row.state.ended}, max(after, newest))
+        return [row for row in rows if known.get(row.id) != row], mark
+
+    def measured(self, experiment_id: int, most: int | None = None) -> Sequence[tuple[dict[str, Any], float]]:
+        """The hyperparameters, and the best value of the searcher's metric, of the trials that have one, in order of creation.
+
+        Of more than `most`, about as many are chosen, always the same, and none more likely than another in any regular grid.
+        """
+        database = self._databases.of(experiment_id)
+        there = "FROM trials WHERE best_metric IS NOT NULL"
+        count = database.rows(f"SELECT count(*) {there}")[0][0]
+        chosen = _SPREAD if most is None or count <= most else _SPREAD * most // count
+        sql = f"SELECT hparams, best_metric {there} AND id % {_SPREAD} * 1327217885 % {_SPREAD} < ? ORDER BY id"
+        return [(load(hparams), best) for hparams, best in database.rows(sql, (chosen,))]
+
     def update(self, id: int, **changes: Unpack[TrialChanges]) -> None:
         """Change the columns named."""
         text, parameters = assignments(changes, TrialChanges)
-        self.of(id).run(f"UPDATE trials SET {text} WHERE id = ?", (*parameters, id))
+        database = self.of(id)
+        write = (
+            database.run if changes.keys() & {"progress", "batches"} else database.put
+        )  # which may be no such number
+        write(f"UPDATE trials SET {text} WHERE id = ?", (*parameters, id))
+        if "batches" in changes:
+            database.memory.reports.pop(id, None)
 
     def sources(self, *, but: int | None = None) -> set[str]:
         """The uuids of the checkpoints that trials of any experiment, `but` one, start from."""
@@ -121,7 +185,7 @@ class Trials:
 
 
 def _smaller_is_better(database: Database) -> bool:
-    return bool(database.rows("SELECT smaller_is_better FROM experiment")[0][0])
+    return bool(database.once("SELECT smaller_is_better FROM experiment")[0])
 
 
 def _trial(database: Database, row: Row) -> TrialRow:
@@ -137,39 +201,68 @@ class Runs:
         self._trials = trials
         self._metrics = metrics
 
-    def begin(self, trial_id: int, from_batches: int = 0) -> Run:
+    def begin(self, trial_id: int, from_batches: int = 0, *, first: bool = False) -> Run:
         """Begin the trial's next run at a position; what earlier runs reported past it is archived, to be done again.
 
         Its logs belong in `trials/<trial>/run-<number>` in the experiment's directory, which is not made here. A run that
-        an earlier driver left open ends as LOST.
+        an earlier driver left open ends as LOST. `first` says that there was none before, for certain.
         """
         now = time.time()
         database = self._trials.of(trial_id, "create it before its runs")
-        with database.transaction():
-            database.run(
-                "UPDATE runs SET ended = ?, outcome = 'LOST' WHERE trial_id = ? AND ended IS NULL", (now, trial_id)
+        memory = database.memory
+        with database.joined:
+            number = 1 if first else self._after_others(database, trial_id, from_batches, now)
+            if memory.run is None:  # its number is that of no run that has been deleted
+                memory.run = database.rows("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'runs'")[0][
+                    0
+                ]
+            id = memory.run = memory.run + 1
+            row = (id, trial_id, number, from_batches, f"trials/{trial_id}/run-{number}", now)
+            database.put(
+                "UPDATE trials SET state = ?, runs = ?, batches = ?, started = coalesce(started, ?) WHERE id = ?",
+                (TrialState.RUNNING, number, from_batches, now, trial_id),
             )
-            (number,) = database.rows(
-                "UPDATE trials SET runs = runs + 1, batches = ?, started = coalesce(started, ?) WHERE id = ? RETURNING runs",
-                (from_batches, now, trial_id),
-            )[0]
-            self._metrics.archive_past(trial_id, from_batches)
-            rows = database.rows(
-                "INSERT INTO runs (trial_id, number, first_batch, log_dir, started) VALUES (?, ?, ?, ?, ?) "
-                f"RETURNING {_RUN_COLUMNS}",
-                (trial_id, number, from_batches, f"trials/{trial_id}/run-{number}", now),
+            database.put(
+                "INSERT INTO runs (id, trial_id, number, first_batch, log_dir, started) VALUES (?, ?, ?, ?, ?, ?)", row
             )
-            return self._run(database, rows[0])
+            memory.runs[id] = trial_id
+            if first:
+                memory.reports[trial_id] = Reports(-1, from_batches, None, whole=True)
+        return self._run(database, (*row, None, None, None, None))
 
-    def end(self, id: int, outcome: str) -> None:
-        """Close a run with one word that says how it ended."""
-        sql = "UPDATE runs SET ended = ?, outcome = ? WHERE id = ?"
-        if self._databases.held().run(sql, (time.time(), outcome, id)) == 0:
-            raise StoreError(f"no run {id}; begin it before it ends")
+    def _after_others(self, database: Database, trial_id: int, from_batches: int, now: float) -> int:
+        """The number of a trial's next run, once nothing of those before it is in its way."""
+        database.run(
+            "UPDATE runs SET ended = ?, outcome = 'LOST' WHERE trial_id = ? AND ended IS NULL", (now, trial_id)
+        )
+        self._metrics.archive_past(trial_id, from_batches)
+        return int(database.rows("SELECT runs + 1 FROM trials WHERE id = ?", (trial_id,))[0][0])
+
+    def end(self, id: int, outcome: str, reason: str | None = None) -> None:
+        """Close a run with one word that says how it ended, and a sentence that says why it failed."""
+        database = self._databases.held()
+        with database.joined:
+            trial = database.memory.runs.pop(id, None)
+            if trial is None and (row := database.row("SELECT trial_id FROM runs WHERE id = ?", (id,))):
+                (trial,) = row
+            if trial is None:
+                raise StoreError(f"no run {id}; begin it before it ends")
+            sql = "UPDATE runs SET ended = ?, outcome = ?, reason = ? WHERE id = ?"
+            database.put(sql, (time.time(), outcome, storable(reason), id))
+            self._metrics.pack(trial)
 
     def chose(self, id: int, backend: str) -> None:
         """Note what reduces the gradients of a run with several ranks."""
         self._databases.held().run("UPDATE runs SET backend = ? WHERE id = ?", (backend, id))
+
+    def heard(self, id: int, links: Mapping[int, int]) -> None:
+        """Note the number of the newest word that was taken from each connection of a run's workers."""
+        self._databases.held().put("UPDATE runs SET heard = ? WHERE id = ?", (dump(links), id))
+
+    def heard_of(self, id: int) -> dict[int, int]:
+        """The numbers of the newest words that were taken of a run."""
+        row = self._databases.held().row("SELECT heard FROM runs WHERE id = ?", (id,))
+        return {int(link): number for link, number in load(row[0]).items()} if row else {}
 
     def get(self, id: int) -> Run:
         """The run of the experiment whose lock is held, or a StoreError where there is none."""
@@ -183,6 +276,12 @@ class Runs:
         """The trial's runs, the first one first."""
         database = self._trials.of(trial_id)
         rows = database.rows(f"SELECT {_RUN_COLUMNS} FROM runs WHERE trial_id = ? ORDER BY number", (trial_id,))
+        return [self._run(database, row) for row in rows]
+
+    def open(self, experiment_id: int) -> Sequence[Run]:
+        """The runs of an experiment of which nobody has said that they have ended."""
+        database = self._databases.of(experiment_id)
+        rows = database.rows(f"SELECT {_RUN_COLUMNS} FROM runs WHERE ended IS NULL ORDER BY id")
         return [self._run(database, row) for row in rows]
 
     def _run(self, database: Database, row: Row) -> Run:

@@ -1,7 +1,7 @@
 """The ranks of a script that `TF_CONFIG` describes, for `DistributedContext.from_tf_config()`.
 
-TensorFlow's own channel between the workers is not authenticated, so nothing that is pickled travels over it: it carries an address
-and a key, once, and the objects go over core's authenticated sockets.
+TensorFlow's own channel between the workers is not authenticated, so nothing that is pickled travels over it: objects go over
+core's connections, by the key of the launch. Where another than det launched the workers, it carries an address and a key, once.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ class TFConfig(Backend):
         return self._objects
 
     def _meet(self) -> Backend:
-        """Open a socket on rank 0 and tell the others where, with a key made for this run, over TensorFlow's channel."""
+        """Meet as det's launch says, else open a socket on rank 0 and tell the others where, with a key made for this run."""
+        if "DET_RANKS_KEY" in os.environ:
+            return Socket()
         host = _host(self._workers[0])
         if self.ranks.rank:
             port, key = json.loads(self._first(b""))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,25 +17,17 @@ _SUMMED = {
     *(torch.uint8, torch.int8, torch.int32, torch.int64),
     *(torch.float16, torch.float32, torch.float64),
 }
-_OBJECTS = "det.objects"  # Horovod would name them by their types, and wait for ranks that have another one
 
 
 class HorovodBackend(Begun, TorchBackend):
     """Horovod's global process set."""
 
     module = "horovod.torch"
+    named: ClassVar[Mapping[str, str]] = {"name": "det.objects"}
+    """Horovod would name them by their types, and wait for ranks that have another one."""
 
     def barrier(self) -> None:
         self._call(self._hvd.barrier)
-
-    def allgather(self, value: Any) -> list[Any]:
-        values: list[Any] = self._call(self._hvd.allgather_object, value, name=_OBJECTS)
-        values[self.ranks.rank] = value
-        return values
-
-    def broadcast(self, value: Any) -> Any:
-        theirs = self._call(self._hvd.broadcast_object, value, root_rank=0, name=_OBJECTS)
-        return value if self.ranks.rank == 0 else theirs
 
     def start_sum(self, tensor: torch.Tensor, name: str) -> Callable[[], object]:
         handle = self._call(self._hvd.allreduce_async_, tensor, name=name, op=self._hvd.Sum)

@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # it lists them nowhere
 
 from det_core import Communicator, DetError, Ranks
-from det_core.machine import interface_towards
+from det_core.backends import launched
+from det_core.machine import address_to_bind, interface_towards
 from det_core.ranks import lost
 
 from ._base import TorchBackend
@@ -30,9 +31,15 @@ LOOPBACK = "lo"
 
 
 class Native(TorchBackend):
-    """The default process group. One that the script has made already is used, and left to it."""
+    """The default process group. One that the script has made already is used, and left to it.
+
+    Objects travel over the connections on which the ranks of a trial, or of a script that det launched, have met; those of
+    other scripts over the group.
+    """
 
     def __init__(self) -> None:
+        self._control: Communicator | None = None
+        self._launched: Communicator | None = None
         self._begin: Callable[[], Ranks] = _from_environment
         self._owned = self._open = False
 
@@ -43,7 +50,7 @@ class Native(TorchBackend):
             backend._begin = partial(backend._meet, control)
         else:
             backend._begin = lambda: control.ranks
-        backend.chief_ip = control.chief_ip
+        backend._control, backend.chief_ip = control, control.chief_ip
         return backend
 
     def init(self) -> None:
@@ -51,23 +58,31 @@ class Native(TorchBackend):
             return
         self._owned = not dist.is_initialized()
         self.ranks = self._begin()
+        if self._control is None:
+            self._control = self._launched = launched()
         self._open = True
 
     def shutdown(self) -> None:
         if self._open and self._owned and dist.is_initialized():
             dist.destroy_process_group()
+        if self._launched is not None:
+            self._launched.close()
         self._open = False
 
     def barrier(self) -> None:
         self.allgather(None)
 
     def allgather(self, value: Any) -> list[Any]:
+        if self._control is not None:
+            return self._control.allgather(value)
         values: list[Any] = [None] * self.ranks.size
         self._call(dist.all_gather_object, values, value)
         values[self.ranks.rank] = value
         return values
 
     def broadcast(self, value: Any) -> Any:
+        if self._control is not None:
+            return self._control.broadcast(value)
         holder = [value]
         self._call(dist.broadcast_object_list, holder, src=0)
         return value if self.ranks.rank == 0 else holder[0]
@@ -99,7 +114,7 @@ class Native(TorchBackend):
                 store=store,
                 rank=ranks.rank,
                 world_size=ranks.size,
-                timeout=None if control.timeout is None else timedelta(seconds=control.timeout),
+                timeout=_timeout(control.timeout),
             )
         return ranks
 
@@ -121,7 +136,8 @@ def _at_a_port(control: Communicator) -> Store:
     """Meet at a port that rank 0 opens on its host's address."""
     if control.rank:
         return TCPStore(control.chief_ip, control.broadcast(None), control.size, is_master=False)
-    listening = socket.create_server((control.chief_ip, 0), family=_family(control.chief_ip))
+    address = address_to_bind(control.chief_ip)
+    listening = socket.create_server((address, 0), family=_family(address))
     port = listening.getsockname()[1]
     store = TCPStore(
         control.chief_ip,
@@ -140,6 +156,10 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
+def _timeout(seconds: float | str | None) -> timedelta | None:
+    return timedelta(seconds=float(seconds)) if seconds else None
+
+
 def _collectives() -> str:
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
 
@@ -151,7 +171,9 @@ def _from_environment() -> Ranks:
         missing = [name for name in _VARIABLES if name not in environ]
         if missing:
             raise DetError(f"{missing[0]} is not set; start the script with torchrun, or with: det launch torch -- CMD")
-        dist.init_process_group(_collectives(), init_method="env://")
+        dist.init_process_group(
+            _collectives(), init_method="env://", timeout=_timeout(environ.get("DET_RANKS_TIMEOUT"))
+        )
     rank, size = dist.get_rank(), dist.get_world_size()
     local_size = int(environ.get("LOCAL_WORLD_SIZE", size))
     return Ranks(

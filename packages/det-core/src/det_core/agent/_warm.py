@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from det_core.process import end_group, is_running, noted_processes
-
-from .base import Ended, RunSpec
+from ..process import end_group, is_running, noted_processes
+from ._frames import Ended, RunSpec
 
 PATIENCE_SECONDS = 5.0
 _ORPHAN_SECONDS = 0.1
@@ -29,7 +28,7 @@ class WarmWorkers:
     differs from the first run's, but for `DET_*`, has to come before imports.
     """
 
-    def __init__(self, ended: Ended, fresh: Callable[[RunSpec], None]) -> None:
+    def __init__(self, ended: Callable[[Ended], None], fresh: Callable[[RunSpec], None]) -> None:
         self._ended, self._fresh = ended, fresh
         self._lock = threading.RLock()
         self._runs: dict[int, RunSpec] = {}
@@ -43,7 +42,7 @@ class WarmWorkers:
 
     def start(self, spec: RunSpec, environ: Mapping[str, str]) -> None:
         """Start a run, in a fork where that is as good as a new interpreter with `environ`."""
-        key = (spec.warm, spec.code_dir, _fixed(spec.variables))
+        key = (spec.warm, spec.code_dir, _fixed({**environ, **spec.variables}))
         with self._lock:
             fits = not self._unfit and (self._channel is None or key == self._key)
             if fits:
@@ -132,7 +131,7 @@ class WarmWorkers:
                 try:
                     self._fresh(spec)
                 except OSError as error:
-                    self._ended(spec.run_id, 1, unstarted=error.strerror or str(error))
+                    self._ended(Ended(spec.run_id, 1, unstarted=error.strerror or str(error)))
         elif "started" in message:
             with self._lock:
                 self._started.add(message["started"])
@@ -140,7 +139,7 @@ class WarmWorkers:
             with self._lock:
                 self._runs.pop(message["ended"], None)
                 self._started.discard(message["ended"])
-            self._ended(message["ended"], message["status"], unstarted=message.get("unstarted", ""))
+            self._ended(Ended(message["ended"], message["status"], unstarted=message.get("unstarted", "")))
 
     def _lost(self, channel: socket.socket) -> None:
         """The server is gone; its workers go on, and are watched from here. The next run starts another server."""
@@ -162,7 +161,7 @@ class WarmWorkers:
             end_group(pid)
         with self._lock:
             self._orphans.pop(run_id)
-        self._ended(run_id, -signal.SIGKILL)
+        self._ended(Ended(run_id, -signal.SIGKILL))
 
 
 def _fixed(variables: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

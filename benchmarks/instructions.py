@@ -1,0 +1,38 @@
+"""What a step costs by what the processor is told to do, counted under valgrind: the same whatever else the machine does.
+
+Each loop is run twice, for a few steps and for 1,000 more, so that all that is done once cancels out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+
+FEW, MORE = 300, 1300
+VALGRIND = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
+
+
+def count(name: str, script: Callable[[str, int], list[str]]) -> float:
+    """Print and return the ratio of the instructions of a step of `name` to those of the bare one.
+
+    `script` gives the words that make Python run one of them for so many steps.
+    """
+    each = {which: (_refs(script(which, MORE)) - _refs(script(which, FEW))) / (MORE - FEW) for which in ("bare", name)}
+    ratio = each[name] / each["bare"]
+    print(f"{name:10} instructions {ratio:.4f}   (a bare step takes {each['bare']:,.0f})", flush=True)
+    return round(ratio, 4)
+
+
+def _refs(words: list[str]) -> int:
+    fixed = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as scratch:
+        done = subprocess.run(
+            [*VALGRIND, sys.executable, *words], capture_output=True, text=True, check=False, cwd=scratch, env=fixed
+        )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr}")
+    return int(re.findall(r"I\s+refs:\s+([\d,]+)", done.stderr)[-1].replace(",", ""))

@@ -1,0 +1,7 @@
+from __future__ import annotations
+
+import sys
+
+from ._agent import main
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,215 @@
+"""One experiment, or several beside each other: `det show`, `det compare`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from det_core.config import from_json, masked
+
+from ..client import Client, Space
+from ..config import to_yaml
+from ..driver import waits_for
+from ..store import ExperimentRow, ExperimentState, ExperimentSummary, Store, TrialRow
+from ._console import EXPERIMENTS, Settings, as_json, clock, print_json, print_table, shown, what_mattered
+from ._select import filtered, ordered, select
+
+_MOST_CAUSES = 10
+
+
+@click.command()
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
+@click.option("--config", "with_config", is_flag=True, help="Print the complete configuration, secrets masked.")
+@click.option("--limit", type=click.IntRange(min=1), help="At most so many trials; all by default.")
+@filtered
+@ordered
+@click.option("--runs", is_flag=True, help="Print the runs of these trials: how long each took, how it ended, and why.")
+@click.option("--slice", "along", metavar="NAME", help="Print how good the trials are along this hyperparameter.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw the trials into this file, such as search.png.")
+@as_json
+@click.pass_obj
+def show(
+    settings: Settings,
+    experiment: int,
+    with_config: bool,
+    limit: int | None,
+    conditions: tuple[str, ...],
+    sort: str | None,
+    runs: bool,
+    along: str | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Show EXPERIMENT and its trials, the best first, with their hyperparameters.
+
+    Columns for --filter and --sort are trial, state, best, at, batches, runs, restarts, took (in seconds), and the
+    hyperparameters by name. --plot draws the searcher's metric against batches, a line for each trial, the trials as lines
+    across their hyperparameters, and the metric along each of these.
+    """
+    with settings.reader() as store:
+        found = store.experiments.get(experiment)
+        if with_config and not as_json:
+            sys.stdout.write(to_yaml(from_json(found.config), masked=True))
+            return
+        space = Space(from_json(found.config).hyperparameters)
+        early = None if conditions or sort else limit
+        listed = store.trials.list(experiment, best_first=True, limit=early)
+        rows = select([_row(trial) for trial in listed], conditions, sort, limit)
+        by_id = {trial.id: trial for trial in listed}
+        trials = [by_id[row["trial"]] for row in rows]
+        if plot is not None:
+            from ._plots import draw_trials
+
+            draw_trials(found, trials, space, store, plot)
+        client = Client(settings.home).get_experiment(experiment)
+        if along is not None:
+            _print_slices(client.slices(along), along, found.metric, as_json)
+        elif as_json:
+            described = msgspec.to_builtins(found) | {
+                "config": masked(from_json(found.config)),
+                "orphaned": store.experiments.orphaned(found),
+                "importances": client.importances(),
+            }
+            print_json({"experiment": described, "trials": [_described(store, t, runs) for t in trials]})
+        elif runs:
+            _print_runs(store, trials)
+        else:
+            _print(store, found, trials, space, client.importances())
+    if plot is not None and not as_json:
+        sys.stdout.write(f"drawn in {plot}\n")
+
+
+def _row(trial: TrialRow) -> dict[str, Any]:
+    own = {"trial": trial.id, "state": str(trial.state), "best": trial.best_metric, "at": trial.best_batches}
+    own |= {"batches": trial.batches, "runs": trial.runs, "restarts": trial.restarts, "took": _seconds(trial)}
+    return Space({}).chosen(trial.hparams) | own
+
+
+def _seconds(of: TrialRow | ExperimentRow) -> float | None:
+    """How long it took from its start to its end, or takes by now."""
+    return None if of.started is None else (of.ended or time.time()) - of.started
+
+
+def _described(store: Store, trial: TrialRow, runs: bool) -> dict[str, Any]:
+    described: dict[str, Any] = msgspec.to_builtins(trial)
+    if runs:
+        described["attempts"] = [msgspec.to_builtins(run, enc_hook=str) for run in store.runs.list(trial.id)]
+    return described
+
+
+def _print(
+    store: Store, found: ExperimentRow, trials: Sequence[TrialRow], space: Space, importances: Mapping[str, float]
+) -> None:
+    names = space.names(trial.hparams for trial in trials)
+    said = [f"experiment {found.id} ({found.name}) is {found.state.lower()}, {found.progress:.0%}"]
+    if found.started is not None:
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.started))
+        said.append(f"began {began}, took {clock(_seconds(found))}")
+    if store.experiments.orphaned(found):
+        said.append(f"its driver is gone; go on with: det resume {found.id}")
+    elif found.state is ExperimentState.ACTIVE and found.id in store.slots.waiting():
+        why = waits_for(store, found.id, from_json(found.config).resources.slots_per_trial)
+        said += [f"waiting {why}"] if why and not any(trial.state == "RUNNING" for trial in trials) else []
+    said += [f"because: {found.reason}"] if found.reason else []
+    said += [f"labels: {', '.join(found.labels)}"] if found.labels else []
+    said += [f"note: {found.description}"] if found.description else []
+    said.append(f"entrypoint: {found.entrypoint}   metric: {found.metric}")
+    if trials and (same := space.constants(trials[0].hparams)):
+        said.append("hyperparameters: " + shown(same))
+    if importances:
+        said.append("what mattered: " + what_mattered(importances))
+    sys.stdout.write("\n".join(said) + "\n\n")
+    print_table(
+        ("trial", "state", f"best {found.metric}".strip(), "at", *names, "batches", "runs", "restarts", "took"),
+        [
+            (
+                *(t.id, str(t.state), t.best_metric, t.best_batches, *(chosen.get(name) for name in names)),
+                *(t.batches, t.runs, t.restarts, clock(_seconds(t))),
+            )
+            for t in trials
+            for chosen in (space.chosen(t.hparams),)
+        ],
+    )
+    causes = [line for trial in trials for line in _causes(store, trial)]
+    for line in causes[:_MOST_CAUSES]:
+        sys.stdout.write(line + "\n")
+    if len(causes) > _MOST_CAUSES:
+        sys.stdout.write(f"{len(causes) - _MOST_CAUSES} more; see: det show {found.id} --runs\n")
+
+
+def _causes(store: Store, trial: TrialRow) -> Iterator[str]:
+    """Say why the trial ended, or went on, as it did: each of its runs that failed, then what became of it."""
+    bad = trial.state in ("ERROR", "INVALID_HP", "PAUSED")
+    failed = [run for run in store.runs.list(trial.id) if run.reason] if bad or trial.restarts else []
+    for run in failed:
+        if not bad or run.reason != trial.exit_reason or len(failed) > 1:
+            yield f"trial {trial.id} run {run.number}, from batch {run.first_batch}: {run.reason}"
+    if bad and trial.exit_reason:
+        yield f"trial {trial.id}: {trial.exit_reason}"
+
+
+def _print_runs(store: Store, trials: Sequence[TrialRow]) -> None:
+    rows = []
+    for trial in trials:
+        for run in store.runs.list(trial.id):
+            began = time.strftime("%m-%d %H:%M:%S", time.localtime(run.started))
+            took = clock((run.ended or time.time()) - run.started)
+            ended = (run.outcome or "running", run.reason if run.reason != run.outcome else None)
+            rows.append((trial.id, run.number, run.first_batch, began, took, *ended))
+    print_table(("trial", "run", "from batch", "began", "took", "ended", "because"), rows)
+
+
+def _print_slices(found: Sequence[Any], name: str, metric: str, as_json: bool) -> None:
+    if as_json:
+        print_json([vars(each) for each in found])
+        return
+    ends = [shown(s.least) + ("" if s.least == s.greatest else f" to {shown(s.greatest)}") for s in found]
+    rows = [(end, s.trials, s.best, s.middle) for end, s in zip(ends, found, strict=True)]
+    print_table((name, "trials", f"best {metric}", "median"), rows)
+
+
+@click.command()
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS, nargs=-1, required=True)
+@as_json
+@click.pass_obj
+def compare(settings: Settings, experiment: tuple[int, ...], as_json: bool) -> None:
+    """Put EXPERIMENTs beside each other: what came of each, and where their configurations differ."""
+    if len(set(experiment)) < 2:
+        raise click.UsageError("one experiment cannot be compared; give two or more numbers")
+    with settings.reader() as store:
+        found = [_comparison(store, store.experiments.summary(id)) for id in dict.fromkeys(experiment)]
+    if as_json:
+        print_json(found)
+        return
+    configs = [Space({}).chosen(each["config"]) for each in found]
+    keys = dict.fromkeys(key for config in configs for key in config)
+    differ = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
+    rows = [[key, *(shown(each[key]) for each in found)] for key in found[0] if key not in ("id", "config")]
+    rows += [[key, *(shown(config.get(key)) for config in configs)] for key in differ if key != "name"]
+    print_table(("", *(str(each["id"]) for each in found)), rows)
+
+
+def _comparison(store: Store, summary: ExperimentSummary) -> dict[str, Any]:
+    experiment = summary.experiment
+    best = store.trials.get(summary.best_trial) if summary.best_trial is not None else None
+    config = from_json(experiment.config)
+    return {
+        "id": experiment.id,
+        "name": experiment.name,
+        "state": str(experiment.state),
+        "trials": sum(summary.trials.values()),
+        "metric": experiment.metric,
+        "best": summary.best_metric,
+        "best trial": summary.best_trial,
+        "at batch": best.best_batches if best else None,
+        "with": Space(config.hyperparameters).chosen(best.hparams) if best else {},
+        "took": clock(_seconds(experiment)),
+        "labels": list(experiment.labels),
+        "config": masked(config),
+    }

@@ -1,0 +1,67 @@
+"""What changes in a home, as it changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from det_core.errors import StoreError
+
+from ..store import ExperimentState, ExperimentSummary, Store, TrialsMark
+
+
+class Change(NamedTuple):
+    """What is not as it was: experiments (made, changed, deleted, left by their driver), and of those that run the trials."""
+
+    experiments: frozenset[int]
+    trials: Mapping[int, frozenset[int]]
+
+
+class Watch:
+    """Looks at a home again and again: iterate over it to get each change, at most `seconds` after it was committed.
+
+    What nothing was committed to is not read. For one thread; close it in the end.
+    """
+
+    def __init__(self, store: Store, seconds: float = 0.25) -> None:
+        self._store, self._seconds = store, seconds
+        self._version: tuple[object, ...] = ()
+        self._known: dict[int, ExperimentSummary] = {}
+        self._left: set[int] = set()
+        self._seen: dict[int, tuple[tuple[object, ...], TrialsMark]] = {}
+        self.look()
+
+    def look(self) -> Change:
+        """Return what has changed since the last look, without waiting."""
+        before, version = self._known, self._store.version()
+        if version != self._version:
+            listed = self._store.experiments.list(archived=None, unread={})
+            self._version, self._known = version, {each.experiment.id: each for each in listed}
+        going = {id: e for id, e in self._known.items() if e.experiment.state is ExperimentState.ACTIVE}
+        left = {id for id, each in going.items() if self._store.experiments.orphaned(each.experiment)}
+        changed = {id for id in before.keys() | self._known.keys() if before.get(id) != self._known.get(id)}
+        changed |= left ^ self._left
+        self._left = left
+        trials = {id: found for id in going.keys() | self._seen.keys() if (found := self._trials(id))}
+        self._seen = {id: seen for id, seen in self._seen.items() if id in going}
+        return Change(frozenset(changed | trials.keys()), trials)
+
+    def _trials(self, id: int) -> frozenset[int]:
+        with suppress(StoreError):
+            (version, mark), now = self._seen.get(id, ((), None)), self._store.version(id)
+            if version != now:
+                rows, self._seen[id] = (found := self._store.trials.changed(id, mark))[0], (now, found[1])
+                return frozenset(row.id for row in rows if mark is not None or not row.state.ended)
+        return frozenset()
+
+    def __iter__(self) -> Iterator[Change]:
+        while True:
+            if (change := self.look()).experiments:
+                yield change
+            time.sleep(self._seconds)
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._store.close()

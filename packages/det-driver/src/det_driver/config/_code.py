@@ -1,0 +1,71 @@
+"""What the code beside a configuration defines, read without importing it; and an entrypoint that it shows to be a slip."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from det_core.config import is_trial_entrypoint
+from det_core.errors import EntrypointError, nearest
+
+_BASES = ("Trial", "LightningAdapter")
+
+
+def check_entrypoint(entrypoint: str | Sequence[str] | None, code_dir: Path) -> None:
+    """Raise EntrypointError for a command of one word that is none here, and is a module of `code_dir`, or nearly one.
+
+    `model_def`, `model_def.py`, `model_def.Trial` and `modle_def` are such words; what may be a command elsewhere passes.
+    """
+    words = [entrypoint] if isinstance(entrypoint, str) else list(entrypoint or ())
+    word = words[0].strip() if len(words) == 1 else ""
+    if not word or is_trial_entrypoint(word) or len(word.split()) > 1 or os.sep in word:
+        return
+    if shutil.which(word) or shutil.which(word, path=str(Path(sys.executable).parent)):
+        return
+    modules, name = _modules(code_dir), word.removesuffix(".py")
+    module, _, rest = name.replace(":", ".").partition(".")
+    if not (found := module if module in modules else nearest(module, modules)):
+        return
+    classes = _classes(modules[found])
+    trials = [nearest(rest, classes)] if rest and nearest(rest, classes) else _trials(classes)
+    if not trials and modules[found].name != "__init__.py":
+        raise EntrypointError(f"entrypoint {word!r} is no command; did you mean 'python3 {modules[found].name}'?")
+    listed = " or ".join(repr(f"{found}:{trial}") for trial in trials)
+    way_out = f"did you mean {listed}?" if trials else "write module:Class, such as model_def:MyTrial"
+    raise EntrypointError(f"entrypoint {word!r} names no class; {way_out}")
+
+
+def likely_entrypoint(code_dir: Path) -> str | None:
+    """Return the trial class that a directory holds, or the command for its `train.py`; None where it is not plain."""
+    modules = _modules(code_dir)
+    found = [f"{module}:{trial}" for module, path in modules.items() for trial in _trials(_classes(path))]
+    if len(found) == 1:
+        return found[0]
+    return "python3 train.py" if not found and "train" in modules else None
+
+
+def _modules(code_dir: Path) -> dict[str, Path]:
+    packages = {path.parent.name: path for path in sorted(code_dir.glob("*/__init__.py"))}
+    return packages | {path.stem: path for path in sorted(code_dir.glob("*.py"))}
+
+
+def _classes(path: Path) -> dict[str, list[str]]:
+    """Return the classes of a module, each with the last names of its bases; none where it cannot be read."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return {}
+    return {node.name: [_last(base) for base in node.bases] for node in body if isinstance(node, ast.ClassDef)}
+
+
+def _last(base: ast.expr) -> str:
+    return ast.unparse(base).partition("[")[0].rpartition(".")[2]
+
+
+def _trials(classes: dict[str, list[str]]) -> list[str]:
+    """Return the classes that derive from a framework's trial."""
+    return [name for name, bases in classes.items() if any(base.endswith(_BASES) for base in bases)]

@@ -1,0 +1,157 @@
+"""A search as it is kept now and then, so that who goes on with it reads that and the events after it, not the whole journal."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from det_core.errors import StoreError
+from det_core.launch import say
+
+from ..search import Exit, Searcher, Shutdown
+from ..store import JOURNAL, Event, ExperimentRow, Snapshot, Store, TrialRow
+from ._search import JournaledSearch, RungCount, SearchEvent, TrialPlan, TrialReopened, decode_event
+
+FORMAT = 1
+"""Of what a snapshot holds beside the searcher's own state: to be raised with any change of it."""
+EVENTS = 100
+SECONDS = 0.25
+_EXITS = (None, *Exit)
+
+
+class SavedSearch:
+    """One experiment's search as it is kept: read when it is taken up, kept again as it goes on.
+
+    One is due when as many events have come as there are trials, and EVENTS at least, or when the searcher has computed for
+    SECONDS and four times as long as a snapshot takes. So they cost a part of what is spent anyway, and the events after
+    the newest one are replayed within moments, whatever the searcher.
+    """
+
+    def __init__(self, store: Store, experiment_id: int) -> None:
+        self._store, self._id = store, experiment_id
+        self._seq = self._kept = 0
+        self._seconds = self._cost = 0.0
+        self._able = True
+
+    def read(
+        self, experiment: ExperimentRow, trials: Mapping[int, TrialRow], make: Callable[[], Searcher]
+    ) -> JournaledSearch:
+        """Return the search as it was committed: the newest snapshot that can be read, and the events after it.
+
+        `trials` are by the searcher's numbers. StoreError where the journal is of another version, or where the searcher now
+        decides otherwise than it did.
+        """
+        if experiment.journal > JOURNAL:
+            raise StoreError(
+                f"experiment {self._id} has a journal of version {experiment.journal}, and this det reads version {JOURNAL}; "
+                f"go on with it in det-driver {experiment.det} or later"
+            )
+        search, self._kept = self._newest(trials, make)
+        self._seq, self._seconds, known = self._kept, 0.0, len(search.plans)
+        journal, after = self._store.journal, self._kept
+        again = map(self._decoded, journal.read(self._id, after, having='"reopened"'))
+        reopened = Counter(event.trial for event in again if isinstance(event, TrialReopened))
+        search.replay(map(self._decoded, journal.read(self._id, after)), reopened)
+        for request in range(known, len(search.plans)):
+            _check(experiment, search.plans[request], trials.get(request))
+        return search
+
+    def happened(self, search: JournaledSearch, seq: int, seconds: float) -> None:
+        """Note that the search has taken an event, by its number in the journal, in so many seconds."""
+        self._seq = seq
+        self._seconds += seconds
+        if seq - self._kept >= max(EVENTS, len(search.plans)) or self._seconds > SECONDS + 4 * self._cost:
+            self.keep(search)
+
+    def keep(self, search: JournaledSearch) -> None:
+        """Keep the search as it is now; a searcher that cannot be saved goes on all the same."""
+        if not self._able or self._seq == self._kept:
+            return
+        began = time.perf_counter()
+        state = self._encoded(search)
+        if state is None:
+            return
+        saved = Snapshot(self._seq, version("det-driver"), FORMAT, search.searcher.version, state)
+        self._store.snapshots.keep(self._id, saved)
+        self._kept, self._seconds, self._cost = self._seq, 0.0, time.perf_counter() - began
+
+    def _encoded(self, search: JournaledSearch) -> bytes | None:
+        try:
+            state = search.searcher.state()
+            if state is not None:
+                return _encode(search, state)
+        except Exception as error:  # a stranger's mistake, which costs a resume its time and nothing else
+            what = f"{type(error).__name__}: {error}"
+            say(
+                f"the searcher of experiment {self._id} cannot be saved ({what}); det resume gives it all past events anew"
+            )
+        self._able = False
+        return None
+
+    def _newest(self, trials: Mapping[int, TrialRow], make: Callable[[], Searcher]) -> tuple[JournaledSearch, int]:
+        for saved in self._store.snapshots.read(self._id):
+            searcher = make()
+            if (saved.format, saved.version) == (FORMAT, searcher.version):
+                try:
+                    return _decode(saved.state, searcher, trials), saved.seq
+                except Exception as error:
+                    what = f"{type(error).__name__}: {error}"
+                    say(
+                        f"a snapshot of the search of experiment {self._id} is passed over, as it cannot be read: {what}"
+                    )
+        return JournaledSearch(make()), 0
+
+    def _decoded(self, event: Event) -> SearchEvent:
+        try:
+            return decode_event(event.data)
+        except (ValueError, msgspec.ValidationError) as error:
+            raise StoreError(
+                f"event {event.seq} of the journal of experiment {self._id} is none that this det knows ({error}); "
+                "go on with it in the det-driver that wrote it"
+            ) from error
+
+
+def _encode(search: JournaledSearch, state: dict[str, Any]) -> bytes:
+    """Return a search as JSON; hyperparameters and seeds are left out, as the trials' rows have them."""
+    plans = search.plans.values()
+    kept = {
+        "searcher": state,
+        "until": [plan.until for plan in plans],
+        "flags": bytes(48 + plan.wanted + 2 * plan.closed + 4 * _EXITS.index(plan.exited) for plan in plans).decode(),
+        "sources": [(plan.request, plan.source) for plan in plans if plan.source is not None],
+        "rungs": [(rung.length, rung.reached, rung.under_way) for rung in search.rungs],
+        "over": search.over and (search.over.failed, search.over.cancelled),
+    }
+    return json.dumps(kept, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _decode(saved: bytes, searcher: Searcher, trials: Mapping[int, TrialRow]) -> JournaledSearch:
+    kept = msgspec.json.decode(saved)
+    searcher.restore(kept["searcher"])
+    search = JournaledSearch(searcher)
+    sources = dict(kept["sources"])
+    for request, (until, flags) in enumerate(zip(kept["until"], kept["flags"].encode(), strict=True)):
+        row, bits = trials[request], flags - 48
+        search.plans[request] = TrialPlan(
+            *(request, row.hparams, row.seed, sources.get(request), until),
+            *(bool(bits & 1), bool(bits & 2), _EXITS[bits >> 2]),
+        )
+    search.counted(RungCount(*rung) for rung in kept["rungs"])
+    search.over = kept["over"] and Shutdown(*kept["over"])
+    return search
+
+
+def _check(experiment: ExperimentRow, plan: TrialPlan, row: TrialRow | None) -> None:
+    """Raise StoreError unless a trial of the replayed journal is the one that was trained."""
+    if row is None or row.seed != plan.seed or json.dumps(row.hparams) != json.dumps(plan.hparams):
+        raise StoreError(
+            f"the searcher of experiment {experiment.id} decides otherwise than it did: given the same events, trial "
+            f"{plan.request} of its search is another one; go on with it in det-driver {experiment.det}, or with the plugin "
+            "as it was"
+        )

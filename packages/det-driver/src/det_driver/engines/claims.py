@@ -1,0 +1,45 @@
+"""What an engine is asked for, and what has become of it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """`nodes` machines at once or none, each with `slots` devices; `name` is unique for ever, and found again by it."""
+
+    name: str
+    slots: int
+    nodes: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentCommand:
+    """What runs once on each machine of a claim and is never restarted; what `start` says is secret.
+
+    It is to reach the process by its standard input (`-` is the last word of `argv`), or by a file of the owner's alone.
+    """
+
+    argv: tuple[str, ...]
+    start: bytes
+
+
+class Standing(enum.Enum):
+    """What has become of a claim."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Granted:
+    """A claim as its engine has it, with how many machines; `reason` is shown to people, such as why it waits."""
+
+    name: str
+    standing: Standing
+    nodes: int = 1
+    native: str = ""
+    reason: str = ""

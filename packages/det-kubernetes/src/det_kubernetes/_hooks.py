@@ -1,0 +1,16 @@
+"""Registers the engine `kubernetes` with det; imports det_core only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pkgutil import resolve_name
+
+from det_core import EngineRecord, hookimpl
+
+
+@hookimpl
+def det_engines() -> Iterator[EngineRecord]:
+    names = ("KubernetesEngine", "KubernetesSettings")
+    engine, settings = (partial(resolve_name, f"det_kubernetes:{name}") for name in names)
+    yield EngineRecord(name="kubernetes", load=engine, config=settings)

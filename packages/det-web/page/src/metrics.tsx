@@ -1,0 +1,125 @@
+// A trial's metrics as charts: over batches, epochs or time, smoothed or not, each zoomed stretch asked for anew at its own width.
+import { useMemo, useState } from "preact/hooks";
+import { param, setParams } from "./address";
+import { queried, type Experiment, type Series, type Trial } from "./api";
+import { Chart, type Line, type Mark } from "./chart";
+import { duration } from "./format";
+import { ofTrials, useGet } from "./live";
+import { Choice, Empty } from "./parts";
+import { hue } from "./scales";
+import { readRange, writeRange } from "./trials";
+
+/** A running mean that weighs what came first as much as is due, so that a smoothed curve does not start at zero. */
+export function smooth(y: (number | null)[], weight: number): (number | null)[] {
+  let [sum, norm] = [0, 0];
+  return y.map((value) => {
+    if (value == null) return null;
+    sum = sum * weight + (1 - weight) * value;
+    norm = norm * weight + (1 - weight);
+    return sum / norm;
+  });
+}
+
+export function MetricCharts({ told, of, system }: { told: Trial; of?: Experiment; system: boolean }) {
+  const by = param("by", "batches");
+  const weight = Number(param("smooth", "0"));
+  const groups = Object.keys(told.metrics).filter((group) => (group !== "training" && group !== "validation") === system);
+  const names = new Map<string, string[]>(); // a metric that several groups have is one picture
+  for (const group of groups) for (const name of told.metrics[group]!) names.set(name, [...(names.get(name) ?? []), group]);
+  const ordered = [...names].sort(([a], [b]) => Number(b === of?.metric) - Number(a === of?.metric));
+  if (!ordered.length)
+    return system ? (
+      <Empty>This trial reported nothing about its machine. Metrics of the groups other than training and validation are shown here.</Empty>
+    ) : (
+      <Empty>No metric has been reported yet; the first comes with the first report or validation.</Empty>
+    );
+  return (
+    <>
+      <div class="tools">
+        <Choice label="over" value={by} from={["batches", "epochs", ["seconds", "time"]]} onPick={(v) => setParams({ by: v === "batches" ? null : v, zoom: null })} />
+        <label class="choice">
+          smoothing{" "}
+          <input
+            type="range"
+            min="0"
+            max="0.99"
+            step="0.01"
+            value={weight}
+            onInput={(event) => setParams({ smooth: event.currentTarget.value === "0" ? null : event.currentTarget.value })}
+          />
+        </label>
+      </div>
+      <div class="charts">
+        {ordered.map(([name, found]) => (
+          <Metric key={`${name} ${by}`} told={told} of={of} name={name} groups={found} by={by} weight={weight} />
+        ))}
+      </div>
+    </>
+  );
+}
+
+interface Asked {
+  told: Trial;
+  of?: Experiment;
+  name: string;
+  groups: string[];
+  by: string;
+  weight: number;
+}
+
+function Metric({ told, of, name, groups, by, weight }: Asked) {
+  const [width, setWidth] = useState(0);
+  const range = readRange(param("zoom"));
+  const log = (param("log") || "").split(",").includes(name);
+  const ask = (group?: string) =>
+    width && group ? `/trials/${told.id}/series${queried({ metric: name, group, width, by, from: range?.[0], to: range?.[1] })}` : null;
+  const first = useGet<Series>(ask(groups[0]), ofTrials([told.id]));
+  const second = useGet<Series>(ask(groups[1]), ofTrials([told.id]));
+  // Until the zoomed stretch is there, what was seen before is stretched: the picture never goes blank.
+  const [kept] = useState<(Series | undefined)[]>([undefined, undefined]);
+  [first.value, second.value].forEach((value, i) => (kept[i] = value ?? kept[i]));
+  const lines = useMemo(
+    () =>
+      groups.slice(0, 2).flatMap((group, i): Line[] => {
+        const series = kept[i];
+        if (!series) return [];
+        const line = { label: group, x: series.x, y: series.y, color: hue(group === "validation" ? 1 : 0), dots: group === "validation" && series.n < 60 };
+        return weight ? [{ ...line, label: `${group}, as reported`, alpha: 0.3 }, { ...line, y: smooth(series.y, weight), width: 2 }] : [line];
+      }),
+    [kept[0], kept[1], weight],
+  );
+  const marks = useMemo((): Mark[] => {
+    const best = name === of?.metric ? kept[groups.indexOf("validation")]?.best : null;
+    return [...restarts(told, by), ...(best ? [{ x: best[0], y: best[1], text: "best validation", color: "#16a34a" }] : [])];
+  }, [told, by, kept[0], kept[1], of]);
+  const others = (param("log") || "").split(",").filter((each) => each && each !== name);
+  return (
+    <Chart
+      name={name}
+      lines={lines}
+      marks={marks}
+      x={by === "seconds" ? "seconds" : "number"}
+      xLabel={by === "seconds" ? "time" : by}
+      log={log}
+      range={range}
+      onZoom={(r) => setParams({ zoom: r && writeRange(r) })}
+      onWidth={setWidth}
+      height={240}
+      tools={
+        <label>
+          <input type="checkbox" checked={log} onChange={() => setParams({ log: (log ? others : [...others, name]).join(",") })} /> log
+        </label>
+      }
+    />
+  );
+}
+
+/** Where each run after the first began, and why the one before it ended. */
+function restarts({ runs }: Trial, by: string): Mark[] {
+  const start = runs[0]?.started ?? 0;
+  return runs.slice(1).flatMap((run, i) => {
+    const x = by === "seconds" ? run.started - start : by === "batches" ? run.from : null;
+    const why = runs[i]!.why ?? `run ${runs[i]!.number} ended`;
+    return x == null ? [] : [{ x, text: `run ${run.number} after ${duration(run.started - start)}: ${why}`, color: "#dc2626" }];
+  });
+}

@@ -1,0 +1,185 @@
+// One trial: how it stands, its hyperparameters, its runs, and its sections.
+import { TrialActions } from "./actions";
+import { A, go } from "./address";
+import type { Experiment, Trial as Told } from "./api";
+import { count, duration, num, show, size, time } from "./format";
+import { useKeys } from "./keys";
+import { ofTrials, useGet } from "./live";
+import { Log } from "./log";
+import { param, setParams } from "./address";
+import { Choice, Copied, Empty, Loaded, Section, State, Tabs } from "./parts";
+import { MetricCharts } from "./metrics";
+
+const SECTIONS = ["metrics", "logs", "system"];
+
+export function Trial({ id, section }: { id: number; section: string }) {
+  const answer = useGet<Told>(`/trials/${id}`, ofTrials([id]));
+  const of = useGet<Experiment>(answer.value ? `/experiments/${answer.value.experiment}` : null);
+  const step = (by: number) => go(`/t/${id}/${SECTIONS[(SECTIONS.indexOf(section) + by + SECTIONS.length) % SECTIONS.length]}`);
+  useKeys({ "[": () => step(-1), "]": () => step(1) }, [id, section]);
+  return (
+    <main>
+      <Loaded answer={answer}>
+        {(told) => (
+          <>
+            <Heading told={told} of={of.value} again={answer.again} />
+            <Tabs base={`/t/${id}`} names={SECTIONS} chosen={section} />
+            {section === "logs" ? <RankLogs told={told} /> : <MetricCharts told={told} of={of.value} system={section === "system"} />}
+            {section === "metrics" && <About told={told} of={of.value} />}
+          </>
+        )}
+      </Loaded>
+    </main>
+  );
+}
+
+function Heading({ told, of, again }: { told: Told; of?: Experiment; again: () => void }) {
+  return (
+    <header class="heading">
+      <div>
+        <h1>
+          <A to={`/e/${told.experiment}/trials`}>
+            <small>{told.experiment}</small> {of?.name ?? `experiment ${told.experiment}`}
+          </A>{" "}
+          / trial {told.id}
+        </h1>
+        <p class="facts">
+          <State name={told.state} />
+          {told.batches != null && <span>{count(told.batches, "batch").replace("batchs", "batches")}</span>}
+          {told.best != null && (
+            <span>
+              best {of?.metric}: <b>{num(told.best)}</b>
+              {told.best_batches != null && ` at ${num(told.best_batches)}`}
+            </span>
+          )}
+          <span>{count(told.runs.length, "run")}</span>
+          {told.parent != null && (
+            <span>
+              copied from <A to={`/t/${told.parent}`}>trial {told.parent}</A>
+            </span>
+          )}
+        </p>
+        {told.why && told.state !== "COMPLETED" && <p class="why">{told.why}</p>}
+      </div>
+      <TrialActions told={told} again={again} />
+    </header>
+  );
+}
+
+function About({ told, of }: { told: Told; of?: Experiment }) {
+  const constant = new Set(of?.space.filter(({ type }) => type === "const").map(({ name }) => name));
+  const best = told.checkpoints.some(({ state }) => state === "COMPLETED");
+  return (
+    <div class="columns">
+      <Section title="Hyperparameters">
+        <table class="plain">
+          <tbody>
+            {flat(told.hparams).map(([name, value]) => (
+              <tr key={name} class={constant.has(name) ? "dim" : undefined}>
+                <th scope="row">{name}</th>
+                <td>{show(value as never)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </Section>
+      <Section title="Runs">
+        <table class="plain">
+          <thead>
+            <tr>
+              <th>run</th>
+              <th>state</th>
+              <th>host</th>
+              <th>started</th>
+              <th>duration</th>
+              <th>why it ended</th>
+            </tr>
+          </thead>
+          <tbody>
+            {told.runs.map((run) => (
+              <tr key={run.id}>
+                <td>
+                  <A to={`/t/${told.id}/logs?run=${run.id}`}>{run.number}</A>
+                </td>
+                <td>
+                  <State name={run.state} />
+                </td>
+                <td>{run.host ?? "–"}</td>
+                <td>{time(run.started)}</td>
+                <td>{duration((run.ended ?? Date.now() / 1000) - run.started)}</td>
+                <td class="why">{run.why ?? ""}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </Section>
+      <Section title="Checkpoints">
+        {told.checkpoints.length ? (
+          <table class="plain">
+            <thead>
+              <tr>
+                <th>batches</th>
+                <th>{of?.metric ?? "metric"}</th>
+                <th>size</th>
+                <th>id</th>
+              </tr>
+            </thead>
+            <tbody>
+              {told.checkpoints.map((each) => (
+                <tr key={each.uuid} class={each.state === "COMPLETED" ? undefined : "dim"}>
+                  <td>{num(each.batches)}</td>
+                  <td>
+                    {num(each.metric)}
+                    {each.best && <b class="best"> best</b>}
+                  </td>
+                  <td>{each.state === "COMPLETED" ? size(each.size) : "deleted"}</td>
+                  <td>
+                    <code>{each.uuid}</code>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        ) : (
+          <Empty>No checkpoint yet; one is written when training pauses or ends, and where the configuration says so.</Empty>
+        )}
+        {best && told.load && <Copied text={told.load} />}
+      </Section>
+    </div>
+  );
+}
+
+/** Nested hyperparameters by dotted names. */
+function flat(values: object, before = ""): [string, unknown][] {
+  return Object.entries(values).flatMap(([name, value]) =>
+    value && typeof value === "object" && !Array.isArray(value) ? flat(value, `${before}${name}.`) : [[before + name, value] as [string, unknown]],
+  );
+}
+
+function RankLogs({ told }: { told: Told }) {
+  const runs = told.runs.filter(({ ranks }) => ranks.length);
+  const run = runs.find(({ id }) => String(id) === param("run")) ?? runs.at(-1);
+  if (!run) return <Empty>Nothing has been printed: no run of this trial has started yet.</Empty>;
+  const rank = run.ranks.find((each) => String(each.rank) === param("rank", "0")) ?? run.ranks[0]!;
+  const tools = (
+    <>
+      <Choice label="run" value={String(run.id)} from={runs.map((each) => [String(each.id), String(each.number)])} onPick={(v) => setParams({ run: v })} />
+      <Choice
+        label="rank"
+        value={String(rank.rank)}
+        from={run.ranks.map((each) => [String(each.rank), `${each.rank} (${size(each.size)})`])}
+        onPick={(v) => setParams({ rank: v })}
+      />
+    </>
+  );
+  return (
+    <Log
+      key={`${run.id} ${rank.rank}`}
+      address={`/trials/${told.id}/log`}
+      query={{ run: run.id, rank: rank.rank }}
+      name={`log of trial ${told.id}, rank ${rank.rank}`}
+      live={ofTrials([told.id])}
+      tools={tools}
+    />
+  );
+}

@@ -1,0 +1,125 @@
+// The trials of an experiment: their learning curves, parallel coordinates whose brush filters the table, scatter, and the table.
+import { useMemo, useState } from "preact/hooks";
+import { A, go, param, setParams } from "./address";
+import { queried, type Curves, type Experiment } from "./api";
+import { Chart, type Line } from "./chart";
+import { brushed, readBrush, type Brush } from "./filter";
+import { duration, num, time, type Value } from "./format";
+import { ofExperiment, useGet, useRows, type Rows } from "./live";
+import { Parallel } from "./parallel";
+import { Choice, Empty, Loaded, State } from "./parts";
+import { hue, scaleOf } from "./scales";
+import { Scatter } from "./scatter";
+import { Table, type Column } from "./table";
+
+export function Trials({ told, only }: { told: Experiment; only?: "compare" }) {
+  const answer = useRows(`/experiments/${told.id}/trials`, ofExperiment(told.id));
+  return <Loaded answer={answer}>{(rows) => (rows.n ? <Shown told={told} rows={rows} only={only} /> : <Empty>The search has made no trial yet.</Empty>)}</Loaded>;
+}
+
+function Shown({ told, rows, only }: { told: Experiment; rows: Rows; only?: "compare" }) {
+  const [brush, setBrush] = useState<Brush>(() => readBrush(param("brush")));
+  const [table, setShown] = useState<number[] | null>(null);
+  const text = param("brush");
+  useMemo(() => setBrush(readBrush(text)), [text]); // going back, or Escape, changes the address
+  const c = rows.columns;
+  // A scale changes only when the column it is of does, so that a live table does not draw everything anew for a number of batches.
+  const metric = c.best!;
+  const ranges = new Map(told.space.map((range) => [range.name, range]));
+  const searched = rows.hparams.filter((name) => ranges.get(name.replace(/^hparams\./, ""))?.type !== "const");
+  const axes = useMemo(
+    () =>
+      [...searched.map((name) => ({ name, values: c[name]! })), { name: "best", values: metric }].map(({ name, values }) => ({
+        values,
+        scale: scaleOf(name, values, ranges.get(name.replace(/^hparams\./, ""))),
+      })),
+    [metric, ...searched.map((name) => c[name])],
+  );
+  const among = useMemo(() => (Object.keys(brush).length ? brushed(brush, (name) => c[name]) : undefined), [rows, brush]);
+  const all = useMemo(() => [...Array(rows.n).keys()], [rows]);
+  const shown = useMemo(() => (table ?? (among ? all.filter(among) : all)).filter((i) => i < rows.n), [table, table ? rows.n : all]);
+  const parallel = (
+    <Parallel axes={axes} metric={metric} smallerIsBetter={told.smaller_is_better} shown={shown} brush={brush} onBrush={setBrush} />
+  );
+  const props = { ids: c.id as number[], axes, metric, metricName: told.metric, smallerIsBetter: told.smaller_is_better, shown };
+  return (
+    <>
+      {!only && <LearningCurves told={told} />}
+      {searched.length > 0 && parallel}
+      {searched.length > 0 && <Scatter {...props} />}
+      <Table
+        name={`trials of experiment ${told.id}`}
+        rows={rows}
+        columns={columnsOf(rows, told)}
+        searched={["id", "state", "why", ...rows.hparams]}
+        sort={told.smaller_is_better ? "best" : "-best"}
+        open={(id) => `/t/${id}/metrics`}
+        compare={(ids) => `/compare?t=${ids.join(",")}`}
+        among={among}
+        onShown={(next) => setShown((now) => (now && now.length === next.length && now.every((i, k) => i === next[k]) ? now : next))}
+      />
+    </>
+  );
+}
+
+function columnsOf(rows: Rows, told: Experiment): Column[] {
+  const c = rows.columns;
+  const seconds = (i: number) => (c.seconds?.[i] as number) ?? (c.started?.[i] ? Date.now() / 1000 - (c.started[i] as number) : null);
+  const number = (name: string) => (i: number) => num(c[name]?.[i] as number);
+  return [
+    { name: "id", title: "trial", width: 76, cell: (i) => <A to={`/t/${c.id![i]}/metrics`}>{c.id![i] as number}</A> },
+    { name: "state", width: 120, cell: (i) => <State name={c.state![i] as string} /> },
+    { name: "best", title: `best ${told.metric}`, width: 150, cell: number("best") },
+    { name: "last", width: 96, cell: number("last") },
+    { name: "batches", width: 96, cell: number("batches") },
+    { name: "best_batches", title: "best at", width: 96, cell: number("best_batches") },
+    ...rows.hparams.map((name) => ({ name })),
+    { name: "restarts", width: 90 },
+    { name: "seconds", title: "duration", width: 120, cell: (i) => duration(seconds(i)) },
+    { name: "started", width: 150, hidden: true, cell: (i) => time(c.started?.[i] as number) },
+    { name: "parent", width: 90, hidden: !c.parent?.some((each: Value) => each != null) },
+    { name: "why", width: 260, hidden: true },
+  ];
+}
+
+export function LearningCurves({ told }: { told: Experiment }) {
+  const names = told.metrics.validation;
+  const metric = param("metric", names.includes(told.metric) ? told.metric : (names[0] ?? told.metric));
+  const top = param("top", "100");
+  const log = param("log") === "1";
+  const answer = useGet<Curves>(`/experiments/${told.id}/curves${queried({ metric, group: "validation", top })}`, ofExperiment(told.id));
+  const lines = useMemo(() => {
+    const { trials, x, y } = answer.value ?? { trials: [], x: [], y: [] };
+    const made = trials.map((id, i): Line => ({ label: `trial ${id}`, x: x[i]!, y: y[i]!, color: hue(i), open: () => go(`/t/${id}/metrics`) }));
+    return made.reverse(); // they come best first, and what is drawn last is on top
+  }, [answer.value]);
+  const range = readRange(param("zoom"));
+  const tools = (
+    <>
+      <Choice label="metric" value={metric} from={names.length ? names : [metric]} onPick={(v) => setParams({ metric: v })} />
+      <Choice label="best" value={top} from={["10", "100", "1000", ["10000", "all"]]} onPick={(v) => setParams({ top: v === "100" ? null : v })} />
+      <label>
+        <input type="checkbox" checked={log} onChange={() => setParams({ log: log ? null : "1" })} /> log
+      </label>
+    </>
+  );
+  if (answer.value && !lines.length) return <Empty>No trial has been validated yet; curves appear with the first validation.</Empty>;
+  return (
+    <Chart
+      name="Learning curves"
+      lines={lines}
+      xLabel="batches"
+      log={log}
+      range={range}
+      onZoom={(r) => setParams({ zoom: r && writeRange(r) })}
+      tools={tools}
+    />
+  );
+}
+
+export function readRange(text: string): [number, number] | null {
+  const [from, to] = text.split("~").map(Number);
+  return to !== undefined && Number.isFinite(from) && Number.isFinite(to) ? [from!, to] : null;
+}
+
+export const writeRange = ([from, to]: [number, number]) => `${Number(from.toPrecision(6))}~${Number(to.toPrecision(6))}`;

@@ -1,0 +1,130 @@
+"""/api/v1/about and /cluster, and /metrics for Prometheus: the machine, its devices, who holds and who waits."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from det_core.config import from_json
+from det_core.errors import DetError
+from det_driver.driver import DriverSettings, waits_for
+from det_driver.store import Store
+
+from .endpoints import Asked, Endpoint
+from .shapes import About
+
+
+class Slot(Struct):
+    """A device of a machine, and who holds it."""
+
+    id: str
+    kind: str
+    experiment: int | None
+    trial: int | None
+
+
+class Machine(Struct):
+    """A machine with its devices."""
+
+    name: str
+    slots: list[Slot]
+
+
+class Waiting(Struct):
+    """An experiment that waits for devices, in words, and the experiments that hold some."""
+
+    experiment: int
+    wants: str = field(name="for")
+    held_by: list[int]
+
+
+class Cluster(Struct):
+    """This machine, and who waits for it."""
+
+    machines: list[Machine]
+    waiting: list[Waiting]
+
+
+def about(asked: Asked) -> About:
+    """Say which det this is, and which home."""
+    return About(version("det-driver"), str(asked.home), socket.gethostname())
+
+
+@lru_cache(maxsize=1)
+def _devices(home: Path) -> tuple[str, ...]:
+    return DriverSettings.detect(os.environ, home=home).devices()
+
+
+def cluster(asked: Asked) -> Cluster:
+    """Return the devices of this machine with who holds them, and who waits."""
+    if not Store.is_at(asked.home):
+        return Cluster([_machine(asked.home, {})], [])
+    with asked.store() as store:
+        held = {device: id for id, devices in store.slots.holders().items() for device in devices}
+        waiting = []
+        for id in store.slots.waiting():
+            try:
+                wanted = from_json(store.experiments.get(id).config).resources.slots_per_trial
+                waiting.append(Waiting(id, waits_for(store, id, wanted), sorted({*held.values()} - {id})))
+            except DetError:
+                continue
+    return Cluster([_machine(asked.home, held)], waiting)
+
+
+def _machine(home: Path, held: dict[str, int]) -> Machine:
+    names = dict.fromkeys([*_devices(home), *held])
+    return Machine(socket.gethostname(), [Slot(name, name.partition(":")[0], held.get(name), None) for name in names])
+
+
+def prometheus(home: Path) -> str:
+    """Return what Prometheus reads, in its text format."""
+    lines = [
+        *_head("det_experiments", "Experiments by state."),
+        *_head("det_trials", "Trials of experiments that are active, by state."),
+        *_head("det_experiment_progress", "How much of an experiment that is active is done, 0 to 1."),
+        *_head("det_slots", "Devices of this machine that experiments hold."),
+        *_head("det_waiting", "Experiments that wait for devices."),
+    ]
+    if Store.is_at(home):
+        with Store.reader(home) as store:
+            lines += _values(store)
+    order = [line.split()[2] for line in lines if line.startswith("# HELP")]
+    lines.sort(
+        key=lambda line: order.index(line.split()[2] if line.startswith("#") else line.partition("{")[0].split()[0])
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _values(store: Store) -> Iterator[str]:
+    unread: dict[int, str] = {}
+    listed = store.experiments.list(archived=None, unread=unread)
+    states = [str(each.experiment.state) for each in listed] + ["UNREADABLE"] * len(unread)
+    yield from (f'det_experiments{{state="{state}"}} {states.count(state)}' for state in dict.fromkeys(states))
+    for each in listed:
+        if each.experiment.state == "ACTIVE":
+            of = f'experiment="{each.experiment.id}",name="{_escaped(each.experiment.name)}"'
+            yield from (f'det_trials{{{of},state="{state}"}} {count}' for state, count in each.trials.items())
+            yield f"det_experiment_progress{{{of}}} {each.experiment.progress}"
+    yield f"det_slots {sum(map(len, store.slots.holders().values()))}"
+    yield f"det_waiting {len(store.slots.waiting())}"
+
+
+def _head(name: str, says: str) -> tuple[str, str]:
+    return f"# HELP {name} {says}", f"# TYPE {name} gauge"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+ENDPOINTS = (
+    Endpoint(method="GET", path="/about", does=about, answer=About),
+    Endpoint(method="GET", path="/cluster", does=cluster, answer=Cluster),
+)
+"""Those that are about the machine."""

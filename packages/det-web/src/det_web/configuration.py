@@ -1,0 +1,122 @@
+"""Configurations as the page shows them: short, with what is as by default named; and what is wrong with one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from det_core.config import ExperimentConfig, Length, masked, to_builtins
+from det_core.errors import ConfigError, DetError
+from det_core.plugins import Plugins, extensions_of
+from det_driver.config import check_entrypoint, load, to_yaml
+from det_driver.driver import DriverSettings, check_startable
+
+from .shapes import Mistake, Range
+
+_PLACED = re.compile(r"<config>(?::(\d+):(\d+))?: (.*)", re.DOTALL)
+
+
+def source(config: ExperimentConfig) -> tuple[str, list[str]]:
+    """Return a configuration as short YAML, without secrets and without what is as by default; and the keys that are."""
+    whole = masked(config)
+    usual = _usual(config)
+    short = {key: value for key, value in whole.items() if key not in usual or usual[key] != value}
+    kept = {key: _without(value, usual.get(key)) for key, value in short.items()}
+    kept["hyperparameters"] = _plain(whole.get("hyperparameters", {}))
+    return to_yaml(kept), sorted(_same(whole, usual))
+
+
+def space(hyperparameters: Mapping[str, Any], prefix: str = "") -> Iterator[Range]:
+    """Yield the hyperparameters of a configuration's plain data, by dotted names, with their ranges."""
+    for name, value in hyperparameters.items():
+        if not isinstance(value, Mapping):
+            yield Range(prefix + name, "const", vals=[value])
+        elif not isinstance(value.get("type"), str):
+            yield from space(value, f"{prefix}{name}.")
+        elif value["type"] == "const":
+            yield Range(prefix + name, "const", vals=[value.get("val")])
+        else:
+            ends = {key: value.get(key) for key in ("minval", "maxval", "base", "vals")}
+            yield Range(prefix + name, value["type"], **ends)
+
+
+def mistakes(text: str, code: Path | None, home: Path, plugins: Plugins) -> list[Mistake]:
+    """Return what is wrong with a configuration, YAML text: what `det check --config-only` says of it."""
+    try:
+        loaded = load(text + "\n", extensions=extensions_of(plugins)).config
+        check_startable(loaded, DriverSettings.detect(os.environ, home=home))
+        if code is not None:
+            check_entrypoint(loaded.entrypoint, code)
+    except DetError as error:
+        lines = error.problems if isinstance(error, ConfigError) else (str(error),)
+        found = [(_PLACED.fullmatch(line), line) for line in lines]
+        return [Mistake(int(m[1] or 0), int(m[2] or 0), m[3]) if m else Mistake(0, 0, line) for m, line in found]
+    return []
+
+
+def with_secrets(text: str, like: ExperimentConfig, plugins: Plugins) -> dict[str, Any]:
+    """Return a configuration, YAML text, as plain data; where a secret is blotted out in it, it is that of another."""
+    given = to_builtins(load(text + "\n", extensions=extensions_of(plugins)).config)
+    found: dict[str, Any] = _unmasked(given, masked(like), to_builtins(like))
+    return found
+
+
+def _unmasked(value: Any, blotted: Any, known: Any) -> Any:
+    if isinstance(value, dict) and isinstance(known, dict) and isinstance(blotted, dict):
+        return {key: _unmasked(each, blotted.get(key), known.get(key)) for key, each in value.items()}
+    if isinstance(value, list) and isinstance(known, list) and len(value) == len(known):
+        return [_unmasked(*each) for each in zip(value, blotted, known, strict=True)]
+    return known if isinstance(value, str) and isinstance(known, str) and value == blotted else value
+
+
+def _usual(config: msgspec.Struct) -> dict[str, Any]:
+    """Return what a configuration has by default, as plain data; of sections of several kinds those of its own kind."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(config):
+        value, default = getattr(config, field.name), field.default
+        if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        if isinstance(value, msgspec.Struct) and value != default and not isinstance(value, Length):
+            found[field.encode_name] = _usual(value)
+        elif default is not msgspec.NODEFAULT:
+            found[field.encode_name] = to_builtins(default)
+    return found
+
+
+def _without(value: Any, usual: Any) -> Any:
+    if not isinstance(value, dict) or not isinstance(usual, dict):
+        return value
+    left = {
+        key: _without(each, usual.get(key)) for key, each in value.items() if key not in usual or usual[key] != each
+    }
+    return {key: value[key] for key in ("name", "type") if key in value} | left
+
+
+def _same(value: Any, usual: Any, path: str = "") -> Iterator[str]:
+    if not isinstance(value, dict) or not isinstance(usual, dict):
+        if path and value == usual:
+            yield path
+        return
+    for key, each in value.items():
+        if key in usual:
+            yield from (
+                _same(each, usual[key], f"{path}.{key}" if path else key) if each else _equal(each, usual, key, path)
+            )
+
+
+def _equal(value: Any, usual: Mapping[str, Any], key: str, path: str) -> Iterator[str]:
+    if value == usual[key]:
+        yield f"{path}.{key}" if path else key
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("type") == "const" and not isinstance(value.get("val"), dict | list):
+        return value.get("val")
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items() if not (key in ("count", "base") and each is None)}
+    return value

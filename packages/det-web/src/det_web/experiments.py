@@ -1,0 +1,255 @@
+"""/api/v1/experiments: listed, looked at, described, stopped, made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from det_core.config import from_json, masked
+from det_core.errors import StoreError
+from det_core.plugins import Plugins
+from det_driver.client import Space
+from det_driver.driver import waits_for
+from det_driver.store import ExperimentState, ExperimentSummary, Store, TrialState
+
+from .configuration import source, space, with_secrets
+from .endpoints import Asked, Endpoint
+from .lists import Rows
+from .picture import kind_of
+from .shapes import (
+    Deleted,
+    DeleteQuery,
+    Described,
+    ExperimentColumns,
+    Experiments,
+    Made,
+    OneExperiment,
+    Since,
+    State,
+    Yaml,
+)
+
+UNREADABLE = "UNREADABLE"
+
+
+def list_(asked: Asked) -> Experiments:
+    """List the experiments, archived ones too, in columns."""
+    rows = asked.lists.experiments
+    with rows.lock:
+        if Store.is_at(asked.home):
+            with asked.store() as store:
+                _look(store, rows)
+        newer = rows.newer(asked.query.since)
+    columns = ExperimentColumns()
+    for row in newer.rows:
+        for name in ExperimentColumns.__struct_fields__:
+            getattr(columns, name).append(row[name])
+    return Experiments(newer.version, newer.whole, newer.gone, columns)
+
+
+def _look(store: Store, rows: Rows) -> None:
+    """Bring the rows up to date; those of experiments that are as they were are not made again."""
+    unread: dict[int, str] = {}
+    known: dict[int, tuple[Any, ...]] = rows.memory or {}
+    now: dict[int, tuple[Any, ...]] = {}
+    changed = {}
+    for listed in store.experiments.list(archived=None, unread=unread):
+        summary, id = listed, listed.experiment.id
+        left, driven, waits = False, False, ""
+        if summary.experiment.state is ExperimentState.ACTIVE:
+            with suppress(StoreError):
+                summary = store.experiments.summary(id)  # the index is up to a second older
+            driven, left, waits = standing(store, summary)
+        now[id] = summary, driven, left, waits
+        if known.get(id) != now[id]:
+            changed[id] = _row(store, summary, driven, left, waits)
+    for id, said in unread.items():
+        if (store.experiment_dir(id) / "experiment.db").exists():
+            now[id] = (said,)
+            if known.get(id) != now[id]:
+                changed[id] = _unread(id, said)
+    rows.memory = now
+    rows.update(changed, rows.rows.keys() - now.keys())
+
+
+def standing(store: Store, summary: ExperimentSummary) -> tuple[bool, bool, str]:
+    """Return whether an experiment is driven, whether its driver is gone, and for what it waits."""
+    experiment = summary.experiment
+    driven = store.experiments.driven(experiment.id)
+    waits = ""
+    if driven and not summary.trials.get(TrialState.RUNNING) and experiment.id in store.slots.waiting():
+        waits = waits_for(store, experiment.id, from_json(experiment.config).resources.slots_per_trial)
+    return driven, store.experiments.orphaned(experiment), waits
+
+
+class _Searcher(msgspec.Struct):
+    name: str = ""
+
+
+class _Config(msgspec.Struct):
+    searcher: _Searcher | None = None
+    hyperparameters: dict[str, Any] = {}
+
+
+@lru_cache(maxsize=4096)
+def _searched(config: str) -> tuple[str, list[str]]:
+    """Return the searcher's name, and the names of what is searched."""
+    read = msgspec.json.decode(config, type=_Config)
+    return read.searcher.name if read.searcher else "", [
+        r.name for r in space(read.hyperparameters) if r.type != "const"
+    ]
+
+
+def _row(store: Store, summary: ExperimentSummary, driven: bool, left: bool, waits: str) -> dict[str, Any]:
+    e = summary.experiment
+    searcher, names = _searched(e.config)
+    best: dict[str, Any] = {}
+    if summary.best_trial is not None:
+        with suppress(StoreError):
+            best = dict(Space({}).chosen(store.trials.get(summary.best_trial).hparams))
+    return {
+        **{name: getattr(e, name) for name in ("id", "name", "metric", "smaller_is_better", "archived", "progress")},
+        **{name: getattr(e, name) for name in ("created", "started", "ended")},
+        "state": str(e.state),
+        "driven": driven,
+        "orphaned": left,
+        "labels": list(e.labels),
+        "note": e.description,
+        "searcher": searcher,
+        "best": summary.best_metric,
+        "best_trial": summary.best_trial,
+        "best_hparams": {name: best[name] for name in names if name in best},
+        "space": names,
+        "trials": sum(summary.trials.values()),
+        "running": summary.trials.get(TrialState.RUNNING, 0),
+        "seconds": e.ended - e.started if e.ended is not None and e.started is not None else None,
+        "waiting": waits,
+        "problem": None,
+    }
+
+
+def _unread(id: int, said: str) -> dict[str, Any]:
+    empty: dict[str, Any] = dict.fromkeys(ExperimentColumns.__struct_fields__)
+    empty |= dict.fromkeys(("name", "note", "searcher", "metric", "waiting"), "")
+    empty |= dict.fromkeys(("driven", "orphaned", "archived"), False) | dict.fromkeys(("trials", "running"), 0)
+    empty |= {"labels": [], "space": [], "best_hparams": {}, "progress": 0.0, "smaller_is_better": True}
+    return empty | {"id": id, "state": UNREADABLE, "problem": said}
+
+
+def one(asked: Asked) -> OneExperiment:
+    """Describe an experiment, with its configuration."""
+    assert asked.experiment.id == asked.id
+    with asked.store() as store:
+        summary = store.experiments.summary(asked.id)
+        active = summary.experiment.state is ExperimentState.ACTIVE
+        row = _row(store, summary, *(standing(store, summary) if active else (False, False, "")))
+        names = _metric_names(store, asked.id)
+    config = from_json(summary.experiment.config)
+    yaml, defaulted = source(config)
+    whole = masked(config)
+    return OneExperiment(
+        **{name: value for name, value in row.items() if name != "space"},
+        config=whole,
+        source=yaml,
+        defaulted=defaulted,
+        space=[*space(whole.get("hyperparameters", {}))],
+        why=summary.experiment.reason or "",
+        metrics=names,
+        kind=kind_of(config),
+    )
+
+
+def _metric_names(store: Store, id: int) -> dict[str, list[str]]:
+    trials = store.trials.list(id, best_first=True, limit=3) + store.trials.list(id)[-3:]
+    found: dict[str, dict[str, None]] = {"training": {}, "validation": {}}
+    groups = store.metrics.groups(id)
+    for trial in trials:
+        for group, names in metrics_of(store, trial.id, trial.batches, groups).items():
+            found.setdefault(group, {}).update(dict.fromkeys(names))
+    return {group: [*names] for group, names in found.items()}
+
+
+def metrics_of(store: Store, trial_id: int, batches: int, groups: Iterable[str]) -> dict[str, list[str]]:
+    """Return what a trial has reported lately, by group: the names of its metrics."""
+    found: dict[str, list[str]] = {}
+    for group in groups:
+        reports = (_first(store, trial_id, group, first) for first in (batches, batches * 9 // 10, 0))
+        values = next(filter(None, reports), {})
+        if values:
+            found[group] = [name for name in values if name not in ("batches", "epochs")]
+    return found
+
+
+def _first(store: Store, trial_id: int, group: str, first: int) -> dict[str, Any]:
+    reports: Iterator[Any] = store.metrics.read(trial_id=trial_id, group=group, first=first)
+    return next((report.values for report in reports), {})
+
+
+def describe(asked: Asked) -> State:
+    """Call an experiment otherwise, give it labels or a note, archive it or take it back; what runs goes on."""
+    given: Described = asked.body
+    if given.name is not None:
+        asked.experiment.set_name(given.name)
+    if given.labels is not None:
+        asked.experiment.set_labels(given.labels)
+    if given.note is not None:
+        asked.experiment.set_description(given.note)
+    if given.archived is not None:
+        (asked.experiment.archive if given.archived else asked.experiment.unarchive)()
+    return State(asked.experiment.state)
+
+
+def delete(asked: Asked) -> Deleted:
+    """Delete an experiment and all that came of it, its checkpoints too unless they are to be kept."""
+    return Deleted(asked.experiment.delete(keep_checkpoints=asked.query.keep_checkpoints))
+
+
+def pause(asked: Asked) -> State:
+    """Have every trial of an experiment save and stop."""
+    asked.experiment.pause()
+    return State(asked.experiment.state)
+
+
+def activate(asked: Asked) -> State:
+    """Go on with an experiment, in a driver of its own in the background."""
+    asked.experiment.activate()
+    return State(asked.experiment.state)
+
+
+def cancel(asked: Asked) -> State:
+    """Have every trial of an experiment save, and end it for good."""
+    asked.experiment.cancel()
+    return State(asked.experiment.state)
+
+
+def kill(asked: Asked) -> State:
+    """End an experiment at once, without saving."""
+    asked.experiment.kill()
+    return State(asked.experiment.state)
+
+
+def fork(asked: Asked) -> Made:
+    """Make another experiment of the same code, with another configuration; it starts."""
+    assert asked.experiment.id == asked.id
+    with asked.store() as store:
+        like = from_json(store.experiments.get(asked.id).config)
+    return Made(asked.experiment.fork(with_secrets(asked.body.config, like, Plugins.installed())).id)
+
+
+_ONE = "/experiments/{id}"
+ENDPOINTS = (
+    Endpoint(method="GET", path="/experiments", does=list_, answer=Experiments, query=Since),
+    Endpoint(method="GET", path=_ONE, does=one, answer=OneExperiment),
+    Endpoint(method="PATCH", path=_ONE, does=describe, answer=State, body=Described),
+    Endpoint(method="DELETE", path=_ONE, does=delete, answer=Deleted, query=DeleteQuery),
+    *(
+        Endpoint(method="POST", path=f"{_ONE}/{act.__name__}", does=act, answer=State)
+        for act in (pause, activate, cancel, kill)
+    ),
+    Endpoint(method="POST", path=f"{_ONE}/fork", does=fork, answer=Made, body=Yaml, status=201),
+)
+"""Those that are about whole experiments."""

@@ -1,0 +1,211 @@
+"""/api/v1/trials: one trial, its curves and logs, and what may become of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+
+from det_core.config import from_json, to_builtins
+from det_driver.store import CheckpointState, Store
+
+from .endpoints import NO_STORE, Asked, Endpoint, Refused
+from .experiments import metrics_of
+from .searches import best_of, read
+from .shapes import Made, State
+from .trial_shapes import (
+    Curve,
+    IdsQuery,
+    Log,
+    LogSearchQuery,
+    OneTrial,
+    RankLog,
+    Run,
+    Saved,
+    SeriesQuery,
+    SeveralTrials,
+    TrialLogQuery,
+)
+
+_BLOCK = 1 << 20
+_LONGEST = 16 << 20
+"""Of a line: what is longer, such as a bar that is drawn over and over, is cut."""
+_SHOWN = 10_000
+
+
+def several(asked: Asked) -> SeveralTrials:
+    """Describe trials, of one experiment or of several; those that are not there are left out."""
+    found = []
+    for id in dict.fromkeys(map(int, asked.query.ids.split(","))):
+        try:
+            found.append(_describe(Asked(asked.home, asked.client, asked.lists, {"id": id}, None, None)))
+        except Refused:
+            continue
+    return SeveralTrials(found)
+
+
+def one(asked: Asked) -> OneTrial:
+    """Describe a trial: its runs with their causes, its checkpoints, what it reports, and how to load it."""
+    return _describe(asked)
+
+
+def _describe(asked: Asked) -> OneTrial:
+    logs = asked.trial.log_files()
+    with asked.store() as store:
+        row = store.trials.get(asked.id)
+        experiment = store.experiments.get(row.experiment_id)
+        names = metrics_of(store, row.id, row.batches, store.metrics.groups(row.experiment_id))
+        saved = store.checkpoints.list(trial_id=row.id)
+        runs = store.runs.list(row.id)
+        parent = _parent(store, row.source_checkpoint)
+    best = best_of(saved, experiment.smaller_is_better)
+    return OneTrial(
+        id=row.id,
+        experiment=row.experiment_id,
+        experiment_name=experiment.name,
+        state=str(row.state),
+        hparams=row.hparams,
+        why=row.exit_reason,
+        batches=row.batches,
+        best=row.best_metric,
+        best_batches=row.best_batches,
+        last=row.latest_metric,
+        metric=experiment.metric,
+        smaller_is_better=experiment.smaller_is_better,
+        restarts=row.restarts,
+        parent=parent,
+        started=row.started,
+        ended=row.ended,
+        runs=[
+            Run(
+                *(run.id, run.number, _state(run.outcome, run.reason), run.started, run.ended, run.reason, None),
+                *(run.first_batch, [RankLog(k, f.stat().st_size) for k, f in logs.get(run.number, {}).items()]),
+            )
+            for run in runs
+        ],
+        metrics=names,
+        checkpoints=[
+            Saved(c.uuid, c.batches, c.metric, c.size, str(c.state), c.created, c.uuid == best) for c in saved
+        ],
+        load=_load(row.id, best is not None, any(c.state is CheckpointState.COMPLETED for c in saved)),
+    )
+
+
+def _state(outcome: str | None, reason: str | None) -> str:
+    return "RUNNING" if outcome is None else "ERROR" if reason else outcome.upper()
+
+
+def _parent(store: Store, uuid: str | None) -> int | None:
+    return store.checkpoints.get(uuid).trial_id if uuid else None
+
+
+def _load(id: int, measured: bool, any_: bool) -> str:
+    which = "top_checkpoint()" if measured else "select_checkpoint(latest=True)"
+    if not any_:
+        return ""
+    return f"from det_driver.client import Client\n\nmodel = Client().get_trial({id}).{which}.load()\n"
+
+
+def series(asked: Asked) -> Curve:
+    """Return one metric of a trial as a curve; minima and maxima are kept."""
+    query: SeriesQuery = asked.query
+    within = None
+    if query.start is not None or query.end is not None:
+        within = (query.start if query.start is not None else 0.0, query.end if query.end is not None else 1e15)
+    found = asked.trial.series(query.metric, query.group, query.width, within, query.by)
+    best = None
+    if query.group == "validation" and query.by == "batches":
+        with asked.store() as store:
+            row = store.trials.get(asked.id)
+            if store.experiments.get(row.experiment_id).metric == query.metric and row.best_metric is not None:
+                best = (float(row.best_batches or 0), row.best_metric)
+    return Curve(found.reports, found.x, [*found.y], best)
+
+
+def log(asked: Asked) -> Log:
+    """Return a part of what a rank wrote in a run."""
+    return read(_file(asked, asked.query.run, asked.query.rank), asked.query)
+
+
+def _file(asked: Asked, run: int | None, rank: int) -> Path:
+    files = asked.trial.log_files()
+    number = run if run is not None else max(files, default=1)
+    if rank not in files.get(number, {}):
+        raise Refused(404, f"run {number} of trial {asked.id} has no log of rank {rank}")
+    return files[number][rank]
+
+
+def search(asked: Asked) -> Response:
+    """Stream the lines of a log that contain a text, as JSON, each with the byte at which it begins."""
+    query: LogSearchQuery = asked.query
+    file = _file(asked, query.run, query.rank)
+    lines = (
+        msgspec.json.encode({"offset": at, "line": line}) + b"\n"
+        for at, line in found_in(file, query.text, query.first)
+    )
+    return StreamingResponse(lines, 200, NO_STORE, "application/x-ndjson")
+
+
+def found_in(file: Path, text: str, first: int) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file that contain a text, in upper or lower case, and where each begins, from a byte on."""
+    wanted = re.compile(re.escape(text.encode()), re.IGNORECASE)
+    with file.open("rb") as log:
+        at, rest = log.seek(first), b""
+        while block := log.read(_BLOCK):
+            whole = rest + block
+            cut = whole.rfind(b"\n") + 1 or (len(whole) if len(whole) > _LONGEST else 0)
+            yield from _lines(whole[:cut], at, wanted)
+            at, rest = at + cut, whole[cut:]
+        yield from _lines(rest, at, wanted)
+
+
+def _lines(data: bytes, at: int, wanted: re.Pattern[bytes]) -> Iterator[tuple[int, str]]:
+    end = 0
+    while (match := wanted.search(data, end)) is not None:
+        start, after = data.rfind(b"\n", 0, match.start()) + 1, data.find(b"\n", match.end())
+        end = after if after >= 0 else len(data)
+        yield at + start, data[start : min(end, start + _SHOWN)].decode(errors="replace")
+
+
+def kill(asked: Asked) -> State:
+    """End a trial at once: it must be its experiment's only one, as drivers stop experiments."""
+    experiment = asked.trial.get_experiment()
+    if len(experiment.list_trials()) > 1:
+        raise Refused(
+            409, f"trial {asked.id} is one of several of experiment {experiment.id}; pause or cancel that one"
+        )
+    experiment.kill()
+    return State(asked.trial.state)
+
+
+def go_on(asked: Asked) -> Made:
+    """Make an experiment that goes on from a trial's latest checkpoint, with its hyperparameters; it starts."""
+    asked.trial.select_checkpoint(latest=True)
+    experiment = asked.trial.get_experiment()
+    with asked.store() as store:
+        config: dict[str, Any] = to_builtins(from_json(store.experiments.get(experiment.id).config))
+    searcher = config["searcher"] or {}
+    kept = {key: searcher[key] for key in ("metric", "smaller_is_better", "max_length") if key in searcher}
+    config |= {
+        "name": f"{experiment.name} (trial {asked.id})",
+        "hyperparameters": {name: {"type": "const", "val": value} for name, value in asked.trial.hparams.items()},
+        "searcher": {"name": "single", **kept, "source_trial_id": asked.id},
+    }
+    return Made(experiment.fork(config).id)
+
+
+_ONE = "/trials/{id}"
+ENDPOINTS = (
+    Endpoint(method="GET", path="/trials", does=several, answer=SeveralTrials, query=IdsQuery),
+    Endpoint(method="GET", path=_ONE, does=one, answer=OneTrial),
+    Endpoint(method="GET", path=f"{_ONE}/series", does=series, answer=Curve, query=SeriesQuery),
+    Endpoint(method="GET", path=f"{_ONE}/log", does=log, answer=Log, query=TrialLogQuery),
+    Endpoint(method="GET", path=f"{_ONE}/log/search", does=search, answer="application/x-ndjson", query=LogSearchQuery),
+    Endpoint(method="POST", path=f"{_ONE}/kill", does=kill, answer=State),
+    Endpoint(method="POST", path=f"{_ONE}/continue", does=go_on, answer=Made, status=201),
+)
+"""Those that are about one trial, or some."""

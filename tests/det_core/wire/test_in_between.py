@@ -1,0 +1,204 @@
+"""Who sits between two machines: it sees noise, and whatever it changes ends the connection."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.networks import joined, why_no_network
+
+from det_core.wire._tls import Veil, _times
+
+SCRIPT = """
+import json, socket, struct, sys, threading, time
+from det_core.wire import ConnectionLost, Server, connect
+from det_core.wire._connection import CHALLENGE, MAGIC
+from det_core.wire._tls import Veil
+
+here, key, got = sys.argv[1], bytes(range(32)), []
+
+def echo(link):
+    while True:
+        got.append(link.recv().decode())
+        link.send(got[-1].encode())
+
+server = Server(key, echo, here)
+
+class Between:
+    '''Passes on what two say, as `change` makes it; with `ends` it ends the encryption, and begins it again.'''
+
+    def __init__(self, change=lambda to_server, data: [data], ends=False):
+        self.seen, self.change = [], change
+        self.listener = socket.create_server((here, 0))
+        self.address = self.listener.getsockname()
+        threading.Thread(target=self.serve, args=(ends,), daemon=True).start()
+
+    def serve(self, ends):
+        client, _ = self.listener.accept()
+        behind = socket.create_connection(server.address)
+        if ends:
+            client.sendall(behind.recv(CHALLENGE, socket.MSG_WAITALL))
+            client, behind = Veil(listens=True).over(client), Veil(listens=False).over(behind)
+            client.do_handshake(), behind.do_handshake()
+        for source, sink, to_server in ((client, behind, True), (behind, client, False)):
+            threading.Thread(target=self.pump, args=(source, sink, to_server), daemon=True).start()
+
+    def pump(self, source, sink, to_server):
+        try:
+            while data := source.recv(1 << 16):
+                self.seen.append(data)
+                for each in self.change(to_server, data):
+                    sink.sendall(each)
+        finally:
+            for each in (source, sink):
+                each.shutdown(socket.SHUT_RDWR)
+
+def say(word):
+    print(json.dumps(word), flush=True)
+
+def talk(address, *words):
+    with connect(address, key) as link:
+        for word in words:
+            link.send(word.encode())
+            say(link.recv(timeout=10).decode())
+
+def fails(address, *words):
+    try:
+        talk(address, *words)
+    except (ConnectionLost, TimeoutError) as error:
+        say(type(error).__name__ + " " + str(error))
+"""
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Callable[[str], list[Any]]]:
+    """Run a script on a machine that has an address of its own; return what it says."""
+    if reason := why_no_network():
+        pytest.skip(reason)
+    with joined(1) as network:
+        [name] = network.names
+
+        def started(script: str) -> list[Any]:
+            done = subprocess.run(
+                ["ip", "netns", "exec", name, sys.executable, "-c", SCRIPT + textwrap.dedent(script), name],
+                capture_output=True, text=True, check=False, timeout=60,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            return [json.loads(line) for line in done.stdout.splitlines()]
+
+        yield started
+
+
+def test_who_listens_in_sees_noise(run) -> None:
+    said = run("""
+        between = Between()
+        talk(between.address, "attack at dawn")
+        say(b"attack" in b"".join(between.seen))
+        say(got)
+    """)
+    assert said == ["attack at dawn", False, ["attack at dawn"]]
+
+
+def test_what_somebody_carries_from_elsewhere_over_loopback_is_noise_too(run) -> None:
+    said = run("""
+        here = "127.0.0.1"
+        server = Server(key, echo, here, sealed=True)
+        between = Between()
+        talk(between.address, "attack at dawn")
+        say(b"attack" in b"".join(between.seen))
+        say(got)
+    """)
+    assert said == ["attack at dawn", False, ["attack at dawn"]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "[data[:-1] + bytes([data[-1] ^ 1])]",  # altered
+        "[data, data]",  # said again
+        "[data[:-9]]",  # cut short
+        "[struct.pack('!BHH', 23, 0x303, 40) + bytes(40), data]",  # made up
+    ],
+)
+def test_nothing_is_heard_of_what_was_tampered_with(run, change: str) -> None:
+    said = run(f"""
+        armed = threading.Event()
+        between = Between(lambda to_server, data: {change} if to_server and armed.is_set() else [data])
+        with connect(between.address, key) as link:
+            link.send(b"first")
+            say(link.recv(timeout=10).decode())
+            armed.set()
+            link.send(b"second")
+            time.sleep(0.2)
+            armed.clear()
+            try:
+                while True:
+                    link.send(b"third")
+                    link.recv(timeout=1)
+            except (ConnectionLost, TimeoutError) as error:
+                say("lost")
+        say([word for word in got if word == "third"])
+    """)
+    assert said == ["first", "lost", []]
+
+
+def test_who_strips_the_encryption_is_spoken_to_no_more(run) -> None:
+    said = run("""
+        between = Between(lambda to_server, data: [data.replace(MAGIC + b"\\x01", MAGIC + b"\\x00")])
+        fails(between.address, "a secret")
+        say(got)
+    """)
+    assert said[0].startswith("KeyRefused ")
+    assert "does not encrypt, and is not on this machine; somebody in between may have seen to that" in said[0]
+    assert said[1:] == [[]]
+
+
+def test_who_ends_the_encryption_and_begins_it_again_is_found_out(run) -> None:
+    """The proofs of the key pass unchanged; the certificate is another."""
+    said = run("""
+        between = Between(ends=True)
+        fails(between.address, "a secret")
+        say(got)
+        say(len(between.seen) > 0)
+    """)
+    assert "refused the key" in said[0]
+    assert said[1:] == [[], True]
+
+
+def test_frames_of_every_size_arrive_both_ways_from_many_threads(run) -> None:
+    said = run("""
+        with connect(server.address, key) as link:
+            words = ["x" * size for size in (0, 1, 16_383, 16_384, 16_385, 65_536, 65_537, 3_000_000)] * 3
+            threads = [threading.Thread(target=link.send, args=(word.encode(),)) for word in words]
+            for thread in threads:
+                thread.start()
+            echoed = [link.recv(timeout=20).decode() for _ in words]
+            for thread in threads:
+                thread.join()
+            say(sorted(echoed) == sorted(words) == sorted(got))
+            say(link.waiting)
+    """)
+    assert said == [True, False]
+
+
+def test_strangers_delay_nobody_and_cost_no_thread(run) -> None:
+    said = run("""
+        before, strangers = threading.active_count(), []
+        for n in range(40):
+            strangers.append(socket.create_connection(server.address))
+            strangers[-1].sendall([b"", b"GET / HTTP/1.1", bytes(3000)][n % 3])
+        talk(server.address, "still there")
+        say(threading.active_count() - before <= 1)
+    """)
+    assert said == ["still there", True]
+
+
+def test_each_listener_has_a_certificate_of_its_own() -> None:
+    """OpenSSL refuses one whose key is not the public half of the private one."""
+    assert Veil(listens=True).fingerprint != Veil(listens=True).fingerprint
+    assert _times(2)[0] == 0x7CF27B188D034F7E8A52380304B51AC3C08969E277F21B35A60B48FC47669978

@@ -1,0 +1,495 @@
+"""What becomes of a trial when its run has ended, by the run's last word and by what had been asked of it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.det_driver.driver.test_turns import RANDOM, run, state_of
+
+from det_core import Outcome
+from det_core.protocol import Finished
+from det_driver.driver._endings import Endings, ExperimentFailures, outcome_of, reason_of
+from det_driver.driver._trials import ActiveRun, how_it_ended
+from det_driver.search import Exit
+from det_driver.store import ExperimentState, Store, TrialState
+
+SINGLE = {"name": "single", "metric": "loss", "max_length": 10}
+
+
+class Bench:
+    """An experiment in memory and on disk, without processes: its runs begin, and end as a test says."""
+
+    def __init__(self, store: Store, searcher: dict[str, Any] = RANDOM, **settings: Any) -> None:
+        self.state = state_of(store, searcher, **settings)
+        self.failures = ExperimentFailures()
+        self.endings = Endings(self.state, self.failures)
+        self.live: Any = None
+
+    def begin(self, **facts: Any) -> ActiveRun:
+        """Begin a run of the trial whose turn it is, of which these facts are known."""
+        self.live = run(self.state)
+        for name, value in facts.items():
+            setattr(self.live.active, name, value)
+        return self.live.active
+
+    def end(self, status: int = 0) -> TrialState:
+        """End the run; return what its trial is then."""
+        active, self.live.active = self.live.active, None
+        self.state.store.slots.release(active.lease)
+        with self.state.turn():
+            self.endings.settle(self.live, active, status)
+        self.state.queue.add(self.live)
+        return self.row.state
+
+    def ends(self, outcome: Outcome | None, status: int = 0, **facts: Any) -> TrialState:
+        """Begin a run and end it."""
+        self.begin(outcome=outcome, **facts)
+        return self.end(status)
+
+    def reach(self) -> None:
+        """Let the run under way report its target's validation, which the searcher answers with a close."""
+        with self.state.turn():
+            self.state.validated(self.live, self.live.active, 10, {"loss": 1.0}, 10)
+
+    def save(self, batches: int) -> None:
+        """Let the run under way record a checkpoint."""
+        active = self.live.active
+        uuid = f"{active.run.id}-{batches}"
+        self.state.store.checkpoints.record(uuid, self.live.id, active.run.id, batches, storage="{}", size=0)
+
+    @property
+    def row(self) -> Any:
+        return self.state.row(self.live)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path) as store:
+        yield store
+
+
+def test_a_trial_that_reached_its_target_is_complete(store: Store) -> None:
+    bench = Bench(store)
+    bench.begin(outcome=Outcome.COMPLETED)
+    bench.reach()
+    assert bench.end() is TrialState.COMPLETED
+    assert bench.live.plan.exited is Exit.COMPLETED
+    assert bench.live.plan.request not in bench.state.open
+
+
+def test_a_trial_that_reached_its_rung_waits_for_its_searcher(store: Store) -> None:
+    halving = {"name": "async_halving", "metric": "loss", "num_rungs": 2, "max_trials": 4, "max_length": 40}
+    bench = Bench(store, halving | {"divisor": 4, "max_concurrent_trials": 2})
+    bench.begin(outcome=Outcome.COMPLETED)
+    bench.reach()
+    assert bench.end() is TrialState.WAITING
+    assert bench.live.plan.exited is None
+
+
+def test_a_trial_whose_target_was_raised_as_its_run_ended_goes_on(store: Store) -> None:
+    bench = Bench(store)
+    assert bench.ends(Outcome.COMPLETED) is TrialState.QUEUED
+    assert bench.state.queue.first is bench.live
+
+
+def test_a_script_that_ends_well_is_complete_whether_it_said_so_or_not(store: Store) -> None:
+    bench = Bench(store, entrypoint="python3 train.py")
+    assert bench.ends(Outcome.COMPLETED) is TrialState.COMPLETED
+    assert bench.ends(None, status=0) is TrialState.COMPLETED
+    assert bench.ends(None, status=1) is TrialState.QUEUED  # it is tried again
+
+
+def test_a_trial_class_that_ends_without_a_word_has_failed(store: Store) -> None:
+    bench = Bench(store)
+    assert bench.ends(None, status=0) is TrialState.QUEUED
+    assert bench.row.restarts == 1
+
+
+def test_a_trial_that_asked_for_its_end_is_complete_and_its_searcher_knows_why(store: Store) -> None:
+    bench = Bench(store)
+    assert bench.ends(Outcome.USER_STOPPED) is TrialState.COMPLETED
+    assert bench.live.plan.exited is Exit.USER_STOPPED
+
+
+def test_hyperparameters_that_a_trial_declines_are_its_end_and_noted(store: Store) -> None:
+    bench = Bench(store)
+    assert bench.ends(Outcome.INVALID_HP, message="too wide") is TrialState.INVALID_HP
+    assert bench.live.plan.exited is Exit.INVALID_HP
+    assert bench.row.exit_reason == "too wide"
+    assert bench.failures.declined == ["trial 1: too wide"]
+    assert not bench.failures.messages
+
+
+def test_a_run_that_never_began_is_held_against_nobody(store: Store) -> None:
+    bench = Bench(store, max_restarts=0)
+    assert bench.ends(None, status=1, unstarted="no memory") is TrialState.QUEUED
+    assert bench.row.restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("wish", "becomes"),
+    [
+        (None, TrialState.QUEUED),
+        (ExperimentState.PAUSED, TrialState.PAUSED),
+        (ExperimentState.ERROR, TrialState.PAUSED),
+        (ExperimentState.CANCELED, TrialState.CANCELED),
+    ],
+)
+def test_a_preempted_trial_is_what_its_experiment_is_to_become(
+    store: Store, wish: ExperimentState | None, becomes: TrialState
+) -> None:
+    bench = Bench(store)
+    bench.state.wish = wish
+    assert bench.ends(Outcome.PREEMPTED, preempting=True) is becomes
+    assert bench.live.plan.exited is (Exit.CANCELED if wish is ExperimentState.CANCELED else None)
+
+
+def test_a_preempted_trial_that_its_searcher_closed_is_complete(store: Store) -> None:
+    bench = Bench(store)
+    bench.state.wish = ExperimentState.CANCELED
+    bench.begin(outcome=Outcome.PREEMPTED)
+    bench.reach()
+    assert bench.end() is TrialState.COMPLETED
+    assert bench.live.plan.exited is Exit.COMPLETED
+
+
+@pytest.mark.parametrize("asked", [{"preempting": True}, {"adopted": True}, {}])
+def test_a_preemption_that_was_asked_for_never_counts_and_another_does_the_sixth_time_in_a_row(
+    store: Store, asked: dict[str, bool]
+) -> None:
+    bench = Bench(store)
+    states = [bench.ends(Outcome.PREEMPTED, **asked) for _ in range(6)]
+    assert set(states) == {TrialState.QUEUED}
+    assert bench.row.restarts == (0 if asked else 1)
+
+
+def test_a_run_that_saved_further_than_it_began_starts_the_count_of_fruitless_ones_anew(store: Store) -> None:
+    bench = Bench(store)
+    for fruitful in (5, 10):
+        for number in range(1, fruitful + 1):
+            bench.begin(outcome=Outcome.PREEMPTED)
+            if number == 5:
+                bench.save(3)
+            assert bench.end() is TrialState.QUEUED
+    assert bench.row.restarts == 0
+
+
+def test_a_run_that_saved_no_further_than_it_began_and_what_another_saved_do_not(store: Store) -> None:
+    bench = Bench(store)
+    bench.begin(outcome=Outcome.PREEMPTED)
+    bench.save(3)
+    bench.end()
+    for _ in range(6):
+        bench.begin(outcome=Outcome.PREEMPTED)
+        bench.end()
+    assert bench.row.restarts == 1  # the checkpoint was the first run's
+    for _ in range(2):
+        bench.begin(outcome=Outcome.PREEMPTED)
+        bench.save(0)
+        bench.end()
+    assert bench.row.restarts == 3
+
+
+def test_a_machine_that_cannot_go_on_pauses_the_trial_and_leaves_the_experiment_resumable(store: Store) -> None:
+    bench = Bench(store)
+    assert bench.ends(Outcome.BLOCKED, message="the disk is full") is TrialState.PAUSED
+    assert (bench.live.blocked, bench.failures.mistake, bench.failures.resumable) == (True, True, True)
+    assert bench.failures.messages == ["trial 1: the disk is full"]
+    assert bench.row.exit_reason == "the disk is full"
+    assert bench.live.plan.exited is None
+    assert bench.state.queue.first is not bench.live
+
+
+def test_a_mistake_is_not_tried_again(store: Store) -> None:
+    bench = Bench(store)
+    assert bench.ends(Outcome.MISTAKE, message="no such layer", traceback="Traceback ...") is TrialState.ERROR
+    assert (bench.failures.mistake, bench.failures.resumable, bench.failures.traceback) == (True, False, "")
+    assert bench.failures.messages == ["trial 1: no such layer"]
+    assert bench.row.exit_reason == "no such layer"
+    assert bench.live.plan.exited is Exit.ERRORED
+
+
+def test_an_error_is_tried_again_as_often_as_was_said_and_the_last_one_is_shown(store: Store) -> None:
+    bench = Bench(store, max_restarts=2)
+    for attempt in range(2):
+        assert bench.ends(Outcome.ERROR, message="oh", progressed_to=attempt) is TrialState.QUEUED
+    assert bench.row.restarts == 2
+    assert not bench.failures.messages
+    assert bench.ends(Outcome.ERROR, message="oh", traceback="Traceback: oh", progressed_to=2) is TrialState.ERROR
+    assert bench.row.restarts == 2
+    assert (bench.failures.messages, bench.failures.traceback) == (["trial 1: oh"], "Traceback: oh")
+    assert not bench.failures.mistake
+
+
+def test_an_error_that_repeats_itself_at_one_place_is_not_tried_a_third_time(store: Store) -> None:
+    bench = Bench(store)
+    assert bench.ends(Outcome.ERROR, message="oh", progressed_to=7) is TrialState.QUEUED
+    assert bench.ends(Outcome.ERROR, message="oh", progressed_to=7) is TrialState.ERROR
+
+
+def test_a_process_that_dies_at_one_place_again_is_tried_again(store: Store) -> None:
+    """As it may have been killed from outside."""
+    bench = Bench(store)
+    for _ in range(5):
+        assert bench.ends(None, status=-9, progressed_to=7) is TrialState.QUEUED
+    assert bench.ends(None, status=-9, progressed_to=7) is TrialState.ERROR
+
+
+def test_what_was_killed_because_it_was_asked_for_has_not_failed(store: Store) -> None:
+    bench = Bench(store, max_restarts=0)
+    bench.state.wish = ExperimentState.PAUSED
+    assert bench.ends(None, status=-9) is TrialState.PAUSED
+    assert bench.ends(Outcome.ERROR, message="oh") is TrialState.ERROR  # this was no kill
+
+
+def test_a_failure_of_a_trial_that_its_searcher_closed_is_none(store: Store) -> None:
+    bench = Bench(store, max_restarts=0)
+    bench.begin(outcome=Outcome.ERROR, message="oh")
+    bench.reach()
+    assert bench.end() is TrialState.COMPLETED
+    assert not bench.failures.messages
+
+
+@pytest.mark.parametrize(("line", "becomes"), [("CUDA error: gone", "ERROR"), ("all is well", "QUEUED")])
+def test_a_line_of_the_logs_may_say_that_trying_again_is_no_use(store: Store, line: str, becomes: str) -> None:
+    policies = [
+        {"pattern": "CUDA", "action": "cancel_retries"},
+        {"pattern": "well"},
+    ]
+    bench = Bench(store, log_policies=policies)
+    active = bench.begin(outcome=Outcome.ERROR, message="oh")
+    active.run.log_dir.mkdir(parents=True)
+    active.run.log_dir.joinpath("rank-0.log").write_text("nothing\n")
+    active.run.log_dir.joinpath("rank-1.log").write_text(f"one\n{line}\ntwo\n")
+    assert str(bench.end()) == becomes
+
+
+@pytest.mark.parametrize(
+    ("status", "log", "message", "words"),
+    [
+        (3, "", "the process exited with status 3", ""),
+        (3, "first\nlast\n", "the process exited with status 3", "det: trial 1 wrote last:\nfirst\nlast"),
+        (
+            3,
+            "x\nTraceback (most recent call last):\n  line\nValueError: oh\n",
+            "the process exited with status 3: ValueError: oh",
+            "Traceback (most recent call last):\n  line\nValueError: oh",
+        ),
+        (
+            -11,
+            "Traceback (most recent call last):\n  line\nValueError: oh\n",
+            "the process was killed by SIGSEGV: compiled code crashed; with PYTHONFAULTHANDLER=1 the log says where",
+            "Traceback (most recent call last):\n  line\nValueError: oh",
+        ),
+        (
+            0,
+            "never shown\n",
+            "the process ended before the trial was complete; return from its methods, and let det end it",
+            "",
+        ),
+    ],
+)
+def test_a_process_without_a_last_word_is_quoted_by_its_log(
+    store: Store, status: int, log: str, message: str, words: str
+) -> None:
+    bench = Bench(store, max_restarts=0)
+    active = bench.begin()
+    if log:
+        active.run.log_dir.mkdir(parents=True)
+        active.run.log_dir.joinpath("rank-0.log").write_text(log)
+    assert bench.end(status) is TrialState.ERROR
+    assert (bench.row.exit_reason, bench.failures.traceback) == (message, words)
+    assert reason_of(bench.live, active, status) == message
+
+
+def test_of_a_long_log_the_end_is_quoted(store: Store) -> None:
+    bench = Bench(store, max_restarts=0)
+    active = bench.begin()
+    active.run.log_dir.mkdir(parents=True)
+    active.run.log_dir.joinpath("rank-0.log").write_text("x" * 200_000 + "\nthe last line\n")
+    bench.end(1)
+    assert bench.failures.traceback.endswith("\nthe last line")
+    assert len(bench.failures.traceback) < 100_000
+
+
+def test_what_a_run_said_is_why_it_failed_whatever_its_log_holds(store: Store) -> None:
+    bench = Bench(store, max_restarts=0)
+    active = bench.begin(outcome=Outcome.ERROR, message="ValueError: oh", traceback="Traceback: its own")
+    active.run.log_dir.mkdir(parents=True)
+    active.run.log_dir.joinpath("rank-0.log").write_text("something else\n")
+    assert bench.end(1) is TrialState.ERROR
+    assert (bench.row.exit_reason, bench.failures.traceback) == ("ValueError: oh", "Traceback: its own")
+
+
+# What is said of a run
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "outcome", "reason"),
+    [
+        ({"outcome": Outcome.COMPLETED}, 0, "completed", None),
+        ({"outcome": Outcome.PREEMPTED}, 1, "preempted", None),
+        ({"outcome": Outcome.USER_STOPPED}, 0, "user_stopped", None),
+        ({"outcome": Outcome.ERROR, "message": "oh"}, 1, "error", "oh"),
+        ({"unstarted": "no memory"}, 1, "not started: no memory", None),
+        ({"message": "rank 1 exited with status 3"}, 1, "rank 1 exited with status 3", "rank 1 exited with status 3"),
+        (
+            {},
+            -9,
+            *["the process was killed by SIGKILL: most often the machine or its container had no memory left"] * 2,
+        ),
+    ],
+)
+def test_how_a_run_ended_and_why_it_failed_is_said(
+    store: Store, facts: dict[str, Any], status: int, outcome: str, reason: str | None
+) -> None:
+    bench = Bench(store)
+    active = bench.begin(**facts)
+    assert (outcome_of(active, status), reason_of(bench.live, active, status)) == (outcome, reason)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (2, "exited with status 2"),
+        (128, "exited with status 128"),
+        (-15, "was killed by SIGTERM"),
+        (143, "was killed by SIGTERM"),
+        (137, "was killed by SIGKILL: most often the machine or its container had no memory left"),
+        (-250, "was killed by signal 250"),
+        (250, "exited with status 250"),
+    ],
+)
+def test_signals_are_named_also_as_shells_tell_of_them(status: int, said: str) -> None:
+    assert how_it_ended(status) == said
+
+
+# Of several ranks, the one that knows
+
+
+def ranks(store: Store, **facts: Any) -> ActiveRun:
+    bench = Bench(store, resources={"slots_per_trial": 2})
+    live = bench.state.queue.first
+    with bench.state.turn():
+        bench.state.begin(live, store.slots.lease(bench.state.id, 2, ["cpu:0", "cpu:1"]), 0)
+    for name, value in facts.items():
+        setattr(live.active, name, value)
+    return live.active
+
+
+def test_the_first_last_word_counts_unless_it_only_says_that_another_rank_is_gone(store: Store) -> None:
+    active = ranks(store)
+    active.finished(1, Finished(Outcome.PEER_LOST, "a peer is gone", "trace 1"))
+    assert (active.outcome, active.message) == (Outcome.PEER_LOST, "a peer is gone")
+    active.finished(2, Finished(Outcome.PEER_LOST, "so it is", ""))
+    assert active.message == "a peer is gone"
+    active.finished(0, Finished(Outcome.ERROR, "oh", "trace 0"))
+    active.finished(3, Finished(Outcome.ERROR, "late", "trace 3"))
+    assert (active.outcome, active.message, active.traceback) == (Outcome.ERROR, "oh", "trace 0")
+    assert active.spoken == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("facts", "rank", "status", "counts"),
+    [
+        ({}, 1, 3, True),
+        ({}, 1, 0, False),
+        ({"spoken": {1}}, 1, 3, False),
+        ({"launched": True}, 1, 3, False),
+        ({"outcome": Outcome.PEER_LOST}, 1, 3, True),
+        ({"outcome": Outcome.ERROR}, 1, 3, False),
+        ({"outcome": Outcome.ERROR}, 1, -signal.SIGKILL, True),
+        ({"outcome": Outcome.COMPLETED}, 1, -signal.SIGKILL, False),
+        ({"outcome": Outcome.PREEMPTED}, 1, -signal.SIGKILL, False),
+    ],
+)
+def test_a_rank_that_died_without_a_word_is_the_cause_of_what_others_say(
+    store: Store, facts: dict[str, Any], rank: int, status: int, counts: bool
+) -> None:
+    active = ranks(store, message="another's", traceback="another's", **facts)
+    active.ended(rank, status)
+    if counts:
+        assert (active.outcome, active.traceback) == (None, "")
+        assert active.message == f"rank {rank} {how_it_ended(status)}"
+    else:
+        assert (active.outcome, active.message) == (facts.get("outcome"), "another's")
+
+
+def test_a_run_of_one_rank_is_judged_by_its_process(store: Store) -> None:
+    active = Bench(store).begin()
+    active.ended(0, 3)
+    assert (active.outcome, active.message) == (None, "")
+
+
+# What becomes of the experiment
+
+
+def test_an_experiment_is_complete_where_one_of_its_trials_is(store: Store) -> None:
+    bench = Bench(store, max_restarts=0)
+    bench.begin(outcome=Outcome.COMPLETED)
+    bench.reach()
+    bench.end()
+    bench.ends(Outcome.ERROR, message="oh")
+    bench.ends(Outcome.MISTAKE, message="oh")
+    assert bench.endings.final_state() is ExperimentState.COMPLETED
+
+
+def test_an_experiment_whose_trials_all_failed_has_failed(store: Store) -> None:
+    bench = Bench(store, max_restarts=0)
+    for _ in range(3):
+        bench.ends(Outcome.ERROR, message="oh")
+    assert bench.endings.final_state() is ExperimentState.ERROR
+    assert bench.failures.reason == "trial 1: oh; trial 2: oh; trial 3: oh"
+
+
+def test_trials_that_declined_are_the_reason_where_there_is_no_other(store: Store) -> None:
+    bench = Bench(store, SINGLE, max_restarts=0)
+    bench.ends(Outcome.INVALID_HP, message="too wide")
+    assert bench.endings.final_state() is ExperimentState.ERROR
+    assert bench.failures.reason == "trial 1: too wide"
+    bench.failures.messages = ["trial 2: oh"]
+    assert bench.endings.final_state() is ExperimentState.ERROR
+    assert bench.failures.reason == "trial 2: oh"
+
+
+@pytest.mark.parametrize(
+    ("searcher", "metrics", "state", "said"),
+    [
+        (SINGLE, {"loss": 1.0}, "COMPLETED", ""),
+        (SINGLE, {"acc": 1.0, "batches": 10}, "COMPLETED", "validations reported acc; report it, or name one of those"),
+        (SINGLE, {"loss": float("nan")}, "ERROR", "it was never a number; look at the losses, and train slower"),
+        (RANDOM, {"lss": 1.0}, "ERROR", "validations reported lss; did you mean 'lss'?"),
+        (RANDOM, {"epochs": 1.0}, "ERROR", "validations reported nothing; report it, or name one of those"),
+    ],
+)
+def test_a_metric_by_which_no_trial_can_be_ranked_is_named(
+    store: Store, searcher: dict[str, Any], metrics: dict[str, float], state: str, said: str
+) -> None:
+    """A single trial is ranked among nobody, but is to have had numbers."""
+    bench = Bench(store, searcher)
+    active = bench.begin(outcome=Outcome.USER_STOPPED)
+    with bench.state.turn():
+        bench.state.reported(bench.live, active, "validation", 10, metrics)
+    bench.end()
+    assert str(bench.endings.final_state()) == state
+    assert bench.failures.reason == (f"no trial has a usable 'loss' (searcher.metric): {said}" if said else "")
+
+
+def test_a_script_that_validated_nothing_is_complete(store: Store) -> None:
+    bench = Bench(store, SINGLE, entrypoint="python3 train.py")
+    bench.ends(None)
+    assert bench.endings.final_state() is ExperimentState.COMPLETED
+    assert not bench.failures.reason
+
+
+def test_the_reason_names_three_failures_each_once_and_counts_the_others() -> None:
+    failures = ExperimentFailures(messages=["a", "b", "a", "c"], notices=["n"])
+    assert failures.reason == "a; b; c"
+    failures.messages += ["d", "e"]
+    assert failures.reason == "a; b; c; 2 more"
+    assert ExperimentFailures(notices=["n"]).reason == "n"
+    assert ExperimentFailures().reason == ""

@@ -1,0 +1,98 @@
+"""A trial whose ranks are on several machines, as none is large enough: it trains, is lost, is taken over and goes on as one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from tests.networks import Network, joined, why_no_network
+
+why_not = why_no_network()
+pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
+TRIAL = """
+searcher: {name: single, metric: val_loss, max_length: {batches: 40}}
+min_validation_period: {batches: 13}
+min_checkpoint_period: {batches: 10}
+resources: {slots_per_trial: 2}
+"""
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """Four hosts of one slot each; the driver is on the first."""
+    with joined(4) as network:
+        yield network
+
+
+@pytest.fixture
+def here(project):
+    """The metrics of the same trial on two slots of this machine."""
+
+    def train() -> dict:
+        project.det("run", project.write(TRIAL, "local.yaml"), "--quiet", env=project.environ(2))
+        return list(project.outcome(2).metrics.values())
+
+    return train
+
+
+def metrics(project):
+    return list(project.outcome(1).metrics.values())
+
+
+def test_a_trial_that_no_machine_is_large_enough_for_trains_on_several_as_on_one(hosts, project, here):
+    driver = hosts.run(TRIAL, hosts.network.names[1:3])
+    hosts.under_way()
+    assert sorted(hosts.agents()) == sorted(hosts.network.names[1:3])
+    hosts.ended(driver)
+    assert list(hosts.batches().values()) == [40, 40]
+    assert metrics(project) == here()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_where_one_of_its_machines_is_lost_the_others_end_and_it_goes_on_elsewhere(hosts, project, here, which):
+    driver = hosts.run(TRIAL, hosts.network.names[1:])
+    hosts.under_way(12)
+    host, _ = hosts.ranks()[which]
+    hosts.network.cut(host)
+    hosts.ended(driver)
+    assert metrics(project) == here()
+    ((first, second),) = project.runs().values()
+    assert (first.number, second.number) == (1, 2)
+    assert [trial.restarts for trial in project.outcome(1).trials] == [0]
+
+
+def test_a_killed_driver_costs_no_training_on_any_of_them(hosts, project, here):
+    driver = hosts.run(TRIAL, hosts.network.names[1:3], DET_LEASE="40")
+    before = hosts.under_way()
+    driver.kill()
+    driver.wait()
+    hosts.ended(hosts.start("resume", "1", DET_LEASE="40"))
+    assert hosts.batches() == dict.fromkeys(before, 40)
+    assert metrics(project) == here()
+
+
+def test_a_rank_that_is_killed_ends_the_others_and_is_named(hosts, project, here):
+    path = hosts.write(TRIAL, hosts.network.names[1:3])
+    path.write_text(path.read_text().replace("max_restarts: 0", "max_restarts: 1"))
+    driver = hosts.start("run", path)
+    hosts.under_way(12)
+    _, pid = hosts.ranks()[1]
+    os.kill(pid, signal.SIGKILL)
+    hosts.ended(driver)
+    assert metrics(project) == here()
+    assert [trial.restarts for trial in project.outcome(1).trials] == [1]
+    ((first, _),) = project.runs().values()
+    assert "rank 1 was killed by SIGKILL" in first.reason
+
+
+def test_a_pause_reaches_every_machine_and_the_trial_goes_on_from_there(hosts, project, here):
+    driver = hosts.run(TRIAL, hosts.network.names[1:3])
+    hosts.under_way()
+    driver.send_signal(signal.SIGINT)
+    driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    hosts.ended(hosts.start("resume", "1"))
+    assert metrics(project) == here()
+    assert sum(hosts.batches().values()) == 80

@@ -1,0 +1,112 @@
+"""Trials on other machines: what cables, agents and drivers do there costs no training, and no run has two processes at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.networks import Network, joined, why_no_network
+
+why_not = why_no_network()
+pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    """Three hosts; the driver is on the first."""
+    with joined(3) as network:
+        yield network
+
+
+def test_trials_train_on_other_hosts_as_they_do_here(hosts, project):
+    driver = hosts.search()
+    hosts.under_way()
+    assert sorted(hosts.agents()) == sorted(hosts.network.names[1:])
+    hosts.ended(driver)
+    assert hosts.agents() == {}
+    assert not list(Path(hosts.variables["HOME"]).glob(".cache/det/agents/*"))
+    assert project.outcome(1).table == hosts.undisturbed()
+
+
+def test_why_a_trial_failed_there_is_read_here(hosts, project):
+    path = hosts.write(hosts.text(trials=1, length=4), hosts.network.names[1:2])
+    path.write_text(path.read_text().replace("  lr:", "  fate: {type: const, val: error}\n  lr:"))
+    driver = hosts.start("run", path)
+    said, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 1, said
+    (log,) = hosts.home.glob("experiments/1/trials/*/run-1/rank-0.log")
+    assert "RuntimeError: an error of the trial's" in log.read_text()
+
+
+def test_a_host_that_cannot_be_reached_at_all_is_named(hosts, project):
+    driver = hosts.run(hosts.text(trials=1, length=4), ["10.9.8.7"])
+    said, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 2
+    assert "no agent could be started; the last one's words:" in said
+    assert '10.9.8.7": No such file or directory' in said
+
+
+def test_a_cable_that_is_out_for_less_than_the_lease_costs_nothing(hosts, project):
+    driver = hosts.search(DET_LEASE="30")
+    before = hosts.under_way()
+    hosts.network.cut(hosts.network.names[1])
+    time.sleep(5.0)
+    hosts.network.mend(hosts.network.names[1])
+    hosts.ended(driver)
+    assert hosts.batches() == dict.fromkeys(before, 40)  # the same processes, each batch once
+    assert [[run.number for run in runs] for runs in project.runs().values()] == [[1], [1]]
+    assert project.outcome(1).table == hosts.undisturbed()
+
+
+def test_a_host_that_is_cut_off_for_good_has_ended_its_run_before_another_goes_on_with_it(hosts, project):
+    driver = hosts.search()
+    before = hosts.under_way(12)
+    cut_at = time.time()
+    hosts.network.cut(hosts.network.names[1])
+    hosts.wait_until(lambda: len(hosts.batches()) == 3, "a run on the other host", hosts.lease + 3.0 + 5.0 + 8.0)
+    (new,) = hosts.batches().keys() - before.keys()
+    began = time.time()
+    assert began - cut_at < hosts.lease + 3.0 + 5.0 + 3.0  # the last is for the beginning of a process under load
+    ends = {pid: (hosts.home / f"batches-of-{pid}").stat().st_mtime for pid in before}
+    assert min(ends.values()) < (hosts.home / f"batches-of-{new}").stat().st_mtime
+    hosts.ended(driver)
+    lost = [runs for runs in project.runs().values() if len(runs) == 2]
+    assert len(lost) == 1
+    assert [trial.restarts for trial in project.outcome(1).trials] == [0, 0]
+    assert project.outcome(1).table == hosts.undisturbed()
+
+
+def test_a_driver_that_is_killed_costs_no_training_on_other_hosts(hosts, project):
+    driver = hosts.search(DET_LEASE="40")
+    before = hosts.under_way()
+    driver.kill()
+    driver.wait()
+    hosts.ended(hosts.start("resume", "1", DET_LEASE="40"))
+    assert hosts.batches() == dict.fromkeys(before, 40)
+    assert [[run.number for run in runs] for runs in project.runs().values()] == [[1], [1]]
+    assert hosts.agents() == {}
+    assert project.outcome(1).table == hosts.undisturbed()
+
+
+def test_when_an_agent_is_killed_its_trial_goes_on_from_its_checkpoint(hosts, project):
+    driver = hosts.search()
+    hosts.under_way(12)
+    os.kill(hosts.agents()[hosts.network.names[1]], signal.SIGKILL)
+    hosts.ended(driver)
+    assert sorted(len(runs) for runs in project.runs().values()) == [1, 2]
+    assert [trial.restarts for trial in project.outcome(1).trials] == [0, 0]
+    assert project.outcome(1).table == hosts.undisturbed()
+
+
+def test_a_host_that_is_taken_away_saves_and_another_goes_on(hosts, project):
+    driver = hosts.search()
+    hosts.under_way()
+    os.kill(hosts.agents()[hosts.network.names[1]], signal.SIGTERM)
+    hosts.ended(driver)
+    assert sum(hosts.batches().values()) == 80  # each batch once: it saved where it was
+    assert [trial.restarts for trial in project.outcome(1).trials] == [0, 0]
+    assert project.outcome(1).table == hosts.undisturbed()

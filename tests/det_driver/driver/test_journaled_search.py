@@ -1,0 +1,149 @@
+"""What a driver makes of a search: who is to train until when, who has reached which length, and that a journal says it again."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.det_driver.driver.test_snapshots import event_of
+from tests.det_driver.search.test_properties import CONFIGS, SPACE
+
+from det_core.config import Double, Length, Random
+from det_driver.driver._search import (
+    JournaledSearch,
+    SearchStarted,
+    TrialExited,
+    TrialReopened,
+    TrialValidated,
+    decode_event,
+    encode_event,
+)
+from det_driver.search import Close, Create, Exit, Searcher, Shutdown, Train, make
+from det_testing._search_play import Play
+
+LR = {"lr": Double(minval=0, maxval=1)}
+
+
+def random_search(trials: int, at_once: int = 0, length: int | None = 10) -> Searcher:
+    long = None if length is None else Length("batches", length)
+    return make(Random(metric="loss", max_trials=trials, max_concurrent_trials=at_once, max_length=long), LR, 0)
+
+
+def begun(searcher: Searcher) -> JournaledSearch:
+    return JournaledSearch.replayed(searcher, [SearchStarted()])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(CONFIGS, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.2]))
+def test_plans_and_rungs_are_what_operations_and_events_add_up_to(config: Any, seed: int, faults: float) -> None:
+    """Counted anew, naively, after each event; and the events as the journal has them make the same search."""
+    reasons = tuple(reason for reason in Exit if reason is not Exit.CANCELED)
+    play = Play(make(config, SPACE, seed), seed, faults=faults, early=0.2, reasons=reasons)
+    search, events = JournaledSearch(make(config, SPACE, seed)), []
+    untils: dict[int, int | None] = {}
+    trains, closed, ended, reached = set[int](), set[int](), set[int](), list[int]()
+    while len(events) < 60 and play.step():
+        name, *arguments = play.events[-1]
+        events.append(decode_event(encode_event(event_of(name, *arguments)).encode()))
+        assert len(search.apply(events[-1])) == len(play.answers[-1])
+        if name == "validated" and arguments[0] in trains and arguments[1] >= untils[arguments[0]]:
+            trains.discard(arguments[0])
+            reached.append(untils[arguments[0]])
+        if name == "exited":
+            ended.add(arguments[0])
+            trains.discard(arguments[0])
+        for operation in play.answers[-1]:
+            match operation:
+                case Create(trial=trial):
+                    assert search.plans[trial].hparams == operation.hparams
+                    assert (search.plans[trial].seed, search.plans[trial].source) == (operation.seed, operation.source)
+                case Train(trial=trial, until=until):
+                    untils[trial] = until
+                    trains.add(trial)
+                case Close(trial=trial):
+                    closed.add(trial)
+                    trains.discard(trial)
+        assert {t for t, plan in search.plans.items() if plan.runnable} == trains
+        assert {t for t, plan in search.plans.items() if plan.closed} == closed
+        assert {t for t, plan in search.plans.items() if plan.exited} == ended
+        assert {t: plan.until for t, plan in search.plans.items()} == untils
+        assert [(rung.length, rung.reached, rung.under_way) for rung in search.rungs] == [
+            (length, reached.count(length), sum(untils[trial] == length for trial in trains))
+            for length in sorted({until for until in [*untils.values(), *reached] if until is not None})
+            if length in {rung.length for rung in search.rungs}
+        ]
+        assert {rung.length for rung in search.rungs} >= {*filter(None, untils.values()), *reached}
+        assert (search.over is not None) == (play.over is not None)
+    again = JournaledSearch.replayed(make(config, SPACE, seed), events)
+    assert (again.plans, again.rungs, again.over) == (search.plans, search.rungs, search.over)
+
+
+def test_what_a_trial_reports_after_its_end_reaches_nobody() -> None:
+    search = begun(random_search(2))
+    search.apply(TrialExited(0, Exit.ERRORED))
+    before = copy.deepcopy((search.plans, search.rungs))
+    assert search.apply(TrialValidated(0, 10, 10, {"loss": 1.0})) == []
+    assert (search.plans, search.rungs) == before
+
+
+def test_a_trial_without_a_length_has_reached_nothing_when_it_validates() -> None:
+    search = begun(random_search(1, length=None))
+    search.apply(TrialValidated(0, 10**6, 10**6, {"loss": 1.0}))
+    assert search.plans[0].runnable
+    assert search.rungs == ()
+    search.apply(TrialExited(0, Exit.COMPLETED))
+    assert search.over == Shutdown()
+
+
+def test_a_search_that_is_canceled_begins_nothing_and_is_over_with_its_last_trial() -> None:
+    search = begun(random_search(9, at_once=2))
+    assert search.apply(TrialExited(0, Exit.CANCELED)) == []
+    assert set(search.plans) == {0, 1}
+    search = begun(random_search(2))
+    assert search.apply(TrialExited(0, Exit.CANCELED)) == []
+    assert search.apply(TrialExited(1, Exit.CANCELED)) == [Shutdown(cancelled=True)]
+    assert search.over == Shutdown(cancelled=True)
+
+
+def test_a_trial_that_is_taken_up_again_never_ended() -> None:
+    """Each time that it is, one of its ends is passed over; what was heard before counts."""
+    ends = [TrialExited(0, Exit.ERRORED), TrialReopened(0), TrialExited(0, Exit.ERRORED), TrialReopened(0)]
+    search = JournaledSearch.replayed(random_search(1), [SearchStarted(), *ends])
+    assert (search.plans[0].exited, search.plans[0].runnable, search.over) == (None, True, None)
+    search = JournaledSearch.replayed(random_search(1), [SearchStarted(), *ends, TrialExited(0, Exit.ERRORED)])
+    assert search.plans[0].exited is Exit.ERRORED
+    assert search.over == Shutdown(failed=True)
+    assert search.apply(TrialReopened(0)) == []
+
+
+def test_progress_is_never_below_nothing_nor_above_all() -> None:
+    class Boastful(Searcher):
+        told = 2.0
+
+        def start(self) -> Any:
+            return []
+
+        def validated(self, trial: Any, length: Any, metrics: Any) -> Any:
+            return []
+
+        def exited(self, trial: Any, reason: Any) -> Any:
+            return []
+
+        def progress(self, trial_progress: Any) -> float:
+            return self.told
+
+    search = JournaledSearch(Boastful())
+    assert search.progress({}) == 1.0
+    search.searcher.told = -1.0
+    assert search.progress({}) == 0.0
+    search.searcher.told = 0.25
+    assert search.progress({}) == 0.25
+
+
+def test_what_was_counted_before_a_snapshot_counts_on() -> None:
+    search, other = begun(random_search(3)), JournaledSearch(random_search(3))
+    search.apply(TrialValidated(0, 10, 10, {"loss": 1.0}))
+    other.counted(search.rungs)
+    assert [(rung.length, rung.reached, rung.under_way) for rung in other.rungs] == [(10, 1, 2)]

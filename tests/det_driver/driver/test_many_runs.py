@@ -1,0 +1,144 @@
+"""A thousand runs at once, whose words cost their driver the same as those of ten."""
+
+from __future__ import annotations
+
+import gc
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from signal import SIGKILL, Signals
+from typing import Any
+
+import pytest
+
+from det_core import EngineRecord, Plugins, hookimpl
+from det_core.agent import RunSpec
+from det_core.config import parse
+from det_core.host import Outcome
+from det_core.protocol import Answer, AskTarget, Completed, Finished, Reported, Said, Validated, Word
+from det_driver import _hooks
+from det_driver.driver import Driver, DriverSettings, create
+from det_driver.engines import Ended, Engine, Spoke
+from det_driver.store import ExperimentState, Store, TrialState
+from det_driver.store._database import Database
+
+VALIDATIONS = 4
+
+
+class Simulated(Engine):
+    """Speaks for the workers of all runs, each of which goes on when it is answered."""
+
+    words = most = 0
+
+    def __init__(self, hears: Any) -> None:
+        super().__init__(hears)
+        self._at: dict[int, int] = {}
+        self._newest: Counter[int] = Counter()
+
+    def start(self, spec: RunSpec) -> None:
+        self._at[spec.run_id] = 0
+        Simulated.most = max(Simulated.most, len(self._at))
+        self._say(spec.run_id, AskTarget())
+
+    def answer(self, run: int, link: int, answer: Answer) -> None:
+        assert answer.number == self._newest[run]
+        assert not answer.error
+        if self._at[run] < 0:
+            self.hears(Ended(run, 0))
+        elif answer.target is None or answer.target.n is None:
+            self._at[run] = -1
+            self._say(run, Finished(Outcome.COMPLETED))
+        else:
+            self._at[run] = at = self._at[run] + answer.target.n // VALIDATIONS
+            metrics = {"loss": run % 97 + 1 / at}
+            self._say(run, Reported("training", at, metrics))
+            done = at == answer.target.n
+            self._say(run, Completed(at, metrics, at) if done else Validated(at, metrics, None))
+
+    def settled(self, run: int) -> None:
+        del self._at[run]
+
+    def signal(self, run: int, number: Signals) -> None:
+        if number == SIGKILL:
+            self.hears(Ended(run, -SIGKILL))
+
+    def preempt(self, run: int, reason: str) -> None:
+        pass
+
+    def taken(self, run: int, link: int, number: int) -> None:
+        assert number <= self._newest[run]
+
+    def _say(self, run: int, word: Word) -> None:
+        Simulated.words += 1
+        self._newest[run] += 1
+        self.hears(Spoke(run, 0, run, Said(self._newest[run], word)))
+
+
+@hookimpl
+def det_engines() -> Iterator[EngineRecord]:
+    yield EngineRecord(name="simulated", load=lambda: Simulated)
+
+
+class Plugin:
+    det_engines = staticmethod(det_engines)
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each statement was executed, in all databases."""
+    counted: Counter[str] = Counter()
+    connect = Database._connect
+
+    def traced(self: Database) -> sqlite3.Connection:
+        connection = connect(self)
+        connection.set_trace_callback(lambda sql: counted.update([" ".join(sql.split()[:3])]))
+        return connection
+
+    monkeypatch.setattr(Database, "_connect", traced)
+    return counted
+
+
+def search(home: Path, trials: int, at_once: int) -> None:
+    """Drive a search through, and check what is stored of it."""
+    searcher = {"name": "random", "metric": "loss", "max_trials": trials, "max_length": 100}
+    config = {
+        "entrypoint": "model_def:Trial",
+        "hyperparameters": {"lr": {"type": "double", "minval": 0, "maxval": 1}},
+        "searcher": {**searcher, "max_concurrent_trials": at_once},
+        "checkpoint_policy": "none",
+    }
+    plugins = Plugins()  # no observers, which make statements of their own
+    plugins.register(_hooks, "det-driver")
+    plugins.register(Plugin, "simulated")
+    with Store(home) as store:
+        id = create(store, parse(config).config, None, engine="simulated")
+    Simulated.words = Simulated.most = 0
+    driver = Driver(DriverSettings(home=home, slots=at_once, engine="simulated"), id, plugins)
+    before = sum(each["collections"] for each in gc.get_stats()), gc.get_threshold()
+    assert driver.run() is ExperimentState.COMPLETED
+    assert sum(each["collections"] for each in gc.get_stats()) - before[0] <= 20  # of more than a hundred
+    assert gc.get_threshold() == before[1]
+    assert Simulated.most == at_once
+    with Store.reader(home) as store:
+        assert store.experiments.summary(id).trials == {TrialState.COMPLETED: trials}
+        for trial in store.trials.list(id)[:: trials // 5]:
+            reports = [(each.group, each.batches) for each in store.metrics.read(trial_id=trial.id)]
+            assert reports == [(group, at) for at in (25, 50, 75, 100) for group in ("training", "validation")]
+            (run,) = store.runs.list(trial.id)
+            assert (run.outcome, trial.best_batches, trial.best_metric) == ("completed", 100, run.id % 97 + 0.01)
+        best = min(trial.best_metric or 1e9 for trial in store.trials.list(id))
+        assert store.trials.best(id) == store.experiments.summary(id).best_metric == best
+
+
+def test_a_word_of_one_run_among_a_thousand_takes_as_few_statements_as_of_one_among_ten(
+    tmp_path: Path, statements: Counter[str]
+) -> None:
+    each = {}
+    for at_once, trials in ((10, 100), (1000, 1000)):
+        statements.clear()
+        search(tmp_path / str(at_once), trials, at_once)
+        each[at_once] = statements.total() / Simulated.words
+        print(at_once, each[at_once], statements.most_common(20))
+    assert each[1000] <= each[10]
+    assert each[1000] < 4

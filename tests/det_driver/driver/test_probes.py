@@ -1,0 +1,109 @@
+"""What another machine must be able to do is tried before its first trial, and said where it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from signal import Signals
+from typing import Any
+
+import pytest
+
+from det_core.agent import Ended, RunSpec
+from det_core.agent.probe import leave
+from det_core.storage import LocalStorage
+from det_driver.engines import Engine, Hears, Joined, Lost, Probe
+from det_driver.engines.probes import PROBES, Probes
+
+
+class Noting(Engine):
+    """An engine that only notes what it is told."""
+
+    def __init__(self, hears: Hears) -> None:
+        super().__init__(hears)
+        self.started: list[RunSpec] = []
+        self.ended: list[int] = []
+
+    def start(self, spec: RunSpec) -> None:
+        self.started.append(spec)
+
+    def settled(self, run: int) -> None:
+        self.ended.append(run)
+
+    def signal(self, run: int, number: Signals) -> None:
+        """Nothing runs."""
+
+
+class Machine:
+    """A machine whose run that tries it ends as a test says."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.storage = LocalStorage(tmp_path / "storage")
+        self.heard: list[Any] = []
+        logs = tmp_path / "logs"
+        spec = RunSpec(run_id=0, entrypoint="", trial_class=False, code_dir=tmp_path, log_dir=logs, variables={})
+        engine = Noting(self.heard.append)
+        self.started, self.settled = engine.started, engine.ended
+        self.probes = Probes(engine, Probe(spec, lambda: self.storage), logs)
+
+    def ends(self, log: str, status: int = 0, *, answers: bool = False) -> None:
+        spec = self.started[-1]
+        spec.log_dir.mkdir(parents=True)
+        (spec.log_dir / "rank-0.log").write_text(log)
+        if answers:
+            leave(self.storage, f"{spec.entrypoint[-1]}-back")
+        self.probes.hear(Ended(spec.run_id, status))
+        assert self.settled == [spec.run_id]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def said(**more: Any) -> str:
+    return json.dumps({"machine": "far", "wrong": "", "versions": {}} | more) + "\n"
+
+
+def test_one_that_passes_is_there_for_runs(machine: Machine) -> None:
+    machine.probes.hear(Joined("a/0"))
+    assert machine.probes.fit == {}
+    machine.ends("a hook says something\n" + said(versions={"python": "3.11"}), answers=True)
+    assert machine.probes.fit == {"a/0": {"python": "3.11"}}
+    assert machine.heard == [Joined("a/0"), Joined("a/0")]
+    assert list((machine.storage.root).glob("probe-*")) == []
+
+
+def test_what_differs_there_is_said(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.probes.hear(Joined("a/0"))
+    machine.ends(said(versions={"det-core": "9.9", "of-theirs": "1"}), answers=True)
+    assert "far has det-core 9.9 (here 0.1.0)" in capsys.readouterr().err
+
+
+def test_a_storage_of_its_own_is_none_of_the_experiments(machine: Machine) -> None:
+    machine.probes.hear(Joined("a/0"))
+    machine.ends(said())
+    assert machine.probes.refused.startswith("far writes to another storage than ")
+    assert machine.probes.fit == {}
+
+
+def test_one_that_cannot_be_tried_says_why(machine: Machine) -> None:
+    machine.probes.hear(Joined("a/0"))
+    machine.ends("loading\nno such module\n", 3)
+    assert "a/0 cannot be tried: no such module (" in machine.probes.refused
+
+
+def test_a_storage_that_cannot_be_used_here_is_named(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "storage").write_text("a file\n")
+    machine.probes.hear(Joined("a/0"))
+    assert machine.probes.refused.startswith("the checkpoint storage cannot be used here: ")
+
+
+def test_one_that_has_runs_was_tried_before_they_began(machine: Machine) -> None:
+    machine.probes.hear(Joined("a/0", (3, PROBES)))
+    assert (machine.heard, machine.started) == ([Joined("a/0", (3,))], [])
+    assert "a/0" in machine.probes.fit
+    machine.probes.hear(Ended(PROBES, 0))  # of a driver before
+    machine.probes.hear(Lost("a/0"))
+    assert machine.heard[1:] == [Lost("a/0")]
+    assert machine.probes.fit == {}

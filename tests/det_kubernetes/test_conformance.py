@@ -1,0 +1,46 @@
+"""det-kubernetes does what every engine must do, on a cluster of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kubernetes_cluster import IMAGE, Kubernetes, kubernetes, why_no_kubernetes
+from tests.networks import inside
+
+from det_driver.engines import AgentEngine, Site
+from det_kubernetes import KubernetesEngine, KubernetesSettings
+from det_testing import EngineSuite
+
+why_not = why_no_kubernetes()
+pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
+    with kubernetes(tmp_path_factory.mktemp("kubernetes") / "cluster", 2, cpus=4) as made:
+        yield made
+
+
+class TestKubernetes(EngineSuite):
+    machines = 2
+
+    @pytest.fixture(autouse=True)
+    def on_the_cluster(self, cluster: Kubernetes, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        for name, value in cluster.environ.items():
+            monkeypatch.setenv(name, value)
+        with inside(cluster.network.names[0]):
+            yield
+
+    @pytest.fixture
+    def make_engine(self) -> Callable[[Any], AgentEngine]:
+        return KubernetesEngine
+
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Site:
+        settings = KubernetesSettings(image=IMAGE, python=sys.executable)
+        name = f"det-suite-{tmp_path.name[-6:].replace('_', '-')}"
+        return Site(name=name, directory=tmp_path / "agents", host="127.0.0.1", lease=20.0, settings=settings)

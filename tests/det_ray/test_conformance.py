@@ -1,0 +1,43 @@
+"""det-ray does what every engine must do, on a cluster of its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.networks import inside
+from tests.ray_cluster import RayCluster, why_no_ray
+
+from det_driver.engines import AgentEngine, Site
+from det_ray import RayEngine, RaySettings
+from det_testing import EngineSuite
+
+why_not = why_no_ray()
+pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_the_head(shared_cluster: RayCluster) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch, inside(shared_cluster.network.names[0]):
+        for name, value in shared_cluster.environ.items():
+            patch.setenv(name, value)  # before Ray is imported, which looks at them then
+        yield
+        if "ray" in sys.modules:
+            sys.modules["ray"].shutdown()
+
+
+class TestRay(EngineSuite):
+    machines = 2
+
+    @pytest.fixture
+    def make_engine(self) -> Callable[[Any], AgentEngine]:
+        return RayEngine
+
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Site:
+        settings = RaySettings(directory=str(tmp_path / "on-the-machine"), resources={"head": 1})
+        name = f"det-suite-{tmp_path.name}"
+        return Site(name=name, directory=tmp_path / "agents", host="127.0.0.1", lease=20.0, settings=settings)

@@ -1,0 +1,45 @@
+"""det-slurm does what every engine must do, on a cluster of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.networks import inside
+from tests.slurm_cluster import Cluster, cluster, why_no_slurm
+
+from det_driver.engines import AgentEngine, Site
+from det_slurm import SlurmEngine, SlurmSettings
+from det_testing import EngineSuite
+
+why_not = why_no_slurm()
+pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("slurm") / "cluster", 2) as made:
+        yield made
+
+
+class TestSlurm(EngineSuite):
+    machines = 2
+
+    @pytest.fixture(autouse=True)
+    def on_the_cluster(self, slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        for name, value in {**slurm.environ, "HOME": str(tmp_path / "user")}.items():
+            monkeypatch.setenv(name, value)
+        with inside(slurm.network.names[0]):
+            yield
+
+    @pytest.fixture
+    def make_engine(self) -> Callable[[Any], AgentEngine]:
+        return SlurmEngine
+
+    @pytest.fixture
+    def site(self, tmp_path: Path) -> Site:
+        settings = SlurmSettings(partition="low")
+        name = f"det-suite-{tmp_path.name}"
+        return Site(name=name, directory=tmp_path / "agents", host="127.0.0.1", lease=20.0, settings=settings)

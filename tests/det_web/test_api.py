@@ -1,0 +1,260 @@
+"""/api/v1: every endpoint is asked as its OpenAPI document says, and answers as that says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from tests.det_web.conftest import Server, det, start, stop
+
+from det_driver.client import Client
+from det_driver.store import Store
+from det_web.openapi import document
+
+DOCUMENT = document()
+QUERIES = {"metric": "error", "group": "validation", "text": "training", "ids": "1,2", "since": ""}
+BODIES: dict[str, Any] = {
+    "/api/v1/check": {"config": "sercher: {}\n", "experiment": 1},
+    "/api/v1/experiments/{id}": {"note": "*seen*", "labels": ["a"], "name": "other"},
+}
+OPERATIONS = [(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods]
+
+
+@pytest.fixture
+def own(made: Path, tmp_path: Path) -> Iterator[Server]:
+    """A server on a copy of the home, to be changed."""
+    shutil.copytree(made, tmp_path / "home")
+    server = start(tmp_path / "home")
+    yield server
+    stop(server)
+
+
+def schema(of: dict[str, Any]) -> dict[str, Any]:
+    return {**of, "components": DOCUMENT["components"]}
+
+
+def asked(server: Server, method: str, path: str, **parts: Any) -> Any:
+    """Send what the document says that an operation takes, and check what comes against what it says that comes."""
+    operation = DOCUMENT["paths"][path][method]
+    taken = [p["name"] for p in operation.get("parameters", ()) if p["in"] == "query" and p["name"] in QUERIES]
+    place = path.format(**{"id": 1, "path": "train.py"} | parts)
+    query = "&".join(f"{name}={QUERIES[name]}" for name in taken if QUERIES[name])
+    answer = server.ask(f"{place}?{query}", method.upper(), BODIES.get(path) if "requestBody" in operation else None)
+    said = operation["responses"].get(str(answer.status))
+    assert said is not None, f"{answer.status}: {answer.body!r}"
+    (kind, content), *_ = said["content"].items()
+    assert answer.headers["content-type"].partition(";")[0] == kind
+    if kind != "application/json":
+        return answer.body
+    jsonschema.Draft202012Validator(schema(content["schema"])).validate(answer.json)
+    assert answer.status < 300, answer.body
+    return answer.json
+
+
+@pytest.mark.parametrize(
+    "path", [path for method, path in OPERATIONS if method == "get" and not path.endswith("events")]
+)
+def test_what_is_read_is_as_the_document_says(server: Server, path: str) -> None:
+    assert asked(server, "get", path) not in (None, b"")
+
+
+def test_the_server_gives_the_document_itself(server: Server) -> None:
+    assert server.get("/openapi.json") == DOCUMENT
+
+
+def test_every_struct_says_what_it_is() -> None:
+    assert [name for name, of in DOCUMENT["components"]["schemas"].items() if not of.get("description")] == []
+    assert [path for method, path in OPERATIONS if not DOCUMENT["paths"][path][method]["summary"]] == []
+
+
+def test_an_experiment_is_described_archived_and_deleted(own: Server) -> None:
+    assert asked(own, "patch", "/api/v1/experiments/{id}") == {"state": "COMPLETED"}
+    one = own.get("/experiments/1")
+    assert (one["name"], one["labels"], one["note"]) == ("other", ["a"], "*seen*")
+    assert own.ask("/api/v1/experiments/1", "PATCH", {"archived": True}).status == 200
+    listed = own.get("/experiments")
+    assert listed["columns"]["archived"] == [True]
+    for act in ("pause", "cancel", "kill", "activate"):
+        answer = own.ask(f"/api/v1/experiments/1/{act}", "POST")
+        assert answer.status == 409
+        assert "experiment 1 is completed" in answer.json["error"]
+    assert asked(own, "delete", "/api/v1/experiments/{id}") == {"kept": []}
+    after = own.get(f"/experiments?since={listed['version']}")
+    assert (after["gone"], after["whole"], after["columns"]["id"]) == ([1], False, [])
+    assert own.ask("/api/v1/experiments/1").status == 404
+
+
+def test_only_rows_that_have_changed_are_sent(own: Server) -> None:
+    listed, trials = own.get("/experiments"), own.get("/experiments/1/trials")
+    assert (listed["columns"]["id"], trials["columns"]["id"]) == ([1], [1, 2, 3, 4])
+    assert trials["hparams"]["lr"] == [t.hparams["lr"] for t in Client(own.home).get_experiment(1).list_trials()]
+    again = own.get(f"/experiments?since={listed['version']}")
+    assert (again["columns"]["id"], again["whole"], again["version"]) == ([], False, listed["version"])
+    assert own.get(f"/experiments/1/trials?since={trials['version']}")["columns"]["id"] == []
+    Client(own.home).get_experiment(1).set_name("again")
+    assert own.get(f"/experiments?since={listed['version']}")["columns"]["name"] == ["again"]
+    assert own.get("/experiments?since=0badcafe.7")["whole"] is True
+
+
+def test_a_search_has_its_rungs_and_who_went_on(server: Server) -> None:
+    found = server.get("/experiments/1/search")
+    assert (found["kind"], found["metric"]) == ("rungs", "error")
+    [low, high] = found["brackets"][0]["rungs"]
+    assert [low["length"], high["length"]] == [2, 4]
+    assert [t["id"] for t in low["trials"]] == [1, 2, 3, 4]
+    assert {t["id"] for t in low["trials"] if t["promoted"]} == {t["id"] for t in high["trials"]} != set()
+    rates = {t.id: t.hparams["lr"] for t in Client(server.home).get_experiment(1).list_trials()}
+    reached = [t for t in high["trials"] if t["metric"] is not None]
+    assert all(t["metric"] == pytest.approx(rates[t["id"]] / 4) for t in reached)
+
+
+def test_a_trial_has_its_runs_its_checkpoints_and_how_to_load_the_best(server: Server) -> None:
+    trial = server.get("/trials/1")
+    assert trial["metrics"] == {"training": ["loss", "<b>odd</b>"], "validation": ["error"]}
+    first = trial["runs"][0]
+    assert (first["number"], first["from"], first["state"]) == (1, 0, "COMPLETED")
+    assert trial["runs"][0]["ranks"][0]["size"] > 0
+    assert [c["best"] for c in trial["checkpoints"]].count(True) == 1
+    assert "Client().get_trial(1).top_checkpoint().load()" in trial["load"]
+    assert server.get("/trials?ids=2,99,1")["trials"][1] == trial
+
+
+def test_a_log_is_read_from_its_end_and_searched(server: Server) -> None:
+    part = server.get("/trials/1/log?offset=-30")
+    assert part["end"] == part["size"]
+    found = server.ask("/api/v1/trials/1/log/search?text=TRAINING")
+    text = server.get("/trials/1/log?offset=0")["text"]
+    (line,) = [each for each in text.splitlines() if "training with" in each]
+    assert [json.loads(each) for each in found.body.splitlines()] == [{"offset": text.index(line), "line": line}]
+    assert server.ask("/api/v1/trials/1/log?rank=7").json == {"error": "run 1 of trial 1 has no log of rank 7"}
+
+
+def test_code_is_text_whatever_it_is(server: Server) -> None:
+    assert {"train.py", "evil.html"} <= {each["path"] for each in server.get("/experiments/1/code")}
+    evil = server.ask("/api/v1/experiments/1/code/evil.html")
+    assert (evil.status, evil.body) == (200, b"<script>alert(3)</script>")
+    assert evil.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+def test_the_configuration_is_short_without_secrets_and_says_what_is_as_by_default(server: Server) -> None:
+    one = server.get("/experiments/1")
+    assert "API_TOKEN=********" in one["source"]
+    assert "hush" not in str(one)
+    assert "searcher.smaller_is_better" in one["defaulted"]
+    assert "smaller_is_better" not in one["source"]
+    assert one["space"][0] == {
+        "name": "lr",
+        "type": "double",
+        "minval": 0.01,
+        "maxval": 0.1,
+        "base": None,
+        "vals": None,
+    }
+    checked = server.ask("/api/v1/check", "POST", {"config": one["source"], "experiment": 1})
+    assert checked.json == {"errors": []}, one["source"]
+
+
+def test_mistakes_have_the_lines_and_columns_that_det_check_says(server: Server, tmp_path: Path) -> None:
+    text = "entrypoint: train:T\nsearcher: {name: single, metric: m, max_length: {batches: 1}}\nlr: 1\n"
+    answer = server.ask("/api/v1/check", "POST", {"config": text}).json
+    (tmp_path / "c.yaml").write_text(text)
+    said = det(tmp_path / "none", tmp_path, "check", "--config-only", "c.yaml").stderr
+    assert [f"det: c.yaml:{e['line']}:{e['column']}: {e['message']}" for e in answer["errors"]] == said.splitlines()
+    assert answer["errors"][0]["line"] == 3
+    path = server.ask("/api/v1/check", "POST", {"config": "/etc/hostname"}).json["errors"][0]["message"]
+    assert "the configuration is '/etc/hostname'" in path, "a text is never taken for the name of a file"
+
+
+def test_a_fork_with_a_secret_blotted_out_keeps_it_and_a_trial_is_continued(own: Server) -> None:
+    source = own.get("/experiments/1")["source"].replace("name: small", "name: forked", 1)
+    wrong = own.ask("/api/v1/experiments/1/fork", "POST", {"config": source + "sercher: {}\n"})
+    assert (wrong.status, "did you mean 'searcher'?" in wrong.json["error"]) == (400, True)
+    made = own.ask("/api/v1/experiments/1/fork", "POST", {"config": source})
+    assert (made.status, made.json) == (201, {"id": 2}), made.body
+    with Store.reader(own.home) as store:
+        assert "API_TOKEN=hush" in store.experiments.get(2).config
+    client = Client(own.home)
+    assert (client.get_experiment(2).name, client.get_experiment(2).wait()) == ("forked", "COMPLETED")
+    assert own.ask("/api/v1/trials/1/kill", "POST").status == 409
+    best = own.get("/experiments/1")["best_trial"]
+    longer = own.ask(f"/api/v1/trials/{best}/continue", "POST")
+    assert longer.status == 201, longer.body
+    assert client.get_experiment(longer.json["id"]).wait() in ("COMPLETED", "ERROR")
+
+
+def test_a_change_is_told_to_a_page_that_listens(own: Server) -> None:
+    with socket.create_connection(("127.0.0.1", own.port), timeout=60) as page:
+        head = f"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1:{own.port}\r\nCookie: {own.cookie}\r\n\r\n"
+        page.sendall(head.encode())
+        told = b""
+        while b"event: hello" not in told:
+            told += page.recv(65536)
+        done = threading.Event()
+
+        def rename() -> None:  # until it has been told: the first look may come after the first change
+            client, count = Client(own.home), 0
+            while not done.wait(0.3):
+                count += 1
+                client.get_experiment(1).set_name(f"name {count}")
+
+        changing = threading.Thread(target=rename)
+        changing.start()
+        try:
+            while b'event: experiments\ndata: {"ids":[1]}' not in told:
+                more = page.recv(65536)
+                assert more, told
+                told += more
+        finally:
+            done.set()
+            changing.join()
+
+
+def test_one_that_is_damaged_is_shown_as_such_and_the_rest_works(own: Server) -> None:
+    shutil.copytree(own.home / "experiments/1", own.home / "experiments/5")
+    shutil.copytree(own.home / "experiments/1", own.home / "experiments/6")
+    (own.home / "experiments/5/experiment.db").write_bytes(b"SQLite format 3\0" + b"?" * 5000)
+    with Store(own.home) as store, store.lock(6) as database:
+        database.run("PRAGMA user_version = 999")
+    columns = own.get("/experiments")["columns"]
+    by_id = dict(zip(columns["id"], zip(columns["state"], columns["problem"], strict=True), strict=True))
+    assert by_id[1] == ("COMPLETED", None)
+    assert by_id[5][0] == by_id[6][0] == "UNREADABLE"
+    assert "is not a store of det" in by_id[5][1]
+    assert "newer than the" in by_id[6][1]
+    answer = own.ask("/api/v1/experiments/6")
+    assert (answer.status, "upgrade det-driver" in answer.json["error"]) == (409, True)
+
+
+def test_an_empty_home_and_one_of_an_earlier_det_are_said_to_be_so(tmp_path: Path) -> None:
+    server = start(tmp_path / "home")
+    try:
+        assert server.get("/experiments")["columns"]["id"] == []
+        assert server.ask("/metrics").status == 200
+        (tmp_path / "home").mkdir(exist_ok=True)
+        (tmp_path / "home/det.db").touch()
+        answer = server.ask("/api/v1/experiments")
+        assert (answer.status, "the store of an earlier det" in answer.json["error"]) == (409, True)
+    finally:
+        stop(server)
+
+
+def test_prometheus_reads_counts_and_names_are_escaped(own: Server) -> None:
+    text = own.ask("/metrics").body.decode()
+    assert 'det_experiments{state="COMPLETED"} 1' in text.splitlines()
+    assert own.ask("/metrics").headers["content-type"].startswith("text/plain")
+
+
+def test_nothing_heavy_is_imported() -> None:
+    import subprocess
+    import sys
+
+    names = "torch tensorflow numpy pandas lightning keras optuna"
+    code = f"import sys, det_web.command, det_web.app, det_web.serve; print([n for n in {names.split()} if n in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,282 @@
+"""The page in a browser, against a real server on a home with a real search: what one does there, and what it does then."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.det_web.conftest import Server, start, stop
+from tests.repo.browser import CHROMIUM, Browser
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium")
+
+PROBLEMS = """
+window.problems = [];
+addEventListener("error", event => problems.push(event.message));
+addEventListener("unhandledrejection", event => problems.push(String(event.reason)));
+addEventListener("securitypolicyviolation", event => problems.push(event.violatedDirective + " " + event.blockedURI));
+"""
+SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+VIEWS = [
+    "/",
+    *(f"/e/1/{each}" for each in ("trials", "search", "compare", "code", "checkpoints", "config", "logs")),
+    *(f"/t/1/{each}" for each in ("metrics", "logs", "system")),
+    *("/compare?t=1,2", "/compare", "/cluster", "/nothing"),
+]
+
+
+class Page:
+    """A browser that is signed in to a server."""
+
+    def __init__(self, browser: Browser, server: Server) -> None:
+        self.browser, self.server = browser, server
+
+    def open(self, path: str, wanted: str = ".rows tbody a", width: int = 1300) -> None:
+        """Open a view and wait until something of it is there."""
+        self.browser.open(f"http://127.0.0.1:{self.server.port}{path}", width)
+        self.until(f"!!document.querySelector({json.dumps(wanted)})")
+
+    def tell(self, expression: str) -> Any:
+        return self.browser.evaluate(expression)
+
+    def until(self, expression: str) -> Any:
+        """Return what an expression gives once that is true. Asked from here: a strict policy lets no page wait for a text."""
+        while not (found := self.tell(expression)):
+            time.sleep(0.02)  # the test's own limit ends it
+        return found
+
+    def text(self, selector: str) -> str:
+        return str(self.tell(f"document.querySelector({json.dumps(selector)})?.textContent ?? ''"))
+
+    def press(self, key: str) -> None:
+        event = f"new KeyboardEvent('keydown', {{key: {key!r}, bubbles: true, cancelable: true}})"
+        self.tell(f"(document.activeElement ?? document.body).dispatchEvent({event})")
+
+    def click(self, text: str) -> None:
+        """Press the button of that name."""
+        found = (
+            f"[...document.querySelectorAll('button, summary')].find(b => b.textContent.trim() === {json.dumps(text)})"
+        )
+        self.until(f"!!({found}) && !({found}).disabled")
+        self.tell(f"({found}).click()")
+
+    def type(self, label: str, text: str) -> None:
+        """Type into the field of that name."""
+        self.tell(
+            f"""{{
+              let field = document.querySelector('[aria-label={json.dumps(label)}]');
+              field.value = {json.dumps(text)};
+              field.dispatchEvent(new Event('input', {{bubbles: true}}));
+            }}"""
+        )
+
+    def trials(self) -> list[str]:
+        """The trials that the table shows, from the top."""
+        return list(self.tell("[...document.querySelectorAll('.rows tbody a')].map(a => a.textContent)"))
+
+
+@pytest.fixture(scope="module")
+def page(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    server = start(made)
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        browser.before_scripts(PROBLEMS)
+        name, _, value = server.cookie.partition("=")
+        browser.set_cookie(name, value, f"http://127.0.0.1:{server.port}")
+        yield Page(browser, server)
+    stop(server)
+
+
+def drawn(page: Page) -> None:
+    """Wait for the parallel coordinates, which are drawn in slices."""
+    page.until("document.querySelector('.parallel canvas')?.dataset.drawn === '4'")
+
+
+@pytest.mark.parametrize("width", [1300, 400])
+def test_every_view_opens_without_a_problem_and_nothing_is_cut(page: Page, width: int) -> None:
+    wrong = []
+    for view in VIEWS:
+        page.open(view, "main :is(a, button, .empty)", width)
+        page.until("!document.querySelector('[aria-busy]')")
+        found = [page.tell("problems"), page.tell(SIDEWAYS), page.text("[role=alert]")]
+        if found != [[], 0, ""]:
+            wrong.append((view, found))
+    assert wrong == []
+
+
+def test_columns_sort_and_the_order_survives_a_reload(page: Page) -> None:
+    page.open("/e/1/trials")
+    page.click("trial")
+    page.until("location.search.includes('sort=id')")
+    assert page.until("document.querySelector('th[aria-sort=ascending]')?.textContent") == "trial ↑"
+    first = page.trials()
+    assert first == sorted(first, key=int)
+    page.click("trial ↑")
+    page.until("!!document.querySelector('th[aria-sort=descending]')")
+    assert page.trials() == first[::-1]
+    page.open(str(page.tell("location.pathname + location.search")))
+    assert page.trials() == first[::-1]
+
+
+def test_a_filter_is_in_the_address_and_a_link_to_it_shows_the_same(page: Page) -> None:
+    page.open("/e/1/trials?sort=id")
+    rates = {str(t["id"]): t["hparams"]["lr"] for t in page.server.get("/trials?ids=1,2,3,4")["trials"]}
+    middle = sorted(rates.values())[1]
+    page.type("filter", f"lr<={middle} -state:error")
+    page.until("document.querySelectorAll('.rows tbody a').length === 2 && location.search.includes('q=')")
+    wanted = sorted((each for each in rates if rates[each] <= middle), key=int)
+    assert page.trials() == wanted
+    page.open(str(page.tell("location.pathname + location.search")))
+    assert page.trials() == wanted
+    page.type("filter", "nothing<3")
+    assert page.until("document.querySelector('.tabled .counted').textContent.includes('no column') && 1")
+
+
+def test_a_brush_on_an_axis_filters_the_table_and_escape_takes_it_away(page: Page) -> None:
+    page.open("/e/1/trials")
+    drawn(page)
+    page.tell("""{
+      let handle = document.querySelector('.handle[data-axis=lr]'), box = handle.getBoundingClientRect();
+      let at = (kind, y) => new PointerEvent(kind, {clientX: box.x + 20, clientY: box.y + y, bubbles: true});
+      handle.dispatchEvent(at('pointerdown', 20));
+      window.dispatchEvent(at('pointermove', 150));
+      window.dispatchEvent(at('pointerup', 150));
+    }""")
+    page.until("location.search.includes('brush=lr:') && document.querySelectorAll('.rows tbody a').length < 4")
+    low, high = map(float, re.findall(r"lr:([\d.e-]+)~([\d.e-]+)", str(page.tell("location.search")))[0])
+    rates = {str(t["id"]): t["hparams"]["lr"] for t in page.server.get("/trials?ids=1,2,3,4")["trials"]}
+    assert set(page.trials()) == {each for each, rate in rates.items() if low <= rate <= high}
+    page.press("Escape")
+    page.until("document.querySelectorAll('.rows tbody a').length === 4 && !location.search.includes('brush')")
+
+
+def test_keys_move_choose_and_compare(page: Page) -> None:
+    page.open("/e/1/trials?sort=id")
+    for key in "jxjx":
+        page.press(key)
+    page.until("[...document.querySelectorAll('.rows input:checked')].length === 2")
+    page.press("c")
+    page.until("location.pathname + location.search === '/compare?t=1,2'")
+    assert page.until("document.querySelector('h1')?.textContent") == "Compare 2 trials"
+    page.until("document.querySelector('.plot canvas')?.dataset.drawn === '2'")
+    page.press("?")
+    page.until("document.querySelector('dialog[open]')?.getAttribute('aria-label') === 'Keys'")
+    page.click("Close")
+    page.until("!document.querySelector('dialog')")
+    page.press("g")
+    page.until("location.pathname === '/'")
+    page.press("l")
+    page.until("location.pathname === '/e/1/trials'")
+    page.until("!!document.querySelector('[aria-label=filter]')")
+    page.press("/")
+    assert page.until("document.activeElement.getAttribute('aria-label')") == "filter"
+
+
+def test_dark_is_remembered(page: Page) -> None:
+    page.open("/")
+    before = page.tell("getComputedStyle(document.body).backgroundColor")
+    page.press("d")
+    dark = page.until(f"(c => c !== {json.dumps(before)} && c)(getComputedStyle(document.body).backgroundColor)")
+    page.open("/")
+    assert page.tell("getComputedStyle(document.body).backgroundColor") == dark
+    page.press("d")
+    page.until(f"getComputedStyle(document.body).backgroundColor === {json.dumps(before)}")
+
+
+def test_scripts_in_notes_names_logs_and_code_stay_text(page: Page) -> None:
+    page.open("/e/1/trials", ".note")
+    assert (page.text(".note strong"), "<script>alert(2)</script>" in page.text(".note")) == ("bold", True)
+    page.open("/t/1/metrics", "figure")
+    assert "<b>odd</b>" in page.tell("[...document.querySelectorAll('figcaption b')].map(b => b.textContent)")
+    page.open("/t/1/logs", ".log pre")
+    page.until("document.querySelector('.log').textContent.includes('<script>alert(1)</script>')")
+    page.open("/e/1/code?file=evil.html", ".code pre")
+    assert "<script>alert(3)</script>" in page.text(".code")
+    assert page.tell("document.scripts.length") == 1
+
+
+def test_the_search_of_a_log_lists_lines_that_lead_to_their_place(page: Page) -> None:
+    page.open("/t/1/logs", ".log pre")
+    page.type("search the log", "TRAINING with")
+    page.until("document.querySelectorAll('.hits li').length >= 1 && location.search.includes('find=')")
+    page.tell("document.querySelector('.hits button').click()")
+    page.until("location.search.includes('at=')")
+
+
+def test_every_rung_and_what_was_defaulted_are_shown(page: Page) -> None:
+    page.open("/e/1/search", "svg .bar")
+    assert page.tell("document.querySelectorAll('svg g .bar.good').length") == 2
+    page.open("/e/1/config", ".config tr")
+    rows = "[...document.querySelectorAll('.config tr{}')].map(r => r.querySelector('th').textContent)"
+    assert "searcher.metric" in page.tell(rows.format(":not(.dim)"))
+    assert "max_restarts" in page.tell(rows.format(".dim"))
+
+
+def test_a_zoom_asks_for_its_stretch_and_is_a_link(page: Page) -> None:
+    page.open("/t/1/metrics?zoom=1~3", ".plot canvas")
+    page.until(
+        "performance.getEntriesByType('resource').some(e => e.name.includes('/series') && e.name.includes('from=1'))"
+    )
+    page.click("Whole")
+    page.until("!location.search.includes('zoom')")
+
+
+def test_what_is_changed_is_changed_and_other_pages_see_it_by_themselves(page: Page) -> None:
+    page.open("/")
+    page.server.ask("/api/v1/experiments/1", "PATCH", {"name": "by another page"})
+    page.until("document.querySelector('.rows tbody').textContent.includes('by another page')")
+    page.open("/e/1/trials", ".note")
+    page.click("Rename")
+    page.type("name", "small")
+    page.click("Save")
+    page.until("document.querySelector('h1').textContent.includes('small')")
+    page.click("Archive")
+    page.until("[...document.querySelectorAll('button')].some(b => b.textContent === 'Unarchive')")
+    page.open("/", "main .tabled")
+    page.until("document.querySelector('.tabled .counted').textContent === '0 of 1'")
+    page.open("/e/1/trials", ".note")
+    page.click("Unarchive")
+    page.until("[...document.querySelectorAll('button')].some(b => b.textContent === 'Archive')")
+
+
+def test_a_fork_is_checked_as_it_is_typed_and_deleting_is_asked_about(page: Page) -> None:
+    page.open("/e/1/trials", ".note")
+    page.click("Fork")
+    good = page.until("document.querySelector('dialog textarea')?.value")
+    page.type("configuration", f"{good}\nunknown_key: 1\n")
+    page.until("document.querySelector('.problems').textContent.includes('unknown_key')")
+    assert page.tell("[...document.querySelectorAll('dialog button')].find(b => b.textContent === 'Start').disabled")
+    page.click("Back")
+    page.click("Delete")
+    page.until("document.querySelector('dialog')?.textContent.includes('cannot be taken back')")
+    page.click("Back")
+    page.until("!document.querySelector('dialog')")
+
+
+def test_a_page_says_when_its_server_is_gone_and_when_it_is_not_signed_in(page: Page, made: Path) -> None:
+    short = start(made)
+    elsewhere = Page(page.browser, short)
+    elsewhere.open("/", "[role=alert]")
+    assert "open the address that" in elsewhere.text("[role=alert]")
+    assert elsewhere.tell("document.querySelector('.offline').hidden")
+    stop(short)
+    elsewhere.until("!document.querySelector('.offline').hidden")
+
+
+def test_nothing_is_asked_of_another_machine(page: Page) -> None:
+    asked = "performance.getEntriesByType('resource').map(entry => entry.name)"
+    for view in ("/e/1/trials", "/t/1/metrics"):
+        page.open(view, "figure")
+        assert {each.split("/")[2] for each in page.tell(asked)} == {f"127.0.0.1:{page.server.port}"}
+
+
+def test_the_bundle_is_small_and_needs_no_loosened_policy(page: Page) -> None:
+    script = page.server.ask("/static/app.js", headers={"Accept-Encoding": "gzip"})
+    assert len(script.body) <= 45_000
+    assert len(page.server.ask("/static/app.js").body) <= 120_000
+    assert "unsafe" not in page.server.ask("/").headers["content-security-policy"]
+    assert "style=" not in page.server.ask("/").body.decode()

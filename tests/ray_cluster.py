@@ -1,0 +1,154 @@
+"""A Ray cluster in network namespaces of this machine, small and without a dashboard; all of it is gone with the test."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.networks import Network, ip, joined, kill_all, processes, why_no_network
+
+SECONDS = 180.0
+PORT = 6379
+RAY = [sys.executable, "-m", "ray.scripts.scripts"]
+ENVIRON = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
+}
+
+
+def why_no_ray() -> str:
+    """Say why there can be no cluster here, or nothing where there can."""
+    if importlib.util.find_spec("ray") is None:
+        return "Ray is not installed"
+    return "a Ray cluster on hosts of one's own needs root" if os.geteuid() != 0 else why_no_network()
+
+
+@dataclass
+class RayCluster:
+    """Host 0 is the head; it has the resource `head`, the others have the resource `other`, and two CPUs each."""
+
+    network: Network
+    directory: Path
+    raylets: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def address(self) -> str:
+        return f"{self.network.names[0]}:{PORT}"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What Ray's commands need to find the cluster."""
+        return {**ENVIRON, "RAY_ADDRESS": self.address}
+
+    def argv(self, words: Sequence[str]) -> list[str]:
+        """Return a command as it is executed on the head."""
+        return ["nsenter", f"--net=/run/netns/{self.network.names[0]}", *words]
+
+    def run(self, *words: str) -> str:
+        done = subprocess.run(
+            self.argv(words),
+            env=os.environ | self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=SECONDS,
+        )
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def ask(self, script: str) -> str:
+        """Return what a few lines of Python print that are connected to the cluster."""
+        begin = f"import ray; ray.init({self.address!r}, log_to_driver=False, logging_level='ERROR', namespace='det')\n"
+        return self.run(sys.executable, "-c", begin + script)
+
+    def start(self, name: str, cpus: int) -> None:
+        """Start Ray on a host."""
+        k = self.network.names.index(name)
+        where = ["--head", f"--port={PORT}", "--include-dashboard=false"] if k == 0 else [f"--address={self.address}"]
+        ray = [
+            *RAY,
+            *("start", "--block", *where, f"--node-ip-address={name}", f"--num-cpus={cpus}", "--num-gpus=0"),
+            *("--object-store-memory=80000000", f"--temp-dir={self.directory}/{k}", "--disable-usage-stats"),
+            f'--resources={{"{"other" if k else "head"}": 1000}}',
+        ]
+        with (self.directory / f"{k}.out").open("ab") as out:
+            self.raylets[name] = subprocess.Popen(
+                [
+                    *("nsenter", f"--net=/run/netns/{name}", "unshare", "-m", "-u"),
+                    *("sh", "-c", f'hostname n{k}; exec "$@"', "ray", *ray),
+                ],
+                env={k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | ENVIRON,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def wait_for(self, name: str) -> None:
+        """Wait until Ray has said on a host that it runs."""
+        out = self.directory / f"{self.network.names.index(name)}.out"
+        deadline = time.monotonic() + SECONDS
+        while b"Ray runtime started" not in out.read_bytes():
+            there = self.raylets[name].poll() is None and time.monotonic() < deadline
+            assert there, f"Ray did not start: {out.read_text()[-2000:]}"
+            time.sleep(0.1)
+
+    def hide(self, directories: Sequence[Path]) -> None:
+        """Put an empty directory in the place of each, on all hosts but the first."""
+        for name in self.network.names[1:]:
+            for each in directories:
+                there = ["nsenter", "-m", "-t", str(self.raylets[name].pid)]
+                subprocess.run([*there, "mount", "-t", "tmpfs", "none", str(each)], check=True, timeout=SECONDS)
+
+    def kill_raylet(self, name: str) -> None:
+        """Kill the one process by which Ray has a host."""
+        for pid in processes(name):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet":
+                os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def cluster(hosts: int, cpus_of_the_head: int) -> Iterator[RayCluster]:
+    """Make a cluster."""
+    directory = Path(tempfile.mkdtemp(prefix="det-ray-"))  # sockets lie below it, whose paths are to be short
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        network = stack.enter_context(joined(hosts))
+        made = RayCluster(network, directory)
+        stack.callback(_end, made)
+        for name in network.names:  # Ray looks for the way to everywhere, to know an address of the host's
+            ip("-n", name, "route", "add", "default", "dev", "eth7")
+        head, *others = network.names
+        made.start(head, cpus_of_the_head)
+        made.wait_for(head)
+        for name in others:
+            made.start(name, 2)
+        for name in others:
+            made.wait_for(name)
+        yield made
+
+
+def _end(made: RayCluster) -> None:
+    kill_all(made.network)
+    for each in made.raylets.values():
+        each.kill()
+        each.wait()
+    kill_all(made.network)  # what they have started since

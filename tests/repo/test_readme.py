@@ -1,0 +1,112 @@
+"""What the README shows and says is so: its picture, its figures, and what there is."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+from tests.repo.figures_table import written
+from tests.repo.reader import Reader, blocks
+from tests.terminal import Screen, seen
+
+from det_core.plugins import OURS, Plugins, discover
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PICTURE = ROOT / "docs/_static/search.svg"
+COLUMNS = 80
+GATED = """
+import os
+import time
+
+from model_def import DigitsTrial as Written
+
+
+class DigitsTrial(Written):
+    def train_batch(self, batch, epoch_idx, batch_idx):
+        while batch_idx == 130 and self.context.get_trial_id() > 5 and not os.path.exists("GATE"):
+            time.sleep(0.05)
+        return super().train_batch(batch, epoch_idx, batch_idx)
+"""
+SEARCH = """
+name: digits
+entrypoint: gated:DigitsTrial
+hyperparameters: {global_batch_size: 32, lr: {type: log, minval: -3, maxval: 0}}
+searcher:
+  {name: random, metric: accuracy, smaller_is_better: false, max_trials: 7, max_length: 200, max_concurrent_trials: 2}
+scheduling_unit: 40
+reproducibility: {experiment_seed: 1}
+"""
+
+
+def test_the_picture_is_of_a_search_with_the_trial_of_the_readme(det, tmp_path: Path, pytestconfig) -> None:
+    """Two of its trials are held at a gate while it is taken; numbers differ from run to run. `pytest --record` takes it anew."""
+    reader, gate = Reader(det.home, det.cwd), tmp_path / "gate"
+    for block in blocks(README)[:3]:
+        if block.language == "python":
+            reader.does(block)
+    (det.cwd / "gated.py").write_text(GATED.replace("GATE", str(gate)))
+    (det.cwd / "search.yaml").write_text(SEARCH)
+    taken: list[str] = []
+
+    def take(screen: Screen) -> None:
+        frame = re.split(r"(?:\x1b\[2K(?:\x1b\[1A)?)+", screen.written.replace("\r", ""))[-2:][
+            0
+        ]  # the last may not be whole
+        if not taken and all(re.search(rf"^ *{trial}  running +120 ", plain(frame), re.MULTILINE) for trial in (6, 7)):
+            taken.append(frame)
+            gate.touch()
+
+    env = det.env({"DET_SLOTS_TOTAL": "2"})
+    screen = seen(det.argv(["run", "search.yaml"]), COLUMNS, env=env, cwd=det.cwd, watch=take)
+    assert screen.wrapped[:1] == [] or screen.wrapped[0].startswith(("best checkpoint", "load it"))
+    drawn = drawing(taken[0])
+    if pytestconfig.getoption("--record"):
+        PICTURE.write_text(drawn, encoding="utf-8")
+    assert masked(drawn) == masked(PICTURE.read_text(encoding="utf-8"))
+    assert "running" in masked(drawn)
+    assert "url(http" not in drawn.replace('"', "")
+
+
+def plain(frame: str) -> str:
+    return Text.from_ansi(frame).plain
+
+
+def drawing(frame: str) -> str:
+    """Return a frame as an SVG that needs nothing from elsewhere."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(Text.from_ansi(frame.rstrip()))
+    svg = console.export_svg(title="det run search.yaml", unique_id="search")
+    return re.sub(r"\s*@font-face \{[^}]*\}", "", svg).rstrip() + "\n"
+
+
+def masked(svg: str) -> str:
+    """Return the lines of a picture, without numbers."""
+    lines: dict[str, str] = {}
+    for y, text in re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>(.*?)</text>', svg):
+        lines[y] = f"{lines.get(y, '')} {html.unescape(text)}"
+    return "\n".join(" ".join(re.sub(r"[\d.:]*\d(e-\d+)?", "#", line).split()) for line in lines.values())
+
+
+def test_its_figures_are_those_that_the_benchmarks_recorded_last() -> None:
+    """Where this fails, run tests/repo/figures_table.py."""
+    readme = README.read_text(encoding="utf-8")
+    assert written(readme) == readme
+
+
+@pytest.mark.parametrize("kind", ["Searchers", "Engines", "Storages"])
+def test_what_it_says_that_there_is_is_what_the_houses_register(kind: str) -> None:
+    plugins = Plugins()
+    plugins.load(found for found in discover() if found.distribution in OURS)
+    registered = {
+        "Searchers": plugins.searchers(),
+        "Engines": plugins.engines(),
+        "Storages": plugins.storages(),
+    }[kind]
+    [line] = re.findall(rf"^{kind}[^:]*: (.+)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert set(re.findall(r"`([\w-]+)`", line)) == set(registered)
