@@ -1,7 +1,7 @@
 """Sessions for every package below packages/: `nox -l` lists them.
 
 `nox` alone lints, type-checks, tests and tries the demo. Others are asked for by name: `docs`, `page`, `newcomer`, and campaigns
-(`chaos`, `engines`, `fuzz`, `mutants`, `bench`).
+(`thorough`, `chaos`, `engines`, `fuzz`, `mutants`, `bench`).
 """
 
 from __future__ import annotations
@@ -141,6 +141,28 @@ nox.options.sessions = [
 ]
 
 
+OF_BUILDS = [
+    *("test_check.py::test_two_real_ranks_add", "test_check.py::test_a_framework_is_there_where_this_package_is_not"),
+    *("test_meet.py::test_two_ranks_of_torch_reduce_twice_over", "test_meet.py::test_two_ranks_of_tensorflow_reduce"),
+    "test_meet.py::test_horovod_ends_a_process_whose_peer_does_not_come_in_time",
+]
+"""Tests of Horovod that are of the framework that it is built for."""
+
+
+def prepare(session: nox.Session, package: str, pinned: str) -> list[str]:
+    """Make the environment of a package's tests, and return where they are."""
+    install(session, [package], pinned=pinned)
+    found = [f"tests/{package.replace('-', '_')}"]
+    borrowed = Path(f"tests/det_compat/test_{package.removeprefix('det-')}.py")
+    if package in ALONE and borrowed.exists():
+        session.install("--no-deps", "-e", "packages/det-compat")
+        found.append(str(borrowed))
+    if "horovod" in extras(package):
+        install_horovod(session)
+        found += [f"tests/det_horovod/{test}" for test in OF_BUILDS]
+    return found
+
+
 @nox.session
 @nox.parametrize(
     "python, package, pinned",
@@ -158,16 +180,7 @@ def tests(session: nox.Session, package: str, pinned: str) -> None:
         install(session, ["det-driver", "det-optuna"])
         session.run("pytest", *NEWER[str(session.python)], *session.posargs)
         return
-    install(session, [package], pinned=pinned)
-    found = [f"tests/{package.replace('-', '_')}"]
-    borrowed = Path(f"tests/det_compat/test_{package.removeprefix('det-')}.py")
-    if package in ALONE and borrowed.exists():
-        session.install("--no-deps", "-e", "packages/det-compat")
-        found.append(str(borrowed))
-    if "horovod" in extras(package):
-        install_horovod(session)
-        found += ["tests/det_horovod/test_meet.py", "tests/det_horovod/test_check.py"]
-    session.run("pytest", *found, *session.posargs)
+    session.run("pytest", *prepare(session, package, pinned), *session.posargs)
     if package in ALONE and not session.posargs:  # `repo` has no TensorFlow
         session.run("pytest", "tests/repo/test_docs.py", "-k", "needs and not horovod", success_codes=[0, 5])
 
@@ -304,6 +317,13 @@ def _same(one: Path, other: Path) -> bool:
 
 
 @nox.session(python=PYTHON)
+@nox.parametrize("package, pinned", [nox.param(n, e, id=identity(n, e)) for e, n in ENVIRONMENTS.items()])
+def thorough(session: nox.Session, package: str, pinned: str) -> None:
+    """Run the tests of which `tests` has only a quicker one: a campaign."""
+    session.run("pytest", *prepare(session, package, pinned), "-m", "thorough", *session.posargs, success_codes=[0, 5])
+
+
+@nox.session(python=PYTHON)
 def chaos(session: nox.Session) -> None:
     """Fail every write of a search's driver in turn, and kill workers and drivers at random, many times: a campaign."""
     install(session, ["det-torch"])
@@ -315,7 +335,7 @@ def chaos(session: nox.Session) -> None:
         "tests/det_driver/driver/test_search_chaos.py",
     ]
     session.run("pytest", "tests/det_driver/driver/test_failing_store.py", "--kills=0", "-o", "timeout=7200")
-    session.run("pytest", *campaigns, "--kills=20", "-o", "timeout=3600", *session.posargs)
+    session.run("pytest", *campaigns, "-m", "", "--kills=20", "-o", "timeout=3600", *session.posargs)
 
 
 @nox.session(python=PYTHON)

@@ -22,7 +22,7 @@ LIMIT_SECONDS = 120
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--kills", type=int, default=3, help="how often campaigns kill what they test (nox -s chaos: 20)")
+    parser.addoption("--kills", type=int, default=2, help="how often campaigns kill what they test (nox -s chaos: 20)")
     parser.addoption("--record", action="store_true", help="write the recorded sessions of terminals anew")
     parser.addoption("--examples-times", type=float, default=1, help="how many times as many examples properties try")
 

@@ -55,7 +55,7 @@ def kills(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--kills")) // 2 + 1  # for each example
 
 
-@pytest.fixture(params=["digits_estimator", "digits_tf_layers"])
+@pytest.fixture(params=["digits_tf_layers", pytest.param("digits_estimator", marks=pytest.mark.thorough)])
 def project(det, request):
     """Dense layers with momentum and a schedule; or convolutions, batch normalization and Adam. Both drop out and shuffle."""
     shutil.copy(EXAMPLES / request.param / "model_def.py", det.cwd / "model_def.py")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from tests.det_keras.again import again
 
 from det_core import At, Every, Schedule
 from det_keras import SequenceAdapter
@@ -200,6 +201,7 @@ print(len(cached), sum(int(n) for n, _ in cached.whole(0, 1)), some)
 """
 
 
+@again
 def test_two_writers_of_a_cache_leave_one_that_is_whole(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     writers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]

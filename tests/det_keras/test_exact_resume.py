@@ -59,9 +59,10 @@ max_restarts: 1000
 reproducibility: {experiment_seed: 3}
 checkpoint_storage: {type: shared_fs, host_path: STORAGE, save_trial_latest: 1, save_trial_best: 1}
 """
-KINDS = [("arrays", 1), ("weighted", 4), ("tf.data", 1), ("sequence", 1), ("adapter", 1)]
-if not KERAS_3:  # what reads data is the same for both; weights, random numbers and several batches at a time are not
-    KINDS = [("weighted", 4), ("sequence", 1)]
+KINDS = [("weighted", 4)]  # weights, random numbers and several batches at a time are of each Keras
+if KERAS_3:  # what reads data is the same for both
+    others = [("arrays", 1), ("sequence", 1), ("adapter", 1)]
+    KINDS += [("tf.data", 1), *(pytest.param(kind, marks=pytest.mark.thorough) for kind in others)]
 
 
 @pytest.fixture

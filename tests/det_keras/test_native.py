@@ -17,6 +17,7 @@ pytest.importorskip("tensorflow")
 
 import numpy as np
 import tensorflow as tf
+from tests.det_keras.again import again
 
 import det_keras
 from det_keras.versions import keras
@@ -110,6 +111,7 @@ def python(det, *arguments: str, status: int = 0, **env: str) -> subprocess.Comp
     return done
 
 
+@again
 def test_the_example_searches_by_running_itself_again(det):
     shutil.copy(EXAMPLES / "native_keras" / "train.py", det.cwd)
     text = det.cwd.joinpath("train.py").read_text()
@@ -146,6 +148,7 @@ TWO = """
 
 
 @pytest.mark.timeout(400)
+@again
 def test_two_workers_run_the_script_and_train_the_same_model(det):
     det.cwd.joinpath("two.py").write_text(textwrap.dedent(TWO))
     python(det, "two.py")
@@ -182,6 +185,7 @@ CLASS = """
 
 
 @pytest.mark.timeout(400)
+@again
 def test_a_search_over_a_trial_class_that_its_script_hands_over(det):
     det.cwd.joinpath("train.py").write_text(textwrap.dedent(CLASS))
     said = python(det, "train.py").stdout
@@ -191,6 +195,7 @@ def test_a_search_over_a_trial_class_that_its_script_hands_over(det):
     assert "reached by" not in said + logs
 
 
+@again
 def test_a_script_that_trains_nothing_is_told_so(det):
     det.cwd.joinpath("none.py").write_text(
         "import det_keras\ndet_keras.init({'max_restarts': 0, 'searcher': {'name': 'single', 'metric': 'x'}}, context_dir='.')\n"

@@ -13,6 +13,7 @@ import signal
 import textwrap
 
 import pytest
+from tests.det_keras.again import again
 
 pytest.importorskip("tensorflow")
 
@@ -137,6 +138,7 @@ def assert_tensorboard_writes_where_det_looks(det, log: str) -> None:
 
 
 @pytest.mark.timeout(600)
+@again
 def test_a_trial_that_begins_with_anothers_checkpoint_begins_at_epoch_0_and_when_paused_goes_on_where_it_was(
     det, project, wait_until
 ):
@@ -161,6 +163,7 @@ def test_a_trial_that_begins_with_anothers_checkpoint_begins_at_epoch_0_and_when
 
 
 @pytest.mark.timeout(600)
+@again
 def test_two_workers_have_the_same_weights_and_go_on_when_one_of_them_is_signalled(det, project):
     project(TWO, slots=2)
     log = run(det, TROUBLE='{"1": ["SIGTERM", 1, 2]}', ALONE="1")

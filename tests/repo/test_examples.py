@@ -30,6 +30,7 @@ def test_the_example_has_code_a_configuration_and_a_readme(example: Path) -> Non
     assert (example / "README.md").read_text(encoding="utf-8").startswith("# ")
 
 
+@pytest.mark.thorough
 def test_the_demo_learns_the_digits_and_prints_a_command_that_loads_them(det) -> None:
     """As `nox -s demo`, for fewer epochs."""
     printed = det("run", ROOT / "examples/digits_torch/const.yaml", "--config", "searcher.max_length.epochs=6").stdout

@@ -44,6 +44,7 @@ reproducibility: {experiment_seed: 1}
 """
 
 
+@pytest.mark.thorough
 def test_the_picture_is_of_a_search_with_the_trial_of_the_readme(det, tmp_path: Path, pytestconfig) -> None:
     """Two of its trials are held at a gate while it is taken; numbers differ from run to run. `pytest --record` takes it anew."""
     reader, gate = Reader(det.home, det.cwd), tmp_path / "gate"

@@ -26,6 +26,7 @@ def test_adaptive_asha_on_the_digits(det) -> None:
     assert len(sizes) == 4
 
 
+@pytest.mark.thorough
 def test_population_based_training_on_the_digits_goes_on_from_the_best(det) -> None:
     changes = {"searcher.population_size": 4, "searcher.num_rounds": 2, "searcher.length_per_round.epochs": 1}
     result = det.json("run", DIGITS / "pbt.yaml", *shrunk(**changes))
@@ -49,6 +50,7 @@ def test_a_copy_trains_with_its_own_settings_and_a_resumed_trial_with_unchanged_
     assert checkpoint["optimizers_state_dict"][0]["param_groups"] == [own]
 
 
+@pytest.mark.thorough
 def test_the_comparison_of_searchers_runs_and_repeats_itself() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "search_quality.py"), "--seeds", "2", "--trials", "5"]
     first, second = (
