@@ -141,7 +141,7 @@ class Job:
 
 
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_whatever_happens_to_hosts_at_random_moments_changes_nothing(
     det: Any,
     network: Network,
