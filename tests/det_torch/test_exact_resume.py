@@ -144,6 +144,7 @@ def test_killing_the_driver_at_random_moments_changes_nothing(project, kills):
     assert_same_trial(det, killed=2, whole=1)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_pausing_at_any_batch_and_resuming_changes_nothing(project, wait_until):
     det = project

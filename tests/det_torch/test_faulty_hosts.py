@@ -186,7 +186,7 @@ def test_whatever_happens_to_hosts_at_random_moments_changes_nothing(
     assert job.agents() == {}
 
 
-@pytest.mark.parametrize("backend", ["native", "horovod"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("horovod", marks=pytest.mark.thorough)])
 def test_two_ranks_on_two_hosts_train_as_on_one(det: Any, network: Network, tmp_path: Path, backend: str) -> None:
     if backend == "horovod":
         pytest.importorskip("horovod.torch", reason="run: det horovod install")

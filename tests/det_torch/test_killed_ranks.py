@@ -49,7 +49,7 @@ checkpoint_storage: {type: shared_fs, host_path: STORAGE, save_trial_latest: 1, 
 """
 
 
-@pytest.fixture(params=["native", "horovod"])
+@pytest.fixture(params=[pytest.param("native", marks=pytest.mark.thorough), "horovod"])
 def project(det: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """The digits on two ranks; what they leave in the temporary directory is seen."""
     if request.param == "horovod":

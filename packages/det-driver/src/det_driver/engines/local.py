@@ -39,6 +39,8 @@ class LocalEngine(AgentEngine):
     def drop(self, name: str, *, at_once: bool = False) -> None:
         if name in self.look():
             end(self._note, at_once=at_once)
+        elif name in self._processes:  # before its note it has nothing to save
+            self._processes[name].terminate()
 
     def look(self) -> Mapping[str, Granted]:
         note = find(self._note)
