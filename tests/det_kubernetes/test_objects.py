@@ -118,14 +118,14 @@ def test_a_pod_to_start_from_is_laid_under_what_det_needs() -> None:
     assert pod["restartPolicy"] == "Never"
     assert [each["name"] for each in pod["volumes"]] == ["det-start", "det-files", "det-shm", "data"]
     assert pod["initContainers"] == POD["spec"]["initContainers"]
-    assert agent["name"] == "agent"
+    assert agent["name"] == "determined-container"
     assert agent["env"][-1] == {"name": "TOKENIZERS_PARALLELISM", "value": "false"}
     assert agent["resources"]["requests"] == {"ephemeral-storage": "10Gi", "cpu": "2", "memory": "1Gi"}
     assert {"name": "data", "mountPath": "/data"} in agent["volumeMounts"]
 
 
 def test_shared_memory_is_a_pods_own_where_it_has_some() -> None:
-    own = {"name": "agent", "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}
+    own = {"name": "determined-container", "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}
     pod = job(KubernetesSettings(image="det:1", pod_spec={"spec": {"containers": [own]}}))["spec"]["template"]["spec"]
     paths = [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
     assert sorted(paths) == ["/dev/shm", "/run/det/files", "/run/det/start"]

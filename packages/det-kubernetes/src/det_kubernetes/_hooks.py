@@ -11,6 +11,5 @@ from det_core import EngineRecord, hookimpl
 
 @hookimpl
 def det_engines() -> Iterator[EngineRecord]:
-    names = ("KubernetesEngine", "KubernetesSettings")
-    engine, settings = (partial(resolve_name, f"det_kubernetes:{name}") for name in names)
+    engine, settings = (partial(resolve_name, f"det_kubernetes:Kubernetes{name}") for name in ("Engine", "Settings"))
     yield EngineRecord(name="kubernetes", load=engine, config=settings)

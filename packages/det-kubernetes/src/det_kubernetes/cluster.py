@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from threading import Event
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import httpx2
 from lightkube import ApiError, Client, KubeConfig
@@ -16,32 +16,27 @@ from lightkube.types import CascadeType, PatchType
 
 from det_core.errors import DetError
 from det_core.launch import say
+from det_driver.engines import Granted, Standing
 
 from .config import KubernetesSettings
 from .objects import AGENT, INSTANCE, QUEUE, secret_of, unborn
 
-_PAUSE_SECONDS = 1.0
 _NAME, _INDEX = "batch.kubernetes.io/job-name", "batch.kubernetes.io/job-completion-index"
 _EXEC = "client.authentication.k8s.io/v1"
 _SILENT = (httpx2.HTTPError, ConfigError, ValueError)
-_Found = TypeVar("_Found")
 
 
 class Pod(NamedTuple):
-    """A pod: `ended` says that its kubelet has seen the agent end, or that none began; `overdue`, that it should have."""
+    """A pod: `gone` is whether a kubelet saw its agent end, or None; `said` for what it waits, or how it ended."""
 
-    uid: str
-    name: str
     node: str
     began: bool
-    ended: bool
-    overdue: bool
-    reason: str
-    words: str
+    gone: bool | None
+    said: str
 
 
 class Job(NamedTuple):
-    """A Job and its pods, by index; `over` says that it starts none any more, `reason` for what it waits."""
+    """A Job and its pods, by index, those too that are gone; `over` says that it starts none any more."""
 
     machines: int = 1
     over: bool = False
@@ -51,12 +46,18 @@ class Job(NamedTuple):
     words: str = ""
     pods: Mapping[int, Pod] = {}
 
+    def granted(self, name: str) -> Granted:
+        """Return what has become of the claim of its name."""
+        gone = {k: True for k in range(self.machines) if self.over and k not in self.pods}
+        gone |= {k: pod.gone for k, pod in self.pods.items() if pod.gone is not None}
+        standing = Standing.RUNNING if any(p.began for p in self.pods.values() if p.gone is None) else Standing.WAITING
+        return Granted(name=name, standing=standing, nodes=self.machines, native=name, reason=self.reason, gone=gone)
+
 
 class Cluster:
-    """Asks the API server, which is waited for where it does not answer, until it is `over`."""
+    """What the API server says and does; ConnectionError where it does not answer."""
 
-    def __init__(self, settings: KubernetesSettings, over: Event) -> None:
-        self._over = over
+    def __init__(self, settings: KubernetesSettings) -> None:
         try:
             config = KubeConfig.from_env().get(settings.context)
             if config and config.user and config.user.exec and config.user.exec.apiVersion == _EXEC:
@@ -66,28 +67,39 @@ class Cluster:
             raise DetError(
                 f"there is no way to a cluster of Kubernetes here ({error}); KUBECONFIG has to name a file that says where it is"
             ) from None
+        self._found: dict[str, Job] = {}
         self.server = httpx2.URL(self._client.config.cluster.server).host
 
     def find(self, site: str) -> dict[str, Job]:
         """Return the Jobs of an experiment by name, and what is left of those that somebody has deleted."""
-        kinds: tuple[Any, ...] = (batch_v1.Job, core_v1.Pod)
-        jobs, pods = self._wait(lambda: [list(self._client.list(kind, labels={INSTANCE: site})) for kind in kinds])
-        found: dict[str, dict[int, Pod]] = {}
+        with _asking():
+            kinds: tuple[Any, ...] = (core_v1.Pod, batch_v1.Job)
+            pods, jobs = (list(self._client.list(kind, labels={INSTANCE: site})) for kind in kinds)
+        there: dict[str, dict[int, Pod]] = {}
         for pod in pods:
-            there = found.setdefault(pod.metadata.labels.get(_NAME, ""), {})
+            of = there.setdefault(pod.metadata.labels.get(_NAME, ""), {})
             index = int((pod.metadata.annotations or {}).get(_INDEX, 0))
-            there[index] = there[index] if index in there and not there[index].ended else _pod(pod)
-        left = {name: Job(over=True, pods=each) for name, each in found.items()}
-        return left | {job.metadata.name: self._job(job, found.get(job.metadata.name, {})) for job in jobs}
+            of[index] = of[index] if index in of and not of[index].gone else _pod(pod)
+        found = {name: Job(max(of) + 1, over=True, pods=of) for name, of in there.items()}
+        for name, was in self._found.items():
+            of = there.setdefault(name, {})
+            for k in was.pods.keys() - of:  # a kubelet that answers has ended what was on its node
+                pod = was.pods[k]
+                of[k] = pod._replace(gone=bool(pod.gone) or not pod.node or self._ready(pod.node))
+            found[name] = was._replace(over=True, pods=of)
+        self._found = found | {job.metadata.name: self._job(job, there.get(job.metadata.name, {})) for job in jobs}
+        return self._found
 
     def give(self, job: dict[str, Any], start: bytes) -> str:
-        """Create a Job, its Secret, and let it begin; return what is wrong with it, or nothing. Twice is harmless."""
+        """Create a Job, its Secret, and let it begin, or none of it; return what is wrong, or nothing. Twice is harmless."""
         try:
-            uid = self._wait(lambda: self._apply(batch_v1.Job, unborn(job))).metadata.uid
-            self._wait(lambda: self._apply(core_v1.Secret, secret_of(job, uid, start)))
-            self._wait(lambda: self._apply(batch_v1.Job, job))
+            with _asking():
+                owner = self._apply(batch_v1.Job, unborn(job))
+                self._apply(core_v1.Secret, secret_of(job, owner.metadata.uid, start))
+                self._apply(batch_v1.Job, job)
         except ApiError as error:
             if error.status.code != httpx2.codes.CONFLICT:  # that of a Job which Kueue has admitted since
+                self.drop(job["metadata"]["name"], at_once=True)
                 return f"the cluster refuses the Job {job['metadata']['name']}: {error}"
         return ""
 
@@ -102,63 +114,53 @@ class Cluster:
             if not isinstance(error, ApiError) or error.status.code != httpx2.codes.NOT_FOUND:
                 say(f"the Job {name} could not be deleted ({error}); `kubectl delete job {name}` does it")
 
-    def ready(self, node: str) -> bool:
+    def _ready(self, node: str) -> bool:
         """Tell whether the kubelet of a node answers; not where there is none, or where that may not be asked."""
-        try:
+        with suppress(*_SILENT):
             status: Any = self._client.get(core_v1.Node, node).status
-        except _SILENT:
-            return False
-        return any(each.type == "Ready" and each.status == "True" for each in status.conditions or ())
+            return any(each.type == "Ready" and each.status == "True" for each in status.conditions or ())
+        return False
 
     def _job(self, job: Any, pods: dict[int, Pod]) -> Job:
-        ends = [
-            each
-            for each in job.status.conditions or ()
-            if each.type in ("Complete", "Failed") and each.status == "True"
-        ]
-        reason = next((pod.reason for pod in pods.values() if pod.reason), "")
-        if not pods and not ends:
-            try:
-                reason = self._of_kueue(job.metadata.uid) if job.spec.suspend else self._of_events(job.metadata.name)
-            except _SILENT:
-                reason = ""  # it may not be asked, or there is no Kueue
-        queue, words = job.metadata.labels.get(QUEUE, ""), (_sentence(each) for each in ends if each.type == "Failed")
-        return Job(job.spec.parallelism, bool(ends), bool(job.spec.suspend), queue, reason, next(words, ""), pods)
+        said = {each.type: _sentence(each) for each in job.status.conditions or () if each.status == "True"}
+        over, suspended = bool(said.keys() & {"Complete", "Failed"}), bool(job.spec.suspend)
+        reasons = (pod.said for pod in pods.values() if pod.said and pod.gone is None)
+        reason = next(reasons, "") if pods or over else self._why(job)
+        words = f"the Job {job.metadata.name} has failed: {said['Failed']}" if "Failed" in said else ""
+        return Job(job.spec.parallelism, over, suspended, job.metadata.labels.get(QUEUE, ""), reason, words, pods)
 
-    def _of_kueue(self, uid: str) -> str:
-        kind = create_namespaced_resource("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
-        loads = [dict(load) for load in self._client.list(kind, labels={"kueue.x-k8s.io/job-uid": uid})]
-        said = [each for load in loads for each in load.get("status", {}).get("conditions", ())]
-        why = [each for each in said if each["type"] == "QuotaReserved" and each["status"] == "False"]
-        return next((f"{each['reason']}: {each['message']}" for each in why), "")
-
-    def _of_events(self, name: str) -> str:
-        """Return why a Job has no pods, which only its events say: a quota, or an admission webhook."""
-        events = self._client.list(core_v1.Event, fields={"involvedObject.name": name})
-        return next((_sentence(each) for each in events if each.reason == "FailedCreate"), "")
+    def _why(self, job: Any) -> str:
+        """Return why a Job has no pods, in the words of Kueue or of its events: a quota, or an admission webhook."""
+        with suppress(*_SILENT):  # it may not be asked, or there is no Kueue
+            if not job.spec.suspend:
+                events = self._client.list(core_v1.Event, fields={"involvedObject.name": job.metadata.name})
+                return next((_sentence(each) for each in events if each.reason == "FailedCreate"), "")
+            kind = create_namespaced_resource("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
+            loads = self._client.list(kind, labels={"kueue.x-k8s.io/job-uid": job.metadata.uid})
+            said = [each for load in loads for each in dict(load).get("status", {}).get("conditions", ())]
+            why = (each for each in said if each["type"] == "QuotaReserved" and each["status"] == "False")
+            return next((f"{each['reason']}: {each['message']}" for each in why), "")
+        return ""
 
     def _apply(self, kind: Any, wanted: dict[str, Any]) -> Any:
         # Server-side apply refuses fields that it does not know, which a plain creation drops, and it may be repeated.
         return self._client.patch(kind, wanted["metadata"]["name"], wanted, patch_type=PatchType.APPLY)
 
-    def _wait(self, ask: Callable[[], _Found]) -> _Found:
-        """Return what the server answers, as soon as it does; ApiError where it refuses."""
-        said = ""
-        while True:
-            try:
-                return ask()
-            except ConfigError as error:
-                raise DetError(f"the credentials for Kubernetes cannot be had: {error}") from None
-            except (httpx2.HTTPError, ValueError) as error:
-                code = error.status.code or 0 if isinstance(error, ApiError) else 500
-                if code in (401, 403):
-                    raise DetError(f"Kubernetes refuses: {error}; the README of det-kubernetes has a role") from None
-                if code < 500 and code != 429:
-                    raise
-                if not said:
-                    say(said := f"the API server of Kubernetes does not answer ({error}); it is waited for")
-            if self._over.wait(_PAUSE_SECONDS):
-                raise DetError(said)
+
+@contextmanager
+def _asking() -> Iterator[None]:
+    """Say what it means that the server does not answer, or who asks it may not; what it refuses is an ApiError."""
+    try:
+        yield
+    except ConfigError as error:
+        raise DetError(f"the credentials for Kubernetes cannot be had: {error}") from None
+    except (httpx2.HTTPError, ValueError) as error:
+        code = error.status.code or 0 if isinstance(error, ApiError) else 500
+        if code in (401, 403):
+            raise DetError(f"Kubernetes refuses: {error}; the README of det-kubernetes has a role") from None
+        if code < 500 and code != 429:
+            raise
+        raise ConnectionError(f"the API server of Kubernetes does not answer ({error})") from None
 
 
 def _pod(pod: Any) -> Pod:
@@ -167,12 +169,12 @@ def _pod(pod: Any) -> Pod:
     end = next((state.terminated for state in states if state.terminated), None)
     unplaced = (each for each in status.conditions or () if each.type == "PodScheduled" and each.status == "False")
     why = next((state.waiting for state in states if state.waiting), None) or next(unplaced, None)
-    failed = end if end and end.exitCode else status
-    leaves = pod.metadata.deletionTimestamp
+    leaves, node = pod.metadata.deletionTimestamp, pod.spec.nodeName or ""
     began, ended = any(state.running or state.terminated for state in states), bool(end) or (finished and not states)
-    overdue = finished or (leaves is not None and leaves < datetime.now(UTC))
-    known = pod.metadata.uid, pod.metadata.name, pod.spec.nodeName or ""
-    return Pod(*known, began, ended, overdue, _sentence(why) if why else "", _sentence(failed))
+    if not (ended or finished or (leaves is not None and leaves < datetime.now(UTC))):
+        return Pod(node, began, None, _sentence(why) if why else "")
+    words = _sentence(end if end and end.exitCode else status)
+    return Pod(node, began, ended, words and f"{pod.metadata.name} on {node or 'no node'}: {words}")
 
 
 def _sentence(said: Any) -> str:

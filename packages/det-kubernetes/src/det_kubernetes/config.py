@@ -46,6 +46,6 @@ class KubernetesSettings(Struct, frozen=True, kw_only=True):
     grace_period: Annotated[int, Meta(ge=0)] = 600
     """Seconds that a pod which is taken away has to save; by default the configuration's `preemption_timeout`."""
     pod_spec: dict[str, Any] = {}
-    """A pod to start from, with `metadata` and `spec`; the container `determined-container` or `agent` is det's."""
+    """A pod to start from, with `metadata` and `spec`; the container `determined-container` is det's."""
     python: Annotated[str, Meta(pattern=r"^\S+$")] = "python3"
     """The Python of the image that has det."""

@@ -10,7 +10,7 @@ from det_driver.engines import Claim
 
 from .config import KubernetesSettings
 
-AGENT, FILES = "agent", "/run/det/files"
+AGENT, FILES = "determined-container", "/run/det/files"
 INSTANCE, QUEUE = "app.kubernetes.io/instance", "kueue.x-k8s.io/queue-name"
 _START, _SHM = "/run/det/start", "/dev/shm"
 _LISTED_SECONDS = 600  # a Job that has ended is there so long, for those who look for what its pods said
@@ -20,14 +20,9 @@ Object = dict[str, Any]
 def job_of(claim: Claim, site: str, settings: KubernetesSettings, argv: Sequence[str]) -> Object:
     """Return the Job of a claim: a pod for each machine, started once, with the Secret of the claim's name in a file."""
     labels, given = {"app.kubernetes.io/name": "det", INSTANCE: site}, settings.pod_spec.get("spec") or {}
-    containers = [
-        each | {"name": AGENT} if each.get("name") == "determined-container" else each
-        for each in given.get("containers") or ()
-    ]
-    own: Object = next((each for each in containers if each.get("name") == AGENT), {})
+    own: Object = next((each for each in given.get("containers") or () if each.get("name") == AGENT), {})
     pod = _pod(claim, settings, argv, {mount.get("mountPath") for mount in own.get("volumeMounts") or ()})
-    under = settings.pod_spec | {"spec": given | {"containers": containers}}
-    template = _merged(under, {"metadata": {"labels": labels}, "spec": pod})
+    template = _merged(settings.pod_spec, {"metadata": {"labels": labels}, "spec": pod})
     once = {"backoffLimit": 0, "podReplacementPolicy": "Failed", "ttlSecondsAfterFinished": _LISTED_SECONDS}
     several = {"completionMode": "Indexed", "completions": claim.nodes, "parallelism": claim.nodes}
     starts = {"suspend": bool(settings.queue), "activeDeadlineSeconds": settings.time_limit}

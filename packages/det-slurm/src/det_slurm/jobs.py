@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterable
-from threading import Event
 from typing import NamedTuple
 
 from det_core.errors import DetError
-from det_core.launch import say
 
-_SECONDS, _PAUSE_SECONDS = 60.0, 1.0
+_SECONDS = 60.0
 WAITING = ["PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"]
 FAILED = ["BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"]
 ENDED = ["COMPLETED", *FAILED]
@@ -28,9 +26,9 @@ class Job(NamedTuple):
     words: str = ""
 
 
-def find(prefix: str, over: Event) -> dict[str, Job]:
+def find(prefix: str) -> dict[str, Job]:
     """Return this user's jobs whose names begin so, by name, and those that have ended as long as Slurm knows them."""
-    said = answer("squeue", "--states=all", f"--user={os.getuid()}", "--format=%j|%T|%D|%i|%N|%r|%k", over=over)
+    said = answer("squeue", "--states=all", f"--user={os.getuid()}", "--format=%j|%T|%D|%i|%N|%r|%k")
     lines = (line.replace("|(null)", "|").split("|", 6) for line in said.splitlines() if line.startswith(prefix))
     return {name: Job(*rest) for name, *rest in lines}
 
@@ -54,14 +52,10 @@ def cancel(name: str, *, at_once: bool) -> None:
         _run("scancel", "--quiet", f"--user={os.getuid()}", f"--name={name}", *how)
 
 
-def answer(*words: str, over: Event) -> str:
-    """Return what a command says that asks the controller, which is waited for where it is down, until it is `over`."""
-    said = ""
-    while (done := _run(*words, "--noheader")).returncode:
-        if not said:
-            say(said := f"Slurm's controller does not answer ({_words(done)}); it is waited for")
-        if over.wait(_PAUSE_SECONDS):
-            raise DetError(said)
+def answer(*words: str) -> str:
+    """Return what a command says that asks the controller; ConnectionError where that is down."""
+    if (done := _run(*words, "--noheader")).returncode:
+        raise ConnectionError(f"Slurm's controller does not answer ({_words(done)})")
     return done.stdout
 
 

@@ -88,7 +88,7 @@ class Fleet:
 
     def prepare(self) -> None:
         """Have room made for a first run, which takes a while, before it is decided which one that is."""
-        if self._state.open or not self._state.search.plans:
+        if not self.running and (self._state.open or not self._state.search.plans):
             self._want(1)
 
     def _want(self, runs: int) -> None:

@@ -7,6 +7,7 @@ from det_core.agent import Ended, RunSpec, Spoke
 from .agents import AgentEngine
 from .base import Engine, Hears, Joined, Lost, Node, Probe, Site, machine_of
 from .claims import AgentCommand, Claim, Granted, Standing
+from .queued import QueueEngine
 
 __all__ = [
     "AgentCommand",
@@ -20,6 +21,7 @@ __all__ = [
     "Lost",
     "Node",
     "Probe",
+    "QueueEngine",
     "RunSpec",
     "Site",
     "Spoke",

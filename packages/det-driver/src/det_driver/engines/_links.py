@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -259,6 +260,18 @@ def make_own(directory: Path) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise StoreUnwritable(f"{directory} cannot be made: {error.strerror}") from error
+
+
+def spawn(argv: Sequence[str], start: bytes, log: str) -> subprocess.Popen[bytes]:
+    """Start what is or reaches an agent as a process that outlives this one, and tell it what is secret."""
+    with open(log, "ab") as said:
+        process = subprocess.Popen(
+            argv, cwd="/", stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+        )
+    assert process.stdin
+    with suppress(OSError), process.stdin:  # it has ended, which is found out
+        process.stdin.write(start)
+    return process
 
 
 def write_own(file: Path, text: str) -> None:

@@ -65,8 +65,8 @@ class AgentEngine(Engine):
 
     def __init__(self, hears: Hears) -> None:
         super().__init__(hears)
-        self.asked: dict[str, float] = {}
-        """The claims that were asked for and have not ended, and when, of the monotonic clock."""
+        self.asked: dict[str, tuple[int, float]] = {}
+        """The claims that were asked for and have not ended: of how many machines, and when, of the monotonic clock."""
         self.site: Site
         self.probes: Probes | None = None  # where machines are others than this
         self._links: Links | None = None
@@ -92,9 +92,16 @@ class AgentEngine(Engine):
         """Tell whether nothing of an agent's runs any more on its machine, for certain."""
 
     def claims(self, runs: int, slots: int) -> list[Claim]:
-        """Return what to ask for, to have room for so many runs more; by default a claim for each."""
-        waiting = sum(not self.came(name) for name in self.asked)
-        return [Claim(name=self.new_name(), slots=max(slots, 1)) for _ in range(runs - waiting)]
+        """Return what to ask for, for so many runs more: a claim each, or machines of the settings' `slots_per_node` slots."""
+        each: int = getattr(self.site.settings, "slots_per_node", None) or max(slots, 1)
+        count = -(-runs // max(each // max(slots, 1), 1)) - sum(map(self.comes, list(self.asked)))
+        return [Claim(name=self.new_name(), slots=each, nodes=max(-(-slots // each), 1)) for _ in range(count)]
+
+    def comes(self, name: str) -> bool:
+        """Tell whether some of a claim's agents are still to come, or to be tried: some may have a machine before others."""
+        there = {a.node for a in self.links.all() if a.leaving or not self.probes or a.node in self.probes.fit}
+        nodes, _ = self.asked.get(name, (0, 0.0))
+        return any(f"{name}/{k}" not in there and not self.dead(name, k) for k in range(nodes))
 
     def new_name(self) -> str:
         """Return a name for a claim that no other one ever has."""
@@ -105,16 +112,16 @@ class AgentEngine(Engine):
         return "127.0.0.1"
 
     def directory(self, claim: Claim) -> Path:
-        """Return the directory in which an agent keeps what is its own."""
-        return self.site.directory
+        """Return the directory in which an agent keeps what is its own; by default the one of the settings."""
+        return Path(getattr(self.site.settings, "directory", self.site.directory))
 
     def workers_host(self, claim: Claim) -> str:
         """Return the address at which workers reach their agent."""
         return "127.0.0.1"
 
     def python(self) -> tuple[str, ...]:
-        """Return the command that is an agent."""
-        return (sys.executable, "-P", "-m", "det_core.agent", "-")
+        """Return the command that is an agent; by default of the Python that the settings name."""
+        return (getattr(self.site.settings, "python", None) or sys.executable, "-P", "-m", "det_core.agent", "-")
 
     def environ(self) -> Mapping[str, str] | None:
         """Return the environment of runs, None for their agent's own: this process's, where agents see its files."""
@@ -145,25 +152,19 @@ class AgentEngine(Engine):
         make_own(site.directory)
         probes = self.probes = Probes(self, site.probe, site.directory) if site.probe and not self.shared else None
         hears, noted = probes.hear if probes else self.hears, site.directory / "driver.json"
-        key, sealed = secret_of(site.directory), self.carried
-        self._links = Links(
-            key, self.address(), noted, sealed=sealed, hears=hears, attach=self._attach, joined=self._joined
-        )
+        key, sealed, attach = secret_of(site.directory), self.carried, self._attach
+        self._links = Links(key, self.address(), noted, sealed=sealed, hears=hears, attach=attach, joined=self.joined)
         threading.Thread(target=self._watch, daemon=True, name="det-beats").start()
         claims = {n: claim for n, claim in self.look().items() if claim.standing is not Standing.ENDED}
         there = [(n, k) for n, c in claims.items() if c.standing is Standing.RUNNING for k in range(c.nodes)]
-        self.asked = dict.fromkeys(claims, time.monotonic())
+        self.asked = {n: (claim.nodes, time.monotonic()) for n, claim in claims.items()}
         self._wait_for(there)
         self.links.give_up_what_is_partial()
         return tuple(spec for spec in self.links.runs() if spec.run_id < PROBES)
 
     def _attach(self, logs: dict[int, dict[str, int]]) -> Attach:
-        ours = welcome()
+        self._unborn, ours = 0, welcome()
         return Attach(ours.protocol, ours.version, self.environ(), self.site.lease, self.fenced, logs)
-
-    def _joined(self, here: Here) -> None:
-        self._unborn = 0
-        self.joined(here)
 
     def _wait_for(self, agents: list[tuple[str, int]]) -> None:
         """Wait until each of these agents has come, or has certainly ended its runs."""
@@ -171,8 +172,7 @@ class AgentEngine(Engine):
         while missing := {name for name, k in agents if not self.came(name, k) and not self.dead(name, k)}:
             if self.links.refused:
                 raise DetError(self.links.refused)
-            waited = time.monotonic() - began
-            if waited > most:
+            if (waited := time.monotonic() - began) > most:
                 return
             if waited > 1.0 and not said:
                 said = True
@@ -193,7 +193,7 @@ class AgentEngine(Engine):
             raise DetError(refused)
         for claim in self.claims(runs, slots) if runs > 0 else ():
             self.ask(claim, self._command(claim))
-            self.asked[claim.name] = time.monotonic()
+            self.asked[claim.name] = claim.nodes, time.monotonic()
         if runs <= 0:
             self.links.let_go_of_the_idle(_IDLE_SECONDS)
 
@@ -242,13 +242,13 @@ class AgentEngine(Engine):
     def close(self) -> None:
         if self._links is None:
             return
+        coming = [name for name in list(self.asked) if self.comes(name)]
         self.let_go()
         deadline = time.monotonic() + _END_SECONDS
         while any(agent.outbox for agent in self.links.all()) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS / 5)
-        for name in list(self.asked):
-            if not self.came(name):
-                self.drop(name)  # it waits, or is about to come
+        for name in coming:
+            self.drop(name)
         self.abandon()
 
     def abandon(self) -> None:
@@ -291,7 +291,7 @@ class AgentEngine(Engine):
     def _give_up_the_unborn(self, links: Links) -> None:
         """Ask again for what ended before it connected, less and less often, and not for ever where nobody is there."""
         waited = time.monotonic() - min(2.0**self._unborn, 60.0)
-        unborn = [n for n, at in list(self.asked.items()) if at < waited and not self.came(n) and self.dead(n, 0)]
+        unborn = [n for n, (_, at) in list(self.asked.items()) if at < waited and not self.came(n) and self.dead(n, 0)]
         for name in unborn:
             self.asked.pop(name)
             self._unborn += 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +37,14 @@ class Standing(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Granted:
-    """A claim as its engine has it, with how many machines; `reason` is shown to people, such as why it waits."""
+    """A claim as its engine has it, with how many machines; `reason` is shown to people, such as why it waits.
+
+    `gone` are those of its machines on which an agent has ended before the others, and whether nothing of it can go on there.
+    """
 
     name: str
     standing: Standing
     nodes: int = 1
     native: str = ""
     reason: str = ""
+    gone: Mapping[int, bool] = field(default_factory=dict)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from det_core.agent import NOTE, Here, end, find
 
+from ._links import spawn
 from .agents import AgentEngine
 from .base import Hears, Node
 from .claims import AgentCommand, Claim, Granted, Standing
@@ -27,14 +27,7 @@ class LocalEngine(AgentEngine):
         return [] if self.asked else [Claim(name=self.new_name(), slots=slots)]
 
     def ask(self, claim: Claim, command: AgentCommand) -> None:
-        with open(self.log(claim.name), "ab") as log:
-            process = subprocess.Popen(
-                command.argv, cwd="/", stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
-            )
-        self._processes[claim.name] = process
-        assert process.stdin
-        with suppress(OSError), process.stdin:  # it has ended, which is found out
-            process.stdin.write(command.start)
+        self._processes[claim.name] = spawn(command.argv, command.start, self.log(claim.name))
 
     def drop(self, name: str, *, at_once: bool = False) -> None:
         if name in self.look():

@@ -13,6 +13,7 @@ from det_core.config import Ssh
 from det_core.launch import SSH, reaching
 from det_core.machine import address_for
 
+from ._links import spawn
 from .agents import AgentEngine
 from .base import Hears
 from .claims import AgentCommand, Claim, Granted, Standing
@@ -48,19 +49,8 @@ class SshEngine(AgentEngine):
     def ask(self, claim: Claim, command: AgentCommand) -> None:
         names = {*self._noted(), claim.name}
         self._claims.write_text(json.dumps(sorted(names)))
-        with open(self.log(claim.name), "ab") as log:
-            process = subprocess.Popen(
-                reaching(_host(claim.name), self._template, command.argv),
-                cwd="/",
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._processes[claim.name] = process
-        assert process.stdin
-        with suppress(OSError), process.stdin:  # it has ended, which is found out
-            process.stdin.write(command.start)
+        reached = reaching(_host(claim.name), self._template, command.argv)
+        self._processes[claim.name] = spawn(reached, command.start, self.log(claim.name))
 
     def drop(self, name: str, *, at_once: bool = False) -> None:
         self._there(name, "--kill" if at_once else "--end")

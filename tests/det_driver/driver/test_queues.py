@@ -1,0 +1,157 @@
+"""What engines share whose claims wait in a queue: what is asked for, what is believed of an end, and who is waited for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from det_driver.engines import AgentCommand, Claim, Granted, Hears, QueueEngine, Site, Standing
+
+Wait = Callable[..., None]
+
+
+class Settings:
+    slots_per_node = 1
+
+
+class Queue(QueueEngine):
+    """A queue in this process, which places the agents of a claim on this machine, one by one as it is told."""
+
+    pauses = (0.05, 0.1)
+
+    def __init__(self, hears: Hears) -> None:
+        super().__init__(hears)
+        self.held: dict[str, Granted] = {}
+        self.commands: dict[str, AgentCommand] = {}
+        self.agents: list[subprocess.Popen[bytes]] = []
+        self.refuses, self.silent = "", False
+
+    def find(self) -> dict[str, Granted]:
+        if self.silent:
+            raise ConnectionError("the queue does not answer")
+        return dict(self.held)
+
+    def submit(self, claim: Claim, command: AgentCommand) -> str:
+        if not self.refuses:
+            self.held[claim.name] = Granted(
+                name=claim.name, standing=Standing.WAITING, nodes=claim.nodes, reason="Resources"
+            )
+            self.commands[claim.name] = command
+        return self.refuses
+
+    def cancel(self, name: str, *, at_once: bool) -> None:
+        self.held.pop(name, None)
+
+    def directory(self, claim: Claim) -> Path:
+        return self.site.directory / "machine"
+
+    def place(self, name: str, node: int) -> None:
+        """Start the agent of one machine of a claim."""
+        self.held[name] = replace(self.held[name], standing=Standing.RUNNING, reason="")
+        command = self.commands[name]
+        environ = {**os.environ, "DET_SLOTS_TOTAL": "1", "CUDA_VISIBLE_DEVICES": ""}
+        agent = subprocess.Popen([*command.argv, str(node)], env=environ, stdin=subprocess.PIPE, start_new_session=True)
+        self.agents.append(agent)
+        assert agent.stdin
+        with agent.stdin:
+            agent.stdin.write(command.start)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Queue]:
+    site = Site(name="det-queue", directory=tmp_path / "agents", host="127.0.0.1", lease=5.0, settings=Settings())  # type: ignore[arg-type]
+    engine = Queue(lambda said: None)
+    engine.open(site)
+    yield engine
+    engine.silent = False
+    engine.close()
+    for agent in engine.agents:
+        agent.terminate()
+        agent.wait(30)
+
+
+def asked(engine: Queue, slots: int, wait_until: Wait) -> str:
+    """Ask for the machines of one run, and return the claim that the queue holds."""
+    engine.want(1, slots)
+    wait_until(lambda: len(engine.held) == 1, "the claim")
+    return next(iter(engine.held))
+
+
+def test_a_claim_some_of_whose_machines_are_there_is_not_asked_for_again(opened: Queue, wait_until: Wait) -> None:
+    name = asked(opened, 2, wait_until)
+    opened.place(name, 0)
+    wait_until(lambda: len(opened.nodes()) == 1, "the first agent")
+    opened.want(1, 2)
+    assert list(opened.asked) == [name]
+    opened.place(name, 1)
+    wait_until(lambda: len(opened.nodes()) == 2, "the second agent")
+    opened.want(1, 2)
+    assert len(opened.asked) == 2  # nothing of the first is to come any more: it is for another run
+
+
+def test_what_a_claim_still_waits_for_is_given_back_at_the_end(opened: Queue, wait_until: Wait) -> None:
+    name = asked(opened, 2, wait_until)
+    opened.place(name, 0)
+    wait_until(lambda: len(opened.nodes()) == 1, "the first agent")
+    opened.close()
+    assert opened.held == {}
+
+
+def test_for_what_claims_wait_is_said_in_the_words_of_the_queue(opened: Queue, wait_until: Wait) -> None:
+    asked(opened, 1, wait_until)
+    wait_until(lambda: opened.awaited() == "Resources", "the reason")
+
+
+def test_a_claim_that_is_refused_has_ended_and_its_reason_is_noted(opened: Queue, wait_until: Wait) -> None:
+    opened.refuses = "no such partition"
+    opened.want(1, 1)
+    (name,) = opened.asked
+    wait_until(lambda: opened.dead(name, 0), "the end of the claim")
+    assert Path(opened.log(name)).read_text() == "no such partition\n"
+
+
+def test_a_queue_that_is_silent_is_waited_for_and_what_was_known_holds(
+    opened: Queue, wait_until: Wait, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = asked(opened, 1, wait_until)
+    opened.place(name, 0)
+    wait_until(lambda: len(opened.nodes()) == 1, "the agent")
+    opened.silent = True
+    said: list[str] = []
+    wait_until(lambda: said.append(capfd.readouterr().err) or "it is waited for" in "".join(said), "the sentence")
+    assert "the queue does not answer; it is waited for" in "".join(said)
+    assert not opened.dead(name, 0)
+    opened.silent = False
+    assert opened.look()[name].standing is Standing.RUNNING
+
+
+def test_a_claim_that_a_queue_has_forgotten_goes_on_as_long_as_its_agent_is_heard_of(
+    opened: Queue, wait_until: Wait
+) -> None:
+    name = asked(opened, 1, wait_until)
+    opened.place(name, 0)
+    wait_until(lambda: len(opened.nodes()) == 1, "the agent")
+    del opened.held[name]
+    assert opened.look()[name].standing is Standing.RUNNING
+    assert not opened.dead(name, 0)
+
+
+def test_a_claim_that_a_queue_has_forgotten_before_its_agent_came_has_ended(opened: Queue, wait_until: Wait) -> None:
+    name = asked(opened, 1, wait_until)
+    wait_until(lambda: opened.awaited() == "Resources", "a look at the queue")
+    del opened.held[name]
+    assert opened.look()[name].standing is Standing.ENDED
+
+
+def test_an_end_that_is_not_certain_is_believed_when_a_lease_has_ended(opened: Queue, wait_until: Wait) -> None:
+    opened.held["det-queue-other"] = Granted(
+        name="det-queue-other", standing=Standing.ENDED, nodes=2, gone={0: False, 1: True}
+    )
+    assert opened.look()["det-queue-other"].standing is Standing.RUNNING
+    assert [opened.dead("det-queue-other", node) for node in (0, 1)] == [False, True]
+    wait_until(lambda: opened.look()["det-queue-other"].standing is Standing.ENDED, "the end of the lease", 20)
