@@ -45,6 +45,7 @@ class Queue(QueueEngine):
         return self.refuses
 
     def cancel(self, name: str, *, at_once: bool) -> None:
+        self.find()
         self.held.pop(name, None)
 
     def directory(self, claim: Claim) -> Path:
@@ -128,6 +129,15 @@ def test_a_queue_that_is_silent_is_waited_for_and_what_was_known_holds(
     assert not opened.dead(name, 0)
     opened.silent = False
     assert opened.look()[name].standing is Standing.RUNNING
+
+
+def test_a_claim_that_cannot_be_given_up_is_said(
+    opened: Queue, wait_until: Wait, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = asked(opened, 1, wait_until)
+    opened.silent = True
+    opened.drop(name)
+    assert f"{name} could not be given up (the queue does not answer)" in capfd.readouterr().err
 
 
 def test_a_claim_that_a_queue_has_forgotten_goes_on_as_long_as_its_agent_is_heard_of(

@@ -37,10 +37,7 @@ class Standing(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Granted:
-    """A claim as its engine has it, with how many machines; `reason` is shown to people, such as why it waits.
-
-    `gone` are those of its machines on which an agent has ended before the others, and whether nothing of it can go on there.
-    """
+    """A claim as its engine has it, with how many machines; `reason` is shown to people, such as why it waits."""
 
     name: str
     standing: Standing
@@ -48,3 +45,4 @@ class Granted:
     native: str = ""
     reason: str = ""
     gone: Mapping[int, bool] = field(default_factory=dict)
+    """The machines of it whose agents have ended, and whether it is certain that nothing of them goes on."""

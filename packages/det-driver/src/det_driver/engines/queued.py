@@ -60,10 +60,10 @@ class QueueEngine(AgentEngine):
 
     def note(self, *lines: str) -> None:
         """Write down what the queue says, once; the last line is shown where no agent can be started."""
-        new = [line for line in lines if line and line not in self._noted]
-        self._noted.update(new)
-        with open(self.log(""), "a") as log:
-            log.writelines(f"{line}\n" for line in new)
+        if new := [line for line in lines if line and line not in self._noted]:
+            self._noted.update(new)
+            with open(self.log(""), "a") as log:
+                log.writelines(f"{line}\n" for line in new)
 
     def patiently(self, ask: Callable[[], _Said]) -> _Said:
         """Return what the queue says, which is waited for while it raises ConnectionError."""
@@ -99,9 +99,11 @@ class QueueEngine(AgentEngine):
     def drop(self, name: str, *, at_once: bool = False) -> None:
         with self._submitting:
             self._due.pop(name, None)
-            self.cancel(
-                name, at_once=at_once or (self._links is not None and not self.came(name))
-            )  # it has nothing to save
+            nothing_to_save = self._links is not None and not self.came(name)
+            try:
+                self.cancel(name, at_once=at_once or nothing_to_save)
+            except (ConnectionError, TimeoutError) as error:
+                say(f"{name} could not be given up ({error}); what trains there ends with its lease")
 
     def look(self) -> Mapping[str, Granted]:
         self._refresh()
