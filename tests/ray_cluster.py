@@ -27,6 +27,7 @@ ENVIRON = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
     "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_raylet_start_wait_time_s": "150",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(32),

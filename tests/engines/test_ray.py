@@ -1,0 +1,78 @@
+"""What happens to machines, raylets, heads and drivers of a Ray cluster costs no training, and no run has two processes at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from subprocess import Popen
+from typing import Any
+
+import pytest
+from tests.det_ray.conftest import RaySearches
+from tests.det_slurm.conftest import ended
+from tests.networks import processes
+from tests.ray_cluster import RayCluster, cluster, why_no_ray
+
+from det_driver.store import Store
+from det_testing.fakes import STATE_FILE
+
+why_not = why_no_ray()
+pytestmark = [pytest.mark.skipif(bool(why_not), reason=why_not), pytest.mark.timeout(420)]
+
+LENGTH, PAUSE = 80, 0.4
+ALONE = {"other": 600}  # of the 1000 that a machine has: each trial has one to itself
+
+
+@pytest.fixture
+def ray_cluster() -> Iterator[RayCluster]:
+    """A head and three more machines, two of which the trials have: they do not outlive what is done to them."""
+    with cluster(4, 2) as made:
+        yield made
+
+
+def begun(searches: RaySearches, **settings: Any) -> Popen[str]:
+    return searches.run("--quiet", length=LENGTH, pause=PAUSE, resources=ALONE, **settings)
+
+
+def a_trial(searches: RaySearches) -> tuple[str, int]:
+    """Return a machine that a trial is on, and its process."""
+    pids = searches.batches().keys()
+    return next((host, pid) for host in searches.machines() for pid in pids & set(processes(host)))
+
+
+def when_it_goes_on(searches: RaySearches, before: dict[int, int], since: float, fault: str) -> int:
+    """Wait for the first batch of a process that was not there before, say how long that took, and return the process."""
+    searches.wait_until(lambda: searches.batches().keys() - before.keys(), "a run on another machine", 120)
+    print(f"{time.time() - since:.1f} s from {fault} to the next run's first batch")
+    (new,) = searches.batches().keys() - before.keys()
+    return new
+
+
+def ends(searches: RaySearches, experiment: int) -> list[str]:
+    """Return what the last checkpoint of each trial holds: its weight, and the state of its random numbers."""
+    with Store.reader(searches.project.det.home) as store:
+        last = [store.checkpoints.list(trial_id=trial.id)[-1] for trial in store.trials.list(experiment)]
+    found = [(searches.shared / "storage" / each.uuid).rglob(STATE_FILE) for each in last]
+    return [path.read_text() for paths in found for path in paths]
+
+
+def as_if_nothing_had_happened(searches: RaySearches) -> None:
+    """Metrics and weights are those of a search on this machine, to which nothing happened."""
+    assert searches.project.outcome(1).table == searches.undisturbed(length=LENGTH)
+    assert searches.restarts() == [0, 0]
+    assert len(ends(searches, 1)) == 2
+    assert ends(searches, 1) == ends(searches, 2)
+
+
+def test_a_raylet_that_is_killed_has_its_run_ended_before_another_goes_on_with_it(on_ray: RaySearches) -> None:
+    driver = begun(on_ray)
+    before = on_ray.under_way(12)
+    host, old = a_trial(on_ray)
+    on_ray.cluster.kill_raylet(host)
+    when_it_goes_on(on_ray, before, time.time(), "the raylet's end")
+    assert old not in processes(host)
+    ended(driver)
+    again = sum(on_ray.batches().values()) - 2 * LENGTH
+    print(f"{again} batches were trained again")
+    assert sorted(len(runs) for runs in on_ray.project.runs().values()) == [1, 2]
+    as_if_nothing_had_happened(on_ray)
