@@ -11,7 +11,7 @@ import pytest
 from tests.det_ray.conftest import RaySearches
 from tests.det_slurm.conftest import ended
 from tests.networks import processes
-from tests.ray_cluster import RayCluster, cluster, why_no_ray
+from tests.ray_cluster import RAY, RayCluster, cluster, why_no_ray
 
 from det_driver.store import Store
 from det_testing.fakes import STATE_FILE
@@ -21,6 +21,10 @@ pytestmark = [pytest.mark.skipif(bool(why_not), reason=why_not), pytest.mark.tim
 
 LENGTH, PAUSE = 80, 0.4
 ALONE = {"other": 600}  # of the 1000 that a machine has: each trial has one to itself
+NODES = """
+for node in ray.nodes():
+    print(node["NodeManagerAddress"], node["NodeID"])
+"""
 
 
 @pytest.fixture
@@ -62,6 +66,22 @@ def as_if_nothing_had_happened(searches: RaySearches) -> None:
     assert searches.restarts() == [0, 0]
     assert len(ends(searches, 1)) == 2
     assert ends(searches, 1) == ends(searches, 2)
+
+
+def test_a_machine_that_is_drained_saves_and_its_trial_goes_on_elsewhere(on_ray: RaySearches) -> None:
+    nodes = dict(line.split() for line in on_ray.cluster.ask(NODES).splitlines())
+    driver = begun(on_ray)
+    before = on_ray.under_way()
+    host, _ = a_trial(on_ray)
+    drained = time.time()
+    reason = ("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "a test")
+    on_ray.cluster.run(*RAY, "drain-node", "--node-id", nodes[host], *reason, "--deadline-remaining-seconds", "300")
+    when_it_goes_on(on_ray, before, drained, "the notice")
+    ended(driver)
+    assert sum(on_ray.batches().values()) == 2 * LENGTH  # each batch once: it saved where it was
+    assert sorted(len(runs) for runs in on_ray.project.runs().values()) == [1, 2]
+    as_if_nothing_had_happened(on_ray)
+    on_ray.no_job_is_left()
 
 
 def test_a_raylet_that_is_killed_has_its_run_ended_before_another_goes_on_with_it(on_ray: RaySearches) -> None:
