@@ -96,3 +96,17 @@ def test_a_raylet_that_is_killed_has_its_run_ended_before_another_goes_on_with_i
     print(f"{again} batches were trained again")
     assert sorted(len(runs) for runs in on_ray.project.runs().values()) == [1, 2]
     as_if_nothing_had_happened(on_ray)
+
+
+def test_a_machine_that_is_cut_off_has_ended_its_run_before_another_goes_on_with_it(on_ray: RaySearches) -> None:
+    driver = begun(on_ray)
+    before = on_ray.under_way(12)
+    host, old = a_trial(on_ray)
+    on_ray.cluster.network.cut(host)
+    when_it_goes_on(on_ray, before, time.time(), "the cut")
+    assert old not in processes(host)
+    ended(driver)
+    again = sum(on_ray.batches().values()) - 2 * LENGTH
+    print(f"{again} batches were trained again")
+    assert sorted(len(runs) for runs in on_ray.project.runs().values()) == [1, 2]
+    as_if_nothing_had_happened(on_ray)
