@@ -110,3 +110,15 @@ def test_a_machine_that_is_cut_off_has_ended_its_run_before_another_goes_on_with
     print(f"{again} batches were trained again")
     assert sorted(len(runs) for runs in on_ray.project.runs().values()) == [1, 2]
     as_if_nothing_had_happened(on_ray)
+
+
+def test_a_driver_that_is_killed_costs_no_training(on_ray: RaySearches) -> None:
+    driver = begun(on_ray, lease=40.0)
+    before = on_ray.under_way()
+    driver.kill()
+    driver.wait()
+    ended(on_ray.start("resume", "1", "--quiet", lease=40.0))
+    assert on_ray.batches() == dict.fromkeys(before, LENGTH)
+    assert [[run.number for run in runs] for runs in on_ray.project.runs().values()] == [[1], [1]]
+    on_ray.no_job_is_left()
+    as_if_nothing_had_happened(on_ray)
