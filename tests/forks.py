@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import selectors
+import signal
 import socket
 import subprocess
 import sys
@@ -102,8 +103,14 @@ class Forked:
             return self.returncode
 
     def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def send_signal(self, number: int) -> None:
         with suppress(ProcessLookupError):
-            os.kill(self.pid, 9)
+            os.kill(self.pid, number)
 
 
 def _descriptor(given: Any, nothing: int, own: int) -> int:

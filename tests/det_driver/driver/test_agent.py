@@ -72,7 +72,7 @@ def test_a_killed_driver_costs_no_training(project, under_way, undisturbed, wait
 
 
 def test_drivers_killed_one_after_the_other_lose_nothing(project, under_way, undisturbed):
-    driver = under_way(DET_LEASE="60")
+    driver = under_way(DET_LEASE="60", PAUSE="0.3")
     for _ in range(4):
         driver.kill()
         driver.wait()
