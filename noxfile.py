@@ -42,6 +42,8 @@ def told_to_pip() -> dict[str, str]:
 
 
 os.environ.update({name: value for name, value in told_to_pip().items() if name not in os.environ})
+# Thousands of processes start here: what they import is to be compiled once, which takes longer than importing it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 PYTHON = "3.11"
 NEWER = {
