@@ -222,8 +222,7 @@ class NumbersSuite(Suite):
         theirs = {manifest.name for manifest in (ranks.folder / "checkpoints").iterdir()}
         assert len(saved) == len(set(saved))
         assert set(saved) <= theirs
-        left = {path.name for path in (ranks.folder / "scratch").iterdir()}
-        assert left <= {"__pycache__"}  # of code that a framework writes, imports and deletes, as TensorFlow does
+        assert {path.name for path in (ranks.folder / "scratch").iterdir()} <= {"__pycache__"}  # of TensorFlow's code
 
     def test_two_ranks_aggregate_gradients(self, ranks: Played, framework: Framework, tolerance: float) -> None:
         """`optimizations.aggregation_frequency: 2`, as on one rank; gradients that wait are part of the checkpoint."""
