@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -62,3 +65,28 @@ def test_an_experiment_that_never_ran_has_no_logs_yet(det):
     Client(det.home).create_experiment(det.cwd / "c.yaml", det.cwd, start=False)
     done = det("logs", "1")
     assert (done.stdout, done.stderr) == ("", "det: no run of experiment 1 has started; see: det show 1\n")
+
+
+KILLED = """
+import os, signal, sys
+from det_driver.cli import main
+
+def killed(event, arguments):
+    if event == EVENT and "/experiments/1/" in str(arguments):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(killed)
+raise SystemExit(main())
+"""
+
+
+@pytest.mark.parametrize("event", ["sqlite3.connect", "shutil.copyfile", "os.rename"])
+def test_an_experiment_whose_creator_was_killed_is_none(det, event):
+    det.cwd.joinpath("c.yaml").write_text(CONFIG.replace("python3 train.py", "'true'"))
+    command = [sys.executable, "-c", KILLED.replace("EVENT", repr(event)), "run", "c.yaml", "--quiet"]
+    driver = subprocess.run(command, check=False, cwd=det.cwd, env=det.env(None))
+    assert driver.returncode == -signal.SIGKILL
+    assert det.home.joinpath("experiments/1").is_dir()
+    assert det("show", "1", status=2).stderr == f"det: no experiment 1; det list shows those in {det.home}\n"
+    det("run", "c.yaml", "--quiet")
+    assert det("list").stdout.count("COMPLETED") == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from itertools import pairwise
@@ -81,6 +82,8 @@ def killed_drivers(project, text, kills, slots, chance):
         driver.wait()
         if state(project) is not None:
             command = ["resume", "1", "--quiet"]
+        else:  # it had promised nothing, but may have taken the number 1
+            shutil.rmtree(project.det.home, ignore_errors=True)
     project.det(*command, env=env, status=2 if state(project) is ExperimentState.COMPLETED else 0)
     return project.outcome()
 

@@ -57,7 +57,7 @@ def create(
     name = config.name or default_name
     config = msgspec.structs.replace(config, reproducibility=fixed, name=name)
     searcher, entrypoint = config.searcher, config.entrypoint or ""
-    experiment = store.experiments.create(
+    return store.experiments.create(
         name=name,
         config=to_json(config),
         entrypoint=entrypoint if isinstance(entrypoint, str) else " ".join(entrypoint),
@@ -66,16 +66,8 @@ def create(
         description=config.description or "",
         labels=tuple(config.labels),
         engine=engine,
-    )
-    try:
-        if code_dir is not None:
-            copy_code(code_dir, store.code_dir(experiment.id))
-        else:
-            store.code_dir(experiment.id).mkdir(parents=True, exist_ok=True)
-    except BaseException:
-        store.experiments.delete(experiment.id)
-        raise
-    return experiment.id
+        fill=lambda id: copy_code(code_dir, store.code_dir(id)) if code_dir else store.code_dir(id).mkdir(),
+    ).id
 
 
 def reopen(store: Store, experiment_id: int) -> None:

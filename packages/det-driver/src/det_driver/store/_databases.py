@@ -133,8 +133,9 @@ class Databases:
                 self._snapshots = None
 
     def missing(self, id: int) -> StoreError:
-        """What to raise where there is no such experiment, or none any more."""
-        if self.directory(id).is_dir():
+        """What to raise where there is no such experiment, or none any more; what its creator began is none yet."""
+        left = [path.name for path in self.directory(id).glob("*")]
+        if left and f"{FILE}.new" not in left:
             return StoreError(
                 f"experiment {id} has lost its {FILE}: restore {self._path(id)}, or delete what is left there"
             )

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -69,21 +69,26 @@ class Experiments:
         description: str = "",
         labels: Sequence[str] = (),
         engine: str = "local",
+        fill: Callable[[int], object] = lambda id: None,
     ) -> ExperimentRow:
-        """Make an experiment's directory and, in it, its database."""
+        """Make an experiment's directory, its database in it and what `fill` puts there; nothing is left where that fails."""
         id = self.new_directory()
-        place = self.directory(id) / f"{FILE}.new"  # under its name it is whole, be this process killed wherever it is
-        database = Database(place, EXPERIMENT)
+        place = self.directory(id) / f"{FILE}.new"  # under its name all is whole, be this process killed wherever it is
+        values = (name, description, dump(list(labels)), config, entrypoint, metric, smaller_is_better, engine)
         try:
-            values = (name, description, dump(list(labels)), config, entrypoint, metric, smaller_is_better, engine)
-            database.run(
-                "INSERT INTO experiment (name, description, labels, config, entrypoint, metric, smaller_is_better, "
-                "engine, state, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'ACTIVE', ?)",
-                (*values, time.time()),
-            )
-        finally:
-            database.close()
-        os.rename(place, place.with_suffix(""))
+            with closing(Database(place, EXPERIMENT)) as database:
+                database.run(
+                    "INSERT INTO experiment (name, description, labels, config, entrypoint, metric, smaller_is_better, "
+                    "engine, state, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'ACTIVE', ?)",
+                    (*values, time.time()),
+                )
+            fill(id)
+            os.rename(place, place.with_suffix(""))
+        except BaseException:
+            import shutil  # brings every compressor along
+
+            shutil.rmtree(self.directory(id), ignore_errors=True)
+            raise
         self.publish(id)
         return self.get(id)
 
