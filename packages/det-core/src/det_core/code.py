@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -99,17 +100,22 @@ def _unreadable(root: Path, error: PermissionError) -> DetError:
     )
 
 
+@cache
+def _matching(*patterns: str) -> Callable[[str], bool]:
+    from pathspec import GitIgnoreSpec
+
+    return GitIgnoreSpec.from_lines(patterns).match_file
+
+
 def _ignored_in(root: Path) -> Callable[[str], bool]:
     """Return what says of a relative posix name, with `/` behind a directory's, that a pattern leaves it out."""
     always = (*_ALWAYS, *_OF_RUNS)
     if find_spec("pathspec") is None:
         return lambda name: any(fnmatchcase(Path(name).name, pattern) for pattern in always)
-    from pathspec import GitIgnoreSpec
-
     file = root / IGNORE_FILE
     try:
         lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-        return GitIgnoreSpec.from_lines([*always, *lines]).match_file
+        return _matching(*always, *lines)
     except PermissionError as error:
         raise _unreadable(root, error) from error
     except UnicodeDecodeError as error:

@@ -135,4 +135,4 @@ def _seal(document: Mapping[str, Any]) -> str:
 
 
 def _dump(document: Mapping[str, Any]) -> bytes:
-    return (json.dumps(document, indent=1) + "\n").encode()
+    return msgspec.json.format(json.dumps(document).encode(), indent=1) + b"\n"

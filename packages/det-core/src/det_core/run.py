@@ -21,7 +21,7 @@ from . import errors
 from .adapter import Adapter, Loop, RunInfo, Stop
 from .checkpoint import Manifest, read_checkpoint, write_checkpoint
 from .code import copy_code
-from .config import ExperimentConfig, Length, masked, without_secrets
+from .config import ExperimentConfig, Length, masked, to_builtins, without_secrets
 from .errors import CheckpointError, DetError, InvalidHP
 from .host import HostLost, TrialHost
 from .loop import Progress, RunLoop
@@ -225,10 +225,12 @@ class _Save:
         self._adapter.save(path)
         state = asdict(progress) | {"trial_id": self._info.trial_id}
         (path / PROGRESS_FILE).write_text(json.dumps(state))
-        (path / LOAD_FILE).write_text(json.dumps(self._load_data(), indent=1))
+        config = masked(self._info.config)
+        (path / LOAD_FILE).write_text(json.dumps(self._load_data(config)))
         if self._info.code_dir is not None:
             copy_code(self._info.code_dir, path / "code")
-            self._blot(path / "code")
+            if config != to_builtins(self._info.config):
+                self._blot(path / "code")
 
     def _blot(self, code: Path) -> None:
         """Blot the configuration's secrets out of the files that it may have been read from."""
@@ -238,7 +240,7 @@ class _Save:
             if (data := after.encode("utf-8", "surrogateescape")) != before:
                 file.write_bytes(data)
 
-    def _load_data(self) -> dict[str, Any]:
+    def _load_data(self, config: dict[str, Any]) -> dict[str, Any]:
         """What is needed to build the trial again without det's store."""
         trial = type(self._adapter.trial)
         return {
@@ -247,5 +249,5 @@ class _Save:
             "trial_cls_spec": f"{trial.__module__}:{trial.__qualname__}",
             "hparams": dict(self._info.hparams),
             "trial_seed": self._info.seed,
-            "experiment_config": masked(self._info.config),
+            "experiment_config": config,
         }

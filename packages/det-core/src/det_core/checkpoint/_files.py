@@ -21,6 +21,7 @@ from ..storage import MANIFEST, Selector, Storage
 from ._shards import directory_id, merge_metadata, plan_shards, sources
 
 _THREADS = min(4, os.cpu_count() or 1)
+_LARGE = 1 << 22  # bytes in all, from which on threads are worth their start
 _OWN = frozenset({MANIFEST, METADATA})
 
 
@@ -189,8 +190,10 @@ def names(directory: Path) -> list[str]:
 
 
 def entries(directory: Path, wanted: Iterable[str]) -> dict[str, FileEntry]:
-    """Return size and SHA-256 of the named files, each read once in big blocks, several at a time."""
+    """Return size and SHA-256 of the named files, each read once in big blocks, several at a time where they are large."""
     wanted = list(wanted)
+    if sum((directory / name).stat().st_size for name in wanted) < _LARGE:
+        return {name: entry(directory / name) for name in wanted}
     with ThreadPoolExecutor(_THREADS) as pool:
         return dict(zip(wanted, pool.map(lambda name: entry(directory / name), wanted), strict=True))
 
