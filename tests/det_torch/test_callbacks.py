@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +28,9 @@ class Diary(PyTorchCallback):
 
     def on_trial_shutdown(self) -> None:
         self.notes.append("shutdown")
+
+    def on_before_optimizer_step(self, parameters: Iterator[Any]) -> None:
+        self.notes.append(("step", all(parameter.grad is not None for parameter in parameters)))
 
     def on_training_start(self) -> None:
         self.notes.append("training start")
@@ -110,6 +114,7 @@ VALIDATED = [
     *("validation start", "validation epoch start", "evaluate", ("validation epoch end", 1)),
     ("validation end", ["val_loss", "weight"]),
 ]
+STEP = ("step", True)
 SAVED = ["state_dict", ("save start", ["diary"]), ("write end", True), ("upload end", str)]
 
 
@@ -124,8 +129,8 @@ def test_every_hook_is_called_in_its_place(lab: Any) -> None:
     )
     assert notes == [
         *("__init__", *BUILT, "training start", *VALIDATED),
-        *(("epoch start", 0), ("train", 0, 0), ("train", 0, 1), ("workload end", 2, 2), *VALIDATED),
-        *(("train", 0, 2), ("epoch end", 0), ("epoch start", 1), ("train", 1, 3), ("workload end", 4, 2)),
+        *(("epoch start", 0), ("train", 0, 0), STEP, ("train", 0, 1), STEP, ("workload end", 2, 2), *VALIDATED),
+        *(("train", 0, 2), STEP, ("epoch end", 0), ("epoch start", 1), ("train", 1, 3), STEP, ("workload end", 4, 2)),
         *(*VALIDATED, *SAVED, "shutdown"),
     ]
 
@@ -139,7 +144,7 @@ def test_a_run_resumed_within_an_epoch_does_not_start_the_epoch_again(lab: Any) 
         *("__init__", "build_callbacks", ("startup", 2, first.checkpoints[2])),
         *("build training data", "build validation data"),
         *(("load start", ["diary"]), ("load_state_dict", {"seen": 1}), "training start"),
-        *(("train", 0, 2), ("epoch end", 0), ("workload end", 3, 1), *VALIDATED, *SAVED, "shutdown"),
+        *(("train", 0, 2), STEP, ("epoch end", 0), ("workload end", 3, 1), *VALIDATED, *SAVED, "shutdown"),
     ]
 
 

@@ -144,3 +144,39 @@ def test_every_name_that_a_page_or_an_example_imports_is_in_the_api() -> None:
         if not {node.module, f"{node.module}.{alias.name}", node.module.removesuffix(".testing")} & shown
     ]
     assert hidden == []
+
+
+def classes(package: Path) -> dict[str, list[str]]:
+    """Return the public methods and properties of every class of a package."""
+    found: dict[str, list[str]] = {}
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                members = [each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+                found.setdefault(node.name, []).extend(name for name in members if not name.startswith("_"))
+    return found
+
+
+def test_every_public_function_and_method_is_met_by_some_test_or_called_by_what_is() -> None:
+    """Types are met with what gives and takes them; what overrides a framework's own is called by the framework."""
+    overriding = {"DeterminedCallback", "HorovodStrategy"}
+    sources = [path.read_text(encoding="utf-8") for path in ROOT.glob("packages/*/src/**/*.py")]
+    called = set(re.findall(r"(?<!def )(?<!\w)(\w+)\(|\.(\w+)", "".join(sources)))
+    met = tested() | {name for pair in called for name in pair}
+    missed = set()
+    for module in re.findall(r"automodule:: (\S+)", "".join(path.read_text(encoding="utf-8") for path in API)):
+        [package] = ROOT.glob(f"packages/*/src/{module.partition('.')[0]}")
+        place = package.parent / module.replace(".", "/")
+        text = (place / "__init__.py" if place.is_dir() else place.with_suffix(".py")).read_text(encoding="utf-8")
+        listed = text.partition("__all__ = [")[2].partition("]")[0]
+        names = [*re.findall(r"import (\w+) as \1\b", text), *re.findall(r'"(\w+)"', listed)]
+        assert names, module
+        methods = classes(package)
+        missed |= {f"{module}.{name}" for name in names if name[0].islower() and name not in met}
+        missed |= {
+            f"{module}.{name}.{method}"
+            for name in set(names) - overriding
+            for method in methods.get(name, ())
+            if method not in met
+        }
+    assert sorted(missed) == []

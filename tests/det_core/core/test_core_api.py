@@ -182,15 +182,18 @@ with core.init() as context:
     assert det.json("show", "1")["trials"][0]["state"] == "COMPLETED"
 
 
-def test_an_acknowledged_preemption_is_a_pause_and_another_exit_0_completes(det, wait_until):
+@pytest.mark.parametrize(("acknowledge", "state"), [(True, "PAUSED"), (False, "COMPLETED")])
+def test_an_acknowledged_preemption_is_a_pause_and_another_exit_0_completes(det, wait_until, acknowledge, state):
     det.cwd.joinpath("train.py").write_text(
-        """
+        f"""
 import pathlib, time
 from det_core import core
 with core.init() as context:
     pathlib.Path("started").touch()
     while not context.preempt.should_preempt(auto_ack=False):
         time.sleep(0.02)
+    if {acknowledge}:
+        context.preempt.acknowledge_preemption_signal()
 """
     )
     det.cwd.joinpath("c.yaml").write_text(CONFIG)
@@ -198,6 +201,24 @@ with core.init() as context:
     wait_until((det.home / "experiments/1/code/started").exists, "the start")
     det("pause", "1")
     driver.wait(timeout=30)
+    assert det.json("show", "1")["trials"][0]["state"] == state
+
+
+def test_a_script_learns_the_best_validation_of_its_experiment(det):
+    """And may say that it has no more operations, as scripts of Determined do."""
+    run(
+        det,
+        """
+from det_core import core
+with core.init() as context:
+    found = [context.train.get_experiment_best_validation()]
+    for at, error in enumerate([0.5, 0.25, 1.0], 1):
+        context.train.report_validation_metrics(at, {"error": error})
+        found.append(context.train.get_experiment_best_validation())
+    context.searcher.acknowledge_out_of_ops()
+    assert found == [None, 0.5, 0.25, 0.25], found
+""",
+    )
     assert det.json("show", "1")["trials"][0]["state"] == "COMPLETED"
 
 
