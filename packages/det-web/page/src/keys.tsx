@@ -1,6 +1,6 @@
 // The keyboard: one listener, the newest claim on a key wins, and typing in a field is typing.
 import { signal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useLayoutEffect } from "preact/hooks";
 import { Dialog } from "./parts";
 
 type Claims = Record<string, (event: KeyboardEvent) => void>;
@@ -9,7 +9,7 @@ const helping = signal(false);
 
 /** Claims keys for as long as a part of the page is there. */
 export function useKeys(keys: Claims, deps: unknown[]): void {
-  useEffect(() => {
+  useLayoutEffect(() => { // before anybody can press a key on what is seen
     claims.push(keys);
     return () => void claims.splice(claims.indexOf(keys), 1);
   }, deps);
