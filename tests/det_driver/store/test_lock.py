@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -121,3 +122,26 @@ def test_what_people_change_takes_the_lock_and_is_refused_while_a_driver_has_it(
 
     store.experiments.update(experiment.id, name="y")
     assert store.experiments.get(experiment.id).name == "y"
+
+
+ANOTHER = """
+import sys
+from pathlib import Path
+from det_driver.store import Store
+with Store(Path(sys.argv[1])) as store:
+    store.experiments.update(1, name=sys.argv[2])
+"""
+
+
+def test_a_writer_that_comes_and_goes_takes_nothing_from_a_reader_of_the_same_process(tmp_path):
+    """As in a notebook, or beside the page: the reader sees what another process writes then, and a file that is whole."""
+    with Store(tmp_path) as store:
+        store.experiments.create(name="0", config="{}")
+    with Store.reader(tmp_path) as reader:
+        for name in "1234":
+            assert reader.experiments.get(1).name == str(int(name) - 1)
+            with Store(tmp_path) as writer, writer.lock(1):
+                assert writer.experiments.get(1).name == str(int(name) - 1)
+            subprocess.run([sys.executable, "-c", ANOTHER, str(tmp_path), name], check=True)
+            assert (tmp_path / "experiments/1/experiment.db-wal").exists()  # the other was not the last that had it
+            assert reader.experiments.get(1).name == name

@@ -10,16 +10,17 @@ from pathlib import Path
 
 
 def keep_private(path: Path) -> None:
-    """Let nobody else read the file, which may be made here; SQLite gives its other files the same rights."""
-    with suppress(OSError):  # SQLite says what is wrong with the place
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(file).st_mode & 0o077:
-                for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-                    with suppress(FileNotFoundError):
-                        each.chmod(0o600)
-        finally:
-            os.close(file)
+    """Let nobody else read the file, which may be made here; SQLite gives its other files the same rights.
+
+    It is not opened: closing it would take the locks of all other connections of this process, which SQLite counts on.
+    """
+    with suppress(OSError):  # it is there, or SQLite says what is wrong with the place
+        os.mknod(path, 0o600)
+    with suppress(OSError):
+        if path.stat().st_mode & 0o077:
+            for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+                with suppress(FileNotFoundError):
+                    each.chmod(0o600)
 
 
 def use_wal(connection: sqlite3.Connection, patience: float) -> None:
