@@ -6,14 +6,18 @@ import json
 import re
 import shutil
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from tests.det_web.conftest import Server, det, start, stop
+from tests.det_web.conftest import CONFIG, SCRIPT, Server, det, environment, start, stop
 
 from det_driver.client import Client
 from det_driver.store import Store
@@ -254,9 +258,39 @@ def test_prometheus_reads_counts_and_names_are_escaped(own: Server) -> None:
 
 
 def test_nothing_heavy_is_imported() -> None:
-    import subprocess
-    import sys
-
     names = "torch tensorflow numpy pandas lightning keras optuna"
     code = f"import sys, det_web.command, det_web.app, det_web.serve; print([n for n in {names.split()} if n in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_search_brings_the_page_for_as_long_as_it_runs(tmp_path: Path) -> None:
+    """However it ends: here its driver is killed."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "const.yaml").write_text(CONFIG)
+    (tmp_path / "wait").touch()
+    env = {**environment(tmp_path / "home"), "WAIT_FOR": str(tmp_path / "wait")}
+    command = [sys.executable, "-m", "det_driver.cli", "run", "const.yaml", "--ui", "-q"]
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as driver:
+        assert driver.stderr is not None
+        found = re.search(rb":(\d+)/login\?token=(\S+)", driver.stderr.readline())
+        assert found
+        server = Server(tmp_path / "home", driver, int(found[1]), found[2].decode())  # type: ignore[arg-type]
+        server.sign_in()
+        assert server.get("/experiments/1")["state"] == "ACTIVE"
+        driver.kill()
+    (tmp_path / "wait").unlink()
+    deadline = time.monotonic() + 30
+    with suppress(ConnectionError):
+        while server.ask("/"):
+            assert time.monotonic() < deadline, "the page outlives its driver"
+            time.sleep(0.05)
+
+
+def test_the_page_is_not_for_a_search_in_the_background(made: Path) -> None:
+    done = det(made, made.parent / "project", "run", "const.yaml", "--ui", "--detach")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--ui is for as long as this command runs" in done.stderr
+
+
+def test_a_run_says_on_which_machine_it_was(server: Server) -> None:
+    assert {run["host"] for id in (1, 2) for run in server.get(f"/trials/{id}")["runs"]} == {socket.gethostname()}

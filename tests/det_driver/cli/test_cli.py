@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
+from importlib.util import find_spec
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -309,3 +310,13 @@ def test_checkpoints_are_listed_shown_exported_and_deleted(det):
     assert det.json("checkpoint", "list", "1") == []
     assert [each["state"] for each in det.json("checkpoint", "list", "1", "--deleted")] == ["DELETED"]
     assert not os.path.exists(det.home / "checkpoints" / uuid)
+
+
+@pytest.mark.skipif(find_spec("det_web") is not None, reason="the page is installed")
+def test_the_page_is_asked_for_where_there_is_none(det):
+    det.cwd.joinpath("c.yaml").write_text("entrypoint: 'true'\nsearcher: {name: single, metric: error}\n")
+    assert (
+        "--ui needs the page, which is not installed: pip install det-web"
+        in det("run", "c.yaml", "--ui", status=2).stderr
+    )
+    assert det.json("list") == []

@@ -79,7 +79,7 @@ def test_everything_that_a_finished_search_tells(det, finished, tmp_path):
     refused = det("show", "1", "--sort", "lrr", status=2).stderr
     assert refused == "det: there is no column 'lrr'; did you mean 'lr'?\n"
     runs = det("show", "1", "--runs", "--filter", "x=1").stdout.splitlines()
-    assert runs[0].split() == ["trial", "run", "from", "batch", "began", "took", "ended", "because"]
+    assert runs[0].split() == ["trial", "run", "host", "from", "batch", "began", "took", "ended", "because"]
     assert runs[1].split()[-1] == "completed"
     assert det.json("show", "1", "--runs")["trials"][0]["attempts"][0]["outcome"] == "completed"
     slices = det("show", "1", "--slice", "x").stdout.splitlines()

@@ -82,7 +82,7 @@ def _describe(asked: Asked) -> OneTrial:
         ended=row.ended,
         runs=[
             Run(
-                *(run.id, run.number, _state(run.outcome, run.reason), run.started, run.ended, run.reason, None),
+                *(run.id, run.number, _state(run.outcome, run.reason), run.started, run.ended, run.reason, run.host),
                 *(run.first_batch, [RankLog(k, f.stat().st_size) for k, f in logs.get(run.number, {}).items()]),
             )
             for run in runs

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ MOST_FAILURES = 10
 """Of how many trials the last words say what mattered; `det show` does it for more."""
 
 
-def drive(settings: Settings, experiment: int, engine: str, in_background: bool, *, quiet: bool, as_json: bool) -> int:
+def drive(
+    settings: Settings, experiment: int, engine: str, in_background: bool, *, quiet: bool, as_json: bool, page: bool
+) -> int:
     """Drive an experiment until it ends or is paused, or start a driver of its own in the background; return the exit status."""
     if in_background:
         return _detach(settings, experiment, as_json)
@@ -52,7 +55,7 @@ def drive(settings: Settings, experiment: int, engine: str, in_background: bool,
     plugins.register(screen, "det-view")
     out, err = _Unbreakable(sys.stdout), _Unbreakable(sys.stderr)
     with redirect_stdout(out), redirect_stderr(err):
-        with screen, _signals_pause(driver):
+        with _page(settings) if page else nullcontext(), screen, _signals_pause(driver):
             state = _run(driver)
         settings.observers.settle(plugins)
         _complain(driver, experiment)
@@ -77,6 +80,29 @@ def _detach(settings: Settings, experiment: int, as_json: bool) -> int:
     else:
         sys.stdout.write(f"experiment {experiment} runs in the background; follow it: det logs -f {experiment}\n")
     return 0
+
+
+@contextmanager
+def _page(settings: Settings) -> Iterator[None]:
+    """Have `det ui` beside this process; it ends with it, however that ends. The address that it prints is passed on."""
+    guard, held = os.pipe()
+    command = (sys.executable, "-P", "-m", "det_core.guard", str(guard), "--")
+    page = subprocess.Popen(
+        [*command, sys.executable, "-P", "-m", "det_driver.cli", "ui"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the search
+        pass_fds=(guard,),
+        env={**settings.environ, "DET_HOME": str(settings.home)},
+        text=True,
+    )
+    os.close(guard)
+    with page:
+        try:
+            sys.stderr.write(page.stdout.readline() if page.stdout else "")
+            yield
+        finally:
+            os.close(held)
 
 
 def _run(driver: Driver) -> ExperimentState:

@@ -22,6 +22,7 @@ _DRIVING = (
     click.option("--detach", "in_background", is_flag=True, help="Run in the background and return at once."),
     click.option("--in-process", is_flag=True, help="Train in this process, one trial at a time: for a debugger."),
     click.option("--engine", metavar="NAME", help="Execute runs by the engine of this name, which a plugin registers."),
+    click.option("--ui", "page", is_flag=True, help="Open the page (det ui) for as long as it runs; needs det-web."),
     click.option("--quiet", "-q", is_flag=True, help="Print the result only."),
     as_json,
 )
@@ -34,11 +35,17 @@ def _driving(command: F) -> F:
     return command
 
 
-def _chosen(settings: Settings, engine: str | None, in_process: bool, in_background: bool, default: str) -> str:
+def _chosen(
+    settings: Settings, engine: str | None, in_process: bool, in_background: bool, default: str, page: bool = False
+) -> str:
     """Return the engine's name, once it is known that there is one. Raises PluginError for another name."""
     for option, given in (("--detach", in_background), ("--engine", engine)):
         if given and in_process:
             raise click.UsageError(f"{option} and --in-process contradict each other; choose one")
+    if page and in_background:
+        raise click.UsageError("--ui is for as long as this command runs, and --detach returns at once; start det ui")
+    if page and "ui" not in settings.plugins.commands():
+        raise click.UsageError("--ui needs the page, which is not installed: pip install det-web")
     name = engine or (IN_PROCESS if in_process else default)
     return settings.plugins.engines()[name].name
 
@@ -65,7 +72,7 @@ def run(
 
     configured = loaded.config.engine
     default = str(type(configured).__struct_config__.tag) if configured else LOCAL
-    chosen = _chosen(settings, engine, in_process, in_background, default)
+    chosen = _chosen(settings, engine, in_process, in_background, default, output["page"])
     check_startable(loaded.config, settings.driver(chosen))
     with settings.store() as store:
         recorded = LOCAL if in_process else chosen
@@ -89,7 +96,7 @@ def resume(
     from ..driver import reopen
     from ._drive import drive
 
-    chosen = _chosen(settings, engine, in_process, in_background, LOCAL)
+    chosen = _chosen(settings, engine, in_process, in_background, LOCAL, output["page"])
     with settings.store() as store:
         if engine:
             store.experiments.update(experiment, engine=chosen)

@@ -161,8 +161,8 @@ def _print_runs(store: Store, trials: Sequence[TrialRow]) -> None:
             began = time.strftime("%m-%d %H:%M:%S", time.localtime(run.started))
             took = clock((run.ended or time.time()) - run.started)
             ended = (run.outcome or "running", run.reason if run.reason != run.outcome else None)
-            rows.append((trial.id, run.number, run.first_batch, began, took, *ended))
-    print_table(("trial", "run", "from batch", "began", "took", "ended", "because"), rows)
+            rows.append((trial.id, run.number, run.host, run.first_batch, began, took, *ended))
+    print_table(("trial", "run", "host", "from batch", "began", "took", "ended", "because"), rows)
 
 
 def _print_slices(found: Sequence[Any], name: str, metric: str, as_json: bool) -> None:

@@ -155,7 +155,7 @@ class Fleet:
         with state.turn():
             latest = state.row(live).latest_checkpoint if live.begun else None
             batches = state.store.checkpoints.get(latest).batches if latest else 0
-            run = state.begin(live, lease, batches)
+            run = state.begin(live, lease, batches, node.host(lease.devices))
             state.then(lambda: self._launch(live, run.id, latest, node, starter))
             state.observe("det_run_started", of=live.id, run=run)
 

@@ -179,9 +179,9 @@ class State(Turns):
 
     # Runs
 
-    def begin(self, live: LiveTrial, lease: Lease, batches: int) -> Run:
-        """Record that a run of a trial begins at a position; the trial has it once that is committed."""
-        run = self.store.runs.begin(live.id, batches, first=not live.begun)
+    def begin(self, live: LiveTrial, lease: Lease, batches: int, host: str | None = None) -> Run:
+        """Record that a run of a trial begins at a position, on a machine; the trial has it once that is committed."""
+        run = self.store.runs.begin(live.id, batches, first=not live.begun, host=host)
         live.state, live.begun = TrialState.RUNNING, True
         self.queue.discard(live)
         active = ActiveRun(run=run, lease=lease, progressed_to=batches, launched=bool(hosts_of(self.config)))

@@ -133,7 +133,7 @@ class AgentEngine(Engine):
     def node(self, here: Here) -> Node:
         """Return the machine of an agent."""
         name = f"{here.name}/{here.node}"
-        return Node(name, tuple(f"{name}/{device}" for device in here.devices), here.gpus)
+        return Node(name, tuple(f"{name}/{device}" for device in here.devices), here.gpus, machine=here.machine)
 
     def log(self, name: str) -> str:
         """Return where an agent's own words are."""

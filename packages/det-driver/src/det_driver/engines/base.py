@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
 
@@ -31,13 +31,20 @@ class Node:
     """A machine that has room for runs: the ids of its devices, and those that CUDA_VISIBLE_DEVICES takes.
 
     Without `devices` it is this machine, whose devices the driver knows. Where it is several that a run is spread over, these
-    are its `parts`, and the ids theirs in this order.
+    are its `parts`, and the ids theirs in this order. People know it as `machine`.
     """
 
     name: str
     devices: tuple[str, ...] | None = None
     gpus: tuple[str, ...] = ()
     parts: tuple[Node, ...] = ()
+    machine: str = field(default_factory=lambda: os.uname().nodename)
+
+    def host(self, devices: Sequence[str]) -> str:
+        """Return what people know those machines by that have these devices."""
+        return ", ".join(
+            [part.machine for part in self.parts if part.name in map(machine_of, devices)] or [self.machine]
+        )
 
     @classmethod
     def of(cls, parts: Sequence[Node]) -> Node:

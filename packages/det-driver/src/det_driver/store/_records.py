@@ -105,7 +105,8 @@ class TrialRow(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """One attempt of a trial, the `number`-th from 1, which began at position `first_batch`.
 
-    `backend` is what reduces the gradients of its ranks, where there are several; `reason` says why it failed.
+    `backend` is what reduces the gradients of its ranks, where there are several; `reason` says why it failed, and `host`
+    names the machine, or machines, as far as that was noted.
     """
 
     id: int
@@ -118,6 +119,7 @@ class Run(msgspec.Struct, frozen=True):
     outcome: str | None
     backend: str | None = None
     reason: str | None = None
+    host: str | None = None
 
 
 class Metric(msgspec.Struct, frozen=True):

@@ -66,6 +66,7 @@ EXPERIMENT: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX chunks_in_order ON chunks (trial_id, kind, archived, last)",
     ),
     ("ALTER TABLE runs ADD COLUMN reason TEXT",),
+    ("ALTER TABLE runs ADD COLUMN host TEXT",),
 )
 
 JOURNAL = 1

@@ -20,7 +20,7 @@ _COLUMNS = (
     "id, request, hparams, seed, state, batches, restarts, runs, progress, best_metric, best_batches, latest_metric, "
     "latest_checkpoint, source_checkpoint, started, ended, exit_reason"
 )
-_RUN_COLUMNS = "id, trial_id, number, first_batch, log_dir, started, ended, outcome, backend, reason"
+_RUN_COLUMNS = "id, trial_id, number, first_batch, log_dir, started, ended, outcome, backend, reason, host"
 
 _LARGEST_BLOCK = 1024
 _WITHOUT_INDEX = 10**9
@@ -201,7 +201,7 @@ class Runs:
         self._trials = trials
         self._metrics = metrics
 
-    def begin(self, trial_id: int, from_batches: int = 0, *, first: bool = False) -> Run:
+    def begin(self, trial_id: int, from_batches: int = 0, *, first: bool = False, host: str | None = None) -> Run:
         """Begin the trial's next run at a position; what earlier runs reported past it is archived, to be done again.
 
         Its logs belong in `trials/<trial>/run-<number>` in the experiment's directory, which is not made here. A run that
@@ -223,12 +223,13 @@ class Runs:
                 (TrialState.RUNNING, number, from_batches, now, trial_id),
             )
             database.put(
-                "INSERT INTO runs (id, trial_id, number, first_batch, log_dir, started) VALUES (?, ?, ?, ?, ?, ?)", row
+                "INSERT INTO runs (id, trial_id, number, first_batch, log_dir, started, host) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*row, host),
             )
             memory.runs[id] = trial_id
             if first:
                 memory.reports[trial_id] = Reports(-1, from_batches, None, whole=True)
-        return self._run(database, (*row, None, None, None, None))
+        return self._run(database, (*row, None, None, None, None, host))
 
     def _after_others(self, database: Database, trial_id: int, from_batches: int, now: float) -> int:
         """The number of a trial's next run, once nothing of those before it is in its way."""
