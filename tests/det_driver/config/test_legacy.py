@@ -36,6 +36,11 @@ def test_periods_beside_steps_are_steps_too() -> None:
     assert loaded.config.min_validation_period == Length("batches", 20)
     assert loaded.config.min_checkpoint_period == Length("epochs", 1)
     assert "min_validation_period: 2 as 20 batches" in loaded.notices[0].message
+    del periods["batches_per_step"]  # a step was a hundred batches then
+    periods["min_checkpoint_period"] = 3
+    loaded = load({"entrypoint": "m:T", "searcher": {"name": "single", "metric": "loss", "max_steps": 3}} | periods)
+    assert loaded.config.min_validation_period == Length("batches", 200)
+    assert loaded.config.min_checkpoint_period == Length("batches", 300)
     assert load(SMALL | {"min_validation_period": 2}).config.min_validation_period == Length("batches", 2)
 
 
