@@ -106,7 +106,9 @@ def test_everything_that_a_finished_search_tells(det, finished, tmp_path):
     assert (det.cwd / "trials.png").read_bytes().startswith(b"\x89PNG")
     assert det("show", "1", "--plot", "t.svg", "--json").stdout.startswith("{")
     drawn = (det.cwd / "t.svg").read_text()
-    assert all(f"<!-- {text} -->" in drawn for text in ("rank of the trial", "net.lr", "x", "kind", "error"))
+    # The legend has a title; net.lr is declared logarithmic, and its axis has powers of ten.
+    written = ("rank of the trial", "net.lr", "x", "kind", "error", "trial", r"$\mathdefault{10^{-2}}$")
+    assert all(f"<!-- {text} -->" in drawn for text in written)
     done = det("show", "1", "--plot", "x.png", status=2, env=hide(tmp_path / "a", "matplotlib"))
     assert done.stderr == "det: --plot draws with matplotlib, which is not installed; pip install matplotlib\n"
 

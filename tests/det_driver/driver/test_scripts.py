@@ -172,6 +172,7 @@ def test_a_script_that_fails_is_quoted_by_the_end_of_its_log_and_how_it_ended(de
     )
     assert det("run", path, status=1).stderr.endswith(said)
     assert said.splitlines()[-1].removeprefix("det: trial 1: ") in det("show", "1").stdout
+    assert det("logs", "1").stderr.splitlines()[-1] == said.splitlines()[-1]
 
 
 def test_a_log_policy_cancels_retries(det):

@@ -127,7 +127,9 @@ def _of_one_type(values: list[Any]) -> list[Any]:
 def logs(
     settings: Settings, experiment: int, trial: int | None, rank: int | None, follow: bool, tail: int | None
 ) -> None:
-    """Print what the processes of EXPERIMENT's trials wrote."""
+    """Print what the processes of EXPERIMENT's trials wrote and, at the end, why those ended that failed."""
+    from ._show import why_ended
+
     with settings.reader() as store:
         store.experiments.get(experiment)
         of_experiment(store, trial, experiment)
@@ -139,8 +141,10 @@ def logs(
             if not printers and (over or not follow):
                 _say_why_none(store, experiment, trial, rank)
             if not follow or over:
-                return
+                break
             time.sleep(0.2)
+        shown = [row for row in store.trials.list(experiment) if trial in (None, row.id)]
+        sys.stderr.writelines(f"det: {line}\n" for line in why_ended(store, experiment, shown))
 
 
 def _files(store: Store, experiment: int, trial: int | None, rank: int | None) -> list[tuple[str, Path]]:

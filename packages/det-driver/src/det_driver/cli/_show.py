@@ -136,11 +136,14 @@ def _print(
             for chosen in (space.chosen(t.hparams),)
         ],
     )
+    sys.stdout.writelines(f"{line}\n" for line in why_ended(store, found.id, trials))
+
+
+def why_ended(store: Store, experiment_id: int, trials: Sequence[TrialRow]) -> list[str]:
+    """Return a line for each run and trial that failed, the first ones only where there are many."""
     causes = [line for trial in trials for line in _causes(store, trial)]
-    for line in causes[:_MOST_CAUSES]:
-        sys.stdout.write(line + "\n")
-    if len(causes) > _MOST_CAUSES:
-        sys.stdout.write(f"{len(causes) - _MOST_CAUSES} more; see: det show {found.id} --runs\n")
+    left = len(causes) - _MOST_CAUSES
+    return causes[:_MOST_CAUSES] + [f"{left} more; see: det show {experiment_id} --runs"] * (left > 0)
 
 
 def _causes(store: Store, trial: TrialRow) -> Iterator[str]:
