@@ -36,7 +36,7 @@ class Falling(OneVarModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = super().configure_optimizers()
-        length = self.trainer.estimated_stepping_batches
+        length = self.trainer.max_steps
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda batch: 1 - batch / length)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
