@@ -124,6 +124,7 @@ def _await(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
         if not failed and (failed := [rank for rank, process in enumerate(processes) if process.poll()]):
             deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
         time.sleep(0.02)
+    failed = failed or [rank for rank, process in enumerate(processes) if process.poll()]  # all between two looks
     if not failed:
         _ask_where(processes)
     for rank in failed or [rank for rank, process in enumerate(processes) if process.poll() != 0]:
