@@ -28,6 +28,9 @@ CONFIG = """
     searcher: {name: grid, metric: error}
 """
 
+WRITTEN = ("rank of the trial", "net.lr", "x", "kind", "error", "trial", r"$\mathdefault{10^{-2}}$")
+"""In the pictures: the legend has a title; net.lr is declared logarithmic, and its axis has powers of ten."""
+
 
 @pytest.fixture
 def project(det):
@@ -106,9 +109,7 @@ def test_everything_that_a_finished_search_tells(det, finished, tmp_path):
     assert (det.cwd / "trials.png").read_bytes().startswith(b"\x89PNG")
     assert det("show", "1", "--plot", "t.svg", "--json").stdout.startswith("{")
     drawn = (det.cwd / "t.svg").read_text()
-    # The legend has a title; net.lr is declared logarithmic, and its axis has powers of ten.
-    written = ("rank of the trial", "net.lr", "x", "kind", "error", "trial", r"$\mathdefault{10^{-2}}$")
-    assert all(f"<!-- {text} -->" in drawn for text in written)
+    assert all(f"<!-- {text} -->" in drawn for text in WRITTEN)
     done = det("show", "1", "--plot", "x.png", status=2, env=hide(tmp_path / "a", "matplotlib"))
     assert done.stderr == "det: --plot draws with matplotlib, which is not installed; pip install matplotlib\n"
 
