@@ -16,7 +16,7 @@ OPERATORS = [
     *(f"Replace{kind}Operator_{swap}" for kind, swaps in SWAPS.items() for swap in swaps.split()),
     *("ReplaceUnaryOperator_Delete_Not", "ReplaceUnaryOperator_Delete_USub", "AddNot", "NumberReplacer"),
     *("ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd"),
-    *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ZeroIterationForLoop", "ExceptionReplacer"),
+    *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ZeroIterationForLoop"),
 ]
 
 
@@ -37,7 +37,7 @@ def mutants(source: str) -> list[Mutant]:
     from cosmic_ray.operators.provider import OperatorProvider
 
     provider, tree = OperatorProvider(), parso.parse(source)
-    operators = [*(provider[name]() for name in OPERATORS), DropStatement()]
+    operators = [*(provider[name]() for name in OPERATORS), CatchAnother(), DropStatement()]
     found: dict[str, Mutant] = {}
     for node in list(ast_nodes(tree)):
         for operator in operators:
@@ -92,6 +92,32 @@ def _changed(source: str, code: str) -> tuple[int, str, str]:
 def _alike(one: list[str], other: list[str]) -> int:
     """Return how many lines at the beginning are the same."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+class CatchAnother:
+    """An exception is not caught any more. Cosmic Ray's own stumbles over `module.Error` among several."""
+
+    def mutation_positions(self, node: Any) -> Iterator[Any]:
+        if node.type == "except_clause":
+            for siblings, index in self._caught(node):
+                yield siblings[index].start_pos, siblings[index].end_pos
+
+    def mutate(self, node: Any, index: int) -> Any:
+        from parso.python.tree import Name
+
+        siblings, place = self._caught(node)[index]
+        siblings[place] = Name("StopAsyncIteration", siblings[place].start_pos, prefix=" " if place else "")
+        return node
+
+    def _caught(self, node: Any) -> list[tuple[list[Any], int]]:
+        """Return of each exception where it stands: among which nodes, and at which place."""
+        caught = node.children[1]
+        if caught.type != "atom":
+            return [(node.children, 1)]
+        inner = caught.children[1]
+        if inner.type == "testlist_comp":
+            return [(inner.children, place) for place in range(0, len(inner.children), 2)]
+        return [(caught.children, 1)]
 
 
 class DropStatement:

@@ -82,6 +82,16 @@ def test_every_change_of_a_module_is_made_once_and_drops_statements_too() -> Non
     assert ("left = list[int]()", "pass") not in made  # whoever runs it misses the name
 
 
+def test_each_exception_that_is_caught_is_let_through_by_one_mutant() -> None:
+    source = "try:\n    x\nexcept (ValueError, json.JSONDecodeError):\n    y\nexcept os.error:\n    z\n"
+    made = {mutant.after for mutant in mutants(source) if mutant.before.startswith("except")}
+    assert made == {
+        "except (StopAsyncIteration, json.JSONDecodeError):",
+        "except (ValueError, StopAsyncIteration):",
+        "except StopAsyncIteration:",
+    }
+
+
 def test_where_tests_notice_all_that_is_not_excused_the_table_says_so(project: Project) -> None:
     project.configure(EXCUSE)
     status, said, problems = project.run(THOROUGH, "--only", "if")
