@@ -120,7 +120,7 @@ def decode(data: bytes, uuid: str) -> Manifest:
                     f"checkpoint {uuid}: its manifest is that of {manifest.uuid}; give the directory that name again"
                 )
             return manifest
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise CheckpointError(f"checkpoint {uuid}: manifest.json cannot be read ({reason}); {WAY_OUT}") from error
     if newer:
