@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ import pytest
 
 from det_core import Plugins, hookimpl
 from det_core.config import parse, to_json
-from det_core.errors import StoreUnwritable
+from det_core.errors import StoreError, StoreUnwritable
 from det_driver.driver._search import SearchStarted
 from det_driver.driver._state import State
+from det_driver.driver._turns import rarely_collected
 from det_driver.search import Exit
 from det_driver.store import Store, TrialState
 
@@ -89,14 +92,71 @@ def test_where_a_turn_fails_nothing_has_happened_in_the_store_or_in_memory(tmp_p
         assert state.best == 1.0
 
 
+@contextmanager
+def full(state: State) -> Iterator[None]:
+    """The experiment's database may not grow any more, as on a full disk."""
+    connection = state.store._databases.held()._connection
+    (most,) = connection.execute("PRAGMA max_page_count").fetchone()
+    connection.execute("PRAGMA max_page_count = 1")  # which SQLite takes for as many as there are
+    yield
+    connection.execute(f"PRAGMA max_page_count = {most}")
+
+
+def test_where_the_commit_fails_nothing_has_happened_either_and_the_driver_hears_of_it(tmp_path: Path) -> None:
+    with Store(tmp_path) as store:
+        state = state_of(store)
+        first = run(state)
+        before, done, decided = (remembered(state), stored(state)), [], []
+
+        def decide() -> None:
+            with full(state), state.turn():
+                state.then(lambda: done.append("acted"))
+                state.adopt(lambda: done.append("adopted"))
+                state.validated(first, first.active, 10, {"loss": 1.0, "note": "x" * 10**6}, 10)
+                decided.append("all of it")
+
+        with pytest.raises(StoreUnwritable):
+            decide()
+        assert decided
+        assert (remembered(state), stored(state)) == before
+        with state.turn():
+            state.then(lambda: done.append("next"))
+        with state.turn():
+            pass
+        assert done == ["next"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "raised"),
+    [(StoreUnwritable("the disk is full"), "the disk is full"), (ZeroDivisionError("oh"), "event 1 of the journal")],
+)
+def test_where_the_store_cannot_even_be_read_a_full_disk_is_still_what_is_said(
+    tmp_path: Path, failure: Exception, raised: str
+) -> None:
+    def decide(state: State) -> None:
+        with state.turn():
+            raise failure
+
+    with Store(tmp_path) as store:
+        state = state_of(store)
+        store._databases.held()._connection.execute("UPDATE journal SET event = 'unreadable'")
+        with pytest.raises(StoreError, match=raised):
+            decide(state)
+
+
 class Observer:
     """Looks, when it is told, at what another reader of the store sees."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.seen = home, []
+        self.home, self.seen, self.trials, self.started = home, [], [], 0
+
+    @hookimpl
+    def det_experiment_started(self) -> None:
+        self.started += 1
 
     @hookimpl
     def det_metrics_reported(self, experiment: Any, trial: Any, batches: int) -> None:
+        self.trials.append(trial)
         with Store(self.home) as store, store.transaction():  # which it could not, within the driver's own
             found = [m.batches for m in store.metrics.read(trial_id=trial.id)]
             self.seen.append((batches, found, trial.batches))
@@ -110,7 +170,12 @@ def test_observers_are_told_after_the_commit_and_outside_of_it(tmp_path: Path) -
         live = run(state)
         with state.turn():
             state.reported(live, live.active, "training", 5, {"loss": 1.0})
-    assert observer.seen == [(5, [5], 5)]
+        with state.turn():
+            state.observe("det_experiment_started")
+        with state.turn():
+            state.reported(live, live.active, "training", 6, {"loss": 1.0})
+    assert observer.seen == [(5, [5], 5), (6, [5, 6], 6)]
+    assert observer.started == 1
 
 
 @pytest.mark.parametrize("epochs", [math.nan, math.inf, "many", None])
@@ -175,6 +240,7 @@ def test_turns_of_a_group_are_committed_at_once_and_nothing_is_done_about_any_be
             assert not [*reader.metrics.read(trial_id=live.id)]
         assert done == [5, 6]
         assert [seen for _, seen, _ in observer.seen] == [[5, 6], [5, 6]]
+        assert observer.trials[0] is observer.trials[1]  # looked up once for all that is told of one commit
 
 
 def test_a_turn_that_fails_in_a_group_undoes_itself_alone(tmp_path: Path) -> None:
@@ -209,12 +275,28 @@ def test_where_a_group_cannot_be_committed_nothing_is_done_about_any_of_it(tmp_p
                 state.then(lambda: done.append("answered"))
             raise StoreUnwritable("the disk is full")
 
+    plugins, observer = Plugins.installed(), Observer(tmp_path)
+    plugins.register(observer, "looks")
     with Store(tmp_path) as store:
-        state = state_of(store)
+        state = state_of(store, plugins=plugins)
         live, done = run(state), []
         with pytest.raises(StoreUnwritable):
             lose(state, live, done)
         with state.turn():
-            pass
-        assert not done
+            state.then(lambda: done.append("next"))
+        assert done == ["next"]
+        assert not observer.seen
         assert not [*store.metrics.read(trial_id=live.id)]
+
+
+def test_while_an_experiment_is_driven_the_garbage_collector_looks_more_rarely_and_as_before_afterwards() -> None:
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(700, 11, 12)
+        with rarely_collected():
+            young, *older = gc.get_threshold()
+        assert young > 700
+        assert older == [11, 12]
+        assert gc.get_threshold() == (700, 11, 12)
+    finally:
+        gc.set_threshold(*before)
