@@ -77,6 +77,20 @@ def test_a_trial_that_asks_for_its_end_is_over_for_good(trial: Any) -> None:
     assert made.events == [("finish", 6), ("validate", 6), ("save", 6)]
 
 
+def test_what_the_framework_leaves_is_measured_and_saved_however_early_the_end_comes(trial: Any) -> None:
+    made = trial([1], Length("batches", 1))
+    made.run()
+    assert made.events == [("finish", 1), ("validate", 1), ("save", 1)]
+    made = trial([10], Length("batches", 10), validate_first=True)
+
+    def validate(adapter: Any) -> Any:
+        made.loop_now.request_stop()
+        return {"val_loss": adapter.training.model.value}
+
+    assert made.run(validate=validate) is Stop.USER_STOPPED
+    assert made.events == [("validate", 0), ("save", 0), ("finish", 0), ("validate", 0), ("save", 0)]
+
+
 def test_a_trial_that_was_over_and_is_to_go_on_ends_again(trial: Any) -> None:
     made = trial([10], Length("batches", 10))
     made.run(each_batch=lambda loop, number: loop.request_stop() if number == 5 else None)

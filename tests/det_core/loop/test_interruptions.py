@@ -98,6 +98,64 @@ def test_neither_have_lengths_in_other_units(
     check(kit, schedule, sorted({1 + n // 4 for n in rungs}) if unit == "epochs" else rungs, strikes, style, unit)
 
 
+def test_what_the_driver_took_and_did_not_store_is_told_again_unless_a_checkpoint_behind_it_was_recorded(
+    kit: Any,
+) -> None:
+    class Forgetful(kit.Driver):  # type: ignore[misc, name-defined]
+        stores = False
+
+        def told(self, *report: Any) -> None:
+            if self.stores:
+                super().told(*report)
+
+    trial = kit.Trial(Forgetful([10]), Schedule(report=Every(3), checkpoint=Every(4), policy="none"))
+    trial.run(kit.Interruption("lose", 6, heard=False, noticed=False))  # at the checkpoint of batch 4
+    assert [state["batches"] for state, _ in trial.driver.checkpoints] == [4, 6]
+    trial.driver.stores = True
+    assert trial.run() is Stop.COMPLETED
+    assert [at for group, at in trial.driver.order if group == "training"] == [3, 4, 6, 8, 9, 10]
+
+
+def test_a_validation_at_the_target_that_was_lost_is_told_once_and_as_complete(kit: Any) -> None:
+    heard = []
+
+    class Noting(kit.Driver):  # type: ignore[misc, name-defined]
+        def validated(self, batches: int, metrics: Any, length: int | None) -> Any:
+            heard.append((batches, length))
+            return super().validated(batches, metrics, length)
+
+    trial = kit.Trial(Noting([10]), Schedule(policy="none"))
+    trial.run(kit.Interruption("lose", 5, heard=False))
+    assert not heard
+    assert trial.run() is Stop.COMPLETED
+    assert heard == [(10, 10)]
+
+
+def test_a_validation_that_was_lost_is_told_although_the_trial_was_stopped_meanwhile(kit: Any) -> None:
+    trial = kit.Trial(kit.Driver([10]), Schedule(validate=Every(4), policy="none"))
+    trial.run(kit.Interruption("lose", 4, heard=False))
+    assert ("validation", 4) not in trial.driver.rows
+    trial.driver.stopped = True
+    assert trial.run() is Stop.COMPLETED
+    assert ("validation", 4) in trial.driver.rows
+
+
+def test_progress_is_never_more_than_all_where_the_target_is_nearer_than_it_was(kit: Any) -> None:
+    trial = kit.Trial(kit.Driver([10]), Schedule(report=Every(9)))
+    trial.run(kit.Interruption("lose", 2, heard=False))
+    trial.driver.rungs = [4]
+    trial.run()
+    assert trial.driver.fractions[0] == 1.0
+    assert ("training", 9) in trial.driver.rows
+
+
+def test_what_was_validated_and_saved_before_a_run_was_lost_is_not_told_again(kit: Any) -> None:
+    trial = kit.Trial(kit.Driver([10]), Schedule(validate=Every(4), policy="all"))
+    trial.run(kit.Interruption("kill", 6))
+    assert trial.run() is Stop.COMPLETED
+    assert [at for group, at in trial.driver.order if group == "validation"] == [4, 8, 10]
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(schedule=SCHEDULES, stop_at=st.integers(0, 12), strikes=STRIKES, style=STYLES)
 def test_a_trial_that_is_stopped_early_ends_where_it_was_stopped(

@@ -72,6 +72,7 @@ class Counter(Adapter[Any]):
     def __init__(self, context: DistributedContext, each_batch: Callable[[Loop, int, int], None]) -> None:
         self._context, self._each_batch, self.batches = context, each_batch, 0
         self.weight, self.statistics = 0.0, 0.0  # the first is reduced over the ranks, the second is not
+        self.saved_with: list[float] = []
 
     @classmethod
     def create(cls, trial: Any, run: RunInfo) -> Any:
@@ -99,7 +100,7 @@ class Counter(Adapter[Any]):
         return str(self.weight)
 
     def save(self, path: Path) -> None:
-        self.saved_with = self.statistics
+        self.saved_with = [*self.saved_with, self.statistics]
 
     def load(self, path: Path) -> None:
         pass
@@ -211,12 +212,12 @@ def test_all_ranks_stop_when_the_chief_loses_its_driver(kit: Any, together: Any,
 
 
 def test_what_no_reduction_keeps_equal_is_made_equal_before_each_validation_and_each_save(together: Any) -> None:
-    run = together([5], Schedule(validate=Every(2), policy="none"))
+    run = together([5], Schedule(validate=Every(2), checkpoint=Every(3), policy="none"))
     run()
-    adapters = run.adapters.values()
-    assert (
-        len({adapter.validated_with for adapter in adapters}) == len({adapter.saved_with for adapter in adapters}) == 1
-    )
+    first, *others = run.adapters.values()
+    assert [adapter.validated_with for adapter in others] == [first.validated_with] * 2
+    assert [adapter.saved_with for adapter in others] == [first.saved_with] * 2
+    assert len(first.saved_with) == 2
 
 
 def test_weights_that_differ_between_ranks_are_not_saved_and_the_first_rank_that_differs_is_named(
@@ -266,6 +267,30 @@ def test_ranks_meet_every_ten_thousand_batches_however_fast_they_are(
     assert run(each_batch=look) == {Stop.COMPLETED}
     assert ahead[0] == 1
     assert max(ahead) == 10_000
+
+
+def test_ranks_whose_batches_take_longer_than_that_meet_after_each(
+    together: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = threading.local()
+    monkeypatch.setattr("det_core.loop.time", SimpleNamespace(monotonic=lambda: getattr(clock, "now", 0.0)))
+
+    def tick(loop: Loop, rank: int, batch: int) -> None:
+        clock.now = getattr(clock, "now", 0.0) + 5.0
+        assert loop.remaining == 1
+
+    assert together([5], Schedule(report=Every(0)))(each_batch=tick) == {Stop.COMPLETED}
+
+
+def test_a_checkpoint_holds_that_any_rank_has_asked_for_the_end(together: Any) -> None:
+    run = together([10_000], Schedule(report=Every(0), checkpoint=Every(8), policy="none"))
+
+    def ask(loop: Loop, rank: int, batch: int) -> None:
+        if rank == 2 and batch == 7:
+            loop.request_stop()
+
+    assert run(each_batch=ask) == {Stop.USER_STOPPED}
+    assert [state.asked for state in run.saved] == [True, True]
 
 
 def test_what_one_rank_of_several_decides_by_itself_saves_nothing(together: Any) -> None:

@@ -297,7 +297,8 @@ class RunLoop(Loop):
         self._saved_at = self._batches
         self._asked = self._distributed.agree(self._asked)  # the chief writes what any rank has asked for
         self._make_equal()
-        self._compare()
+        if not self._alone:
+            self._compare()
         if self._save_to(self.progress) and not self._lost:
             self._progress.untold.clear()
 
@@ -309,8 +310,6 @@ class RunLoop(Loop):
 
     def _compare(self) -> None:
         """Refuse to save weights that are not those of every rank, which would be a model that nobody trained."""
-        if self._alone:
-            return
         found = self._distributed.allgather(self._adapter.fingerprint())
         other = next((rank for rank, checksum in enumerate(found) if checksum != found[0]), None)
         if other is not None:
