@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
 from random import Random
 from typing import Any
@@ -148,6 +149,76 @@ def test_a_waiting_trial_that_ends_is_not_trained_again(train) -> None:
     assert searcher.exited(0, Exit.CANCELED) == []
     searcher.validated(1, 100, {"loss": 1})
     assert searcher.validated(2, 100, {"loss": 2}) == [Close(1), Close(2)]
+
+
+def in_halves(rungs: int, trials: int, at_once: int) -> Searcher:
+    length = Length("batches", 2 ** (rungs - 1))
+    at = {"max_trials": trials, "max_concurrent_trials": at_once}
+    return make(AsyncHalving(metric="loss", num_rungs=rungs, divisor=2, max_length=length, **at), SPACE, 0)
+
+
+def hears(searcher: Searcher, trial: int, length: int, loss: float) -> list[Any]:
+    """Report, and return what is to be trained and what is closed."""
+    return [op for op in searcher.validated(trial, length, {"loss": loss}) if not isinstance(op, Create)]
+
+
+def test_a_trial_that_ended_while_it_waited_takes_part_as_the_worst_of_the_next_rung() -> None:
+    searcher = in_halves(3, trials=4, at_once=1)
+    searcher.start()
+    hears(searcher, 0, 1, 0.0)
+    searcher.exited(0, Exit.CANCELED)
+    for trial in (1, 2):
+        assert hears(searcher, trial, 1, trial) == [Train(trial + 1, 1)]
+    assert hears(searcher, 3, 1, 3.0)[0] == Train(1, 2)
+    assert hears(searcher, 1, 2, 1.0) == [Train(1, 4)]  # the better one of two
+
+
+def test_a_trial_that_ended_while_it_waited_enters_the_next_rung_once() -> None:
+    searcher = in_halves(3, trials=9, at_once=1)
+    searcher.start()
+    hears(searcher, 0, 1, 1.0)
+    searcher.exited(0, Exit.CANCELED)
+    hears(searcher, 1, 1, 2.0)  # with it, trial 0 is among the best
+    for length in (1, 2, 4):
+        hears(searcher, 2, length, 0.0)
+    hears(searcher, 3, 1, 9.0)  # with it, trial 0 comes to be where another is promoted from
+    assert searcher.state()["method"]["rungs"][1]["trials"] == [2, 0]
+
+
+def test_who_waits_is_closed_when_none_is_under_way_to_the_rung_or_to_any_below() -> None:
+    searcher = in_halves(4, trials=6, at_once=2)
+    searcher.start()
+    for trial, length in ((0, 1), (1, 1), (0, 2), (2, 1), (3, 1), (1, 2), (0, 4), (4, 1)):
+        assert not any(isinstance(op, Close) for op in hears(searcher, trial, length, trial))
+    assert hears(searcher, 5, 1, 5) == [Train(2, 2), Close(3), Close(4), Close(5)]
+    assert hears(searcher, 2, 2, 2) == [Close(1), Close(2), Close(0)]
+
+
+def test_a_searcher_becomes_another_whatever_it_did_before() -> None:
+    one, other = (halving("promotes", rungs=2, trials=3, length=300) for _ in range(2))
+    for searcher in (one, other):
+        searcher.start()
+    for trial in range(3):
+        one.validated(trial, 100, {"loss": trial})
+    other.restore(json.loads(json.dumps(one.state())))
+    assert one.exited(0, Exit.INVALID_HP) == other.exited(0, Exit.INVALID_HP)
+    assert one.validated(3, 100, {"loss": 9}) == other.validated(3, 100, {"loss": 9})
+    assert one.state() == other.state()
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_a_bracket_whose_trials_have_all_failed_is_done(stop: bool) -> None:
+    searcher = adaptive(9, 90, 9, stop=stop)
+    searcher.start()
+    told, trial = [0.0], 0
+    while trial < len(owners := searcher.state()["method"]["owners"]):
+        if owners[trial] == 0:
+            searcher.exited(trial, Exit.ERRORED)
+            told.append(searcher.progress({}))
+        trial += 1
+    assert told == sorted(told)
+    assert (len(told), told[-1]) == (7, 0.5)
+    assert told[-2] < 0.5
 
 
 def test_trials_wait_until_all_of_their_rung_have_reported() -> None:

@@ -113,11 +113,17 @@ def test_a_module_that_does_not_import_says_why() -> None:
         ([], "searcher Says starts without a trial; give Create in start"),
         ([Create(trial=1, hparams={}, seed=0)], "creates trial 1; number it 0, in order of creation"),
         ([Create(trial=0, hparams={}, seed=2**31)], "gives trial 0 the seed 2147483648; draw it from 0 to 2..31 - 1"),
+        ([Create(trial=0, hparams={}, seed=-1)], "gives trial 0 the seed -1; draw it from 0 to 2..31 - 1"),
+        (
+            [Create(trial=0, hparams={}, seed=0, source=-1)],
+            "starts trial 0 from trial -1; name one that was created before",
+        ),
         (
             [Create(trial=0, hparams={}, seed=0, source=0)],
             "starts trial 0 from trial 0; name one that was created before",
         ),
         ([Train(0, 5)], "trains trial 0, which it never created; give Create first"),
+        ([FIRST, Train(-1, 5)], "trains trial -1, which it never created; give Create first"),
         ([FIRST, Train(0, 0)], "trains trial 0 until 0 after until 0; lengths are absolute and grow"),
         ([FIRST, Train(0, 5), Train(0, 5)], "trains trial 0 until 5 after until 5; lengths are absolute and grow"),
         ([FIRST, Train(0, None), Train(0, 5)], "trains trial 0 until 5 after until None; lengths are absolute and"),
@@ -162,6 +168,25 @@ def test_it_may_shut_down_by_itself() -> None:
     searcher.start()
     assert searcher.validated(0, 5, {}) == [Shutdown()]
     assert searcher.exited(0, Exit.CANCELED) == []
+
+
+def test_what_it_says_of_itself_and_what_it_remembers_are_the_searchers() -> None:
+    class Keeps(Says):
+        metric, time_metric, version = "loss", "seconds", 7
+        memory: Any = None
+
+        def state(self) -> dict[str, Any]:
+            return {"x": 1}
+
+        def restore(self, state: Mapping[str, Any]) -> None:
+            self.memory = state
+
+    search = CustomSearch(Keeps([FIRST, Train(0, 5)]))
+    assert (search.metric, search.time_metric, search.version) == ("loss", "seconds", 7)
+    search.start()
+    again = Keeps([])
+    CustomSearch(again).restore(search.state())
+    assert again.memory == {"x": 1}
 
 
 def test_a_searcher_need_not_keep_its_state() -> None:

@@ -88,6 +88,15 @@ def test_a_trial_that_ends_early_drops_out() -> None:
     assert searcher.exited(1, Exit.ERRORED) == []
 
 
+def test_a_search_that_is_taken_up_again_knows_who_was_how_good() -> None:
+    searcher, again = search(3), search(3)
+    searcher.start()
+    for trial in range(2):
+        searcher.validated(trial, 1, {"loss": trial})
+    again.restore(searcher.state())
+    assert again.validated(2, 1, {"loss": 2}) == [Close(1), Close(2), Train(0, 3)]
+
+
 def test_invalid_hyperparameters_are_replaced_in_the_first_rung() -> None:
     searcher = search(3)
     searcher.start()
@@ -106,3 +115,5 @@ def test_progress_is_the_share_of_what_is_to_be_trained() -> None:
     for trial in range(3):
         searcher.validated(trial, 1, {"loss": trial})
     assert searcher.progress({}) == pytest.approx(3 / 5 / 2)
+    searcher.validated(0, 3, {"loss": 0})
+    assert searcher.progress({}) == pytest.approx(5 / 5 / 2)

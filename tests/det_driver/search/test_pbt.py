@@ -111,6 +111,29 @@ def test_failed_trials_that_are_not_truncated_do_not_hold_up_the_round() -> None
     assert searcher.validated(3, 10, {"loss": 1})[0].source == 3
 
 
+def test_a_population_that_has_shrunk_gives_way_to_copies_of_all_of_it() -> None:
+    """It shrinks where one that failed was among the best; at most as many stay as are left when the worst have gone."""
+    searcher = search(6, 9, 10, smaller=True)
+    searcher.start()
+    for trial in range(1, 6):
+        searcher.exited(trial, Exit.ERRORED)
+    searcher.validated(0, 10, {"loss": 0})  # copied once; it stays, as do two that failed
+    searcher.validated(0, 20, {"loss": 0})
+    _, *operations = searcher.validated(6, 10, {"loss": 1})
+    assert [op.source for op in operations if isinstance(op, Create)] == [0, 6]
+    searcher.exited(0, Exit.ERRORED)
+    searcher.validated(7, 10, {"loss": 0})
+    operations = searcher.validated(8, 10, {"loss": 1})
+    assert [op for op in operations if not isinstance(op, Create)] == [Close(7), Close(8), Train(9, 10), Train(10, 10)]
+    searcher.validated(9, 10, {"loss": 0})
+    operations = searcher.validated(10, 10, {"loss": 1})
+    assert [op for op in operations if not isinstance(op, Create)] == [
+        *(Close(9), Close(10)),
+        *(Train(11, 10), Train(12, 10)),
+    ]
+    assert searcher.state()["method"]["gone"] == []  # of those that are no members nothing is kept
+
+
 def test_equal_results_go_by_age() -> None:
     searcher = search(4, 2, 10, truncate=0.25)
     searcher.start()
@@ -183,8 +206,16 @@ def test_a_copy_gets_what_exploration_draws_before_its_seed() -> None:
 
 def test_progress_counts_rounds() -> None:
     searcher = search(2, 4, 10)
+    assert searcher.progress({}) == 0
     searcher.start()
     searcher.validated(0, 10, {"loss": 0})
     assert searcher.progress({}) == 0.125
     searcher.validated(1, 10, {"loss": 1})
     assert searcher.progress({}) == 0.25
+
+
+def test_all_is_done_when_the_last_round_is_although_its_trials_are_still_ending() -> None:
+    searcher = search(1, 1, 10)
+    searcher.start()
+    searcher.validated(0, 10, {"loss": 0})
+    assert searcher.progress({}) == 1

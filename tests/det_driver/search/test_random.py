@@ -47,6 +47,14 @@ def test_invalid_hyperparameters_are_replaced_and_do_not_count(train) -> None:
     assert reports == {0: [10], 1: [], 2: [], 3: [10], 4: [10], 5: [10]}
 
 
+def test_a_search_that_is_taken_up_again_knows_how_many_were_invalid() -> None:
+    searcher, again = search(2, 1), search(2, 1)
+    searcher.start()
+    searcher.exited(0, Exit.INVALID_HP)
+    again.restore(searcher.state())
+    assert created(again.exited(1, Exit.COMPLETED)) == [2]
+
+
 def test_invalid_hyperparameters_of_a_closed_trial_replace_nothing() -> None:
     searcher = search(1)
     searcher.start()

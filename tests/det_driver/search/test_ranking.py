@@ -28,9 +28,11 @@ def test_it_is_a_sorted_list(behind_ties: bool, bisect, losses: list[float], rem
         rank = bisect([entry[0] for entry in plain], loss)
         plain.insert(rank, (loss, trial))
         assert ranking.insert(loss, trial, behind_ties=behind_ties) == rank
+    assert len(losses) < 2 or all(2 <= len(chunk) <= 4 for chunk in ranking._losses)  # whatever came in which order
     for loss, trial in [entry for entry in plain if entry[1] in removed]:
         plain.remove((loss, trial))
         ranking.remove(loss, trial)
+    assert all(ranking._losses) or not plain
     assert len(ranking) == len(plain)
     assert [ranking.at(rank) for rank in range(len(plain))] == [trial for _, trial in plain]
     restored = Ranking()
@@ -38,6 +40,16 @@ def test_it_is_a_sorted_list(behind_ties: bool, bisect, losses: list[float], rem
     restored.restore(json.loads(json.dumps(ranking.state())))
     assert restored.state() == ranking.state() == {"losses": [e[0] for e in plain], "trials": [e[1] for e in plain]}
     assert restored.insert(10.0, 99, behind_ties=behind_ties) == bisect([e[0] for e in plain], 10.0)
+
+
+def test_where_many_were_removed_others_are_still_put_in_their_places() -> None:
+    ranking = Ranking()
+    for trial in range(40):
+        ranking.insert(float(trial), trial, behind_ties=True)
+    for trial in range(5, 35):
+        ranking.remove(float(trial), trial)
+    assert all(ranking._losses)
+    assert [ranking.insert(loss, 99, behind_ties=True) for loss in (36.5, 20.0, 3.5)] == [7, 5, 4]
 
 
 def test_what_is_not_there_is_an_error() -> None:

@@ -44,10 +44,11 @@ def test_one_choice_draws_nothing() -> None:
     assert ours.random() == np.random.RandomState(5).random_sample()
 
 
-def test_skipped_words_are_gone() -> None:
+@pytest.mark.parametrize("words", [4, 100])
+def test_skipped_words_are_gone(words: int) -> None:
     ours, numpys = RandomState(5), np.random.RandomState(5)
-    ours.skip_words(4)
-    numpys.bytes(16)
+    ours.skip_words(words)
+    numpys.bytes(4 * words)
     assert ours.below(1000) == numpys.randint(0, 1000)
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from det_core.config import AdaptiveAsha, Length
 from det_driver.search._make import adaptive_brackets
 from det_driver.search._rungs import (
+    Standings,
     bracket_max_concurrent_trials,
     bracket_max_trials,
     bracket_rungs,
@@ -41,6 +42,8 @@ def test_rungs_have_these_lengths(arguments: tuple[int, float, int], expected: l
         ((2, 4, [5, 4, 3]), [1, 1]),
         ((3, 4, [9, 2, 1]), [1, 1, 1]),
         ((10, 4, [900, 2]), [9, 1]),
+        ((4, 1.01, [6, 1]), [1, 3]),
+        ((3, 1.01, [8, 6, 1]), [1, 1, 1]),
     ],
 )
 def test_trials_are_shared_among_brackets(arguments: tuple[int, float, list[int]], expected: list[int]) -> None:
@@ -114,3 +117,21 @@ def test_a_bracket_starts_with_enough_trials(arguments: tuple[int, int, float, i
 def test_adaptive_asha_has_these_brackets(settings: dict[str, object], expected: list[tuple[int, int, int]]) -> None:
     """Of each bracket: rungs, trials, trials at a time."""
     assert adaptive_brackets(AdaptiveAsha(metric="loss", max_trials=10, **settings)) == expected
+
+
+def test_adaptive_asha_has_no_more_brackets_than_trials() -> None:
+    config = AdaptiveAsha(metric="loss", max_trials=1, bracket_rungs=(1, 3), max_length=Length("batches", 100))
+    assert [(rungs, trials) for rungs, trials, _ in adaptive_brackets(config)] == [(3, 1)]
+
+
+def test_a_bracket_is_done_when_its_trials_have_ended_however_few_went_on() -> None:
+    """Those that are invalid are replaced, and do not count."""
+    standings = Standings(2, 2)
+    for trial in range(2):
+        standings.rungs[0].insert(1.0, trial, behind_ties=True)
+    standings.forget(7, [])
+    parts = []
+    for _ in range(3):
+        standings.finished += 1
+        parts.append(standings.progress([1, 10], 2))
+    assert parts == [2 / 11, 2 / 11, 1.0]

@@ -81,17 +81,15 @@ class PromotionASHA(_ASHA):
         del self._training[trial]
         rank = self._rank(trial, rung, loss)
         if rung == self._top:
-            return [self._close(trial), *self._next(births, None)]
+            return [Close(trial), *self._next(births, None)]
         self._waiting[rung][trial] = loss
         return self._next(births, self._promotion(rung, rank))
 
     def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
         self._standings.finished += 1
-        if closed:
-            return []
         passed = self._passed.pop(trial, [])
         rung = self._training.pop(trial, None)
-        if rung is None:  # it waited: its rank stays, nothing is due
+        if rung is None:  # it waited, or was closed: its rank stays, nothing is due
             for waiting, gone in zip(self._waiting, self._gone, strict=True):
                 if waiting.pop(trial, None) is not None:
                     gone.add(trial)
@@ -132,10 +130,7 @@ class PromotionASHA(_ASHA):
 
         A promoted trial that is gone makes the worst entry of the next rung, which may bring about another.
         """
-        while rung < self._top:
-            trial = self._promotable(rung, newest)
-            if trial is None:
-                return None
+        while rung < self._top and (trial := self._promotable(rung, newest)) is not None:
             rung += 1
             self._under_way[rung] += 1
             if trial not in self._gone[rung - 1]:
@@ -154,9 +149,7 @@ class PromotionASHA(_ASHA):
         now = int(len(ranking) / self._divisor)
         if newest < now:
             return ranking.at(newest)
-        if now == before:
-            return None
-        trial = ranking.at(before)
+        trial = ranking.at(before) if now > before else None
         return trial if trial in self._waiting[rung] or trial in self._gone[rung] else None
 
     def _next(self, births: Births, promotion: Train | None) -> list[Operation]:
@@ -175,17 +168,13 @@ class PromotionASHA(_ASHA):
         for waiting, under_way in zip(self._waiting, self._under_way, strict=True):
             if under_way:
                 break
-            operations += map(self._close, waiting)
+            operations += map(Close, waiting)
             waiting.clear()
         return operations
 
     def _enter(self, trial: int) -> None:
         self._under_way[0] += 1
         self._training[trial] = 0
-
-    def _close(self, trial: int) -> Close:
-        self._passed.pop(trial, None)
-        return Close(trial)
 
 
 class StoppingASHA(_ASHA):
@@ -216,7 +205,6 @@ class StoppingASHA(_ASHA):
             losses.append(loss)
             going_on = max(int(len(self._standings.rungs[rung]) / self._divisor), 1)
             if rung == self._top or rank >= going_on:
-                del self._open[trial]
                 return [Close(trial), *self._create_if_any_left(births)]
         if len(losses) == entered:
             return []
@@ -224,9 +212,9 @@ class StoppingASHA(_ASHA):
 
     def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
         self._standings.finished += 1
+        losses = self._open.pop(trial)
         if closed:
             return []
-        losses = self._open.pop(trial)
         if reason is Exit.INVALID_HP:
             self._standings.forget(trial, losses)
             return self._create(births)

@@ -52,8 +52,6 @@ class SyncHalving(Method):
         return self._halve()
 
     def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
-        if closed:
-            return []
         self._losses.pop(trial, None)
         if trial not in self._training:
             return []
@@ -118,7 +116,7 @@ def hyperband_brackets(max_length: int, divisor: float) -> list[list[Rung]]:
 def _bracket(max_length: int, divisor: float, most: int, halvings: int) -> list[Rung]:
     trials = math.ceil((most + 1) * divisor**halvings / (halvings + 1))
     rungs = (
-        Rung(trials=max(int(trials / divisor**i), 1), length=max(int(max_length / divisor ** (halvings - i)), 1))
+        Rung(trials=int(trials / divisor**i), length=int(max_length / divisor ** (halvings - i)))
         for i in range(halvings + 1)
     )
     by_length: dict[int, Rung] = {}

@@ -161,7 +161,7 @@ def initial_trials(max_concurrent_trials: int, max_trials: int, divisor: float, 
     """Return how many trials a bracket starts with; without a limit, as many as take one of them to the top."""
     if max_concurrent_trials > 0:
         return min(max_concurrent_trials, max_trials)
-    return max(int(min(power(divisor, num_rungs - 1), max_trials)), 1)
+    return int(min(power(divisor, num_rungs - 1), max_trials))
 
 
 def bracket_rungs(mode: str, max_rungs: int) -> list[int]:

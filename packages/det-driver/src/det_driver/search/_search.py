@@ -136,7 +136,7 @@ class Search(Searcher):
     def state(self) -> dict[str, Any] | None:
         method = self._method.state()
         if method is None:
-            return None
+            return method
         return {
             "births": self._births.state(),
             "lives": self._lives.decode("ascii"),
