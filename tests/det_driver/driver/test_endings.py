@@ -167,6 +167,15 @@ def test_a_preemption_that_was_asked_for_never_counts_and_another_does_the_sixth
     assert bench.row.restarts == (0 if asked else 1)
 
 
+def test_a_preemption_counts_for_nothing_where_the_experiment_is_to_end_whatever_was_before(store: Store) -> None:
+    bench = Bench(store)
+    for _ in range(5):
+        assert bench.ends(Outcome.PREEMPTED) is TrialState.QUEUED
+    bench.state.wish = ExperimentState.PAUSED
+    assert bench.ends(Outcome.PREEMPTED) is TrialState.PAUSED
+    assert bench.row.restarts == 0
+
+
 def test_a_run_that_saved_further_than_it_began_starts_the_count_of_fruitless_ones_anew(store: Store) -> None:
     bench = Bench(store)
     for fruitful in (5, 10):
@@ -274,9 +283,9 @@ def test_a_line_of_the_logs_may_say_that_trying_again_is_no_use(store: Store, li
         (3, "", "the process exited with status 3", ""),
         (3, "first\nlast\n", "the process exited with status 3", "det: trial 1 wrote last:\nfirst\nlast"),
         (
-            3,
+            1,
             "x\nTraceback (most recent call last):\n  line\nValueError: oh\n",
-            "the process exited with status 3: ValueError: oh",
+            "the process exited with status 1: ValueError: oh",
             "Traceback (most recent call last):\n  line\nValueError: oh",
         ),
         (
@@ -355,7 +364,9 @@ def test_how_a_run_ended_and_why_it_failed_is_said(
 @pytest.mark.parametrize(
     ("status", "said"),
     [
+        (0, "exited with status 0"),
         (2, "exited with status 2"),
+        (-1, "was killed by SIGHUP"),
         (128, "exited with status 128"),
         (-15, "was killed by SIGTERM"),
         (143, "was killed by SIGTERM"),
@@ -477,6 +488,7 @@ def test_a_metric_by_which_no_trial_can_be_ranked_is_named(
     bench.end()
     assert str(bench.endings.final_state()) == state
     assert bench.failures.reason == (f"no trial has a usable 'loss' (searcher.metric): {said}" if said else "")
+    assert bool(bench.failures.messages) is (state == "ERROR")
 
 
 def test_a_script_that_validated_nothing_is_complete(store: Store) -> None:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.det_driver.driver.test_snapshots import event_of
 from tests.det_driver.search.test_properties import CONFIGS, SPACE
 
-from det_core.config import Double, Length, Random
+from det_core.config import AdaptiveAsha, Double, ExperimentConfig, Length, Pbt, Random
 from det_driver.driver._search import (
     JournaledSearch,
     SearchStarted,
+    SearchView,
     TrialExited,
     TrialReopened,
     TrialValidated,
     decode_event,
     encode_event,
+    unit_of,
 )
-from det_driver.search import Close, Create, Exit, Searcher, Shutdown, Train, make
+from det_driver.search import Close, Create, Exit, Operation, Searcher, Shutdown, Train, make
 from det_testing._search_play import Play
 
 LR = {"lr": Double(minval=0, maxval=1)}
@@ -118,28 +122,72 @@ def test_a_trial_that_is_taken_up_again_never_ended() -> None:
     assert search.apply(TrialReopened(0)) == []
 
 
-def test_progress_is_never_below_nothing_nor_above_all() -> None:
-    class Boastful(Searcher):
-        told = 2.0
+class Answers(Searcher):
+    """Answers each event with what it was given for it."""
 
-        def start(self) -> Any:
-            return []
+    def __init__(self, *answers: list[Operation], told: float = 0.0) -> None:
+        self.answers, self.told = list(answers), told
 
-        def validated(self, trial: Any, length: Any, metrics: Any) -> Any:
-            return []
+    def start(self) -> list[Operation]:
+        return self.answers.pop(0)
 
-        def exited(self, trial: Any, reason: Any) -> Any:
-            return []
+    def validated(self, trial: Any, length: Any, metrics: Any) -> list[Operation]:
+        return self.answers.pop(0)
 
-        def progress(self, trial_progress: Any) -> float:
-            return self.told
+    def exited(self, trial: Any, reason: Any) -> list[Operation]:
+        return self.answers.pop(0)
 
-    search = JournaledSearch(Boastful())
-    assert search.progress({}) == 1.0
-    search.searcher.told = -1.0
-    assert search.progress({}) == 0.0
-    search.searcher.told = 0.25
-    assert search.progress({}) == 0.25
+    def progress(self, trial_progress: Any) -> float:
+        return self.told
+
+
+@pytest.mark.parametrize(("told", "progress"), [(2.0, 1.0), (-1.0, 0.0), (0.25, 0.25)])
+def test_progress_is_never_below_nothing_nor_above_all(told: float, progress: float) -> None:
+    assert JournaledSearch(Answers(told=told)).progress({}) == progress
+
+
+def test_a_trial_that_was_only_made_has_nothing_to_train_yet() -> None:
+    search = begun(Answers([Create(0, {}, 0)]))
+    assert not search.plans[0].runnable
+
+
+def test_trials_that_are_closed_or_get_another_length_are_on_the_way_to_the_old_one_no_more() -> None:
+    first = [Create(0, {}, 0), Create(1, {}, 0), Train(0, 10), Train(1, 10)]
+    search = begun(Answers(first, [Train(0, 30), Close(1)]))
+    search.apply(TrialValidated(0, 5, 5, {}))
+    assert [(rung.length, rung.reached, rung.under_way) for rung in search.rungs] == [(10, 0, 0), (30, 0, 1)]
+
+
+def test_what_a_trial_reports_after_its_end_is_not_even_told() -> None:
+    search = begun(Answers([Create(0, {}, 0), Train(0, 10)], [], [Close(0)]))
+    search.apply(TrialExited(0, Exit.ERRORED))
+    assert search.apply(TrialValidated(0, 10, 10, {})) == []
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, None, 0.5])
+def test_the_journal_has_numbers_that_json_does_not_know(value: float | None) -> None:
+    event = TrialValidated(0, 10, 10, {"loss": value})
+    assert decode_event(encode_event(event).encode()) == event
+    nan = decode_event(encode_event(TrialValidated(0, 10, 10, {"loss": math.nan, "other": value})).encode())
+    assert (math.isnan(nan.metrics["loss"]), nan.metrics["other"]) == (True, value)
+
+
+def test_those_wait_for_their_searcher_that_neither_run_nor_are_queued_nor_have_ended() -> None:
+    view = SearchView(progress=0.5, trials=20, running=1, queued=2, ended=4, rungs=(), resting={})
+    assert view.waiting == 13
+
+
+@pytest.mark.parametrize(
+    ("searcher", "unit"),
+    [
+        (Random(metric="loss", max_trials=1, max_length=Length("epochs", 3)), "epochs"),
+        (Pbt(metric="loss", population_size=1, num_rounds=1, length_per_round=Length("records", 3)), "records"),
+        (AdaptiveAsha(metric="loss", max_trials=1, max_time=3, time_metric="seconds"), "seconds"),
+        (Random(metric="loss", max_trials=1), "batches"),
+    ],
+)
+def test_lengths_are_in_the_unit_of_the_searchers_own(searcher: Any, unit: str) -> None:
+    assert unit_of(ExperimentConfig(searcher=searcher)) == unit
 
 
 def test_what_was_counted_before_a_snapshot_counts_on() -> None:
