@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +19,10 @@ from hypothesis import strategies as st
 from tests.det_driver.search.test_properties import CONFIGS, SPACE
 
 from det_core import Plugins, SearcherRecord, hookimpl
-from det_core.config import parse, to_json
+from det_core.config import Length, Pbt, ReplaceFunction, parse, to_json
 from det_core.errors import StoreError
 from det_driver.driver._search import JournaledSearch, SearchEvent, SearchStarted, TrialExited, TrialValidated
-from det_driver.driver._snapshots import EVENTS, _decode, _encode
+from det_driver.driver._snapshots import EVENTS, SECONDS, _decode, _encode
 from det_driver.driver._state import State
 from det_driver.search import Close, Create, Exit, Searcher, Train, make
 from det_driver.store import Store
@@ -93,6 +96,17 @@ def test_a_snapshot_at_any_moment_and_the_events_after_it_make_the_search_that_a
         assert of_search(again) == whole
 
 
+def test_a_snapshot_knows_of_whom_a_trial_is_a_copy() -> None:
+    replaced = ReplaceFunction(truncate_fraction=0.5)
+    length = Length("batches", 10)
+    pbt = Pbt(metric="loss", population_size=2, num_rounds=2, length_per_round=length, replace_function=replaced)
+    reports = [TrialValidated(trial, 10, 10, {"loss": float(trial)}) for trial in range(2)]
+    search = JournaledSearch.replayed(make(pbt, SPACE, 0), [SearchStarted(), *reports])
+    assert [plan.source for plan in search.plans.values()] == [None, None, 0]
+    again = _decode(_encode(search, search.searcher.state()), make(pbt, SPACE, 0), search.plans)
+    assert of_search(again) == of_search(search)
+
+
 def search_of(state: State, trials: int) -> None:
     """Let so many trials come to their ends."""
     take(state, SearchStarted())
@@ -113,6 +127,34 @@ def test_as_a_search_goes_on_it_is_kept_and_what_a_snapshot_covers_is_not_read_a
         assert 4 * EVENTS + 1 - seqs[0] <= len(state.trials)  # no more than this is replayed
         change(state, f"UPDATE journal SET event = 'unreadable' WHERE seq <= {seqs[0]}")
         assert remembered(again(state)) == remembered(state)
+
+
+def kept(state: State, seq: int, seconds: float) -> bool:
+    """Let an event happen, for which the searcher computed for so long; tell whether the search is kept then."""
+    with state.turn():
+        state._snapshots.happened(state.search, seq, seconds)
+    return seq in {each.seq for each in state.store.snapshots.read(state.id)}
+
+
+def test_a_search_is_kept_after_so_many_events(tmp_path: Path) -> None:
+    with experiment(tmp_path) as state:
+        search_of(state, 0)
+        events = [EVENTS - 1, EVENTS, EVENTS + 1, 2 * EVENTS - 1, 2 * EVENTS]
+        assert [kept(state, seq, 0.0) for seq in events] == [False, True, False, False, True]
+
+
+def test_a_search_that_computes_for_long_is_kept_more_often_the_cheaper_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock by which keeping it takes a tenth of a second."""
+    clock = itertools.count(5.0, 0.1)
+    with experiment(tmp_path) as state:
+        search_of(state, 0)
+        monkeypatch.setattr("det_driver.driver._snapshots.time", SimpleNamespace(perf_counter=partial(next, clock)))
+        assert not kept(state, 2, SECONDS - 0.1)
+        assert kept(state, 3, 0.2)
+        assert not kept(state, 4, SECONDS + 0.35)
+        assert kept(state, 5, 0.1)
 
 
 def test_where_a_turn_fails_no_snapshot_of_it_stays(tmp_path: Path) -> None:
@@ -150,6 +192,14 @@ def test_a_snapshot_that_this_det_does_not_read_is_passed_over(
             match=r"^event 2 of the journal of experiment 1 is none that this det knows \(.*\); go on with it in the det-driver "
             r"that wrote it$",
         ):
+            again(state)
+
+
+def test_an_event_that_this_det_does_not_know_is_refused(tmp_path: Path) -> None:
+    with experiment(tmp_path) as state:
+        search_of(state, 1)
+        change(state, """UPDATE journal SET event = '{"type": "married"}' WHERE seq = 2""")
+        with pytest.raises(StoreError, match=r"^event 2 of the journal of experiment 1 is none that this det knows \("):
             again(state)
 
 

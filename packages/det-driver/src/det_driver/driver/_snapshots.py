@@ -110,7 +110,7 @@ class SavedSearch:
     def _decoded(self, event: Event) -> SearchEvent:
         try:
             return decode_event(event.data)
-        except (ValueError, msgspec.ValidationError) as error:
+        except ValueError as error:
             raise StoreError(
                 f"event {event.seq} of the journal of experiment {self._id} is none that this det knows ({error}); "
                 "go on with it in the det-driver that wrote it"

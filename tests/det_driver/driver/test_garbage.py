@@ -1,0 +1,139 @@
+"""What is not kept is deleted when its experiment has ended, now or later, and nothing else is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from det_core import Plugins
+from det_core.config import parse, to_json
+from det_driver.driver._garbage import collect_garbage, collect_left, expect_garbage
+from det_driver.store import ExperimentState, Store
+
+PLUGINS = Plugins.installed()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path) as store:
+        yield store
+
+
+def experiment(
+    store: Store, state: ExperimentState = ExperimentState.COMPLETED, *, smaller_is_better: bool = True, **keep: int
+) -> int:
+    """An experiment of one trial with checkpoints `N-1` to `N-3`, of which the latest is to be kept; nobody drives it."""
+    keep = {"save_experiment_best": 0, "save_trial_best": 0, "save_trial_latest": 1} | keep
+    storage = {"type": "shared_fs", "host_path": str(store.home / "checkpoints"), **keep}
+    searcher = {"name": "single", "metric": "loss", "max_length": 10, "smaller_is_better": smaller_is_better}
+    config = parse({"entrypoint": "m:T", "searcher": searcher, "checkpoint_storage": storage}).config
+    made = store.experiments.create(
+        name="x", config=to_json(config), metric="loss", smaller_is_better=smaller_is_better
+    )
+    with store.lock(made.id):
+        trial = store.trials.create(made.id, 0, {}, 0)
+        run = store.runs.begin(trial.id)
+        for batches in (1, 2, 3):
+            uuid = f"{made.id}-{batches}"
+            (store.home / "checkpoints" / uuid).mkdir(parents=True)
+            store.checkpoints.record(uuid, trial.id, run.id, batches, storage="{}", size=1)
+        store.experiments.update(made.id, state=state)
+    return made.id
+
+
+def left(store: Store) -> list[str]:
+    return sorted(path.name for path in (store.home / "checkpoints").iterdir() if not path.name.startswith("."))
+
+
+def expected(store: Store) -> list[str]:
+    return sorted(path.name for path in (store.home / "garbage").iterdir())
+
+
+def states(store: Store, id: int) -> list[str]:
+    return [str(row.state) for row in store.checkpoints.list(experiment_id=id)]
+
+
+def test_what_is_not_kept_is_deleted_and_nothing_is_expected_any_more(store: Store) -> None:
+    id = experiment(store)
+    expect_garbage(store, id)
+    expect_garbage(store, id)
+    assert expected(store) == ["1"]
+    with store.lock(id):
+        assert collect_garbage(store, id, PLUGINS) == ["1-1", "1-2"]
+    assert left(store) == ["1-3"]
+    assert states(store, id) == ["DELETED", "DELETED", "COMPLETED"]
+    assert expected(store) == []
+    with store.lock(id):
+        assert collect_garbage(store, id, PLUGINS) == []
+
+
+@pytest.mark.parametrize(("smaller", "gone"), [(True, ["1-2", "1-3"]), (False, ["1-1", "1-2"])])
+def test_the_best_stays_and_which_that_is_the_searcher_says(store: Store, smaller: bool, gone: list[str]) -> None:
+    id = experiment(store, smaller_is_better=smaller, save_experiment_best=1, save_trial_latest=0)
+    with store.lock(id):
+        for batches in (1, 2, 3):
+            store.metrics.report(1, 1, "validation", batches, {"loss": float(batches)})
+        assert collect_garbage(store, id, PLUGINS) == gone
+
+
+def test_what_another_trial_starts_from_stays(store: Store) -> None:
+    id = experiment(store)
+    other = store.experiments.create(name="y", config="{}")
+    with store.lock(other.id):
+        store.trials.create(other.id, 0, {}, 0, source_checkpoint="1-1")
+    with store.lock(id):
+        assert collect_garbage(store, id, PLUGINS) == ["1-2"]
+
+
+def test_what_cannot_be_deleted_is_said_and_stays_expected(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    id = experiment(store)
+    expect_garbage(store, id)
+    with store.lock(id):
+        store.checkpoints.record("..", 1, 1, 0, storage="{}", size=1)  # no storage takes that name
+        assert collect_garbage(store, id, PLUGINS) == ["1-1", "1-2"]
+    said = capsys.readouterr().err
+    assert said.startswith("det: checkpoints of experiment 1 that are not to be kept are still there: ")
+    assert said.endswith("; delete them later with det gc\n")
+    assert expected(store) == ["1"]
+    assert states(store, id) == ["DELETED", "DELETED", "COMPLETED", "COMPLETED"]
+
+
+def test_what_was_interrupted_is_done_for_those_that_have_ended_and_that_nobody_drives(store: Store) -> None:
+    ended, driven, active, lost = (
+        experiment(store),
+        experiment(store),
+        experiment(store, ExperimentState.PAUSED),
+        experiment(store),
+    )
+    for id in (ended, driven, active, lost):
+        expect_garbage(store, id)
+    shutil.rmtree(store.experiment_dir(lost))
+    with Store(store.home) as other, other.lock(driven):
+        assert collect_left(store, PLUGINS) == {ended: ["1-1", "1-2"]}
+    assert expected(store) == [str(driven)]
+    assert states(store, active) == states(store, driven) == ["COMPLETED"] * 3
+    assert collect_left(store, PLUGINS) == {driven: ["2-1", "2-2"]}
+    assert expected(store) == []
+
+
+def test_what_cannot_be_read_just_now_stays_expected(store: Store) -> None:
+    id = experiment(store)
+    expect_garbage(store, id)
+    database = store.experiment_dir(id) / "experiment.db"
+    store.close()
+    database.rename(database.with_suffix(".away"))
+    with Store(store.home) as again:
+        assert collect_left(again, PLUGINS) == {}
+        assert expected(again) == ["1"]
+
+
+def test_a_home_in_which_nothing_was_expected_has_nothing_left(store: Store) -> None:
+    assert collect_left(store, PLUGINS) == {}
+
+
+def test_that_the_disk_is_full_keeps_no_experiment_from_ending(store: Store) -> None:
+    (store.home / "garbage").write_text("no directory")
+    expect_garbage(store, 1)
