@@ -56,7 +56,9 @@ def states(store: Store, id: int) -> list[str]:
     return [str(row.state) for row in store.checkpoints.list(experiment_id=id)]
 
 
-def test_what_is_not_kept_is_deleted_and_nothing_is_expected_any_more(store: Store) -> None:
+def test_what_is_not_kept_is_deleted_and_nothing_is_expected_any_more(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     id = experiment(store)
     expect_garbage(store, id)
     expect_garbage(store, id)
@@ -68,6 +70,7 @@ def test_what_is_not_kept_is_deleted_and_nothing_is_expected_any_more(store: Sto
     assert expected(store) == []
     with store.lock(id):
         assert collect_garbage(store, id, PLUGINS) == []
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("smaller", "gone"), [(True, ["1-2", "1-3"]), (False, ["1-1", "1-2"])])

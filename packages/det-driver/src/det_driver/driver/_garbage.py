@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from det_core.config import ExperimentConfig, StorageConfig, from_json
-from det_core.errors import ExperimentBusy, StoreError
+from det_core.errors import StoreError
 from det_core.launch import say
 from det_core.plugins import Plugins, extensions_of
 
@@ -38,9 +38,7 @@ def collect_left(store: Store, plugins: Plugins) -> dict[int, list[str]]:
                     deleted[experiment] = collect_garbage(store, experiment, plugins)
                 else:
                     note.unlink(missing_ok=True)  # it was killed before that was recorded, or goes on
-        except ExperimentBusy:
-            continue  # its driver does
-        except (StoreError, OSError):
+        except (StoreError, OSError):  # its driver does, where it has one
             with suppress(OSError):
                 if not store.experiment_dir(experiment).exists():
                     note.unlink(missing_ok=True)  # else it cannot be read or written just now
