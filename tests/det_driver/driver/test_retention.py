@@ -75,6 +75,12 @@ def test_infinite_metrics_rank() -> None:
     assert _kept(rows, (1, 0, 0), smaller=False) == {1}
 
 
+def test_zero_is_a_metric_like_another() -> None:
+    for other, best in ((0.5, 2), (-0.5, 1)):
+        rows = [_row(uuid=str(n), trial_id=1, batches=n, metric=m) for n, m in ((1, other), (2, 0.0))]
+        assert _kept(rows, (1, 0, 0)) == {best}
+
+
 def test_of_equal_metrics_the_earlier_is_the_best() -> None:
     """The later one never improved on it."""
     rows = [_row(uuid=str(n), trial_id=1, batches=n, metric=0.5) for n in (3, 1, 2)]
