@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import jsonschema
 import pytest
@@ -294,3 +296,23 @@ def test_the_page_is_not_for_a_search_in_the_background(made: Path) -> None:
 
 def test_a_run_says_on_which_machine_it_was(server: Server) -> None:
     assert {run["host"] for id in (1, 2) for run in server.get(f"/trials/{id}")["runs"]} == {socket.gethostname()}
+
+
+def test_tensorboard_comes_when_it_is_asked_for_and_goes_with_the_server(made: Path) -> None:
+    pytest.importorskip("tensorboard")
+    server = start(made)
+    try:
+        first = server.ask("/api/v1/tensorboard", "POST", {"experiments": [1]}).json["address"]
+        with urlopen(f"{first}data/runs", timeout=60) as answer:
+            assert any("experiment-1" in run for run in json.load(answer))
+        assert server.ask("/api/v1/tensorboard", "POST", {"experiments": [1]}).json["address"] == first
+        unknown = server.ask("/api/v1/tensorboard", "POST", {"experiments": [77]})
+        assert (unknown.status, "no experiment 77" in unknown.json["error"]) == (409, True)
+    finally:
+        server.process.kill()  # however it ends
+        stop(server)
+    deadline = time.monotonic() + 30
+    with suppress(URLError):
+        while urlopen(first, timeout=10):
+            assert time.monotonic() < deadline, "TensorBoard outlives the server"
+            time.sleep(0.05)

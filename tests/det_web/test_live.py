@@ -84,7 +84,10 @@ def test_a_trial_that_is_killed_while_its_page_is_open_shows_its_restart(page: P
     page.until(f"{runs}.split('running').length === 2 && {runs}.split('\\n').length > 2")
     running.go_on()
     page.until(f"{STATE}.includes('completed')")
-    assert page.tell("problems") == []
+    for run in ("", "?run=1"):  # the newest, and the one that was killed, by its number in the trial
+        page.open(f"/t/1/logs{run}", ".log pre")
+        page.until("document.querySelector('.log').textContent.includes('training with')")
+        assert page.tell("problems") == []
 
 
 def test_a_search_is_paused_and_goes_on_from_the_page(page: Page, running: Running) -> None:

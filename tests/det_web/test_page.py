@@ -220,3 +220,13 @@ def test_the_bundle_is_small_and_needs_no_loosened_policy(page: Page) -> None:
     assert len(page.server.ask("/static/app.js").body) <= 120_000
     assert "unsafe" not in page.server.ask("/").headers["content-security-policy"]
     assert "style=" not in page.server.ask("/").body.decode()
+
+
+def test_tensorboard_is_a_link_once_it_is_there(page: Page) -> None:
+    pytest.importorskip("tensorboard")
+    page.open("/?sort=id")
+    page.tell("document.querySelector('[aria-label=\"choose 1\"]').click()")
+    page.click("TensorBoard 1")
+    address = page.until("[...document.querySelectorAll('a')].find(a => a.textContent === 'TensorBoard of 1')?.href")
+    page.browser.open(address, 1300)
+    page.until("document.title === 'TensorBoard'")

@@ -73,9 +73,37 @@ function Confirm({ asked, run, close }: { asked: Asked; run: (act: Act) => Promi
   );
 }
 
+/** TensorBoard on chosen experiments: a link to it once it is there, as a window that opens by itself is kept back. */
+export function useBoards() {
+  const [found, setFound] = useState<{ ids: number[]; address: string } | null>(null);
+  const { run, after } = useActs(() => undefined);
+  const open = (ids: number[]) =>
+    void run(async () => {
+      setFound(null);
+      setFound({ ids, address: (await send<{ address: string }>("POST", "/tensorboard", { experiments: ids })).address });
+    });
+  const link = found && (
+    <p role="status">
+      <a href={found.address} target="_blank" rel="noopener">
+        TensorBoard of {found.ids.join(", ")}
+      </a>
+    </p>
+  );
+  return {
+    open,
+    after: (
+      <>
+        {link}
+        {after}
+      </>
+    ),
+  };
+}
+
 export function ExperimentActions({ told, again }: { told: Experiment; again: () => void }) {
   const { run, ask, busy, after } = useActs(again);
   const [window, open] = useState<"fork" | "name" | "labels" | null>(null);
+  const boards = useBoards();
   const here = `/experiments/${told.id}`;
   const ended = !["ACTIVE", "PAUSED"].includes(told.state);
   const post = (what: string) => () => send("POST", `${here}/${what}`);
@@ -122,6 +150,7 @@ export function ExperimentActions({ told, again }: { told: Experiment; again: ()
             Kill
           </button>
         )}
+        <button onClick={() => boards.open([told.id])}>TensorBoard</button>
         <button onClick={() => open("fork")}>Fork</button>
         <button onClick={() => open("name")}>Rename</button>
         <button onClick={() => open("labels")}>Label</button>
@@ -135,6 +164,7 @@ export function ExperimentActions({ told, again }: { told: Experiment; again: ()
         )}
       </div>
       {after}
+      {boards.after}
       {window === "fork" && <Fork told={told} close={() => open(null)} />}
       {window === "name" && (
         <Typed title="Rename" label="name" text={told.name} close={() => open(null)} save={(name) => run(change({ name }))} />

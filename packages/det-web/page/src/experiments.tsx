@@ -1,4 +1,5 @@
 // The list of all experiments.
+import { useBoards } from "./actions";
 import { A, param, setParams } from "./address";
 import { duration, num, percent, time } from "./format";
 import { useRows, type Rows } from "./live";
@@ -37,6 +38,7 @@ function withHparams(rows: Rows): Rows {
 }
 
 function List({ rows: given }: { rows: Rows }) {
+  const boards = useBoards();
   const rows = withHparams(given);
   const c = rows.columns;
   const archived = param("archived") === "1";
@@ -66,17 +68,21 @@ function List({ rows: given }: { rows: Rows }) {
     </label>
   );
   return (
-    <Table
-      key={String(archived)}
-      name="experiments"
-      rows={rows}
-      columns={columns}
-      searched={SEARCHED}
-      sort="-id"
-      open={(id) => `/e/${id}/trials`}
-      among={archived ? undefined : (i) => !c.archived?.[i]}
-      tools={tools}
-    />
+    <>
+      {boards.after}
+      <Table
+        key={String(archived)}
+        name="experiments"
+        rows={rows}
+        columns={columns}
+        searched={SEARCHED}
+        sort="-id"
+        open={(id) => `/e/${id}/trials`}
+        among={archived ? undefined : (i) => !c.archived?.[i]}
+        tools={tools}
+        choosing={{ title: "TensorBoard", act: boards.open }}
+      />
+    </>
   );
 }
 

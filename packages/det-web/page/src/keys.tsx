@@ -38,7 +38,7 @@ const KEYS: [string, string][] = [
   ["j, k or ↓, ↑", "next and previous row"],
   ["Enter", "open the row"],
   ["x", "choose the row, to compare"],
-  ["c", "compare the chosen"],
+  ["c", "compare the chosen, or open TensorBoard on them"],
   ["/", "type a filter"],
   ["[ and ]", "previous and next section"],
   ["g", "all experiments"],

@@ -30,7 +30,8 @@ interface Props {
   open: (id: number) => string;
   /** Which rows there are to filter. */
   among?: Wanted;
-  compare?: (ids: number[]) => string;
+  /** What may be done with chosen rows. */
+  choosing?: { title: string; act: (ids: number[]) => void };
   tools?: ComponentChildren;
   onShown?: (rows: number[]) => void;
 }
@@ -89,7 +90,7 @@ export function Table(props: Props) {
     else if (top + 2 * HEIGHT > view.scrollTop + view.clientHeight) view.scrollTop = top + 2 * HEIGHT - view.clientHeight;
   };
   const current = () => (cursor.value >= 0 ? ids[order[cursor.value]!] : undefined);
-  const compare = () => chosen.value.size && props.compare && go(props.compare([...chosen.value]));
+  const act = () => chosen.value.size && props.choosing?.act([...chosen.value]);
   useKeys(
     {
       j: () => step(1),
@@ -98,17 +99,17 @@ export function Table(props: Props) {
       ArrowUp: () => step(-1),
       Enter: () => current() !== undefined && go(props.open(current()!)),
       x: () => current() !== undefined && choose(current()!),
-      c: compare,
+      c: act,
       "/": () => field.current!.focus(),
       Escape: () => (clearChosen(), setParams({ brush: null })),
     },
-    [order, props.compare],
+    [order, props.choosing?.title],
   );
 
   const sortBy = (name: string) => setParams({ sort: key !== name ? name : down ? null : `-${name}` });
   const save = () => saveCsv(props.name, [ordered, ...order.map((i) => ordered.map((name) => rows.columns[name]?.[i]))]);
   const left = new Map<string, number>();
-  let offset = props.compare ? 32 : 0;
+  let offset = props.choosing ? 32 : 0;
   for (const name of pinned) {
     left.set(name, offset);
     offset += widthOf(known.get(name)!);
@@ -130,7 +131,7 @@ export function Table(props: Props) {
       class={at === cursor.value ? "cursor" : undefined}
       onClick={(event) => opened(event, props.open(ids[i]!), () => (cursor.value = at))}
     >
-      {props.compare && (
+      {props.choosing && (
         <td class="pinned">
           <input type="checkbox" aria-label={`choose ${ids[i]}`} checked={chosen.value.has(ids[i]!)} onChange={() => choose(ids[i]!)} />
         </td>
@@ -162,9 +163,10 @@ export function Table(props: Props) {
           {found.problem ?? (order.length === rows.n ? num(rows.n) : `${num(order.length)} of ${num(rows.n)}`)}
         </span>
         {props.tools}
-        {props.compare && (
-          <button disabled={!chosen.value.size} onClick={compare}>
-            Compare{chosen.value.size ? ` ${chosen.value.size}` : ""}
+        {props.choosing && (
+          <button disabled={!chosen.value.size} onClick={act}>
+            {props.choosing.title}
+            {chosen.value.size ? ` ${chosen.value.size}` : ""}
           </button>
         )}
         <Chooser columns={columns} names={ordered} pinned={pinned} />
@@ -173,7 +175,7 @@ export function Table(props: Props) {
       <div class="rows" ref={box} onScroll={onScroll} tabIndex={0} aria-label={`${props.name}, rows`} role="group">
         <table aria-rowcount={order.length + 1}>
           <colgroup>
-            {props.compare && <col style={{ width: "32px" }} />}
+            {props.choosing && <col style={{ width: "32px" }} />}
             {ordered.map((name) => (
               <col key={name} style={{ width: `${widthOf(known.get(name)!)}px` }} />
             ))}
@@ -181,7 +183,7 @@ export function Table(props: Props) {
           </colgroup>
           <thead>
             <tr aria-rowindex={1}>
-              {props.compare && <th class="pinned" aria-label="chosen" />}
+              {props.choosing && <th class="pinned" aria-label="chosen" />}
               {ordered.map((name) => (
                 <th key={name} scope="col" aria-sort={key !== name ? "none" : down ? "descending" : "ascending"} {...stuck(name)}>
                   <button onClick={() => sortBy(name)} title={name}>

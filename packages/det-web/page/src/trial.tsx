@@ -99,7 +99,7 @@ function About({ told, of }: { told: Told; of?: Experiment }) {
             {told.runs.map((run) => (
               <tr key={run.id}>
                 <td>
-                  <A to={`/t/${told.id}/logs?run=${run.id}`}>{run.number}</A>
+                  <A to={`/t/${told.id}/logs?run=${run.number}`}>{run.number}</A>
                 </td>
                 <td>
                   <State name={run.state} />
@@ -158,12 +158,12 @@ function flat(values: object, before = ""): [string, unknown][] {
 
 function RankLogs({ told }: { told: Told }) {
   const runs = told.runs.filter(({ ranks }) => ranks.length);
-  const run = runs.find(({ id }) => String(id) === param("run")) ?? runs.at(-1);
+  const run = runs.find(({ number }) => String(number) === param("run")) ?? runs.at(-1);
   if (!run) return <Empty>Nothing has been printed: no run of this trial has started yet.</Empty>;
   const rank = run.ranks.find((each) => String(each.rank) === param("rank", "0")) ?? run.ranks[0]!;
   const tools = (
     <>
-      <Choice label="run" value={String(run.id)} from={runs.map((each) => [String(each.id), String(each.number)])} onPick={(v) => setParams({ run: v })} />
+      <Choice label="run" value={String(run.number)} from={runs.map((each) => String(each.number))} onPick={(v) => setParams({ run: v })} />
       <Choice
         label="rank"
         value={String(rank.rank)}
@@ -176,7 +176,7 @@ function RankLogs({ told }: { told: Told }) {
     <Log
       key={`${run.id} ${rank.rank}`}
       address={`/trials/${told.id}/log`}
-      query={{ run: run.id, rank: rank.rank }}
+      query={{ run: run.number, rank: rank.rank }}
       name={`log of trial ${told.id}, rank ${rank.rank}`}
       live={ofTrials([told.id])}
       tools={tools}

@@ -54,7 +54,7 @@ function Shown({ told, rows, only }: { told: Experiment; rows: Rows; only?: "com
         searched={["id", "state", "why", ...rows.hparams]}
         sort={told.smaller_is_better ? "best" : "-best"}
         open={(id) => `/t/${id}/metrics`}
-        compare={(ids) => `/compare?t=${ids.join(",")}`}
+        choosing={{ title: "Compare", act: (ids) => go(`/compare?t=${ids.join(",")}`) }}
         among={among}
         onShown={(next) => setShown((now) => (now && now.length === next.length && now.every((i, k) => i === next[k]) ? now : next))}
       />

@@ -136,6 +136,18 @@ class State(Struct):
     state: str
 
 
+class Chosen(Struct):
+    """The numbers of experiments."""
+
+    experiments: Annotated[list[int], Meta(min_length=1, max_length=100)]
+
+
+class Address(Struct):
+    """Where something listens on this machine."""
+
+    address: str
+
+
 class Yaml(Struct):
     """A configuration, as YAML."""
 

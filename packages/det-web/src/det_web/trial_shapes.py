@@ -17,7 +17,7 @@ class LogQuery(Struct):
 
 
 class TrialLogQuery(LogQuery):
-    """Of which run (by default the last) and rank."""
+    """Of which run, by its number in the trial (by default the last), and rank."""
 
     run: Id | None = None
     rank: Id = 0

@@ -1,0 +1,85 @@
+"""TensorBoard on chosen experiments: it starts when somebody asks for it, and is there for as long as the server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from .endpoints import Asked, Endpoint, Refused
+from .shapes import Address, Chosen
+
+_COMES_SECONDS = 60.0
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class _Board:
+    process: subprocess.Popen[bytes]
+    port: int
+    held: int  # the end of a pipe: what guards the process ends it when this server is gone, however it ended
+
+    @property
+    def comes(self) -> bool:
+        """Whether it listens by now, or soon will."""
+        deadline = time.monotonic() + _COMES_SECONDS
+        while self.process.poll() is None and time.monotonic() < deadline:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return True
+            time.sleep(0.05)
+        return False
+
+
+_boards: dict[tuple[Path, ...], _Board] = {}
+
+
+def tensorboard(asked: Asked) -> Address:
+    """Start TensorBoard on experiments, or find the one that is there; it listens on this machine, and asks nobody who they are."""
+    if find_spec("tensorboard") is None:
+        raise Refused(409, "tensorboard is not installed beside det-web; pip install tensorboard")
+    with asked.store() as store:
+        places = {
+            store.experiments.get(id).id: store.experiment_dir(id) / "tensorboard" for id in asked.body.experiments
+        }
+    if not any(place.is_dir() for place in places.values()):
+        raise Refused(409, "no trial of these has written event files; det does so where tensorboard is installed")
+    with _lock:
+        key = tuple(places.values())
+        board = _boards.get(key)
+        if board is None or board.process.poll() is not None:
+            board = _boards[key] = _start(places)
+        if not board.comes:
+            numbers = " ".join(map(str, places))
+            raise Refused(409, f"TensorBoard did not come; see what it says: det tensorboard {numbers}")
+    return Address(f"http://127.0.0.1:{board.port}/")
+
+
+def _start(places: dict[int, Path]) -> _Board:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+    spec = ",".join(f"experiment-{id}:{place}" for id, place in places.items())
+    guard, held = os.pipe()
+    command = (sys.executable, "-P", "-m", "det_core.guard", str(guard), "--", sys.executable, "-P")
+    try:
+        process = subprocess.Popen(
+            [*command, "-m", "tensorboard.main", "--host", "127.0.0.1", "--port", str(port), "--logdir_spec", spec],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=(guard,),
+        )
+    finally:
+        os.close(guard)
+    return _Board(process, port, held)
+
+
+ENDPOINTS = (Endpoint(method="POST", path="/tensorboard", does=tensorboard, answer=Address, body=Chosen),)
+"""Those that start something beside the page."""
