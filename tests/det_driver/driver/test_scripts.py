@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -148,13 +150,16 @@ def test_a_failing_script_is_tried_again_from_its_checkpoint_as_often_as_max_res
     assert (trial["runs"], trial["restarts"], trial["state"]) == (3, 2, "ERROR")
 
 
+FAILS = "print(1); {}[2]"
+
+
 @pytest.mark.parametrize(
     ("script", "said"),
     [
         (
-            "python3 -c 'print(1); {}[2]'",
-            'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nKeyError: 2\n'
-            "det: trial 1: the process exited with status 1: KeyError: 2\n",
+            f"python3 -c '{FAILS}'",
+            subprocess.run([sys.executable, "-c", FAILS], check=False, capture_output=True, text=True).stderr
+            + "det: trial 1: the process exited with status 1: KeyError: 2\n",
         ),
         ("echo $$ is no word; echo so long; exit 4", "so long\ndet: trial 1: the process exited with status 4\n"),
         (
