@@ -47,7 +47,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 PYTHON = "3.11"
 NEWER = ["det-core", "det-driver", "det-testing", "det-optuna", "det-web"]
-"""What is tested on other versions, without a framework: `nox -s "tests(python='3.13')"`."""
+"""What is tested on other versions without a framework, before det-keras is, without Horovod: `nox -s "tests(python='3.13')"`."""
 PACKAGES = {p.parent.name: nox.project.load_toml(p) for p in sorted(Path("packages").glob("*/pyproject.toml"))}
 PLUGINS = {p.parent.name: nox.project.load_toml(p) for p in sorted(Path("examples/plugins").glob("*/pyproject.toml"))}
 LINT = ["ruff==0.17.5"]
@@ -180,6 +180,8 @@ def tests(session: nox.Session, package: str, pinned: str) -> None:
         session.install("--no-deps", "-e", "packages/det-compat")  # without the frameworks that it has extras for
         tested = [f"tests/{name.replace('-', '_')}" for name in (*NEWER, "det-compat")]
         session.run("pytest", *tested, *session.posargs)
+        install(session, ["det-keras"], pinned="det-keras")
+        session.run("pytest", "tests/det_keras", *session.posargs)
         return
     session.run("pytest", *prepare(session, package, pinned), *session.posargs)
     if package in ALONE and not session.posargs:  # `repo` has no TensorFlow

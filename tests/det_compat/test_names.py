@@ -37,7 +37,6 @@ def test_a_part_whose_plugin_is_missing_says_what_to_install(module: str, packag
         pytest.skip("determined.pytorch, which is imported first, asks for det-torch")
     code = f"""
 import sys
-from importlib.util import find_spec
 sys.modules["{package}"] = None
 try:
     import {module}

@@ -134,7 +134,7 @@ def claim(root: Path, uuid: str) -> tuple[Path, int]:
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Say whether no sweep took the directory between its making and its locking."""
+    """Say whether no sweep took the directory between its opening and its locking."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -148,6 +148,7 @@ def discard(root: Path, path: Path) -> None:
         with suppress(FileNotFoundError):  # the path, or the directory apart, as another process has tidied up
             doomed.parent.mkdir(exist_ok=True)
             path.rename(doomed)
+            break  # what is there from now on is a new writer's
     shutil.rmtree(doomed, ignore_errors=True)
     tidy(root)
 
@@ -176,10 +177,9 @@ def sweep_one(root: Path, path: Path) -> bool:
     except OSError:
         return False
     try:
-        if not _is_abandoned(path, descriptor):
-            return False
-        with suppress(OSError):
-            discard(root, path)
+        if _is_abandoned(path, descriptor) and _is_still(path, descriptor):
+            with suppress(OSError):
+                discard(root, path)
         return not path.exists()
     finally:
         os.close(descriptor)
