@@ -69,6 +69,14 @@ def test_the_page_of_variables_has_those_that_are_read_or_set() -> None:
     assert set(re.findall(r"^\| `(DET_[A-Z_]+)`", page("reference/environment.md"), re.MULTILINE)) == used
 
 
+def test_every_variable_that_det_reads_is_met_by_some_test() -> None:
+    """Those that are set for a run are asked for by a test of a run: det_driver/cli/test_variables.py."""
+    read = page("reference/environment.md").partition("## Set for")[0]
+    found = re.findall(r"^\| `(DET_[A-Z_]+)`", read, re.MULTILINE)
+    assert len(found) >= 8
+    assert [name for name in found if name not in tested()] == []
+
+
 def test_the_diagram_has_the_order_in_which_a_run_calls_them() -> None:
     """That of a plugin which notes all that it hears: a test of its own compares it with a run."""
     diagram = page("hooks.md").split("## When they are called")[1].split("```")[1]
