@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from det_core.errors import DetError
 
+from .boards import Boards
 from .cluster import prometheus
 from .endpoints import ROOT, failed
 from .events import Live
@@ -33,7 +34,7 @@ METHODS = ["GET", "POST", "PATCH", "PUT", "DELETE"]
 
 def make_app(home: Path, keys: Keys, port: int, hosts: Iterable[str], static: Path = STATIC) -> ASGIApp:
     """Return the application for one home, at a port, by the names that it goes by."""
-    lists, live = Lists(), Live(home)
+    lists, live, boards = Lists(), Live(home), Boards()
 
     def login(request: Request) -> Response:
         cookie = keys.cookie(request.query_params.get("token", ""))
@@ -69,7 +70,7 @@ def make_app(home: Path, keys: Keys, port: int, hosts: Iterable[str], static: Pa
         return FileResponse(index, headers={"cache-control": "no-cache"}, media_type=_TYPES[".html"])
 
     routes = [
-        *(endpoint.route(home, lists) for endpoint in ENDPOINTS),
+        *(endpoint.route(home, lists, boards) for endpoint in ENDPOINTS),
         Route(f"{ROOT}/events", live.answer),
         Route(f"{ROOT}/openapi.json", openapi),
         Route("/api/{rest:path}", nothing, methods=METHODS),

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from .endpoints import Asked, Endpoint, Refused
-from .shapes import Address, Chosen
+from det_core.errors import DetError
 
 _COMES_SECONDS = 60.0
-_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -37,28 +35,31 @@ class _Board:
         return False
 
 
-_boards: dict[tuple[Path, ...], _Board] = {}
+class Boards:
+    """Those that a server has started, one for the same experiments."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started: dict[tuple[Path, ...], _Board] = {}
 
-def tensorboard(asked: Asked) -> Address:
-    """Start TensorBoard on experiments, or find the one that is there; it listens on this machine, and asks nobody who they are."""
-    if find_spec("tensorboard") is None:
-        raise Refused(409, "tensorboard is not installed beside det-web; pip install tensorboard")
-    with asked.store() as store:
-        places = {
-            store.experiments.get(id).id: store.experiment_dir(id) / "tensorboard" for id in asked.body.experiments
-        }
-    if not any(place.is_dir() for place in places.values()):
-        raise Refused(409, "no trial of these has written event files; det does so where tensorboard is installed")
-    with _lock:
-        key = tuple(places.values())
-        board = _boards.get(key)
-        if board is None or board.process.poll() is not None:
-            board = _boards[key] = _start(places)
-        if not board.comes:
-            numbers = " ".join(map(str, places))
-            raise Refused(409, f"TensorBoard did not come; see what it says: det tensorboard {numbers}")
-    return Address(f"http://127.0.0.1:{board.port}/")
+    def open(self, places: dict[int, Path]) -> str:
+        """Return the address of one that listens, on the directories of experiments with these numbers.
+
+        Raises DetError where there is none to be had.
+        """
+        if find_spec("tensorboard") is None:
+            raise DetError("tensorboard is not installed beside det-web; pip install tensorboard")
+        if not any(place.is_dir() for place in places.values()):
+            raise DetError("no trial of these has written event files; det does so where tensorboard is installed")
+        with self._lock:
+            key = tuple(places.values())
+            board = self._started.get(key)
+            if board is None or board.process.poll() is not None:
+                board = self._started[key] = _start(places)
+            if not board.comes:
+                numbers = " ".join(map(str, places))
+                raise DetError(f"TensorBoard did not come; see what it says: det tensorboard {numbers}")
+        return f"http://127.0.0.1:{board.port}/"
 
 
 def _start(places: dict[int, Path]) -> _Board:
@@ -79,7 +80,3 @@ def _start(places: dict[int, Path]) -> _Board:
     finally:
         os.close(guard)
     return _Board(process, port, held)
-
-
-ENDPOINTS = (Endpoint(method="POST", path="/tensorboard", does=tensorboard, answer=Address, body=Chosen),)
-"""Those that start something beside the page."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from det_core.errors import ConfigError, DetError, StoreError
 from det_driver.client import Client, Experiment, Trial
 from det_driver.store import Store
 
+from .boards import Boards
 from .lists import Lists
 
 ROOT = "/api/v1"
@@ -46,6 +48,7 @@ class Asked:
     home: Path
     client: Client
     lists: Lists
+    boards: Boards
     path: Mapping[str, Any]
     query: Any
     body: Any
@@ -97,32 +100,29 @@ class Endpoint:
         """What it does, in a sentence."""
         return (self.does.__doc__ or "").strip().splitlines()[0]
 
-    def route(self, home: Path, lists: Lists) -> Route:
+    def route(self, home: Path, lists: Lists, boards: Boards) -> Route:
         """Return the route that answers it, for one home."""
         client = Client(home)
         lock = threading.Lock()
 
         async def answer(request: Request) -> Response:
             body = await request.body()
-            return await run_in_threadpool(self._answer, request, body, client, home, lists, lock)
+            asked = Asked(home, client, lists, boards, request.path_params, None, None)
+            return await run_in_threadpool(self._answer, request, body, asked, lock)
 
         path = self.path.replace("{id}", "{id:int}").replace("{path}", "{path:path}")
         return Route(ROOT + path, answer, methods=[self.method])
 
-    def _answer(
-        self, request: Request, body: bytes, client: Client, home: Path, lists: Lists, lock: threading.Lock
-    ) -> Response:
+    def _answer(self, request: Request, body: bytes, asked: Asked, lock: threading.Lock) -> Response:
         try:
             query = msgspec.convert(dict(request.query_params), self.query, strict=False) if self.query else None
             given = msgspec.json.decode(body, type=self.body) if self.body else None
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             return failed(400, str(error))
+        asked = replace(asked, query=query, body=given)
         try:
-            if self.method != "GET":
-                with lock:
-                    found = self.does(Asked(home, client, lists, request.path_params, query, given))
-            else:
-                found = self.does(Asked(home, client, lists, request.path_params, query, given))
+            with lock if self.method != "GET" else nullcontext():
+                found = self.does(asked)
         except Refused as error:
             return failed(error.status, str(error))
         except ConfigError as error:

@@ -21,6 +21,8 @@ from .endpoints import Asked, Endpoint
 from .lists import Rows
 from .picture import kind_of
 from .shapes import (
+    Address,
+    Chosen,
     Deleted,
     DeleteQuery,
     Described,
@@ -240,8 +242,17 @@ def fork(asked: Asked) -> Made:
     return Made(asked.experiment.fork(with_secrets(asked.body.config, like, Plugins.installed())).id)
 
 
+def tensorboard(asked: Asked) -> Address:
+    """Start TensorBoard on experiments, or find the one that is there; it listens on this machine, and asks nobody who they are."""
+    chosen = asked.body.experiments
+    with asked.store() as store:
+        places = {store.experiments.get(id).id: store.experiment_dir(id) / "tensorboard" for id in chosen}
+    return Address(asked.boards.open(places))
+
+
 _ONE = "/experiments/{id}"
 ENDPOINTS = (
+    Endpoint(method="POST", path="/tensorboard", does=tensorboard, answer=Address, body=Chosen),
     Endpoint(method="GET", path="/experiments", does=list_, answer=Experiments, query=Since),
     Endpoint(method="GET", path=_ONE, does=one, answer=OneExperiment),
     Endpoint(method="PATCH", path=_ONE, does=describe, answer=State, body=Described),

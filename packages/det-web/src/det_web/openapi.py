@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from . import boards, cluster, experiments, searches, trials
+from . import cluster, experiments, searches, trials
 from .endpoints import ROOT, Endpoint, Problem
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -15,7 +15,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *experiments.ENDPOINTS,
     *searches.ENDPOINTS,
     *trials.ENDPOINTS,
-    *boards.ENDPOINTS,
 )
 _REFUSED = {
     "400": "What was given is wrong.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def several(asked: Asked) -> SeveralTrials:
     found = []
     for id in dict.fromkeys(map(int, asked.query.ids.split(","))):
         try:
-            found.append(_describe(Asked(asked.home, asked.client, asked.lists, {"id": id}, None, None)))
+            found.append(_describe(replace(asked, path={"id": id})))
         except Refused:
             continue
     return SeveralTrials(found)
