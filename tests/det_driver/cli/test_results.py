@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -17,7 +18,8 @@ TRIAL = """
     time.sleep(float(os.environ.get("PAUSE", "0")))
     with core.init() as context:
         for batch in (1, 2, 3):
-            context.train.report_validation_metrics(batch, {"error": hparams["x"] / batch, "note": "n", "when": batch})
+            metrics = {"error": hparams["x"] / batch, "note": "n", "when": batch, "gap": float("nan"), "top": float("inf")}
+            context.train.report_validation_metrics(batch, metrics)
 """
 CONFIG = """
     entrypoint: python3 train.py
@@ -93,7 +95,7 @@ def test_everything_that_a_finished_search_tells(det, finished, tmp_path):
     assert refused == "det: no trial of experiment 1 has a chosen 'knid'; did you mean 'kind'?\n"
 
     lines = det("metrics", "1", "--csv").stdout.splitlines()
-    assert lines[0] == "trial,group,batches,hparams.x,hparams.kind,hparams.net.lr,error,note,when"
+    assert lines[0] == "trial,group,batches,hparams.x,hparams.kind,hparams.net.lr,error,note,when,gap,top"
     assert len({line.split(",")[3] for line in lines[1:]}) == 4
     refused = det("metrics", "1", "--group", "validaton", status=2).stderr
     assert refused == "det: experiment 1 has no metrics of the group 'validaton'; did you mean 'validation'?\n"
@@ -122,6 +124,14 @@ def test_everything_that_a_finished_search_tells(det, finished, tmp_path):
     assert done.stderr == "det: --parquet writes with pyarrow, which is not installed; pip install pyarrow\n"
     done = det("metrics", "1", "--parquet", "no/where/m.parquet", status=2)
     assert done.stderr.startswith("det: cannot write no/where/m.parquet: ")
+
+
+def test_numbers_that_json_has_not_are_text(det, finished):
+    def refused(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    rows = [json.loads(line, parse_constant=refused) for line in det("metrics", "1", "--json").stdout.splitlines()]
+    assert {(row["gap"], row["top"]) for row in rows} == {("NaN", "Infinity")}
 
 
 def test_an_experiment_whose_driver_died_is_marked_and_the_way_out_told(det, project, wait_until):
