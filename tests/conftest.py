@@ -143,7 +143,7 @@ def _processes_of(home: Path) -> list[int]:
 def wait_until() -> Callable[..., None]:
     """Wait for a condition, or fail saying which."""
 
-    def wait(condition: Callable[[], bool], what: str = "the condition", seconds: float = 30.0) -> None:
+    def wait(condition: Callable[[], bool], what: str = "the condition", seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not come true in {seconds} s"

@@ -91,7 +91,7 @@ def test_a_pause_reaches_every_machine_and_the_trial_goes_on_from_there(hosts, p
     driver = hosts.run(TRIAL, hosts.network.names[1:3])
     hosts.under_way()
     driver.send_signal(signal.SIGINT)
-    driver.communicate(timeout=60)
+    driver.communicate(timeout=100)
     assert driver.returncode == 130
     hosts.ended(hosts.start("resume", "1"))
     assert metrics(project) == here()
