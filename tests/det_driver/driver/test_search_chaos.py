@@ -76,7 +76,8 @@ def killed_drivers(project, text, kills, slots, chance):
     env = project.environ(slots, PAUSE)
     command = ["run", path, "--quiet"]
     for _ in range(kills):
-        driver = project.det.start(*command, env={**env, "DET_LEASE": chance.choice(["0", "60"])})
+        # An agent whose driver is killed when all has ended waits for another as long as its lease.
+        driver = project.det.start(*command, env={**env, "DET_LEASE": chance.choice(["0", "8"])})
         time.sleep(chance.uniform(0.2, 1.5))
         driver.kill()
         driver.wait()
