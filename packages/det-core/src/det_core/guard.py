@@ -13,6 +13,8 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from det_core.process import adopt_orphans, kill_below
 
@@ -34,6 +36,23 @@ def main(argv: list[str]) -> int:
     status = process.wait()
     kill_below(os.getpid())
     return 128 - status if status < 0 else status
+
+
+def beside(command: Sequence[str], **options: Any) -> tuple[subprocess.Popen[Any], int]:
+    """Start a command that ends when this process does, however that ends, or when the descriptor that is returned is closed.
+
+    It has a session of its own, and no standard input; `options` are Popen's.
+    """
+    guard, held = os.pipe()
+    argv = [sys.executable, "-P", "-m", "det_core.guard", str(guard), "--", *command]
+    try:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=(guard,), **options)
+    except BaseException:
+        os.close(held)
+        raise
+    finally:
+        os.close(guard)
+    return process, held
 
 
 def notice(script: str, slots: int) -> str:

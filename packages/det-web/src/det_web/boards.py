@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from det_core.errors import DetError
+from det_core.guard import beside
 
 _COMES_SECONDS = 60.0
 
@@ -21,8 +21,8 @@ _COMES_SECONDS = 60.0
 @dataclass(frozen=True)
 class _Board:
     process: subprocess.Popen[bytes]
+    held: int  # by this server: when that is gone, the process ends
     port: int
-    held: int  # the end of a pipe: what guards the process ends it when this server is gone, however it ended
 
     @property
     def comes(self) -> bool:
@@ -66,17 +66,6 @@ def _start(places: dict[int, Path]) -> _Board:
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
     spec = ",".join(f"experiment-{id}:{place}" for id, place in places.items())
-    guard, held = os.pipe()
-    command = (sys.executable, "-P", "-m", "det_core.guard", str(guard), "--", sys.executable, "-P")
-    try:
-        process = subprocess.Popen(
-            [*command, "-m", "tensorboard.main", "--host", "127.0.0.1", "--port", str(port), "--logdir_spec", spec],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=(guard,),
-        )
-    finally:
-        os.close(guard)
-    return _Board(process, port, held)
+    command = [sys.executable, "-P", "-m", "tensorboard.main", "--host", "127.0.0.1", "--port", str(port)]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    return _Board(*beside([*command, "--logdir_spec", spec], **silent), port)

@@ -16,6 +16,7 @@ from typing import Any
 
 from det_core.config import from_json, is_trial_entrypoint
 from det_core.errors import StoreUnwritable
+from det_core.guard import beside
 
 from ..client import Client, Experiment, Space
 from ..driver import Driver, ExperimentFailures, start_driver
@@ -85,18 +86,12 @@ def _detach(settings: Settings, experiment: int, as_json: bool) -> int:
 @contextmanager
 def _page(settings: Settings) -> Iterator[None]:
     """Have `det ui` beside this process; it ends with it, however that ends. The address that it prints is passed on."""
-    guard, held = os.pipe()
-    command = (sys.executable, "-P", "-m", "det_core.guard", str(guard), "--")
-    page = subprocess.Popen(
-        [*command, sys.executable, "-P", "-m", "det_driver.cli", "ui"],
-        stdin=subprocess.DEVNULL,
+    page, held = beside(
+        [sys.executable, "-P", "-m", "det_driver.cli", "ui"],
         stdout=subprocess.PIPE,
-        start_new_session=True,  # Ctrl-C is for the search
-        pass_fds=(guard,),
         env={**settings.environ, "DET_HOME": str(settings.home)},
         text=True,
     )
-    os.close(guard)
     with page:
         try:
             sys.stderr.write(page.stdout.readline() if page.stdout else "")
