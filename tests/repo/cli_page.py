@@ -24,7 +24,7 @@ HEAD = """\
 | exit status | meaning |
 |---|---|
 | 0 | it was done; the experiment completed |
-| 1 | the training failed, or was canceled; a traceback is that of your code |
+| 1 | the training failed, or was canceled; a traceback is that of your code; with `det check --strict`, a rule is broken |
 | 2 | a mistake in what was asked, in one line; nothing was started |
 | 130 | the experiment was paused |
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from det_driver.config import load, schema
+from det_driver.lint import lint
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.is_dir() and path.name != "plugins")
@@ -21,6 +23,24 @@ def test_the_configuration_is_valid_and_needs_no_notice(config: Path) -> None:
     loaded = load(config)
     assert loaded.notices == ()
     assert loaded.config.name
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_the_example_keeps_every_rule(config: Path, tmp_path: Path) -> None:
+    """And one that is broken in its code would be seen."""
+    assert lint(load(config).config, config.parent) == []
+    shutil.copytree(config.parent, tmp_path / "code")
+    [code] = (tmp_path / "code").glob("*.py")
+    code.write_text(code.read_text() + "\nIMAGES = '/data/images'\n")
+    assert [each.code for each in lint(load(config).config, tmp_path / "code")] == ["DET203"]
+
+
+@pytest.mark.parametrize(
+    "example", [path for path in EXAMPLES if path.name.startswith("native_")], ids=lambda p: p.name
+)
+def test_the_script_that_is_its_own_experiment_keeps_every_rule(example: Path) -> None:
+    wanted = "{entrypoint: python3 train.py, hyperparameters: {global_batch_size: 32}}"
+    assert lint(load(wanted, complete=False).config, example) == []
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

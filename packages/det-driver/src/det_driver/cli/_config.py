@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -149,27 +150,59 @@ def show_(settings: Settings, path: Path, override: tuple[str, ...], template: P
     sys.stdout.write(to_yaml(_load(settings, path, override, template).config, masked=True))
 
 
+def _explain(context: click.Context, parameter: click.Parameter, word: str | None) -> None:
+    from ..lint import explained
+
+    if word is not None:
+        rule = explained(word)
+        sys.stdout.write(f"{rule.code} {rule.name}\n\n{rule.why}\n\nSilence a line by: # noqa: {rule.code}\n")
+        context.exit()
+
+
 @click.command()
 @of_config
 @click.option("--config-only", is_flag=True, help="Do not import or train the trial.")
-def check(settings: Settings, config: Path, loaded: Loaded, code: Path, config_only: bool) -> None:
-    """Validate CONFIG, then train one batch of its trial, validate one, save and restore; the store is not touched."""
+@click.option("--select", multiple=True, metavar="CODES", help="Look for these rules only, such as DET101,DET3.")
+@click.option("--ignore", multiple=True, metavar="CODES", help="Do not look for these rules.")
+@click.option("--strict", is_flag=True, help="Exit with status 1 where a rule is broken.")
+@click.option("--explain", metavar="CODE", is_eager=True, expose_value=False, callback=_explain, help="Tell of a rule.")
+def check(
+    settings: Settings,
+    config: Path,
+    loaded: Loaded,
+    code: Path,
+    config_only: bool,
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    strict: bool,
+) -> None:
+    """Validate CONFIG, look for broken rules in its code, then train one batch of its trial, validate one, save and restore.
+
+    The store is not touched. A broken rule is a line with its place; a comment there, such as # noqa: DET101, silences it.
+    """
     from det_core.errors import DetError
     from det_core.failure import user_traceback
 
     from ..check import check_trial
     from ..config import check_entrypoint
+    from ..lint import chosen, lint
 
+    codes = chosen(select, ignore)
     check_entrypoint(loaded.config.entrypoint, code)
     sys.stdout.write(f"{config} is valid\n")
-    if config_only:
-        return
-    with tempfile.TemporaryDirectory(prefix="det-check-") as scratch:
-        try:
-            for line in check_trial(loaded.config, code.absolute(), settings.plugins, Path(scratch)):
-                sys.stdout.write(line + "\n")
-        except DetError:
-            raise
-        except Exception as error:
-            sys.stderr.write(user_traceback(error))
-            raise SystemExit(1) from error
+    findings = lint(loaded.config, code.absolute(), codes)
+    for each in findings:
+        place = os.path.relpath(code / each.path)
+        sys.stdout.write(f"{place}:{each.line}:{each.column}: {each.code} {each.message}\n")
+    if not config_only:
+        with tempfile.TemporaryDirectory(prefix="det-check-") as scratch:
+            try:
+                for line in check_trial(loaded.config, code.absolute(), settings.plugins, Path(scratch)):
+                    sys.stdout.write(line + "\n")
+            except DetError:
+                raise
+            except Exception as error:
+                sys.stderr.write(user_traceback(error))
+                raise SystemExit(1) from error
+    if strict and findings:
+        raise SystemExit(1)

@@ -1,0 +1,8 @@
+"""The best practices as rules, looked for in an experiment's code without running it."""
+
+from __future__ import annotations
+
+from ._linter import RULES, chosen, explained, lint
+from ._sources import Finding, Rule
+
+__all__ = ["RULES", "Finding", "Rule", "chosen", "explained", "lint"]

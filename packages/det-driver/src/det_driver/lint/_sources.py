@@ -1,0 +1,201 @@
+"""What rules look at: the modules of an experiment that its entrypoint reaches, and the texts that say what to install."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from det_core.code import code_files
+from det_core.config import ExperimentConfig, is_trial_entrypoint
+
+HOOK, REQUIREMENTS = "startup-hook.sh", "requirements.txt"
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_NOQA = re.compile(r"#\s*noqa(?::\s*(?P<codes>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*))?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """A place where a rule is broken; lines and columns count from 1."""
+
+    path: str
+    line: int
+    column: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file of the experiment that is no Python."""
+
+    path: str
+    text: str
+
+    def silenced(self, code: str, first: int, last: int | None = None) -> bool:
+        """Tell whether a comment on one of the lines silences a rule."""
+        found = map(_NOQA.search, self.text.splitlines()[first - 1 : last or first])
+        return any(f and (not f["codes"] or code in re.split(r"[,\s]+", f["codes"].upper())) for f in found)
+
+
+@dataclass(frozen=True)
+class Module(Text):
+    """A module of the user's: its tree, and what the names in it stand for."""
+
+    tree: ast.Module
+    imported: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, ast.expr] = field(default_factory=dict)
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, path: str, source: bytes) -> Module:
+        """Raises SyntaxError or ValueError for what is no Python."""
+        module = cls(path, source.decode("utf-8", "replace"), ast.parse(source))
+        for node in ast.walk(module.tree):
+            module.parents.update((child, node) for child in ast.iter_child_nodes(node))
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    name = alias.asname or alias.name.partition(".")[0]
+                    module.imported[name] = alias.name if alias.asname else name
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                module.imported.update({a.asname or a.name: f"{node.module}.{a.name}" for a in node.names})
+        for each in module.tree.body:
+            if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None:
+                targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+                module.constants.update({target.id: each.value for target in targets if isinstance(target, ast.Name)})
+        return module
+
+    def dotted(self, node: ast.AST) -> str:
+        """Return the full name of what a node names, `numpy.random.seed` for `np.random.seed`; empty where it names nothing."""
+        if isinstance(node, ast.Name):
+            return self.imported.get(node.id, node.id)
+        if isinstance(node, ast.Attribute):
+            before = self.dotted(node.value)
+            return f"{before}.{node.attr}" if before else ""
+        return ""
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the nodes around a node, from the inside."""
+        while (found := self.parents.get(node)) is not None:
+            yield found
+            node = found
+
+    def value(self, node: ast.expr | None) -> object:
+        """Return the constant that an expression is, or that the module names so; None where it is none."""
+        if isinstance(node, ast.Name):
+            own = set[str]().union(*(bound(up) for up in self.around(node) if isinstance(up, FUNCTION)))
+            node = None if node.id in own else self.constants.get(node.id)
+        if isinstance(node, ast.UnaryOp):
+            node = node.operand
+        return node.value if isinstance(node, ast.Constant) else None
+
+    def calls(self) -> Iterator[tuple[ast.Call, str]]:
+        """Yield every call with the full name of what is called, or with its last name alone behind a dot."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call):
+                yield node, self.dotted(node.func) or f".{getattr(node.func, 'attr', '')}"
+
+
+def bound(function: Function) -> set[str]:
+    """Return the names that are a function's own."""
+    names = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+    return names | {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+@dataclass(frozen=True)
+class Sources:
+    """An experiment as the rules see it."""
+
+    config: ExperimentConfig
+    modules: Sequence[Module]  # the entrypoint's first
+    texts: Sequence[Text]
+    unreadable: Sequence[Finding] = ()
+
+    @property
+    def is_script(self) -> bool:
+        return not is_trial_entrypoint(self.config.entrypoint)
+
+    @classmethod
+    def read(cls, config: ExperimentConfig, root: Path) -> Sources:
+        """Read the modules below `root` that the entrypoint imports, and the files that name requirements."""
+        files = {path.as_posix() for path in code_files(root)}
+        waiting, tops = _entries(config.entrypoint, files)
+        modules: dict[str, Module] = {}
+        unreadable: list[Finding] = []
+        while waiting:
+            if (path := waiting.pop(0)) in modules:
+                continue
+            try:
+                modules[path] = module = Module.parse(path, (root / path).read_bytes())
+            except (SyntaxError, ValueError) as error:
+                modules[path] = Module(path, "", ast.Module([], []))
+                line, column = getattr(error, "lineno", None) or 1, getattr(error, "offset", None) or 1
+                unreadable.append(Finding(path, line, column, "DET001", f"no Python: {getattr(error, 'msg', error)}"))
+                continue
+            package = PurePosixPath(path).parent.parts
+            names = (name for node in ast.walk(module.tree) for name in imports(node, package))
+            waiting += [found for name in names for found in _found(name, files, tops)]
+        texts = [Text(HOOK, (root / HOOK).read_text("utf-8", "replace"))] if HOOK in files else []
+        named = re.findall(r"-r\s*(\S+)", "".join(text.text for text in texts))
+        listed = sorted({REQUIREMENTS, *(str(PurePosixPath(name)) for name in named)} & files)
+        texts += [Text(name, (root / name).read_text("utf-8", "replace")) for name in listed]
+        return cls(config, list(modules.values()), texts, unreadable)
+
+
+def _entries(entrypoint: str | Sequence[str] | None, files: set[str]) -> tuple[list[str], set[str]]:
+    """Return the files that an entrypoint begins with, and the directories that its imports are looked up in."""
+    if isinstance(entrypoint, str) and is_trial_entrypoint(entrypoint):
+        return list(_found(entrypoint.partition(":")[0], files, {""})), {""}
+    try:
+        words = shlex.split(entrypoint) if isinstance(entrypoint, str) else list(entrypoint or ())
+    except ValueError:
+        return [], {""}
+    scripts = [path for word in words if (path := str(PurePosixPath(word))) in files and word.endswith(".py")]
+    named = [name for option, module in pairwise(words) if option == "-m" for name in (module, f"{module}.__main__")]
+    tops = {"", *(str(PurePosixPath(script).parent) for script in scripts)}
+    return scripts + [path for name in named for path in _found(name, files, {""})], tops
+
+
+def imports(node: ast.AST, package: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the full names of what a statement in a module of a package imports, or may import."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        around = package[: len(package) - node.level + 1] if node.level else ()
+        base = ".".join([*around, *([node.module] if node.module else [])])
+        yield from (base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names))
+
+
+def _found(name: str, files: set[str], tops: Iterable[str]) -> Iterator[str]:
+    """Yield the files that importing a module runs: its own, and those of the packages around it."""
+    parts = name.split(".")
+    for top in tops:
+        for count in range(1, len(parts) + 1):
+            stem = PurePosixPath(top, *parts[:count])
+            yield from (path for path in (f"{stem}/__init__.py", f"{stem}.py") if path in files)
+
+
+Check = Callable[[Any, Sources], Iterator[tuple[ast.AST | tuple[int, int], str]]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`why` is a sentence that says what is meant, then why it matters, and the way out; `of` is what is looked at."""
+
+    code: str
+    name: str
+    why: str
+    check: Check
+    of: tuple[type[Text], ...]
+
+
+def rule(code: str, *, of: tuple[type[Text], ...] = (Module,)) -> Callable[[Check], Rule]:
+    """Make a rule of what looks for breaches in one source of several; its name and docstring are the rule's."""
+    return lambda check: Rule(code, check.__name__.replace("_", "-"), inspect.getdoc(check) or "", check, of)
