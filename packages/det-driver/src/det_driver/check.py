@@ -14,7 +14,7 @@ from det_core.entrypoint import load_trial
 from det_core.host import Target
 from det_core.local import LocalHost
 from det_core.plugins import Plugins
-from det_core.run import Keep, run_trial
+from det_core.run import Keep, length_of, run_trial
 from det_core.schedule import Every, Schedule
 from det_core.storage import LocalStorage
 
@@ -36,6 +36,7 @@ def check_trial(config: ExperimentConfig, code_dir: Path, plugins: Plugins, scra
         seed=seed,
         build=plugins.build(framework.name),
         distributed=DistributedContext(),
+        length=length_of(config),
         tensorboard_dir=scratch / "tensorboard",
         quick=True,
     )
