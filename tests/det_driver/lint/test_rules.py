@@ -49,7 +49,8 @@ STEP = "def train_batch(self, batch, epoch_idx, batch_idx):\n    "
 CAUGHT = [
     ("DET101", method(TRIAL, STEP + "self.seen += 1\n"), "3:9"),
     ("DET101", method(TRIAL, INIT + "self.found = []\n" + STEP + "self.found.append(batch)\n"), "5:9"),
-    ("DET101", method(TRIAL, INIT + "self.n = {}\n" + STEP + "self.n['a'] = batch\n"), "5:9"),
+    ("DET101", method(TRIAL, INIT + "self.n = {}\n" + STEP + "self.n['a'] += 1\n"), "5:9"),
+    ("DET101", method(TRIAL, INIT + "self.n = {}\n" + STEP + "self.n[0] = max(self.n[0], batch)\n"), "5:9"),
     ("DET101", method(TRIAL, STEP + "self.h = self.net(batch, self.h)\n"), "3:9"),
     ("DET101", method(TRIAL, STEP + "self.count()\ndef count(self):\n    self.seen += 1\n"), "5:9"),
     ("DET101", "class Base(PyTorchTrial): ...\n" + method("class MyTrial(Base):\n", STEP + "self.n += 1\n"), "4:9"),
@@ -61,6 +62,7 @@ CAUGHT = [
     ),
     ("DET102", "n = 0\ndef f():\n    global n\n    n += 1\n", "4:5"),
     ("DET102", "seen = []\ndef f(x):\n    seen.append(x)\n", "3:5"),
+    ("DET102", "seen = {}\ndef f(x):\n    seen[x] = 1\n", "3:5"),
     ("DET201", "import torch\ntorch.optim.SGD(p, lr=0.1)\n", "2:23"),
     ("DET201", "from torch.optim import AdamW\nLR = 1e-3\nAdamW(p, LR)\n", "3:10"),
     ("DET201", "import keras\nkeras.optimizers.Adam(0.01)\n", "2:23"),
@@ -89,6 +91,8 @@ CAUGHT = [
 ]
 PASSED = [
     ("DET101", method(TRIAL, STEP + "self.last = batch\n    return self.loss(self.last)\n")),
+    ("DET101", method(TRIAL, INIT + "self.found = {}\n" + STEP + "self.found['scores'] = self.model(batch)\n")),
+    ("DET101", method(MODULE, "def forward(self, x):\n    if len(x) > self.cached:\n        self.cached = len(x)\n")),
     ("DET101", method(TRIAL, "def build_model(self):\n    self.parts += 1\n")),
     ("DET101", method("class Data(Dataset):\n", "def __getitem__(self, i):\n    self.n += 1\n")),
     (
@@ -122,6 +126,7 @@ PASSED = [
     ),
     ("DET202", "settings['lr'] = 0.1\nshown = optimizer.lr\n"),
     ("DET203", '"""As in /data/images."""\nroute = "/api/v1"\nparser.add_argument("--data", default="/data/images")\n'),
+    ("DET203", "images = file['/data/images']\nlocal = name.startswith('/data/') or name == '/data/x'\n"),
     ("DET204", "def build_validation_data_loader(self):\n    return DataLoader(data, batch_size=64)\n"),
     ("DET204", "size = 64\nsize = self.context.get_per_slot_batch_size()\nloader = DataLoader(data, size)\n"),
     ("DET205", "loader = DataLoader(data, batch_size=self.context.get_per_slot_batch_size())\n"),
@@ -211,6 +216,11 @@ def test_what_is_no_python_is_named_once_and_other_files_are_looked_at(tmp_path:
 def test_a_batch_size_is_anybodys_where_the_configuration_says_none(tmp_path: Path) -> None:
     text = "loader = DataLoader(data, batch_size=64, shuffle=True)\n"
     assert places(tmp_path, "DET204", of=config(hyperparameters="{lr: 0.1}"), model_def__py=text) == []
+
+
+def test_a_learning_rate_may_be_fixed_where_there_are_no_hyperparameters(tmp_path: Path) -> None:
+    text = "import torch\ntorch.optim.SGD(p, lr=0.1)\n"
+    assert places(tmp_path, "DET201", of=config(hyperparameters="{}"), model_def__py=text) == []
 
 
 def test_only_what_the_entrypoint_imports_is_looked_at(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ _OPTIMIZER = re.compile(
 _RATES = ("lr", "learning_rate", "initial_learning_rate", "max_lr", "base_lr", "weight_decay")
 _ROOTS = "home|Users|data|datasets?|mnt|media|scratch|nfs|srv|lustre|gpfs|storage|shared|content|kaggle"
 _PLACE = re.compile(rf"/({_ROOTS})(/|$)|~/\w|[A-Z]:[\\/]\w|(s3|gs|hdfs|abfs)://\w")
+_NO_PLACE = ("add_argument", "option", "get", "getenv", "startswith", "split", "replace", "removeprefix")
 _TEMPORARY = re.compile(r"(/var)?/tmp/\w|/dev/shm/\w")
+_KEYS = ast.Expr | ast.JoinedStr | ast.Subscript | ast.Compare
 _SEARCHED = ("PATH", "PYTHONPATH")
 _TAKES = re.compile(r"-[rceift]|--(requirement|constraint|editable|(extra-)?index-url|find-links|target|prefix)")
 _SEEDS = re.compile(
@@ -35,12 +37,12 @@ def unreadable(source: Text, sources: Sources) -> Iterator[tuple[ast.AST, str]]:
 
 @rule("DET201")
 def fixed_learning_rate(module: Module, sources: Sources) -> Iterator[tuple[ast.AST, str]]:
-    """A learning rate or a weight decay is a number in the code.
+    """A learning rate or a weight decay is a number in the code, and the configuration has hyperparameters.
 
-    A search cannot vary it, `det show` does not tell it, and experiments that differ in it look the same. Make it a
-    hyperparameter of the configuration, read by `context.get_hparam("lr")`.
+    A search cannot vary it, `det show` does not tell it, and experiments that differ in it look the same. Make it one
+    of them, read by `context.get_hparam("lr")`.
     """
-    for call, name in module.calls():
+    for call, name in module.calls() if sources.config.hyperparameters else ():
         package, _, last = name.rpartition(".")
         if _OPTIMIZER.fullmatch(last) and re.search(r"optim|train|keras", package):
             given = [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg in _RATES]
@@ -86,7 +88,7 @@ def fixed_path(module: Module, sources: Sources) -> Iterator[tuple[ast.AST, str]
     """
     for node, text in _texts(module, _PLACE):
         above = (up for up in module.around(node) if isinstance(up, ast.Call))
-        if not any(getattr(up.func, "attr", "") in ("add_argument", "option", "get", "getenv") for up in above):
+        if not any(getattr(up.func, "attr", "") in _NO_PLACE for up in above):
             yield node, f"the path {text!r} is fixed in the code; read it from `data` of the configuration"
 
 
@@ -225,11 +227,9 @@ def unseeded_script(module: Module, sources: Sources) -> Iterator[tuple[ast.AST,
 
 
 def _texts(module: Module, pattern: re.Pattern[str]) -> Iterator[tuple[ast.expr, str]]:
-    """Yield the texts that begin as the pattern says, but for docstrings; f-strings with their fields in braces."""
+    """Yield the texts that begin as the pattern says, but for docstrings and keys; f-strings with their fields in braces."""
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Constant | ast.JoinedStr) and not isinstance(
-            module.parents[node], ast.Expr | ast.JoinedStr
-        ):
+        if isinstance(node, ast.Constant | ast.JoinedStr) and not isinstance(module.parents[node], _KEYS):
             text = ast.unparse(node)[2:-1] if isinstance(node, ast.JoinedStr) else node.value
             if isinstance(text, str) and pattern.match(text):
                 yield node, text

@@ -22,7 +22,7 @@ _SYNC = r"\.(item|cpu|tolist|numpy)\(\)"
 
 
 class Touch(NamedTuple):
-    """Where something is written: set anew, added to (`+=`), or changed in place."""
+    """Where something is written: set anew, added to (`+=`), changed in place, or given an item (put)."""
 
     node: ast.AST
     name: str
@@ -36,11 +36,14 @@ def _touches(function: ast.AST, named: Callable[[ast.AST], str]) -> Iterator[Tou
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 several = isinstance(target, ast.Tuple | ast.List)
                 for each in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
-                    yield Touch(node, named(each), "set", None if several else node.value)
+                    if isinstance(each, ast.Subscript):
+                        yield Touch(node, named(each.value), "put", node.value)
+                    else:
+                        yield Touch(node, named(each), "set", None if several else node.value)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):
+            yield Touch(node, named(node.target.value), "change")
         elif isinstance(node, ast.AugAssign):
             yield Touch(node, named(node.target), "add")
-        elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            yield Touch(node, named(node.value), "change")
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _CHANGES.fullmatch(node.func.attr):
             yield Touch(node, named(node.func.value), "set" if node.func.attr == "clear" else "change")
 
@@ -122,7 +125,9 @@ def _is_handed_on(touch: Touch, method: str, touches: dict[str, list[Touch]], tr
         first = next(t for place, t in sets if place == method)
         plain = touch.value is None or isinstance(touch.value, ast.Constant) or _is_container(touch.value, module)
         return touch is first and not plain and _is_read_before(touch, module)
-    if touch.how == "change" and not any(_is_container(each.value, module) for _, each in sets):
+    if touch.how == "put" and touch.name not in map(_of_self, ast.walk(touch.value or touch.node)):
+        return False  # what is put where nothing was read is a record, or a place for this batch's
+    if touch.how != "add" and not any(_is_container(each.value, module) for _, each in sets):
         return False
     made = [each.value for place, each in sets if place == "__init__" and isinstance(each.value, ast.Call)]
     if touch.how == "add" and any(isinstance(value.func, ast.Attribute) for value in made):
@@ -137,7 +142,7 @@ def _is_read_before(touch: Touch, module: Module) -> bool:
     method = next(up for up in ups if isinstance(up, FUNCTION))
     tests = [ast.unparse(up.test) for up in ups if isinstance(up, ast.If)]
     once = rf"self\.{touch.name} is None|not self\.{touch.name}\b"
-    if any(re.search(once, test) and not re.search("[<>]", test) for test in tests):
+    if "cache" in touch.name or any(re.search(once, test) and not re.search("[<>]", test) for test in tests):
         return False
     end = getattr(touch.node, "end_lineno", 0)
     reads = [n for n in ast.walk(method) if _of_self(n) == touch.name and getattr(n, "lineno", 0) <= end]
@@ -165,7 +170,9 @@ def written_global(module: Module, sources: Sources) -> Iterator[tuple[ast.AST, 
             made_once = re.search(rf"\b{touch.name} (is None|not in)|not {touch.name}\b|not in {touch.name}\b", tests)
             at_work = next(up for up in ups if isinstance(up, FUNCTION)) is function and function.name not in known
             helps = re.search("cache|memo|regist|warn", f"{function.name} {touch.name}", re.IGNORECASE)
-            shared = touch.name in declared or (touch.how == "change" and touch.name in containers - bound(function))
+            shared = touch.name in declared or (
+                touch.how in ("change", "put") and touch.name in containers - bound(function)
+            )
             if shared and at_work and not helps and not made_once:
                 way_out = "pass it, or keep it where it is saved"
                 yield touch.node, f"{function.name} writes the global `{touch.name}`; {way_out}"
