@@ -75,6 +75,7 @@ CAUGHT = [
     ("DET203", "ROOT = 's3://bucket/images'\n", "1:8"),
     ("DET204", "def build_training_data_loader(self):\n    return DataLoader(data, batch_size=64)\n", "2:40"),
     ("DET204", "SIZE = 64\nloader = DataLoader(data, SIZE, shuffle=True)\n", "2:27"),
+    ("DET204", "def train_dataloader(self):\n    return DataLoader(data, self.size)\n", "2:29"),
     ("DET205", "loader = DataLoader(data, batch_size=self.context.get_global_batch_size())\n", "1:38"),
     ("DET301", "download(root='/tmp/data')\n", "1:15"),
     ("DET301", "download(f'/tmp/data-{split}')\n", "1:10"),
@@ -129,6 +130,7 @@ PASSED = [
     ("DET203", "images = file['/data/images']\nlocal = name.startswith('/data/') or name == '/data/x'\n"),
     ("DET204", "def build_validation_data_loader(self):\n    return DataLoader(data, batch_size=64)\n"),
     ("DET204", "size = 64\nsize = self.context.get_per_slot_batch_size()\nloader = DataLoader(data, size)\n"),
+    ("DET204", "n = hparams['global_batch_size']\ndef train_dataloader(self):\n    return DataLoader(data, n)\n"),
     ("DET205", "loader = DataLoader(data, batch_size=self.context.get_per_slot_batch_size())\n"),
     ("DET205", "print(self.context.get_global_batch_size())\n"),
     ("DET301", "import tempfile\nd = tempfile.mkdtemp(dir='/tmp')\ndownload(f'/tmp/data-{rank}')\n"),
@@ -211,6 +213,11 @@ def test_what_is_no_python_is_named_once_and_other_files_are_looked_at(tmp_path:
         ("broken.py", 1, "DET001"),
         ("model_def.py", 2, "DET203"),
     ]
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_python_warns_of_is_left_to_the_import(tmp_path: Path) -> None:
+    assert places(tmp_path, "DET203", model_def__py="pattern = '\\d'\nopen('/data/x')\n") == ["2:6"]
 
 
 def test_a_batch_size_is_anybodys_where_the_configuration_says_none(tmp_path: Path) -> None:

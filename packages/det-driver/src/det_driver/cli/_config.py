@@ -151,9 +151,9 @@ def show_(settings: Settings, path: Path, override: tuple[str, ...], template: P
 
 
 def _explain(context: click.Context, parameter: click.Parameter, word: str | None) -> None:
-    from ..lint import explained
+    if word is not None and not context.resilient_parsing:
+        from ..lint import explained
 
-    if word is not None:
         rule = explained(word)
         sys.stdout.write(f"{rule.code} {rule.name}\n\n{rule.why}\n\nSilence a line by: # noqa: {rule.code}\n")
         context.exit()

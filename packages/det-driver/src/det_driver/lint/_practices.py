@@ -113,8 +113,11 @@ def batch_size_ignored(module: Module, sources: Sources) -> Iterator[tuple[ast.A
         ):
             sizes = [keyword.value for keyword in call.keywords if keyword.arg == "batch_size"]
             for size in sizes or call.args[1:2]:
-                if type(found := module.value(size)) is int:
-                    yield size, f"batches of {found}, not global_batch_size; use context.get_per_slot_batch_size()"
+                if type(module.value(size)) is int or not asked:
+                    yield (
+                        size,
+                        f"batches of {ast.unparse(size)}, not global_batch_size; use context.get_per_slot_batch_size()",
+                    )
 
 
 @rule("DET205")

@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import shlex
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -57,7 +58,8 @@ class Module(Text):
     @classmethod
     def parse(cls, path: str, source: bytes) -> Module:
         """Raises SyntaxError or ValueError for what is no Python."""
-        module = cls(path, source.decode("utf-8", "replace"), ast.parse(source))
+        with warnings.catch_warnings(action="ignore"):  # of escapes in texts, which the import tells
+            module = cls(path, source.decode("utf-8", "replace"), ast.parse(source))
         for node in ast.walk(module.tree):
             module.parents.update((child, node) for child in ast.iter_child_nodes(node))
             if isinstance(node, ast.Import):
