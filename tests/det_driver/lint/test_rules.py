@@ -60,11 +60,21 @@ CAUGHT = [
         method(KERAS, "def on_epoch_end(self, e, logs):\n    if logs < self.best:\n        self.best = logs\n"),
         "4:13",
     ),
+    (
+        "DET101",  # of a language model in Determined's examples
+        method(
+            TRIAL,
+            STEP + "if batch_idx == 0:\n        self.hidden = self.model.start()\n"
+            "    scores, self.hidden = self.model(batch, self.hidden)\n",
+        ),
+        "5:9",
+    ),
     ("DET102", "n = 0\ndef f():\n    global n\n    n += 1\n", "4:5"),
     ("DET102", "seen = []\ndef f(x):\n    seen.append(x)\n", "3:5"),
     ("DET102", "seen = {}\ndef f(x):\n    seen[x] = 1\n", "3:5"),
     ("DET201", "import torch\ntorch.optim.SGD(p, lr=0.1)\n", "2:23"),
     ("DET201", "from torch.optim import AdamW\nLR = 1e-3\nAdamW(p, LR)\n", "3:10"),
+    ("DET201", "import torch\ndef f(p):\n    rate = 0.1\n    torch.optim.SGD(p, lr=rate)\n", "4:27"),
     ("DET201", "import keras\nkeras.optimizers.Adam(0.01)\n", "2:23"),
     ("DET201", "import tensorflow as tf\ntf.compat.v1.train.MomentumOptimizer(0.01, 0.9)\n", "2:38"),
     ("DET202", "for g in optimizer.param_groups:\n    g['lr'] = 0.1\n", "2:5"),
@@ -94,6 +104,14 @@ PASSED = [
     ("DET101", method(TRIAL, STEP + "self.last = batch\n    return self.loss(self.last)\n")),
     ("DET101", method(TRIAL, INIT + "self.found = {}\n" + STEP + "self.found['scores'] = self.model(batch)\n")),
     ("DET101", method(MODULE, "def forward(self, x):\n    if len(x) > self.cached:\n        self.cached = len(x)\n")),
+    (
+        "DET101",
+        method(
+            TRIAL,
+            STEP
+            + "if self.deep:\n        self.h = a(batch)\n    else:\n        self.h = b(batch)\n    self.h = f(self.h)\n",
+        ),
+    ),
     ("DET101", method(TRIAL, "def build_model(self):\n    self.parts += 1\n")),
     ("DET101", method("class Data(Dataset):\n", "def __getitem__(self, i):\n    self.n += 1\n")),
     (
@@ -120,6 +138,7 @@ PASSED = [
     ("DET102", "seen = []\ndef f(seen):\n    seen.append(1)\n"),
     ("DET201", "import torch\ntorch.optim.SGD(p, lr=hparams['lr'], momentum=0.9)\n"),
     ("DET201", "LR = 1\nimport torch\ndef f(LR):\n    torch.optim.SGD(p, lr=LR)\n"),
+    ("DET201", "import torch\ndef f(p):\n    lr = 0.1\n    lr = lr * size\n    torch.optim.SGD(p, lr=lr)\n"),
     ("DET201", "Adam(0.1)\n"),
     (
         "DET202",

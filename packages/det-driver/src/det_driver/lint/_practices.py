@@ -62,7 +62,7 @@ def learning_rate_by_hand(module: Module, sources: Sources) -> Iterator[tuple[as
     which is saved and resumed at its position (`context.wrap_lr_scheduler`, `configure_optimizers`,
     `keras.callbacks.LearningRateScheduler`).
     """
-    for node in ast.walk(module.tree):
+    for node in module.parents:
         ups, found = list(module.around(node)), False
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and module.value(node.slice) == "lr":
             group = ast.unparse(node.value)
@@ -163,7 +163,7 @@ def path_edited(source: Text, sources: Sources) -> Iterator[tuple[ast.AST | tupl
             yield call, f"sys.path {way_out}"
         elif name in ("os.putenv", "os.environ.setdefault") and call.args and source.value(call.args[0]) in _SEARCHED:
             yield call, f"{source.value(call.args[0])} {way_out}"
-    for node in ast.walk(source.tree):
+    for node in source.parents:
         if isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
             name = source.dotted(node.value if isinstance(node, ast.Subscript) else node)
             key = source.value(node.slice) if isinstance(node, ast.Subscript) and name == "os.environ" else name
@@ -231,7 +231,7 @@ def unseeded_script(module: Module, sources: Sources) -> Iterator[tuple[ast.AST,
 
 def _texts(module: Module, pattern: re.Pattern[str]) -> Iterator[tuple[ast.expr, str]]:
     """Yield the texts that begin as the pattern says, but for docstrings and keys; f-strings with their fields in braces."""
-    for node in ast.walk(module.tree):
+    for node in module.parents:
         if isinstance(node, ast.Constant | ast.JoinedStr) and not isinstance(module.parents[node], _KEYS):
             text = ast.unparse(node)[2:-1] if isinstance(node, ast.JoinedStr) else node.value
             if isinstance(text, str) and pattern.match(text):

@@ -53,7 +53,9 @@ class Module(Text):
     tree: ast.Module
     imported: dict[str, str] = field(default_factory=dict)
     constants: dict[str, ast.expr] = field(default_factory=dict)
-    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    parents: dict[ast.AST, ast.AST] = field(
+        default_factory=dict
+    )  # of each node, which its keys are, in the order of a walk
 
     @classmethod
     def parse(cls, path: str, source: bytes) -> Module:
@@ -92,23 +94,35 @@ class Module(Text):
     def value(self, node: ast.expr | None) -> object:
         """Return the constant that an expression is, or that the module names so; None where it is none."""
         if isinstance(node, ast.Name):
-            own = set[str]().union(*(bound(up) for up in self.around(node) if isinstance(up, FUNCTION)))
-            node = None if node.id in own else self.constants.get(node.id)
+            name, given = node.id, self.constants.get(node.id)
+            for up in self.around(node):
+                if isinstance(up, FUNCTION) and name in bound(up):  # a name of the function's own, set once
+                    sets = [
+                        n for n in ast.walk(up) if getattr(n, "id", getattr(n, "arg", "")) == name and not _loads(n)
+                    ]
+                    above = self.parents[sets[0]]
+                    given = above.value if len(sets) == 1 and isinstance(above, ast.Assign) else None
+                    break
+            node = given
         if isinstance(node, ast.UnaryOp):
             node = node.operand
         return node.value if isinstance(node, ast.Constant) else None
 
     def calls(self) -> Iterator[tuple[ast.Call, str]]:
         """Yield every call with the full name of what is called, or with its last name alone behind a dot."""
-        for node in ast.walk(self.tree):
+        for node in self.parents:
             if isinstance(node, ast.Call):
                 yield node, self.dotted(node.func) or f".{getattr(node.func, 'attr', '')}"
+
+
+def _loads(node: ast.AST) -> bool:
+    return isinstance(getattr(node, "ctx", None), ast.Load)
 
 
 def bound(function: Function) -> set[str]:
     """Return the names that are a function's own."""
     names = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
-    return names | {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return names | {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and not _loads(n)}
 
 
 @dataclass(frozen=True)
@@ -142,7 +156,7 @@ class Sources:
                 unreadable.append(Finding(path, line, column, "DET001", f"no Python: {getattr(error, 'msg', error)}"))
                 continue
             package = PurePosixPath(path).parent.parts
-            names = (name for node in ast.walk(module.tree) for name in imports(node, package))
+            names = (name for node in module.parents for name in imports(node, package))
             waiting += [found for name in names for found in _found(name, files, tops)]
         texts = [Text(HOOK, (root / HOOK).read_text("utf-8", "replace"))] if HOOK in files else []
         named = re.findall(r"-r\s*(\S+)", "".join(text.text for text in texts))

@@ -34,12 +34,14 @@ def _touches(function: ast.AST, named: Callable[[ast.AST], str]) -> Iterator[Tou
     for node in ast.walk(function):
         if isinstance(node, ast.Assign | ast.AnnAssign):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                several = isinstance(target, ast.Tuple | ast.List)
                 for each in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
-                    if isinstance(each, ast.Subscript):
-                        yield Touch(node, named(each.value), "put", node.value)
-                    else:
-                        yield Touch(node, named(each), "set", None if several else node.value)
+                    put = isinstance(each, ast.Subscript)
+                    yield Touch(
+                        node,
+                        named(each.value if isinstance(each, ast.Subscript) else each),
+                        "put" if put else "set",
+                        node.value,
+                    )
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Subscript):
             yield Touch(node, named(node.target.value), "change")
         elif isinstance(node, ast.AugAssign):
@@ -73,7 +75,7 @@ def _trained(module: Module, sources: Sources) -> Iterator[tuple[ast.ClassDef, d
         above = [name for name in names if name in classes and name not in seen]
         return any(map(_KINDS.search, names)) or any(trains(*classes[name], seen | {name}) for name in above)
 
-    for node in ast.walk(module.tree):
+    for node in module.parents:
         if isinstance(node, ast.ClassDef) and trains(node, module, frozenset([node.name])):
             yield node, {each.name: each for each in node.body if isinstance(each, FUNCTION)}
 
@@ -101,7 +103,7 @@ def unsaved_state(module: Module, sources: Sources) -> Iterator[tuple[ast.AST, s
     carried = {
         found
         for each in sources.modules
-        for node in ast.walk(each.tree)
+        for node in each.parents
         if (isinstance(node, FUNCTION) and _SAVERS.fullmatch(node.name))
         or (isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("register_buffer", "add_weight"))
         for part in ast.walk(node)
@@ -122,9 +124,8 @@ def _is_handed_on(touch: Touch, method: str, touches: dict[str, list[Touch]], tr
     """Tell whether a method changes what an earlier batch left, and no other method begins it anew for each batch."""
     sets = [(place, t) for place, found in touches.items() for t in found if t.name == touch.name and t.how == "set"]
     if touch.how == "set":
-        first = next(t for place, t in sets if place == method)
-        plain = touch.value is None or isinstance(touch.value, ast.Constant) or _is_container(touch.value, module)
-        return touch is first and not plain and _is_read_before(touch, module)
+        plain = isinstance(touch.value, ast.Constant | None) or _is_container(touch.value, module)
+        return not plain and _is_read_before(touch, [each for place, each in sets if place == method], module)
     if touch.how == "put" and touch.name not in map(_of_self, ast.walk(touch.value or touch.node)):
         return False  # what is put where nothing was read is a record, or a place for this batch's
     if touch.how != "add" and not any(_is_container(each.value, module) for _, each in sets):
@@ -136,18 +137,27 @@ def _is_handed_on(touch: Touch, method: str, touches: dict[str, list[Touch]], tr
     return not any(place == method or re.fullmatch(anew, place) for place, _ in sets)
 
 
-def _is_read_before(touch: Touch, module: Module) -> bool:
-    """Tell whether the method reads an attribute before, or as, it is set; but not in order to make it once."""
+def _is_read_before(touch: Touch, sets: list[Touch], module: Module) -> bool:
+    """Tell whether a method reads what an earlier call of it left, before or as it is set; but not in order to make it once."""
     ups = list(module.around(touch.node))
-    method = next(up for up in ups if isinstance(up, FUNCTION))
     tests = [ast.unparse(up.test) for up in ups if isinstance(up, ast.If)]
     once = rf"self\.{touch.name} is None|not self\.{touch.name}\b"
     if "cache" in touch.name or any(re.search(once, test) and not re.search("[<>]", test) for test in tests):
         return False
-    end = getattr(touch.node, "end_lineno", 0)
-    reads = [n for n in ast.walk(method) if _of_self(n) == touch.name and getattr(n, "lineno", 0) <= end]
+    anew = [
+        each.node
+        for each in sets
+        if not any(isinstance(up, ast.If) and not up.orelse for up in module.around(each.node))
+    ]
+    before = [node for node in anew if _line(node) < _line(touch.node)]
+    method = next(up for up in ups if isinstance(up, FUNCTION))
+    reads = [n for n in ast.walk(method) if _of_self(n) == touch.name and _line(n) <= _line(touch.node, "end_lineno")]
     calls = [n for n in reads if isinstance(up := module.parents[n], ast.Call) and up.func is n]
-    return any(isinstance(getattr(n, "ctx", None), ast.Load) for n in reads) and not calls
+    return not before and not calls and any(isinstance(getattr(n, "ctx", None), ast.Load) for n in reads)
+
+
+def _line(node: ast.AST, which: str = "lineno") -> int:
+    return getattr(node, which, 0)
 
 
 @rule("DET102")
@@ -159,10 +169,10 @@ def written_global(module: Module, sources: Sources) -> Iterator[tuple[ast.AST, 
     """
     body = [statement for statement in module.tree.body if not isinstance(statement, (*FUNCTION, ast.ClassDef))]
     at_import = [node.func for each in body for node in ast.walk(each) if isinstance(node, ast.Call)]
-    decorators = [each for node in ast.walk(module.tree) for each in getattr(node, "decorator_list", ())]
+    decorators = [each for node in module.parents for each in getattr(node, "decorator_list", ())]
     known = {_name(getattr(each, "func", each)) for each in (*at_import, *decorators)}
     containers = {name for name, value in module.constants.items() if _is_container(value, module)}
-    for function in (node for node in ast.walk(module.tree) if isinstance(node, FUNCTION)):
+    for function in (node for node in module.parents if isinstance(node, FUNCTION)):
         declared = {name for node in ast.walk(function) if isinstance(node, ast.Global) for name in node.names}
         for touch in _touches(function, _name):
             ups = list(module.around(touch.node))
