@@ -207,6 +207,16 @@ def test_a_page_says_when_its_server_is_gone_and_when_it_is_not_signed_in(page: 
     elsewhere.until("!document.querySelector('.offline').hidden")
 
 
+def test_what_could_not_be_asked_once_is_asked_again(page: Page) -> None:
+    """A machine whose network changes, as with a tunnel, breaks requests that are under way."""
+    page.browser.block("*/api/v1/experiments*")
+    try:
+        page.open("/", "[role=alert]")
+    finally:
+        page.browser.block()
+    page.until("!!document.querySelector('.rows tbody a') && !document.querySelector('[role=alert]')")
+
+
 def test_nothing_is_asked_of_another_machine(page: Page) -> None:
     asked = "performance.getEntriesByType('resource').map(entry => entry.name)"
     for view in ("/e/1/trials", "/t/1/metrics"):

@@ -54,6 +54,11 @@ class Browser:
         """Give the browser a cookie of a site."""
         self._call("Network.setCookie", name=name, value=value, url=site, httpOnly=True, sameSite="Strict")
 
+    def block(self, *addresses: str) -> None:
+        """Let requests to addresses, with `*` for anything, fail from now on, and no others."""
+        self._call("Network.enable")
+        self._call("Network.setBlockedURLs", urls=list(addresses))
+
     def evaluate(self, expression: str) -> Any:
         """Return what a JavaScript expression gives there, once it is there where it is a promise."""
         found = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

@@ -1,6 +1,6 @@
 // What changes while one looks. Only ids travel by themselves; who shows such a thing asks for what is new since its version.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, unreachable } from "./api";
+import { get, Refused, unreachable } from "./api";
 import type { Value } from "./format";
 
 export interface Change {
@@ -9,6 +9,8 @@ export interface Change {
   /** Those that changed; `null` where they are too many to name. */
   ids: number[] | null;
 }
+
+const AGAIN_MS = 1000; // after a question that did not reach the server
 
 type Listener = (change: Change | null) => void;
 const listeners = new Set<Listener>();
@@ -80,7 +82,10 @@ export function useLive<T>(key: string | null, load: (before: T | undefined) => 
           before = await load(before);
           if (!gone) set({ key, value: before });
         } catch (error) {
-          if (!gone) set({ key, value: before, error: error as Error });
+          if (gone) break;
+          set({ key, value: before, error: error as Error });
+          // The connection of changes may be there all the while, and then nobody else asks again.
+          if (!(error instanceof Refused)) setTimeout(() => !gone && void ask(), AGAIN_MS);
         }
       }
       busy = false;
