@@ -111,6 +111,18 @@ def test_what_is_ended_at_once_is_asked_about_and_ended(page: Page, running: Run
     running.driver.wait(60)
 
 
+def test_one_trial_is_killed_and_the_search_goes_on_without_it(page: Page, running: Running) -> None:
+    page.open("/t/1/metrics", ".columns table")
+    page.click("Kill")
+    page.until("document.querySelector('dialog')?.textContent.includes('The search goes on without it')")
+    page.click("Kill it")
+    page.until(f"{STATE}.includes('canceled')")
+    running.go_on()
+    page.open("/e/1/trials", ".rows tbody a")
+    page.until(f"{STATE}.includes('completed')")
+    page.until("document.querySelector('.rows tbody').innerText.split('canceled').length === 2")
+
+
 def test_two_pages_of_one_home_show_the_same(page: Page, running: Running, tmp_path: Path) -> None:
     """Each `det ui` has its own server; what one changes, the other shows by itself."""
     other = start(running.home)

@@ -189,7 +189,7 @@ export function TrialActions({ told, again }: { told: Trial; again: () => void }
   const goOn = async () => go(`/e/${(await send<{ id: number }>("POST", `/trials/${told.id}/continue`)).id}/trials`);
   const kill: Asked = {
     title: `Kill trial ${told.id}?`,
-    text: "It is stopped at once: what it trained since its last checkpoint is lost.",
+    text: "It is stopped at once: what it trained since its last checkpoint is lost. The search goes on without it.",
     button: "Kill it",
     act: post("kill"),
   };

@@ -16,7 +16,8 @@ from det_core.errors import DetError
 from det_driver.client import Change, Client, Watch
 from det_driver.store import Store
 
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.3
+"""A change is to be seen within half a second; each look costs as much as waking up does."""
 ALIVE_SECONDS = 15.0
 MOST_IDS = 500
 """So many numbers are named; of more it is said that they are many."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from det_core.errors import StoreError
+
 from ._config import of_config
 from ._console import EXPERIMENTS, Settings, as_json
 
@@ -123,10 +125,24 @@ def pause(settings: Settings, experiment: int, wait: bool) -> None:
 @click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
 @_wait
 @click.option("--now", is_flag=True, help="Without checkpoints.")
+@click.option("--trial", type=int, metavar="TRIAL", help="End this trial only; the search goes on without it.")
 @click.pass_obj
-def cancel(settings: Settings, experiment: int, wait: bool, now: bool) -> None:
+def cancel(settings: Settings, experiment: int, wait: bool, now: bool, trial: int | None) -> None:
     """Checkpoint the trials of EXPERIMENT and end it for good."""
+    if trial is not None:
+        _cancel_trial(settings, experiment, trial, now)
+        return
     _command(settings, experiment, "kill" if now else "cancel", wait)
+
+
+def _cancel_trial(settings: Settings, experiment: int, trial: int, now: bool) -> None:
+    from ..driver import give_up
+
+    with settings.store() as store:
+        if (of := store.trials.get(trial).experiment_id) != experiment:
+            raise StoreError(f"trial {trial} is one of experiment {of}, not of {experiment}")
+        give_up(store, trial, now=now)
+        sys.stdout.write(f"trial {trial} is canceled\n")
 
 
 def _command(settings: Settings, id: int, kind: str, wait: bool) -> None:

@@ -14,7 +14,7 @@ from det_core.config import from_json, to_builtins
 from det_core.errors import CheckpointError, StoreError
 from det_core.plugins import extensions_of
 
-from ..driver import ask, dismiss, reopen, start_driver
+from ..driver import ask, dismiss, give_up, reopen, start_driver
 from ..store import CheckpointState, ExperimentState, TrialRow, export_experiment
 from ._checkpoint import Checkpoint, Home
 from ._notebook import StatusLine, as_html
@@ -194,6 +194,16 @@ class Trial(TrialReports):
     def batches(self) -> int:
         """How many batches it has trained."""
         return self._row.batches
+
+    def cancel(self) -> None:
+        """Have its driver end it for good, with a checkpoint; the search goes on without it."""
+        with self._home.writer() as store:
+            give_up(store, self.id, now=False)
+
+    def kill(self) -> None:
+        """Have its driver end it for good, at once; the search goes on without it."""
+        with self._home.writer() as store:
+            give_up(store, self.id, now=True)
 
     @property
     def seconds(self) -> float:

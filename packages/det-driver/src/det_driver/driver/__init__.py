@@ -5,7 +5,7 @@ from __future__ import annotations
 from ._driver import Driver
 from ._endings import ExperimentFailures
 from ._garbage import collect_left
-from ._lifecycle import ask, create, describe, dismiss, probe_of, reopen, start_driver, waits_for
+from ._lifecycle import ask, create, describe, dismiss, give_up, probe_of, reopen, start_driver, waits_for
 from ._search import ExperimentView, unit_of
 from ._starting import DriverSettings, check_startable
 
@@ -20,6 +20,7 @@ __all__ = [
     "create",
     "describe",
     "dismiss",
+    "give_up",
     "probe_of",
     "reopen",
     "start_driver",

@@ -29,7 +29,7 @@ from ._connections import broke, heard
 from ._endings import Endings, ExperimentFailures, outcome_of, reason_of
 from ._fleet import Asked, Fleet
 from ._garbage import collect_garbage, collect_left, expect_garbage
-from ._lifecycle import DESCRIBE, site_of
+from ._lifecycle import DESCRIBE, GIVE_UP, site_of
 from ._recover import abandon, adopt_spooled, end_leftovers, note_pause
 from ._search import SearchStarted
 from ._starting import DriverSettings, Starter
@@ -205,8 +205,10 @@ class Driver:
         for command in self._store.commands.take(self._id):
             if command.kind == DESCRIBE:
                 self._store.experiments.update(self._id, **command.args)
-                continue
-            self._asked(Asked(command.kind, f"det {command.kind}", for_good=True))
+            elif command.kind == GIVE_UP:
+                self._endings.give_up(**command.args, preempt=self._runs.preempt)
+            else:
+                self._asked(Asked(command.kind, f"det {command.kind}", for_good=True))
         self._runs.poll()
         if time.monotonic() >= self._next_progress:
             began = time.monotonic()
@@ -246,7 +248,8 @@ class Driver:
         with self._state.turn():
             self._endings.settle(live, active, event.status)
             outcome = outcome_of(active, event.status)
-            ended_by_us = active.outcome is None and (live.plan.closed or self._state.wish is not None)
+            over = live.plan.closed or live.plan.exited is not None or self._state.wish is not None
+            ended_by_us = active.outcome is None and over
             self._store.runs.end(event.run, outcome, None if ended_by_us else reason_of(live, active, event.status))
             if active.outcome is Outcome.BLOCKED:
                 self._state.then(lambda: self._asked(Asked("block", active.message)))

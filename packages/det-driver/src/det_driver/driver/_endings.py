@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +58,8 @@ class Endings:
 
     def settle(self, live: LiveTrial, active: ActiveRun, status: int) -> None:
         """Decide by a run's last word and its process's exit status what becomes of its trial."""
+        if live.plan.exited is not None:
+            return  # it was given up, and is over already
         if active.outcome is None and status == 0 and not self._state.trial_class:
             active.outcome = Outcome.COMPLETED
         if active.unstarted:
@@ -78,6 +82,18 @@ class Endings:
                 self._failed_for_good(live, active.message, "")
             case _:
                 self._failed(live, active, status)
+
+    def give_up(self, trial: int, now: bool, preempt: Callable[[LiveTrial, str, float | None], object]) -> None:
+        """End one trial for good, as somebody wants it, and `preempt` its run, or have it killed `now`.
+
+        The search goes on without it. What the run says from then on is taken, and decides nothing; a driver that finds it
+        running later ends it, too.
+        """
+        for live in [live for live in self._state.open.values() if live.id == trial]:
+            with self._state.turn():
+                self._state.exit(live, Exit.USER_STOPPED, TrialState.CANCELED, "it was canceled")
+                if live.active is not None:
+                    self._state.then(partial(preempt, live, "the trial is canceled", 0.0 if now else None))
 
     def _asked(self, live: LiveTrial, active: ActiveRun) -> bool:
         return active.preempting or active.adopted or live.plan.closed or self._state.wish is not None
@@ -147,7 +163,10 @@ class Endings:
 
     def final_state(self) -> ExperimentState:
         """Return what an experiment is whose trials have all ended: it has failed where none of them found anything."""
-        ended = [live.plan.exited for live in self._state.trials.values()]
+        trials = self._state.trials.values()
+        if trials and all(live.state is TrialState.CANCELED for live in trials):
+            return ExperimentState.CANCELED
+        ended = [live.plan.exited for live in trials]
         good = any(exit in (Exit.COMPLETED, Exit.USER_STOPPED) for exit in ended)
         if not good:
             self._failures.messages = self._failures.messages or self._failures.declined

@@ -32,7 +32,7 @@ from ._search import TrialReopened, encode_event
 
 _POLL_SECONDS = 0.05
 _HEARS_SECONDS = 10.0
-DESCRIBE = "describe"
+DESCRIBE, GIVE_UP = "describe", "give up"
 _BECOMES = {"pause": ExperimentState.PAUSED, "cancel": ExperimentState.CANCELED, "kill": ExperimentState.CANCELED}
 
 
@@ -129,6 +129,28 @@ def ask(store: Store, experiment_id: int, kind: str) -> None:
             sent = True
         elif not store.commands.names(experiment_id) or time.monotonic() > deadline:
             return
+        time.sleep(_POLL_SECONDS)
+
+
+def give_up(store: Store, trial_id: int, *, now: bool) -> None:
+    """Have a trial's driver end it for good, with a checkpoint or `now`; its search goes on without it.
+
+    Returns when that is decided. Raises StoreError for a trial that has ended, and where nobody drives its experiment.
+    """
+    trial = store.trials.get(trial_id)
+    experiment = trial.experiment_id
+    if trial.state.ended:
+        raise StoreError(f"trial {trial_id} is {trial.state.lower()} already; nothing is left to cancel")
+    if not store.experiments.driven(experiment):
+        raise StoreError(
+            f"nobody drives experiment {experiment}, which would tell its search of trial {trial_id}; go on with it "
+            f"(det resume {experiment}), or end all of it (det cancel {experiment})"
+        )
+    deadline = time.monotonic() + _HEARS_SECONDS
+    store.commands.send(experiment, GIVE_UP, {"trial": trial_id, "now": now})
+    while not store.trials.get(trial_id).state.ended:
+        if time.monotonic() > deadline:
+            raise StoreError(f"the driver of experiment {experiment} does not answer; try again")
         time.sleep(_POLL_SECONDS)
 
 
