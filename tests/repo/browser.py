@@ -66,8 +66,9 @@ class Browser:
         return found["result"].get("value")
 
     def photograph(self, file: Path) -> None:
-        """Write what is seen as a PNG."""
-        file.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
+        """Write what is seen as a picture, a PNG or, much smaller, a WebP, as the file's name says."""
+        kind = {"format": "webp", "quality": 80} if file.suffix == ".webp" else {"format": "png"}
+        file.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", **kind)["data"]))
 
     def _call(self, method: str, **parameters: Any) -> Any:
         self._number += 1

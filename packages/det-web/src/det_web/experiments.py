@@ -166,7 +166,7 @@ def one(asked: Asked) -> OneExperiment:
 
 
 def _metric_names(store: Store, id: int) -> dict[str, list[str]]:
-    trials = store.trials.list(id, best_first=True, limit=3) + store.trials.list(id)[-3:]
+    trials = store.trials.list(id, best_first=True, limit=3) + store.trials.list(id, limit=3)
     found: dict[str, dict[str, None]] = {"training": {}, "validation": {}}
     groups = store.metrics.groups(id)
     for trial in trials:

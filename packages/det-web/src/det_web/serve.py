@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import uvicorn
+from anyio.to_thread import current_default_thread_limiter
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -21,6 +22,8 @@ HEAD_SECONDS = 20.0
 MOST_CONNECTIONS = 512
 IDLE_SECONDS = 60
 TICK_SECONDS = 0.5
+THREADS = 6
+"""Of the server, to answer in: what they do is bound by one lock anyhow."""
 
 
 class Bounded(H11Protocol):
@@ -63,7 +66,11 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 class Quiet(uvicorn.Server):
-    """Wakes up twice a second, not ten times: that is all there is to do while nobody asks."""
+    """Wakes up twice a second, not ten times, while nobody asks; has few threads, as each keeps memory for what it did."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        current_default_thread_limiter().total_tokens = THREADS
+        await super().startup(sockets)
 
     async def main_loop(self) -> None:
         tick = 0
