@@ -328,7 +328,10 @@ def measured(home: Path, scratch: Path, trials: int, rows: int) -> None:
         said("5. a log of 1 GB, opened at its end: the server", server.timed("/trials/1/log?offset=-65536")[0], None)
         tail = "document.querySelector('.log')?.textContent.includes('the last line')"
         server.opened("/t/1/logs", tail)
-        said("   and in the page", server.opened("/t/1/logs", tail), 200)
+        said("   the page of it, loaded anew", server.opened("/t/1/logs", tail), None)
+        server.opened("/t/1/metrics", "document.querySelector('.plot canvas')?.dataset.drawn >= 1")
+        tab = "[...document.querySelectorAll('main nav a')].find(a => a.textContent === 'logs').click()"
+        said("   and from the trial's page", server.acted(tab, tail), 200)
         said("6. the server's memory, at most", peak(server.process.pid), 150, "MB")
         server.close()
 

@@ -82,6 +82,8 @@ def test_a_trial_that_is_killed_while_its_page_is_open_shows_its_restart(page: P
     running.kill(1)
     page.until(f"{runs}.includes('killed by SIGKILL')")
     page.until(f"{runs}.split('running').length === 2 && {runs}.split('\\n').length > 2")
+    legends = "[...document.querySelectorAll('.legend')].map(l => l.innerText).join()"
+    page.until(f"/run 2 after .*: the process was killed by SIGKILL/.test({legends})")
     running.go_on()
     page.until(f"{STATE}.includes('completed')")
     for run in ("", "?run=1"):  # the newest, and the one that was killed, by its number in the trial
@@ -107,6 +109,34 @@ def test_what_is_ended_at_once_is_asked_about_and_ended(page: Page, running: Run
     page.until("document.querySelector('dialog')?.textContent.includes('since their last checkpoint is lost')")
     assert running.driver.poll() is None
     page.click("Kill it")
+    page.until(f"{STATE}.includes('canceled')")
+    running.driver.wait(60)
+
+
+def test_a_log_is_followed_while_it_grows_and_so_is_the_search_in_it(page: Page, running: Running) -> None:
+    """A rank that prints and reports nothing changes nothing but its log."""
+    page.open("/t/1/logs", ".log pre")
+    page.until("document.querySelector('.log').textContent.includes('training with')")
+    page.type("search the log", "late")
+    log = running.home / "experiments/1/trials/1/run-1/rank-0.log"
+    for number in range(3):
+        with log.open("a") as file:
+            file.write(f"a late line {number}\n" * 100)
+        page.until(f"document.querySelector('.log').textContent.includes('a late line {number}')")
+        page.until(f"document.querySelector('.finder .counted')?.textContent.startsWith('{100 * (number + 1)} lines')")
+        below = "(e => e.scrollHeight - e.scrollTop - e.clientHeight)(document.querySelector('.log'))"
+        page.until(f"{below} < 8")
+    assert (
+        page.tell("[...document.querySelectorAll('label.choice')].map(l => l.textContent.split(' ')[0]).join()")
+        == "run,rank"
+    )
+
+
+def test_a_search_is_canceled_from_the_page(page: Page, running: Running) -> None:
+    page.open("/e/1/trials", ".rows tbody a")
+    page.click("Cancel")
+    page.until("document.querySelector('dialog')?.textContent.includes('save a checkpoint and stop')")
+    page.click("Cancel it")
     page.until(f"{STATE}.includes('canceled')")
     running.driver.wait(60)
 

@@ -43,7 +43,8 @@ function shown(section: string, told: Told, again: () => void): ComponentChildre
   if (section === "code") return <Code id={id} />;
   if (section === "checkpoints") return <CheckpointsTable id={id} />;
   if (section === "config") return <Configuration told={told} />;
-  if (section === "logs") return <Log address={`/experiments/${id}/log`} name={`driver of experiment ${id}`} live={ofExperiment(id)} />;
+  if (section === "logs")
+    return <Log address={`/experiments/${id}/log`} name={`driver of experiment ${id}`} live={ofExperiment(id)} growing={told.state === "ACTIVE"} />;
   return (
     <>
       <Note told={told} again={again} />

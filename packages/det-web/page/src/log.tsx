@@ -24,13 +24,16 @@ interface Props {
   query?: Record<string, number>;
   name: string;
   live: (change: Change) => boolean;
+  /** Whether somebody still writes to it: what is printed is no change of the store's, and is looked for. */
+  growing: boolean;
   tools?: ComponentChildren;
 }
 
 const CHUNK = 64 * 1024;
+const LOOK_MS = 1000;
 const HELD = 1024 * 1024; // characters in the document at most: more makes a browser slow, and can be scrolled to
 
-export function Log({ address, query = {}, name, live, tools }: Props) {
+export function Log({ address, query = {}, name, live, growing, tools }: Props) {
   const box = useRef<HTMLDivElement>(null);
   const [held, setHeld] = useState<Piece | null>(null);
   const [follow, setFollow] = useState(!param("at"));
@@ -68,8 +71,11 @@ export function Log({ address, query = {}, name, live, tools }: Props) {
     }
   };
   useEffect(() => {
-    if (follow) void grow();
-  }, [follow]);
+    if (!follow) return;
+    void grow().catch(() => {});
+    const timer = growing && setInterval(() => document.hidden || void grow().catch(() => {}), LOOK_MS);
+    return () => clearInterval(timer || undefined);
+  }, [follow, growing]);
 
   const above = async () => {
     if (!held || !held.offset || busy.current) return;

@@ -179,6 +179,7 @@ function RankLogs({ told }: { told: Told }) {
       query={{ run: run.number, rank: rank.rank }}
       name={`log of trial ${told.id}, rank ${rank.rank}`}
       live={ofTrials([told.id])}
+      growing={run.ended == null}
       tools={tools}
     />
   );
