@@ -5,24 +5,24 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import threading
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from det_core.agent import Ferry
 from det_core.errors import DetError
-from det_driver.engines import AgentCommand, Claim
+from det_driver.engines import AgentCommand, Call, Claim
 
-from . import place
 from .config import RaySettings
 from .place import Place, place_name
 
 _REACH_SECONDS, _CONNECT_SECONDS, _CALL_SECONDS = 10.0, 90.0, 20.0
-_OLDEST = (2, 60)
 
 
 class Group(NamedTuple):
@@ -41,13 +41,10 @@ class Cluster:
     def __init__(self, settings: RaySettings) -> None:
         os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a thread would, while the process ends
         self._settings = settings
-        if tuple(map(int, ray.__version__.split(".")[:2])) < _OLDEST:
-            raise DetError(
-                f"the engine ray needs Ray 2.60 or newer, and this is {ray.__version__}; upgrade it here and there"
-            )
         if not ray.is_initialized():
             self._connect()
-        ray.cloudpickle.register_pickle_by_value(place)
+        for each in (Place, Ferry):
+            ray.cloudpickle.register_pickle_by_value(sys.modules[each.__module__])
 
     def _connect(self) -> None:
         """Connect, in a thread of its own: in the main one Ray would take the place of what the driver does on SIGTERM."""
@@ -72,7 +69,8 @@ class Cluster:
         thread.start()
         thread.join(_CONNECT_SECONDS)
         if failed or thread.is_alive():
-            raise DetError(_what_is_wrong(address, str(failed[0]) if failed else "it is silent"))
+            said = " ".join(str(failed[0]).split()) if failed else "it is silent"
+            raise DetError(f"no Ray cluster can be used at {address}: {said}")
 
     def groups(self, prefix: str) -> dict[str, Group]:
         """Return the placement groups whose names begin so, by name."""
@@ -103,16 +101,26 @@ class Cluster:
                 max_concurrency=16,
                 runtime_env=self._settings.runtime_env,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(group, node),
-            ).remote(command.argv, command.start, node, claim.nodes, environ)
+            ).remote(command.argv, command.start, claim.name, node, claim.nodes, environ)
 
-    def actor(self, name: str, node: int) -> Any:
-        """Return the actor on a machine of a claim; ValueError where there is none."""
-        return ray.get_actor(place_name(name, node))
+    def calls(self, name: str, node: int) -> Call:
+        """Return what calls methods of the actor on a machine of a claim; ValueError where there is none."""
+        actor = ray.get_actor(place_name(name, node))
+
+        def call(method: str, *arguments: Any, within: float | None = None) -> Any:
+            try:
+                return ray.get(getattr(actor, method).remote(*arguments), timeout=within)
+            except ActorUnavailableError as error:
+                raise ConnectionError(str(error)) from error
+            except RayError as error:
+                raise LookupError(str(error)) from error
+
+        return call
 
     def end(self, name: str, node: int, *, at_once: bool) -> bool:
         """Have an agent end; return whether it could be told, as it may be gone, or out of reach."""
-        with suppress(RayError, ValueError):
-            ray.get(self.actor(name, node).end.remote(at_once=at_once), timeout=_CALL_SECONDS)
+        with suppress(OSError, LookupError, ValueError):
+            self.calls(name, node)("end", at_once, within=_CALL_SECONDS)
             return True
         return False
 
@@ -120,7 +128,7 @@ class Cluster:
         """Give a claim's machines back, and end the actors there; or those that wait for them, which Ray would keep."""
         for node in group.there:
             with suppress(ValueError):
-                ray.kill(self.actor(name, node))
+                ray.kill(ray.get_actor(place_name(name, node)))
         remove_placement_group(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group.id))))
 
     def _bundle(self, slots: int) -> dict[str, float]:
@@ -137,10 +145,3 @@ class Cluster:
                 return f"{able} of the {machines} machines needed have {each:g} {what} (the largest of {len(nodes)} has {most:g})"
         free, there = ray.available_resources(), ray.cluster_resources()
         return ", ".join(f"{free.get(what, 0):g} of {there.get(what, 0):g} {what} are free" for what in bundle)
-
-
-def _what_is_wrong(address: str, said: str) -> str:
-    last = " ".join(said.split())
-    if "ersion" in said and "mismatch" in said:
-        return f"the Ray cluster at {address} has other versions than this machine: {last}"
-    return f"no Ray cluster can be used at {address}: {last}"

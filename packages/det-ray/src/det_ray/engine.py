@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -30,8 +30,6 @@ class RayEngine(QueueEngine):
     def __init__(self, hears: Hears) -> None:
         super().__init__(hears)
         self._groups: dict[str, Group] = {}
-        self._statuses: dict[tuple[str, int], int | None] = {}  # of agents that have ended
-        self._carried: set[tuple[str, int]] = set()
         self._ending: set[str] = set()
 
     @property
@@ -72,7 +70,7 @@ class RayEngine(QueueEngine):
             waits = group.state == "PENDING" or (self._links is not None and not self.came(name))
             told = [] if waits else [k for k in group.there if self._cluster.end(name, k, at_once=at_once)]
             if waits or at_once:
-                self._statuses |= dict.fromkeys(((name, node) for node in told), 0)
+                self.statuses |= dict.fromkeys(((name, node) for node in told), 0)
                 self._cluster.remove(name, group)
 
     def python(self) -> tuple[str, ...]:
@@ -81,7 +79,7 @@ class RayEngine(QueueEngine):
     def _granted(self, name: str, group: Group) -> Granted:
         gone: dict[int, bool] = {}
         if group.state != "PENDING":
-            ended = (k for k in range(group.machines) if k not in group.there or (name, k) in self._statuses)
+            ended = (k for k in range(group.machines) if k not in group.there or (name, k) in self.statuses)
             gone = {k: self._has_left_nothing(name, k) for k in ended}
             self._look_after(name, group)
         standing = Standing.WAITING if group.state == "PENDING" else Standing.RUNNING
@@ -91,9 +89,7 @@ class RayEngine(QueueEngine):
 
     def _look_after(self, name: str, group: Group) -> None:
         for node in group.there:
-            if self._links is not None and (name, node) not in self._carried:
-                self._carried.add((name, node))
-                self._carry(name, node)
+            self.ferry(name, node, partial(self._cluster.calls, name, node))
         if group.state == "REMOVED" or len(group.there) == group.machines:
             return
         if group.there and name not in self._ending:  # they are of no use without the others
@@ -102,19 +98,6 @@ class RayEngine(QueueEngine):
         if not group.there and name not in self.asked and all(self.dead(name, k) for k in range(group.machines)):
             self._cluster.remove(name, group)
 
-    def _carry(self, name: str, node: int) -> None:
-        from .stream import carry
-
-        with suppress(ValueError):  # it has just ended
-            place, ended = self._cluster.actor(name, node), partial(self._ended, name, node)
-            self.begin(carry, place, self.links.address, self._closing, ended)
-
-    def _ended(self, name: str, node: int, status: int | None, words: str) -> None:
-        if status != 0:
-            self.note(words)
-        self._statuses[name, node] = status
-        self.soon.set()
-
     def _has_left_nothing(self, name: str, node: int) -> bool:
         """Tell whether an agent that is gone ended by itself, or never came; else its runs end with its lease.
 
@@ -122,7 +105,7 @@ class RayEngine(QueueEngine):
         """
         given_back = self._groups[name].state == "REMOVED" and self._groups[name].machines == 1
         never_came = name in self.mine and not self.came(name, node)
-        return given_back or never_came or self._statuses.get((name, node)) == 0
+        return given_back or never_came or self.statuses.get((name, node)) == 0
 
 
 @contextmanager

@@ -7,6 +7,7 @@ driver for the time of its lease lets its runs save and end.
 
 from __future__ import annotations
 
+from ._ferry import CHUNK, Ferry
 from ._files import pack
 from ._frames import (
     AgentStart,
@@ -39,6 +40,7 @@ from ._processes import HOOK, PASSES
 from ._relay import Relay
 
 __all__ = [
+    "CHUNK",
     "HOOK",
     "NOTE",
     "PASSES",
@@ -48,6 +50,7 @@ __all__ = [
     "Beat",
     "CodeTar",
     "Ended",
+    "Ferry",
     "Here",
     "Leaves",
     "LetGo",

@@ -7,11 +7,13 @@ from det_core.agent import Ended, RunSpec, Spoke
 from .agents import AgentEngine
 from .base import Engine, Hears, Joined, Lost, Node, Probe, Site, machine_of
 from .claims import AgentCommand, Claim, Granted, Standing
+from .ferries import Call, carry
 from .queued import QueueEngine
 
 __all__ = [
     "AgentCommand",
     "AgentEngine",
+    "Call",
     "Claim",
     "Ended",
     "Engine",
@@ -26,5 +28,6 @@ __all__ = [
     "Site",
     "Spoke",
     "Standing",
+    "carry",
     "machine_of",
 ]

@@ -18,6 +18,7 @@ from det_core.launch import say
 from .agents import MARGIN_SECONDS, AgentEngine
 from .base import Hears, Site
 from .claims import AgentCommand, Claim, Granted, Standing
+from .ferries import Call, carry
 
 _Said = TypeVar("_Said")
 
@@ -40,6 +41,9 @@ class QueueEngine(AgentEngine):
         self._looking, self._submitting, self._noted = threading.Lock(), threading.Lock(), set[str]()
         self.soon = threading.Event()  # to be set where there may be news
         self.threads: list[threading.Thread] = []
+        self.statuses: dict[tuple[str, int], int | None] = {}
+        """How agents have ended that are ferried, by claim and machine; None where that is not known."""
+        self._ferried: set[tuple[str, int]] = set()
 
     # What a queue is
 
@@ -82,6 +86,19 @@ class QueueEngine(AgentEngine):
         thread = threading.Thread(target=what, args=arguments, daemon=True, name="det-queue")
         self.threads.append(thread)
         thread.start()
+
+    def ferry(self, name: str, node: int, calls: Callable[[], Call]) -> None:
+        """Carry the connection of an agent to this process, once; `calls` raises ValueError where it has just ended."""
+        if self._links is not None and (name, node) not in self._ferried:
+            self._ferried.add((name, node))
+            with suppress(ValueError):
+                self.begin(carry, calls(), self.links.address, self._closing, partial(self._ended, name, node))
+
+    def _ended(self, name: str, node: int, status: int | None, words: str) -> None:
+        if status != 0:
+            self.note(words)
+        self.statuses[name, node] = status
+        self.soon.set()
 
     # An engine of agents
 
