@@ -16,7 +16,8 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -180,29 +181,49 @@ def stat(pid: int) -> list[str]:
         return []
 
 
-def det(trials: int, at_once: int) -> Result:
-    """Search with det: a new home, a process for each trial, the journal and the store included."""
+def det(trials: int, at_once: int, on: str = "local") -> Result:
+    """Search with det: a new home, a process for each trial, the journal and the store included.
+
+    On Ray, the agent is in an actor, and forks the trials.
+    """
+    engine = {"local": "", "ray": f"engine: {{name: ray, address: '127.0.0.1:6379', slots_per_node: {at_once}}}\n"}[on]
     with tempfile.TemporaryDirectory(prefix="det-bench-") as scratch:
         root = Path(scratch)
         write(root / "project", model_def=MODEL)
-        (root / "project" / "c.yaml").write_text(textwrap.dedent(CONFIG.format(trials=trials, at_once=at_once)))
+        (root / "project" / "c.yaml").write_text(
+            textwrap.dedent(CONFIG.format(trials=trials, at_once=at_once)) + engine
+        )
         site = write(root / "site", reporter_hooks=HOOKS, reporter=TRIAL, reporter_adapter=ADAPTER)
         info = site / "reporter-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reporter\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text("[det]\nreporter = reporter_hooks\n")
         env = {**os.environ, "DET_HOME": str(root / "home"), "PYTHONPATH": str(site), "DET_SLOTS_TOTAL": str(at_once)}
-        start = time.time()
+        env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
         command = [sys.executable, "-m", "det_driver.cli", "run", str(root / "project" / "c.yaml"), "--quiet"]
-        with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as process:
-            meter = Meter(process.pid)
-        whole = time.time() - start
+        with ray_cluster(at_once, env) if on == "ray" else nullcontext():
+            start = time.time()
+            with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as process:
+                meter = Meter(process.pid)
+            whole = time.time() - start
         if process.returncode:
             raise SystemExit(f"det run ended with status {process.returncode}")
         with Store.reader(root / "home") as store:
             times = [report.time for report in store.metrics.read(experiment_id=1, group="validation")]
     first, last = min(times), max(times)
     return Result(first - start, last - start, whole, len(times), meter.between(first, last, len(times) - 1))
+
+
+@contextmanager
+def ray_cluster(at_once: int, env: dict[str, str]) -> Iterator[None]:
+    """Have a Ray cluster of this machine alone."""
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    how = ["--head", "--port=6379", f"--num-cpus={at_once}", "--include-dashboard=false", "--disable-usage-stats"]
+    try:
+        subprocess.run([*ray, "start", *how], env=env, check=True, capture_output=True)
+        yield
+    finally:
+        subprocess.run([*ray, "stop", "--force"], check=False, capture_output=True)
 
 
 def peer(code: str, trials: int, at_once: int, how: str) -> Result:
@@ -246,6 +267,8 @@ def write(directory: Path, **modules: str) -> Path:
 
 def contestants() -> dict[str, Callable[[int, int], Result]]:
     found: dict[str, Callable[[int, int], Result]] = {"det": det, "bare forks": bare_forks}
+    if find_spec("ray") is not None and find_spec("det_ray") is not None:
+        found["det on Ray"] = lambda trials, at_once: det(trials, at_once, "ray")
     if find_spec("ray") is not None:
         found["Ray Tune"] = lambda trials, at_once: peer(RAY, trials, at_once, "new")
         found["Ray Tune, actors reused"] = lambda trials, at_once: peer(RAY, trials, at_once, "reuse")

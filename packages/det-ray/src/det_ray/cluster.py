@@ -43,6 +43,7 @@ class Cluster:
         self._settings = settings
         if not ray.is_initialized():
             self._connect()
+        self.own_address: str = ray.util.get_node_ip_address()
         for each in (Place, Ferry):
             ray.cloudpickle.register_pickle_by_value(sys.modules[each.__module__])
 

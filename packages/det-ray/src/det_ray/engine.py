@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from det_core.machine import told_address
 from det_driver.engines import AgentCommand, Claim, Granted, Hears, QueueEngine, Standing
 
 from .config import RaySettings
@@ -32,15 +33,11 @@ class RayEngine(QueueEngine):
         self._groups: dict[str, Group] = {}
         self._ending: set[str] = set()
 
-    @property
-    def _settings(self) -> RaySettings:
-        return self.site.settings if isinstance(self.site.settings, RaySettings) else RaySettings()
-
     @cached_property
     def _cluster(self) -> Cluster:
         from .cluster import Cluster
 
-        return Cluster(self._settings)
+        return Cluster(self.site.settings if isinstance(self.site.settings, RaySettings) else RaySettings())
 
     def abandon(self) -> None:
         super().abandon()
@@ -73,8 +70,11 @@ class RayEngine(QueueEngine):
                 self.statuses |= dict.fromkeys(((name, node) for node in told), 0)
                 self._cluster.remove(name, group)
 
+    def address(self) -> str:
+        return told_address() or self._cluster.own_address
+
     def python(self) -> tuple[str, ...]:
-        return (self._settings.python or "", *super().python()[1:])
+        return (getattr(self.site.settings, "python", None) or "", *super().python()[1:])
 
     def _granted(self, name: str, group: Group) -> Granted:
         gone: dict[int, bool] = {}
@@ -82,10 +82,8 @@ class RayEngine(QueueEngine):
             ended = (k for k in range(group.machines) if k not in group.there or (name, k) in self.statuses)
             gone = {k: self._has_left_nothing(name, k) for k in ended}
             self._look_after(name, group)
-        standing = Standing.WAITING if group.state == "PENDING" else Standing.RUNNING
-        return Granted(
-            name=name, standing=standing, nodes=group.machines, native=group.id, reason=group.reason, gone=gone
-        )
+        how = Standing.WAITING if group.state == "PENDING" else Standing.RUNNING
+        return Granted(name=name, standing=how, nodes=group.machines, native=group.id, reason=group.reason, gone=gone)
 
     def _look_after(self, name: str, group: Group) -> None:
         for node in group.there:

@@ -1,4 +1,4 @@
-"""An agent on a machine that nobody can connect to: who can call its `Ferry` there, however, carries the bytes of its connection.
+"""An agent on a machine that may have no network to its driver: who can call its `Ferry` there carries the bytes of its connection.
 
 It imports nothing of det: it may travel to that machine by value, where another Python has det-core than the one it is in.
 """
@@ -20,16 +20,20 @@ from typing import NamedTuple
 
 CHUNK = 1 << 16
 """The most bytes in a call."""
-_WAITS_SECONDS, _LOOKS_SECONDS = 10.0, 1.0
+_WAITS_SECONDS, _LOOKS_SECONDS, _REACHES_SECONDS = 10.0, 1.0, 2.0
 _WORDS = 4096
 
 
 class Opened(NamedTuple):
-    """The number of a stream, or none where the agent has not connected yet; or how the agent has ended, and what it said last."""
+    """The number of a stream, or none where the agent has not connected yet; or how the agent has ended, and what it said last.
+
+    A `direct` one needs nobody to carry its bytes: `read` only waits for its end.
+    """
 
     stream: int = 0
     status: int | None = None
     words: str = ""
+    direct: bool = False
 
 
 class Ferry:
@@ -42,6 +46,7 @@ class Ferry:
     def __init__(self, argv: tuple[str, ...], start: bytes, node: int, environ: Mapping[str, str]) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._socket: socket.socket | None = None
+        self._pumping: threading.Thread | None = None
         self.stream = 0
         """How many streams there have been."""
         self._opening, self.known = threading.Lock(), threading.Event()
@@ -61,8 +66,11 @@ class Ferry:
         with suppress(OSError), self.agent.stdin as stdin:
             stdin.write(json.dumps(told).encode() + b"\n")
 
-    def open(self) -> Opened:
-        """Have the agent connect again, as who was there before is gone: what that one has not read is lost, and told again."""
+    def open(self, driver: tuple[str, int]) -> Opened:
+        """Have the agent connect again, as who was there before is gone: what that one has not read is lost, and told again.
+
+        Where the driver can be reached from here, its bytes go the straight way.
+        """
         with self._opening:
             self.close(self.stream)
             self._listener.settimeout(0)
@@ -76,7 +84,8 @@ class Ferry:
                     self._socket = self._listener.accept()[0]
                     self._socket.settimeout(None)
                     self.stream += 1
-                    return Opened(self.stream)
+                    self._pumping = _pumping(self._socket, driver)
+                    return Opened(self.stream, direct=self._pumping is not None)
         if (status := self.agent.poll()) is None:
             return Opened()
         self.known.set()
@@ -86,6 +95,9 @@ class Ferry:
     def read(self, stream: int) -> bytes | None:
         """Return what the agent says next; nothing when the stream has ended, None when there is nothing yet."""
         sock = self._of(stream)
+        if sock is not None and self._pumping is not None:
+            self._pumping.join(_WAITS_SECONDS)
+            return None if self._pumping.is_alive() else b""
         with suppress(OSError, ValueError):
             if sock is not None:
                 return sock.recv(CHUNK) if select.select([sock], [], [], _WAITS_SECONDS)[0] else None
@@ -113,3 +125,27 @@ class Ferry:
 
     def _of(self, stream: int) -> socket.socket | None:
         return self._socket if stream == self.stream else None
+
+
+def _pumping(agent: socket.socket, driver: tuple[str, int]) -> threading.Thread | None:
+    """Return the thread that carries bytes from a driver to its agent while both are there; None where there is no way."""
+    try:
+        there = socket.create_connection(driver, _REACHES_SECONDS)
+    except OSError:
+        return None
+    there.settimeout(None)
+    for sock in (agent, there):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    thread = threading.Thread(target=_pump, args=(there, agent), daemon=True)
+    thread.start()
+    threading.Thread(target=_pump, args=(agent, there), daemon=True).start()
+    return thread
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(CHUNK):
+            target.sendall(data)
+    for sock in (source, target):
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +83,7 @@ class Links:
         self._lock = threading.RLock()
         self._agents: dict[str, Linked] = {}
         self._specs: dict[int, dict[str, RunSpec]] = {}  # of runs that are not settled, by machine
+        self._codes: dict[str, Callable[[], bytes]] = {}
         self._gangs = Gangs(self.order, hears)
         self.refused = ""
         """What is wrong with an agent that has connected."""
@@ -128,11 +128,15 @@ class Links:
 
     def start(self, agent: Linked, spec: RunSpec, code: Callable[[], bytes]) -> None:
         """Have an agent start a run; `code` is the tar of its code, where that has to be sent."""
+        with self._lock:
+            self._codes[spec.code] = code
+            self._specs.setdefault(spec.run_id, {})[spec.node] = spec
+        self._start(agent, spec)
+
+    def _start(self, agent: Linked, spec: RunSpec) -> None:
         if spec.code and spec.code not in agent.codes:
             agent.codes.add(spec.code)
-            agent.order(CodeTar(spec.code, code()))
-        with self._lock:
-            self._specs.setdefault(spec.run_id, {})[spec.node] = spec
+            agent.order(CodeTar(spec.code, self._codes[spec.code]()))
         agent.order(StartRun(spec))
 
     def settle(self, run: int) -> None:
@@ -227,8 +231,8 @@ class Links:
         if before is not None and before.here.incarnation != agent.here.incarnation:
             self._lost(agent.node)
         else:
-            for spec in unheard:  # the order was on its way when the connection was lost
-                agent.order(StartRun(spec))
+            for spec in unheard:  # the order was on its way when the connection was lost, and perhaps its code
+                self._start(agent, spec)
         self._hears(Joined(agent.node, tuple(there)))
 
     def _several(self, run: int) -> dict[str, RunSpec]:
@@ -260,18 +264,6 @@ def make_own(directory: Path) -> None:
         directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise StoreUnwritable(f"{directory} cannot be made: {error.strerror}") from error
-
-
-def spawn(argv: Sequence[str], start: bytes, log: str) -> subprocess.Popen[bytes]:
-    """Start what is or reaches an agent as a process that outlives this one, and tell it what is secret."""
-    with open(log, "ab") as said:
-        process = subprocess.Popen(
-            argv, cwd="/", stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
-        )
-    assert process.stdin
-    with suppress(OSError), process.stdin:  # it has ended, which is found out
-        process.stdin.write(start)
-    return process
 
 
 def write_own(file: Path, text: str) -> None:

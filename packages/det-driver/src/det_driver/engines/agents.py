@@ -56,7 +56,7 @@ class AgentEngine(Engine):
 
     With `fenced`, an agent that cannot be reached may go on: its runs are given up when its lease has ended, as it ends
     them by then. With `shared`, agents see the directories of this machine. With `carried`, the engine brings their connections
-    here, over loopback, from wherever they are.
+    here, from wherever they are, and through whatever: they are under TLS on loopback, too.
     """
 
     fenced = True

@@ -1,9 +1,11 @@
-"""What an engine is asked for, and what has become of it."""
+"""What an engine is asked for, and what has become of it; how an agent is started that is a process of this machine."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 
@@ -46,3 +48,15 @@ class Granted:
     reason: str = ""
     gone: Mapping[int, bool] = field(default_factory=dict)
     """The machines of it whose agents have ended, and whether it is certain that nothing of them goes on."""
+
+
+def spawn(argv: Sequence[str], start: bytes, log: str) -> subprocess.Popen[bytes]:
+    """Start what is or reaches an agent as a process that outlives this one, and tell it what is secret."""
+    with open(log, "ab") as said:
+        process = subprocess.Popen(
+            argv, cwd="/", stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+        )
+    assert process.stdin
+    with suppress(OSError), process.stdin:  # it has ended, which is found out
+        process.stdin.write(start)
+    return process

@@ -1,4 +1,4 @@
-"""The driver's end of the connections of agents that cannot reach it: bytes that calls of a `det_core.agent.Ferry` carry."""
+"""The driver's end of the connections of agents that may not reach it: bytes that calls of a `det_core.agent.Ferry` carry."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ def carry(call: Call, driver: tuple[str, int], over: threading.Event, ended: Cal
     """
     while not over.is_set():
         try:
-            stream, status, words = call("open")
+            stream, status, words, direct = call("open", driver)
             if status is not None:
                 ended(status, words)
                 return
-            if stream:
+            while direct and not over.is_set() and call("read", stream) != b"":
+                continue
+            if stream and not direct:
                 _carry(call, stream, driver, over)
         except OSError:
             over.wait(_PAUSE_SECONDS)

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from det_core.agent import NOTE, Here, end, find
 
-from ._links import spawn
 from .agents import AgentEngine
 from .base import Hears, Node
-from .claims import AgentCommand, Claim, Granted, Standing
+from .claims import AgentCommand, Claim, Granted, Standing, spawn
 
 
 class LocalEngine(AgentEngine):

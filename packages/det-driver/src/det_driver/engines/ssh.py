@@ -13,10 +13,9 @@ from det_core.config import Ssh
 from det_core.launch import SSH, reaching
 from det_core.machine import address_for
 
-from ._links import spawn
 from .agents import AgentEngine
 from .base import Hears
-from .claims import AgentCommand, Claim, Granted, Standing
+from .claims import AgentCommand, Claim, Granted, Standing, spawn
 
 _DIRECTORY = Path("~/.cache/det/agents")
 _REACH_SECONDS = 20.0
