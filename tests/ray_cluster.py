@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +48,11 @@ class RayCluster:
     network: Network
     directory: Path
     raylets: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    more: dict[str, str] = field(default_factory=dict)
+    """What drivers have in their environment besides."""
+    hidden: Sequence[Path] = ()
+    jobs: bool = False
+    """Whether the head takes jobs."""
 
     @property
     def address(self) -> str:
@@ -56,7 +61,7 @@ class RayCluster:
     @property
     def environ(self) -> dict[str, str]:
         """What Ray's commands need to find the cluster."""
-        return {**ENVIRON, "RAY_ADDRESS": self.address}
+        return {**ENVIRON, "RAY_ADDRESS": self.address, **self.more}
 
     def argv(self, words: Sequence[str]) -> list[str]:
         """Return a command as it is executed on the head."""
@@ -82,14 +87,15 @@ class RayCluster:
     def start(self, name: str, cpus: int) -> None:
         """Start Ray on a host."""
         k = self.network.names.index(name)
-        where = ["--head", f"--port={PORT}", "--include-dashboard=false"] if k == 0 else [f"--address={self.address}"]
+        head = ["--head", f"--port={PORT}", f"--include-dashboard={str(self.jobs).lower()}", f"--dashboard-host={name}"]
+        where = head if k == 0 else [f"--address={self.address}"]
         ray = [
             *RAY,
             *("start", "--block", *where, f"--node-ip-address={name}", f"--num-cpus={cpus}", "--num-gpus=0"),
             *("--object-store-memory=80000000", f"--temp-dir={self.directory}/{k}", "--disable-usage-stats"),
             f'--resources={{"{"other" if k else "head"}": 1000}}',
         ]
-        with (self.directory / f"{k}.out").open("ab") as out:
+        with (self.directory / f"{k}.out").open("wb") as out:
             self.raylets[name] = subprocess.Popen(
                 [
                     *("nsenter", f"--net=/run/netns/{name}", "unshare", "-m", "-u"),
@@ -114,6 +120,7 @@ class RayCluster:
 
     def hide(self, directories: Sequence[Path]) -> None:
         """Put an empty directory in the place of each, on all hosts but the first."""
+        self.hidden = directories
         for name in self.network.names[1:]:
             for each in directories:
                 there = ["nsenter", "-m", "-t", str(self.raylets[name].pid)]
@@ -121,29 +128,45 @@ class RayCluster:
 
     def kill_raylet(self, name: str) -> None:
         """Kill the one process by which Ray has a host."""
+        self._kill(name, "raylet")
+
+    def down(self) -> None:
+        """Kill the head, and what of Ray is on the others; what runs on them goes on, but for the actors."""
+        for name in self.network.names:
+            self.raylets[name].kill()
+            self.raylets[name].wait()
+            self._kill(name, "raylet", "gcs_server")
+
+    def up(self, cpus_of_the_head: int) -> None:
+        """Start Ray on all hosts."""
+        head, *others = self.network.names
+        self.start(head, cpus_of_the_head)
+        self.wait_for(head)
+        for name in others:
+            self.start(name, 2)
+        for name in others:
+            self.wait_for(name)
+        self.hide(self.hidden)
+
+    def _kill(self, name: str, *commands: str) -> None:
         for pid in processes(name):
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet":
-                os.kill(pid, signal.SIGKILL)
+            with suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text().strip() in commands:
+                    os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager
-def cluster(hosts: int, cpus_of_the_head: int) -> Iterator[RayCluster]:
+def cluster(hosts: int, cpus_of_the_head: int, *, jobs: bool = False) -> Iterator[RayCluster]:
     """Make a cluster."""
     directory = Path(tempfile.mkdtemp(prefix="det-ray-"))  # sockets lie below it, whose paths are to be short
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         network = stack.enter_context(joined(hosts))
-        made = RayCluster(network, directory)
+        made = RayCluster(network, directory, jobs=jobs)
         stack.callback(_end, made)
         for name in network.names:  # Ray looks for the way to everywhere, to know an address of the host's
             ip("-n", name, "route", "add", "default", "dev", "eth7")
-        head, *others = network.names
-        made.start(head, cpus_of_the_head)
-        made.wait_for(head)
-        for name in others:
-            made.start(name, 2)
-        for name in others:
-            made.wait_for(name)
+        made.up(cpus_of_the_head)
         yield made
 
 

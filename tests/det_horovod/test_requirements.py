@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +117,16 @@ def test_the_compiler_is_asked_for_cpp17_and_no_debug_information():
         *("-std=c++17", "-O2", "-std=c++17", "x.cc")
     ]
     assert rewritten(["-std=c++20"], False) == ["-std=c++20"]
+
+
+def test_the_context_of_gloo_is_compiled_from_a_copy_that_asks_for_the_interface(tmp_path):
+    source = tmp_path / "gloo" / "gloo_context.cc"
+    source.parent.mkdir()
+    source.write_text("attr device_attr;\ndevice_attr.iface = gloo_iface_;\n")
+    *before, copy = rewritten(["-c", str(source)], False)
+    assert before == ["-c"]
+    assert Path(copy).parent == source.parent  # what it includes is found beside it
+    assert Path(copy).read_text() == "attr device_attr;\ndevice_attr.iface = ParseGlooIface();\n"
 
 
 def test_the_operations_for_xla_are_compiled_as_nothing_where_their_headers_have_moved():

@@ -40,13 +40,13 @@ reproducibility: {experiment_seed: 1}
 TWO_RANKS = """
 name: digits
 entrypoint: model_def:DigitsTrial
-hyperparameters: {lr: 0.1, momentum: 0.9, hidden: 64, dropout: 0.2, global_batch_size: 64, workers: 0}
-searcher: {name: single, metric: accuracy, smaller_is_better: false, max_length: {epochs: 3}}
-min_validation_period: {epochs: 1}
+hyperparameters: {{lr: 0.1, momentum: 0.9, hidden: 64, dropout: 0.2, global_batch_size: 64, workers: 0}}
+searcher: {{name: single, metric: accuracy, smaller_is_better: false, max_length: {{epochs: 3}}}}
+min_validation_period: {{epochs: 1}}
 scheduling_unit: 10
-distributed: {backend: native}
-resources: {slots_per_trial: 2}
-reproducibility: {experiment_seed: 1}
+distributed: {{backend: {backend}}}
+resources: {{slots_per_trial: 2}}
+reproducibility: {{experiment_seed: 1}}
 """
 
 
@@ -103,8 +103,12 @@ def test_a_search_of_24_trials_takes_the_same_decisions_by_the_same_numbers(clus
     assert there == here
 
 
+@pytest.mark.parametrize("backend", ["native", "horovod"])
 @pytest.mark.parametrize("clustered", CLUSTERS, indirect=True)
-def test_a_trial_of_two_ranks_on_two_machines_has_the_losses_of_one_on_one(clustered: Searches) -> None:
-    (_, there), (_, here) = here_and_there(clustered, TWO_RANKS, 2, slots_per_node=1)
+def test_a_trial_of_two_ranks_on_two_machines_has_the_losses_of_one_on_one(clustered: Searches, backend: str) -> None:
+    if backend == "horovod":
+        pytest.importorskip("horovod.torch")
+    text = TWO_RANKS.format(backend=backend)
+    (_, there), (_, here) = here_and_there(clustered, text, 2, slots_per_node=1)
     assert [len(metrics) for *_, metrics in there.values()] != [0]
     assert there == here

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.det_ray.conftest import RaySearches
 from tests.det_slurm.conftest import ended
+from tests.engines.test_slurm import SPREAD
 from tests.networks import processes
 from tests.ray_cluster import RAY, RayCluster, cluster, why_no_ray
 
@@ -32,6 +33,14 @@ def ray_cluster() -> Iterator[RayCluster]:
     """A head and three more machines, two of which the trials have: they do not outlive what is done to them."""
     with cluster(4, 2) as made:
         yield made
+
+
+@pytest.fixture(params=["straight", "carried"])
+def either_way(request: pytest.FixtureRequest, ray_cluster: RayCluster) -> str:
+    """Machines reach the driver, or have their words carried by Ray."""
+    if request.param == "carried":
+        ray_cluster.more["DET_ADDRESS"] = "127.0.0.1"
+    return str(request.param)
 
 
 def begun(searches: RaySearches, **settings: Any) -> Popen[str]:
@@ -98,6 +107,7 @@ def test_a_raylet_that_is_killed_has_its_run_ended_before_another_goes_on_with_i
     as_if_nothing_had_happened(on_ray)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_machine_that_is_cut_off_has_ended_its_run_before_another_goes_on_with_it(on_ray: RaySearches) -> None:
     driver = begun(on_ray)
     before = on_ray.under_way(12)
@@ -112,6 +122,20 @@ def test_a_machine_that_is_cut_off_has_ended_its_run_before_another_goes_on_with
     as_if_nothing_had_happened(on_ray)
 
 
+@pytest.mark.usefixtures("either_way")
+def test_a_cable_that_is_pulled_for_a_moment_costs_nothing(on_ray: RaySearches) -> None:
+    driver = begun(on_ray, lease=40.0)
+    before = on_ray.under_way()
+    host, _ = a_trial(on_ray)
+    on_ray.cluster.network.cut(host)
+    time.sleep(5.0)
+    on_ray.cluster.network.mend(host)
+    ended(driver)
+    assert on_ray.batches() == dict.fromkeys(before, LENGTH)
+    as_if_nothing_had_happened(on_ray)
+
+
+@pytest.mark.usefixtures("either_way")
 def test_a_driver_that_is_killed_costs_no_training(on_ray: RaySearches) -> None:
     driver = begun(on_ray, lease=40.0)
     before = on_ray.under_way()
@@ -121,4 +145,43 @@ def test_a_driver_that_is_killed_costs_no_training(on_ray: RaySearches) -> None:
     assert on_ray.batches() == dict.fromkeys(before, LENGTH)
     assert [[run.number for run in runs] for runs in on_ray.project.runs().values()] == [[1], [1]]
     on_ray.no_job_is_left()
+    as_if_nothing_had_happened(on_ray)
+
+
+def test_one_of_two_machines_that_is_cut_off_takes_the_run_along_which_goes_on_on_two_others(
+    on_ray: RaySearches,
+) -> None:
+    text = SPREAD.replace("{batches: 40}", f"{{batches: {LENGTH}}}")
+    driver = on_ray.run_text(on_ray.stored(text), "--quiet", pause=PAUSE, resources=ALONE, slots_per_node=1)
+    before = on_ray.under_way(12)
+    host, old = a_trial(on_ray)
+    on_ray.cluster.network.cut(host)
+    cut = time.time()
+    on_ray.wait_until(lambda: len(on_ray.batches().keys() - before.keys()) == 2, "two ranks on other machines", 120)
+    print(f"{time.time() - cut:.1f} s from the cut to the next run's first batch")
+    assert old not in processes(host)
+    ended(driver)
+    project = on_ray.project
+    assert [len(runs) for runs in project.runs().values()] == [2]
+    assert on_ray.restarts() == [0]
+    project.det("run", project.write(on_ray.stored(text), "local.yaml"), "--quiet", env=project.environ(2))
+    assert list(project.outcome(1).metrics.values()) == list(project.outcome(2).metrics.values())
+
+
+def test_a_head_that_is_lost_takes_its_cluster_along_and_the_search_goes_on_in_the_next_one(
+    on_ray: RaySearches,
+) -> None:
+    """Ray itself goes on only where its head keeps its state in a Redis; det needs that no more than the machines."""
+    driver = begun(on_ray)
+    before = on_ray.under_way(12)
+    on_ray.cluster.down()
+    lost = time.time()
+    said, _ = driver.communicate(timeout=150)
+    print(f"the driver ended {time.time() - lost:.1f} s later with status {driver.returncode}: {said[-300:]}")
+    on_ray.cluster.up(2)
+    again = on_ray.start("resume", "1", "--quiet", lease=8.0)
+    when_they_go_on = on_ray.batches().keys
+    on_ray.wait_until(lambda: len(when_they_go_on() - before.keys()) == 2, "both trials in the next cluster", 120)
+    print(f"{time.time() - lost:.1f} s from the loss of the head to the next run's first batch")
+    ended(again)
     as_if_nothing_had_happened(on_ray)

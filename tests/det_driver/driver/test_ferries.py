@@ -1,4 +1,4 @@
-"""Agents that cannot be reached over a network: whoever can call a ferry beside them carries their words, or they go the straight way."""
+"""Agents that nobody can connect to: whoever can call a ferry beside them carries their words, or these go the straight way."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from ._frameworks import NAMES, Framework
 VERSION = "0.28.1"
 TOOLS = ("cmake>=3.13,<4", "setuptools<81", "wheel", "packaging")  # Gloo's CMakeLists are refused by cmake 4
 _OWN_NAMES = {"torch": "PYTORCH", "tensorflow": "TENSORFLOW"}
-_EDITION = 1  # of this recipe: a wheel that an older one made is not taken from the cache
+_EDITION = 2  # of this recipe: a wheel that an older one made is not taken from the cache
 _PROGRAM = b"#include <Python.h>\n#include <string_view>\n#include <optional>\nint main() { return 0; }\n"
 
 
