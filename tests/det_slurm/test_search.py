@@ -46,6 +46,17 @@ def test_for_what_a_search_waits_is_said(searches: Searches, tmp_path: Path) -> 
     ended(driver)
 
 
+def test_a_pool_is_a_partition_and_a_priority_has_jobs_stand_back(searches: Searches) -> None:
+    text = (
+        "searcher: {name: single, metric: val_loss, max_length: 100}\nresources: {resource_pool: high, priority: 7}\n"
+    )
+    driver = searches.run_text(searches.stored(text), "--quiet", pause=0.1)
+    searches.wait_until(lambda: searches.cluster.jobs("running") != {}, "the job", 60)
+    assert searches.cluster.run("squeue", "-h", "-o", "%P|%y").split() == ["high|7"]
+    driver.terminate()
+    ended(driver, status=130)
+
+
 def test_a_storage_that_nodes_do_not_see_is_refused_by_name(searches: Searches) -> None:
     path = searches.project.write(
         f"searcher: {{name: single, metric: val_loss, max_length: 4}}\nengine: {searches.engine()}\n"

@@ -188,6 +188,8 @@ def test_a_mistake_in_an_old_spelling_on_the_command_line_is_placed_there() -> N
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an engine for Slurm."""
 
+    partition: str | None = None
+    nice: int | None = None
     gres: str | None = None
     slots_per_node: int | None = None
     sbatch_args: tuple[str, ...] = ()
@@ -204,10 +206,22 @@ def test_the_section_of_slurm_is_read_as_the_engines_where_that_is_slurm() -> No
     assert "slurm.gpu_type as engine.gres" in notice.message
 
 
+def test_a_pool_and_a_priority_are_passed_on_where_the_engine_has_them() -> None:
+    told = SMALL | {"resources": {"resource_pool": "gpu", "priority": 7}, "engine": {"name": "slurm"}}
+    loaded = load(told, extensions=Extensions(engines={"slurm": lambda: Cluster}))
+    assert (loaded.config.engine.partition, loaded.config.engine.nice) == ("gpu", 7)
+    assert loaded.notices[0].keys == ("resources.resource_pool", "resources.priority")
+    own = told | {"engine": {"name": "slurm", "partition": "cpu"}}
+    assert load(own, extensions=Extensions(engines={"slurm": lambda: Cluster})).config.engine.partition == "cpu"
+    told["engine"] = {"name": "kubernetes", "image": "det:cpu"}
+    assert load(told, extensions=Extensions(engines={"kubernetes": lambda: Pods})).config.engine.queue == "gpu"
+
+
 class Pods(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an engine for Kubernetes."""
 
     image: str
+    queue: str | None = None
     resource: str | None = None
     grace_period: int = 600
     pod_spec: dict[str, object] = {}

@@ -18,6 +18,8 @@ class SlurmSettings(Struct, frozen=True, kw_only=True):
     """The account that is charged."""
     qos: Annotated[str, _NAME] | None = None
     """The quality of service."""
+    nice: Annotated[int, Meta(ge=0)] | None = None
+    """How far jobs stand back behind others of the same priority."""
     constraint: Annotated[str, _NAME] | None = None
     """Features that the nodes must have, as Slurm writes them: `a100&nvlink`."""
     gres: Annotated[str, Meta(pattern=r"^[\w.-]+(:[\w.-]*[A-Za-z_][\w.-]*)?$")] | None = None

@@ -65,7 +65,7 @@ class SlurmEngine(QueueEngine):
         """Return what `sbatch` is told for a claim: options, and the script."""
         settings, cpus = self._settings, claim.slots * self._settings.cpus_per_slot
         options = {
-            **{name: getattr(settings, name) for name in ("partition", "account", "qos", "constraint")},
+            **{name: getattr(settings, name) for name in ("partition", "account", "qos", "nice", "constraint")},
             **{"mem": settings.memory, "time": settings.time_limit, "job-name": claim.name, "cpus-per-task": cpus},
             **{"gres": settings.gres and f"{settings.gres}:{claim.slots}", "output": "/dev/null", "chdir": "/"},
             **{"nodes": claim.nodes, "ntasks-per-node": 1, "export": "HOME,USER,LOGNAME,SHELL"},

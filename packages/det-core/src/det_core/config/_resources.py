@@ -41,9 +41,9 @@ class Resources(Struct, frozen=True, kw_only=True):
     weight: Annotated[float, Meta(ge=0), CLUSTER] = 1.0
     """The experiment's share among others."""
     priority: Annotated[int, Meta(ge=1, le=99), CLUSTER] | None = None
-    """The experiment's place among others."""
+    """The experiment's place among others, 1 before 99; Slurm's `nice` where that is the engine."""
     resource_pool: Annotated[str, CLUSTER] = ""
-    """The pool of machines to use."""
+    """The pool of machines to use: Slurm's partition or Kueue's queue where that is the engine."""
     shm_size: Annotated[int | Size, CLUSTER, expects("a number of bytes, or a size such as 4GiB")] | None = None
     """The shared memory of a container."""
     devices: Annotated[tuple[Annotated[Device, kind("device"), DEVICE], ...], CLUSTER, joined("container_path")] = ()

@@ -19,9 +19,14 @@ _STEPS = {
     "steps_per_round": "length_per_round",
 }
 _SLURM = {"slots_per_node": "slots_per_node", "gpu_type": "gres", "sbatch_args": "sbatch_args"}
+_POOL = ("resources", "resource_pool")
 _OF_ENGINES = {
-    "slurm": {("slurm", old): new for old, new in _SLURM.items()},
-    "kubernetes": {("environment", old): old for old in ("image", "pod_spec")},
+    "slurm": {
+        **{("slurm", old): new for old, new in _SLURM.items()},
+        _POOL: "partition",
+        ("resources", "priority"): "nice",
+    },
+    "kubernetes": {**{("environment", old): old for old in ("image", "pod_spec")}, _POOL: "queue"},
 }
 
 
@@ -39,13 +44,13 @@ def modernise(source: Source, problems: list[str]) -> list[tuple[str, str]]:
 
 
 def to_engine(data: dict[str, Any]) -> Renamed:
-    """Put what Determined's sections say of Slurm and of Kubernetes into the settings of the engine, where it is that."""
+    """Put what Determined's sections say of Slurm, of Kubernetes, and of pools and priorities there, into the engine's settings."""
     engine = data.get("engine")
     if not isinstance(engine, dict):
         return
     for (name, old), new in _OF_ENGINES.get(str(engine.get("name")), {}).items():
         section = data.get(name)
-        if isinstance(section, dict) and section.get(old) is not None and new not in engine:
+        if isinstance(section, dict) and section.get(old) not in (None, "") and new not in engine:
             value = section.pop(old)
             if new == "image" and isinstance(value, dict):
                 value = value.get("cuda" if "resource" in engine else "cpu")
