@@ -26,6 +26,13 @@ def test_trials_find_on_a_cluster_what_they_find_here_and_leave_nothing(
     on_ray.no_job_is_left()
 
 
+def test_a_driver_may_be_on_a_machine_that_is_not_of_the_cluster(on_ray: RaySearches) -> None:
+    head = on_ray.cluster.network.names[0]
+    ended(on_ray.run("--quiet", trials=3, length=20, pause=0.01, address=f"ray://{head}:10001"))
+    assert on_ray.project.outcome(1).table == on_ray.undisturbed(trials=3, length=20)
+    on_ray.no_job_is_left()
+
+
 def test_a_cluster_that_is_not_there_is_said_with_the_way_out(project: Project) -> None:
     path = project.write(
         "searcher: {name: single, metric: val_loss, max_length: 4}\nengine: {name: ray, address: '127.0.0.1:1'}\n"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import pytest
+from tests.det_driver.driver.conftest import Project
 from tests.det_ray.conftest import RaySearches
 from tests.det_slurm.conftest import ended
 from tests.engines.test_slurm import SPREAD
 from tests.networks import processes
-from tests.ray_cluster import RAY, RayCluster, cluster, why_no_ray
+from tests.ray_cluster import ENVIRON, RAY, RayCluster, cluster, why_no_ray
 
 from det_driver.store import Store
 from det_testing.fakes import STATE_FILE
@@ -33,6 +39,37 @@ def ray_cluster() -> Iterator[RayCluster]:
     """A head and three more machines, two of which the trials have: they do not outlive what is done to them."""
     with cluster(4, 2) as made:
         yield made
+
+
+class Jobs:
+    """Commands on the head of a cluster, asked for on another machine."""
+
+    def __init__(self, made: RayCluster, environ: dict[str, str]) -> None:
+        own = {name: value for name, value in environ.items() if os.environ.get(name) != value}
+        self._address = f"http://{made.network.names[0]}:8265"
+        self._told = [
+            *RAY,
+            "job",
+            "submit",
+            f"--address={self._address}",
+            f"--runtime-env-json={json.dumps({'env_vars': own})}",
+        ]
+        self._where = ["nsenter", f"--net=/run/netns/{made.network.names[1]}"]
+
+    def __call__(self, *words: str, wait: bool = True) -> str:
+        ask = [
+            *self._where,
+            *self._told,
+            *([] if wait else ["--no-wait"]),
+            "--",
+            sys.executable,
+            "-m",
+            "det_driver.cli",
+            *words,
+        ]
+        done = subprocess.run(ask, env=os.environ | ENVIRON, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout
 
 
 @pytest.fixture(params=["straight", "carried"])
@@ -185,3 +222,32 @@ def test_a_head_that_is_lost_takes_its_cluster_along_and_the_search_goes_on_in_t
     print(f"{time.time() - lost:.1f} s from the loss of the head to the next run's first batch")
     ended(again)
     as_if_nothing_had_happened(on_ray)
+
+
+def test_a_driver_on_the_cluster_goes_on_when_who_submitted_it_is_gone_and_hears_of_others(
+    tmp_path: Path, project: Project, plugin_path: Path, wait_until: Callable[..., None]
+) -> None:
+    """By Ray's jobs, from a machine that is not of the cluster: its head has the home, and the commands go there."""
+    pytest.importorskip("aiohttp_cors", reason="jobs take ray[default]")
+    hidden = [tmp_path / "home", tmp_path / "project", tmp_path / "user"]
+    for each in hidden:
+        each.mkdir(exist_ok=True)
+    with cluster(3, 2, jobs=True) as made:
+        made.hide(hidden)
+        searches = RaySearches(project, made, tmp_path, wait_until)
+        text = searches._text(2, LENGTH) + f"engine: {searches.engine(PAUSE, resources=ALONE)}\n"
+        job = Jobs(
+            made, project.environ(1, {"DET_LEASE": "20", "HOME": str(searches.user), "DET_HOME": str(project.det.home)})
+        )
+        job("run", str(project.write(text)), "--quiet", wait=False)
+        before = searches.under_way()
+        assert "0 of 2" in job("show", "1") or "ACTIVE" in job("show", "1").upper()
+        job("pause", "1")
+        assert "PAUSED" in job("list").upper()
+        assert sum(searches.batches().values()) < 2 * LENGTH
+        job("resume", "1", "--quiet", wait=False)
+        wait_until(lambda: sum(searches.batches().values()) == 2 * LENGTH, "the end of both trials", 120)
+        assert before.keys() < searches.batches().keys()
+        wait_until(lambda: "COMPLETED" in job("list").upper(), "the end of the experiment", 60)
+        searches.no_job_is_left()
+        as_if_nothing_had_happened(searches)

@@ -149,3 +149,20 @@ def test_an_agent_that_says_why_it_does_not_start_is_heard_and_ends_where_it_is_
     ferry.end(False)  # harmless when it has ended
     assert ferry.read(0) == b""
     assert not ferry.write(0, b"x")
+
+
+def test_the_next_driver_finds_an_agent_that_goes_on(
+    engine: Ferried, name: str, tmp_path: Path, wait_until: Wait
+) -> None:
+    log = run(engine, tmp_path, 1, "echo begun; sleep 2; exit 6").log_dir / "rank-0.log"
+    wait_until(log.exists, "the run", 30)
+    engine.abandon()
+    heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    following = type(engine)(heard.put)
+    following.heard = heard  # type: ignore[attr-defined]
+    following.held, following.ferries = engine.held, engine.ferries
+    try:
+        assert [spec.run_id for spec in following.open(engine.site)] == [1]
+        assert ended(following).status == 6
+    finally:
+        following.close()

@@ -88,13 +88,14 @@ class RayEngine(QueueEngine):
     def _look_after(self, name: str, group: Group) -> None:
         for node in group.there:
             self.ferry(name, node, partial(self._cluster.calls, name, node))
-        if group.state == "REMOVED" or len(group.there) == group.machines:
-            return
-        if group.there and name not in self._ending:  # they are of no use without the others
+        gone = not group.there and all(self.dead(name, k) for k in range(group.machines))
+        if group.state != "REMOVED" and name not in self.asked and (gone or self.lost(name)):
+            self._cluster.remove(name, group)
+        elif (
+            0 < len(group.there) < group.machines and name not in self._ending
+        ):  # they are of no use without the others
             self._ending.add(name)
             self.begin(self.drop, name)
-        if not group.there and name not in self.asked and all(self.dead(name, k) for k in range(group.machines)):
-            self._cluster.remove(name, group)
 
     def _has_left_nothing(self, name: str, node: int) -> bool:
         """Tell whether an agent that is gone ended by itself, or never came; else its runs end with its lease.

@@ -61,6 +61,11 @@ class Linked:
         if (outbox := self.outbox) is not None:
             outbox.tell(order)
 
+    def let_go(self) -> None:
+        """Dismiss it: it ends with the runs that it has."""
+        self.leaving = True
+        self.order(LetGo())
+
 
 class Links:
     """Listens for agents, where the driver before this one did if that is possible, as they know that address.
@@ -83,7 +88,7 @@ class Links:
         self._lock = threading.RLock()
         self._agents: dict[str, Linked] = {}
         self._specs: dict[int, dict[str, RunSpec]] = {}  # of runs that are not settled, by machine
-        self._codes: dict[str, Callable[[], bytes]] = {}
+        self._codes, self.lost = dict[str, Callable[[], bytes]](), set[str]()  # claims an agent of which was given up
         self._gangs = Gangs(self.order, hears)
         self.refused = ""
         """What is wrong with an agent that has connected."""
@@ -113,8 +118,7 @@ class Links:
             busy = {node for parts in self._specs.values() for node in parts}
         for agent in self.all():
             if agent.node not in busy and time.monotonic() - agent.idle_since > seconds:
-                agent.leaving = True
-                agent.order(LetGo())
+                agent.let_go()
 
     def of(self, run: int) -> list[Linked]:
         """Return the agents that have a run, where they are known."""
@@ -149,12 +153,16 @@ class Links:
         self._gangs.forget(run)
 
     def lose(self, agent: Linked) -> None:
-        """Give up an agent, unless it has connected again."""
+        """Give up an agent, unless it has connected again; the others of its claim are dismissed."""
         with self._lock:
             if self._agents.get(agent.node) is not agent:
                 return
             del self._agents[agent.node]
+            self.lost.add(agent.here.name)
+            others = [other for other in self._agents.values() if other.here.name == agent.here.name]
         self._lost(agent.node)
+        for other in others:
+            other.let_go()
 
     def _lost(self, node: str) -> None:
         self._hears(Lost(node))

@@ -100,6 +100,10 @@ class QueueEngine(AgentEngine):
         self.statuses[name, node] = status
         self.soon.set()
 
+    def lost(self, name: str) -> bool:
+        """Tell whether agents of a claim have come, and all of them were given up, which a queue may not know for a while."""
+        return self._links is not None and name in self._links.lost and not self.came(name)
+
     # An engine of agents
 
     def open(self, site: Site) -> tuple[RunSpec, ...]:
