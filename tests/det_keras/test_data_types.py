@@ -185,8 +185,8 @@ def test_a_pydatasets_own_settings_are_kept(runs: Any) -> None:
 
 WRITER = """
 import sys
-from pathlib import Path
 import tensorflow as tf
+from det_core.data import DatasetCache
 from det_keras.data import CachedDataset
 
 
@@ -195,7 +195,7 @@ def make():
     return tf.data.Dataset.range(2000).map(lambda n: (n, tf.strings.as_string(n)))
 
 
-cached = CachedDataset.open(Path(sys.argv[1]), "numbers", "1", make)
+cached = CachedDataset.open(DatasetCache(sys.argv[1]), "numbers", "1", make)
 some = [text.decode() for _, text in cached.whole(1, 2).take(2).as_numpy_iterator()]
 print(len(cached), sum(int(n) for n, _ in cached.whole(0, 1)), some)
 """

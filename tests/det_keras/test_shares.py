@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from det_core.data import DatasetCache
 from det_keras.data import CachedDataset, Feed, Reading, Share, make_feed
 from det_keras.versions import keras
 
@@ -87,7 +88,7 @@ def test_a_sequence_that_says_that_it_is_sharded_is_read_whole() -> None:
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_a_cache_that_is_not_shuffled_anew_leaves_nothing_out_for_ever(tmp_path: Path, shuffle: bool) -> None:
-    cached = CachedDataset.open(tmp_path, "numbers", "1", lambda: tf.data.Dataset.range(5))
+    cached = CachedDataset.open(DatasetCache(tmp_path), "numbers", "1", lambda: tf.data.Dataset.range(5))
     shares = [Share(seed=3, rank=rank, size=2, batch=1, first=0) for rank in range(2)]
     endless = [cached.endless(share, shuffle=shuffle, reshuffle=False) for share in shares]
     read = [int(n) for each in endless for n in each.take(10).as_numpy_iterator()]

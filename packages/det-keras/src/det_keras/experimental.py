@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from det_core import TrialContext, TrialError
+from det_core.data import DatasetCache
 
 from .data import CachedDataset, Share
 from .sources import Wrapped
 
-_KEYS = ("host_storage_path", "local_cache_host_path")
 Make = Callable[..., Any]
 
 
@@ -73,15 +73,13 @@ class DatasetCaches(ABC):
     def _decorator(
         self, what: str, name: str, version: str, directory: str | Path | None, read: Callable[[CachedDataset], Any]
     ) -> Callable[[Make], Make]:
-        layer = self._context.run.config.data_layer or {}
-        configured = next((layer[key] for key in _KEYS if isinstance(layer.get(key), str)), None)
-        root = Path(directory or configured or Path.home() / ".cache" / "det" / "datasets")
+        cache = DatasetCache.of(self._context.run.config.data_layer, directory)
 
         def decorate(make: Make) -> Make:
             @functools.wraps(make)
             def cached(*args: Any, **kwargs: Any) -> Any:
                 self._claim(what, make)
-                records = self._opened(lambda: CachedDataset.open(root, name, version, lambda: make(*args, **kwargs)))
+                records = self._opened(lambda: CachedDataset.open(cache, name, version, lambda: make(*args, **kwargs)))
                 return self._known(read(records))
 
             return cached

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .context import PyTorchTrialContext as PyTorchTrialContext
     from .data import DataLoader as DataLoader
     from .data import TorchData as TorchData
+    from .data import cached as cached
     from .data import data_length as data_length
     from .data import to_device as to_device
     from .load import CheckpointLoadContext as CheckpointLoadContext

@@ -226,8 +226,8 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     """Settings of a Slurm cluster; where `engine.name` is `slurm`, they are read as the engine's."""
     security: Annotated[Security, RETIRED] | None = None
     """Security of a cluster of old."""
-    data_layer: Annotated[dict[str, Any], RETIRED] | None = None
-    """A cache of data sets in front of a cluster's storage."""
+    data_layer: dict[str, Any] | None = None
+    """Where cached data sets lie, up to what size, and where machines share them."""
     internal: Annotated[dict[str, Any], RETIRED] | None = None
     """What tools of old noted for themselves."""
     tensorboard_storage: Annotated[dict[str, Any], RETIRED] | None = None

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
-import mmap
-import os
-import re
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import tensorflow as tf
 
 from det_core import TrialError
+from det_core.data import DatasetCache, Records, ValueCodec
 
 from ._feed import ENDLESS
 
-_DATA, _INDEX, _ABOUT = "records.bin", "index.npy", "about.json"
 _BLOCK = 256  # records that are read in one go
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_CODEC = ValueCodec()
 _BATCHES = "_det_batches_per_epoch"
 
 
@@ -40,38 +31,27 @@ class Share:
 
 
 class CachedDataset:
-    """The records of a dataset in a directory: their tensors one behind the other, and an index of where each begins.
+    """The records of a dataset in det's cache: of each the tensors as TensorFlow writes them."""
 
-    The directory appears when it is complete. Of two writers the second waits for the first, in whichever process it is.
-    """
-
-    def __init__(self, directory: Path, spec: Any) -> None:
-        self._directory, self._spec = directory, spec
-        self._index = np.load(directory / _INDEX, mmap_mode="r", allow_pickle=False)
+    def __init__(self, records: Records, spec: Any) -> None:
+        self._stored, self._spec = records, spec
 
     @classmethod
-    def open(cls, root: Path, name: str, version: str, make: Callable[[], Any]) -> CachedDataset:
+    def open(cls, cache: DatasetCache, name: str, version: str, make: Callable[[], Any]) -> CachedDataset:
         """Return the cache of a name and a version; where there is none, write what `make()` gives.
 
         Raises TrialError where it holds records of another kind.
         """
-        for what, text in (("dataset_id", name), ("dataset_version", version)):
-            if not isinstance(text, str) or not _NAME.fullmatch(text):
-                raise TrialError(f"{what} is {text!r}; give letters, digits, '_', '-' and '.'")
-        directory = root / name / version
         dataset = make()
         if not isinstance(dataset, tf.data.Dataset):
             raise TrialError(
                 f"the function that makes {name!r} returned {type(dataset).__name__}; return a tf.data.Dataset"
             )
-        with _lock(directory.with_name(f".{version}.lock")):
-            if not directory.is_dir():
-                _write(dataset, directory, name)
-        _check(directory, dataset.element_spec, name, version)
-        return cls(directory, dataset.element_spec)
+        spec = dataset.element_spec
+        return cls(cache.open(name, version, lambda *_: _encoded(dataset, name), kind=repr(spec)), spec)
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._stored)
 
     def whole(self, rank: int, size: int) -> Any:
         """Return a dataset of this rank's records, once each."""
@@ -123,13 +103,10 @@ class CachedDataset:
         return blocks.unbatch().map(parsed, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
     def _reader(self, parts: int) -> Callable[[Any], Any]:
-        index = self._index
-        with (self._directory / _DATA).open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        stored, decode = self._stored, _CODEC.decode
 
         def read(block: Any) -> Any:
-            rows = [[data[row[i] : row[i + 1]] for i in range(parts)] for row in index[block]]
-            return np.array(rows, dtype=object).reshape(-1, parts)
+            return np.array([decode(stored[number]) for number in block.tolist()], dtype=object).reshape(-1, parts)
 
         return read
 
@@ -146,49 +123,8 @@ def epoch_of(dataset: Any) -> int | None:
     return None
 
 
-@contextmanager
-def _lock(file: Path) -> Iterator[None]:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-
-
-def _write(dataset: Any, directory: Path, name: str) -> None:
+def _encoded(dataset: Any, name: str) -> Iterator[bytes]:
     if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
         raise TrialError(f"the dataset {name!r} has no end and cannot be cached; leave out .repeat()")
-    partial = directory.with_name(f".{directory.name}.{uuid4()}")
-    partial.mkdir()
-    try:
-        places = []
-        with (partial / _DATA).open("wb") as file:
-            for record in dataset:
-                row = [file.tell()]
-                for tensor in tf.nest.flatten(record):
-                    file.write(tf.io.serialize_tensor(tensor).numpy())
-                    row.append(file.tell())
-                places.append(row)
-            _sync(file)
-        if not places:
-            raise TrialError(f"the dataset {name!r} is empty and cannot be cached; give it a record at least")
-        with (partial / _INDEX).open("wb") as file:
-            np.save(file, np.array(places, dtype=np.int64))
-            _sync(file)
-        (partial / _ABOUT).write_text(json.dumps({"spec": repr(dataset.element_spec), "records": len(places)}))
-        partial.rename(directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _sync(file: Any) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _check(directory: Path, spec: Any, name: str, version: str) -> None:
-    held = json.loads((directory / _ABOUT).read_text())["spec"]
-    if held != repr(spec):
-        raise TrialError(
-            f"the cache of {name!r}, version {version!r}, holds other records ({held}) than the function makes ({spec!r}); give "
-            "another dataset_version"
-        )
+    for record in dataset:
+        yield _CODEC.encode([tf.io.serialize_tensor(tensor).numpy() for tensor in tf.nest.flatten(record)])

@@ -1,5 +1,6 @@
 """Data for training and validation: loaders, their order, and any position of it reached exactly."""
 
+from ._cached import CachedDataset, cached
 from ._device import TorchData, data_length, to_device
 from ._loader import DataLoader
 from ._rng import seed_everything
@@ -7,10 +8,12 @@ from ._stream import TrainingStream
 from ._validation import ValidationBatches, validation_batches
 
 __all__ = [
+    "CachedDataset",
     "DataLoader",
     "TorchData",
     "TrainingStream",
     "ValidationBatches",
+    "cached",
     "data_length",
     "seed_everything",
     "to_device",
