@@ -1,7 +1,7 @@
 """Sessions for every package below packages/: `nox -l` lists them.
 
 `nox` alone lints, type-checks, tests and tries the demo. Others are asked for by name: `docs`, `page`, `newcomer`, and campaigns
-(`thorough`, `chaos`, `engines`, `fuzz`, `mutants`, `bench`).
+(`thorough`, `chaos`, `engines`, `streams`, `fuzz`, `mutants`, `bench`).
 """
 
 from __future__ import annotations
@@ -355,6 +355,14 @@ def engines(session: nox.Session) -> None:
     clusters = ["tests/engines", "tests/det_ray", "tests/det_slurm", "tests/det_kubernetes"]
     clusters.append("tests/det_driver/driver/test_hosts.py")
     session.run("pytest", *clusters, *session.posargs)
+
+
+@nox.session(python=PYTHON)
+def streams(session: nox.Session) -> None:
+    """Stop streams of every library that is known to resume exactly or with a word, at any batch: a campaign."""
+    libraries = ["torchdata", "grain", "litdata", "streaming-community", "datasets", "webdataset"]
+    install(session, ["det-torch"], *libraries)
+    session.run("pytest", "tests/det_torch/data/test_stream_contract.py", *session.posargs)
 
 
 @nox.session(python=PYTHON)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ._runs import Runs as Runs
     from ._searcher_suite import SearcherSuite as SearcherSuite
     from ._storage_suite import StorageSuite as StorageSuite
+    from ._stream_contract import StreamCase as StreamCase
+    from ._stream_contract import StreamContract as StreamContract
     from ._suite import Suite as Suite
 
 __version__ = "0.1.0"

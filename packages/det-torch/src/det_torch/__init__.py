@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from .context import PyTorchTrialContext as PyTorchTrialContext
     from .data import DataLoader as DataLoader
     from .data import TorchData as TorchData
+    from .data import TrainingStream as TrainingStream
     from .data import cached as cached
+    from .data import clean_shared_memory as clean_shared_memory
     from .data import data_length as data_length
     from .data import to_device as to_device
     from .load import CheckpointLoadContext as CheckpointLoadContext

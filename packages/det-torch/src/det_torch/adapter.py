@@ -17,7 +17,7 @@ from . import parts, state
 from .build import build_loader, build_trial, check_trial, overrides, training_step
 from .callbacks import Callbacks
 from .context import PyTorchTrialContext
-from .data import TrainingStream, seed_everything, validation_batches
+from .data import TrainingStream, clean_shared_memory, seed_everything, validation_batches
 from .device import Moving, choose_device
 from .lr import LRScheduler
 from .metrics import Numbers, kept
@@ -274,6 +274,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     def _build_stream(self) -> TrainingStream:
         distributed = self.context.distributed
+        clean_shared_memory()
         loader = build_loader(self.context, self.trial.build_training_data_loader, "training")
         self._loader_batch_size: int | None = getattr(loader, "batch_size", None)
         stream = TrainingStream(loader, seed=self._run.seed, rank=distributed.rank, size=distributed.size)

@@ -2,6 +2,7 @@
 
 from ._cached import CachedDataset, cached
 from ._device import TorchData, data_length, to_device
+from ._libraries import clean_shared_memory
 from ._loader import DataLoader
 from ._rng import seed_everything
 from ._stream import TrainingStream
@@ -14,6 +15,7 @@ __all__ = [
     "TrainingStream",
     "ValidationBatches",
     "cached",
+    "clean_shared_memory",
     "data_length",
     "seed_everything",
     "to_device",

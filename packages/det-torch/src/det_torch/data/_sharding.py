@@ -10,6 +10,7 @@ import torch.utils.data
 from torch.utils.data import BatchSampler
 
 from ..samplers import DistributedSampler, SkipSampler
+from ._libraries import ranks_known_to
 
 
 def samplers(loader: Any) -> list[Any]:
@@ -39,11 +40,13 @@ def declared(loader: Any) -> bool | None:
 
 
 def is_sharded(loader: Any) -> bool:
-    """Tell whether a loader gives this rank its share: it says so, or one of its samplers knows of several replicas."""
+    """Tell whether a loader gives this rank its share: it says so, or its dataset or one of its samplers knows of several."""
     said = declared(loader)
     if said is not None:
         return said
-    return any(isinstance(s, DistributedSampler) or _replicas(s) > 1 for s in samplers(loader))
+    return ranks_known_to(loader) > 1 or any(
+        isinstance(s, DistributedSampler) or _replicas(s) > 1 for s in samplers(loader)
+    )
 
 
 def is_skipped(loader: Any) -> bool:

@@ -10,6 +10,7 @@ import torch
 
 from det_core.errors import TrialError
 
+from ._libraries import caveat
 from ._order import announce, empty
 from ._rng import PrivateRng, derive
 from ._sharding import read_by_all, samplers
@@ -42,6 +43,7 @@ class StatefulSource(Source):
     def __init__(self, loader: Any, holder: Any, seed: int, rank: int, size: int) -> None:
         super().__init__(loader, rank, size)
         self.advice = read_by_all(loader, size, "training")
+        self.warning = caveat(holder)
         self._holder = holder
         self._seed = seed
         self._epoch = self._pulled = 0
@@ -66,7 +68,7 @@ class StatefulSource(Source):
                 "resume from a checkpoint that holds its state"
             )
         if done and self._restored is None:
-            self.warning = (
+            self.warning = self.warning or (
                 "the checkpoint holds no state of the training data loader, so that the first "
                 f"{target} batches are read again and dropped"
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ._libraries import PlacedLoader, keeps_place_in_iterators
 from ._loader import DataLoader
 from ._reread import RereadSource
 from ._sources import IndexedSource, SequenceSource, Source
@@ -29,6 +30,7 @@ class TrainingStream:
 
     def __init__(self, loader: Any, *, seed: int, rank: int, size: int) -> None:
         self._source = _source(loader, seed, rank, size)
+        self._size = size
         self._shards = size if self._source.sharded else None
 
     def batches(self, done: int) -> Iterator[Any]:
@@ -58,6 +60,8 @@ class TrainingStream:
     def state(self, done: int) -> dict[str, Any] | None:
         """Return what a checkpoint must hold of this rank's data after `done` batches; None where `done` says it all."""
         state = self._source.state(done)
+        if state is not None and self._size > 1:
+            state["size"] = self._size
         return state if self._shards is None else {"shards": self._shards, "state": state}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
@@ -76,7 +80,13 @@ class TrainingStream:
             state = state["state"]
         if state is None:
             return
-        if state.get("kind") == self._source.kind:
+        size = state.get("size", 1)
+        if size != self._size and self._source.kind != "index":
+            self._source.warning = (
+                f"the place in the training data was kept by {size} ranks, whose batches were of another size than those of "
+                f"{self._size}: what lies before it is read again and dropped"
+            )
+        elif state.get("kind") == self._source.kind:
             self._source.restore(state)
         else:
             self._source.warning = (
@@ -98,6 +108,8 @@ def _source(loader: Any, seed: int, rank: int, size: int) -> Source:
         loader = loader.get_data_loader()
     if is_indexed(loader):
         return IndexedSource(loader, seed, rank, size)
+    if keeps_place_in_iterators(loader):
+        loader = PlacedLoader(loader)
     holder = holder_of(loader)
     if holder is not None:
         return StatefulSource(loader, holder, seed, rank, size)
