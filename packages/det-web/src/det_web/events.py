@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,12 @@ from det_core.errors import DetError
 from det_driver.client import Change, Client, Watch
 from det_driver.store import Store
 
-LOOK_SECONDS = 0.3
-"""A change is to be seen within half a second; each look costs as much as waking up does."""
+from .wake import Wake
+
+LOOK_SECONDS = 0.2
+"""The least time between two looks: a change is to be seen within half a second."""
+PATIENCE_SECONDS = 2.0
+"""The most time between two: what nobody hears of, such as a driver that was killed, is found then."""
 ALIVE_SECONDS = 15.0
 MOST_IDS = 500
 """So many numbers are named; of more it is said that they are many."""
@@ -60,7 +65,7 @@ class Live:
             self._queues.discard(queue)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        pause, watch = threading.Event(), None
+        wake, watch = Wake(), None
         while self._queues and not loop.is_closed():
             try:
                 watch = watch or self._opened()
@@ -70,7 +75,10 @@ class Live:
                 change = None
             if change is not None and change.experiments:
                 loop.call_soon_threadsafe(self._tell, change)
-            pause.wait(LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
+            wake.watch(watch.directories() if watch is not None else ())
+            wake.wait(PATIENCE_SECONDS - LOOK_SECONDS if watch is not None and wake.hears else LOOK_SECONDS)
+        wake.close()
         if watch is not None:
             watch.close()
         self._thread = None

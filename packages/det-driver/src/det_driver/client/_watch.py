@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from det_core.errors import StoreError
@@ -47,6 +48,10 @@ class Watch:
         trials = {id: found for id in going.keys() | self._seen.keys() if (found := self._trials(id))}
         self._seen = {id: seen for id, seen in self._seen.items() if id in going}
         return Change(frozenset(changed | trials.keys()), trials)
+
+    def directories(self) -> list[Path]:
+        """Return where something is written when there is a change, but for a driver's end: the home, and experiments that run."""
+        return [self._store.home, *(self._store.experiment_dir(id) for id in self._seen)]
 
     def _trials(self, id: int) -> frozenset[int]:
         with suppress(StoreError):
