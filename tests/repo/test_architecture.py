@@ -36,6 +36,7 @@ READS_ENVIRONMENT = (
     "session",
     "worker",
     "backends/socket",
+    "det_env/uv",
     "det_horovod/_meet",
     "det_keras/backends",
     "det_ray/cluster",
@@ -141,6 +142,7 @@ STANDS_ON = {
     "det_torch": ("det_testing",),
     "det_testing": ("det_driver",),
     "determined": ("det_driver",),
+    "det_env": ("det_driver",),
     "det_web": ("det_driver",),
 }
 """Another of its own framework; the kit, for the trial that the suite asks for; names of Determined for all that has them."""

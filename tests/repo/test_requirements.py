@@ -39,6 +39,7 @@ BRINGS = {
     "det-driver[parquet]": set(),
     "det-driver[plot]": set(),
     "det-driver[tensorboard]": set(),
+    "det-env": set(),
     "det-estimator": set(),
     "det-estimator[cpu]": {"TensorFlow"},
     "det-estimator[horovod]": set(),

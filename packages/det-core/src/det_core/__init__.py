@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .plugins import Plugins as Plugins
     from .records import CommandRecord as CommandRecord
     from .records import EngineRecord as EngineRecord
+    from .records import EnvironmentRecord as EnvironmentRecord
     from .records import Framework as Framework
     from .records import LauncherRecord as LauncherRecord
     from .records import PluginConfig as PluginConfig

@@ -39,13 +39,13 @@ from .worker import checked, work
 
 
 def main(argv: list[str]) -> int:
-    """Serve the driver at the other end of the socket with this number; the frameworks to import follow."""
+    """Serve the driver at the other end of the socket with this number; what the code imports follows its directory."""
     channel = socket.socket(fileno=int(argv[0]))
-    code_dir, frameworks = Path(argv[1]), argv[2:]
+    code_dir, modules = Path(argv[1]), argv[2:]
     gc.disable()  # what is imported is no garbage, and looking for it takes a fifth of the time
     plugins = Plugins.installed(strict=os.environ.get("DET_STRICT_PLUGINS") == "1")
     try:
-        for name in frameworks:
+        for name in plugins.frameworks_imported(modules):
             plugins.frameworks()[name].load()
         with contextlib.suppress(DetError):
             code_files(code_dir)  # compiles what every worker would

@@ -47,6 +47,10 @@ class Register:
         """Places where runs are executed."""
 
     @hookspec
+    def det_environments(self) -> Iterable[records.EnvironmentRecord]:
+        """Ways to make the environments that configurations ask for."""
+
+    @hookspec
     def det_commands(self) -> Iterable[records.CommandRecord]:
         """Subcommands of `det`."""
 

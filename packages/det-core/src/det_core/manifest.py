@@ -31,8 +31,9 @@ class FileEntry(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint holds and where it comes from.
 
-    `batches` is the trial's position. `versions` are those of det-core, Python and the framework. `metadata` is the
-    user's, plain JSON. `files` names every file but the manifest itself.
+    `batches` is the trial's position. `versions` are those of det-core, Python and the framework, `environment` is the digest
+    of what the interpreter was made of, where it was made for the experiment. `metadata` is the user's, plain JSON. `files`
+    names every file but the manifest itself.
     """
 
     uuid: str
@@ -42,6 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     created: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))
     experiment_id: int | None = None
     trial_id: int | None = None
+    environment: str | None = None
     versions: Mapping[str, str] = {}
     metadata: Mapping[str, Any] = {}
     files: Mapping[str, FileEntry] = {}
@@ -60,6 +62,7 @@ def draft(
     uuid: str | None = None,
     experiment_id: int | None = None,
     trial_id: int | None = None,
+    environment: str | None = None,
     framework_version: str = "",
     metadata: Mapping[str, Any] | None = None,
 ) -> Manifest:
@@ -73,6 +76,7 @@ def draft(
         batches=batches,
         experiment_id=experiment_id,
         trial_id=trial_id,
+        environment=environment,
         versions={"det-core": own_version(), "python": platform.python_version()}
         | ({framework: framework_version} if framework_version else {}),
         metadata=plain(metadata or {}),

@@ -69,6 +69,14 @@ class EngineRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EnvironmentRecord:
+    """One way to make environments for experiments; `load()` returns the class, a `det_core.environments.EnvironmentMaker`."""
+
+    name: str
+    load: Callable[[], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommandRecord:
     """One subcommand of `det`; `load()` returns a click command, `help` is its line in `det --help`."""
 

@@ -212,6 +212,7 @@ class _Save:
                 framework_version=self._adapter.framework_version,
                 batches=progress.batches,
                 experiment_id=self._info.experiment_id,
+                environment=self._info.environment,
                 trial_id=self._info.trial_id,
             )
             recorded = self._keep.record(self._host, manifest)

@@ -160,6 +160,7 @@ def run_info(env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, d
         distributed=distributed,
         trial_id=env.trial_id,
         experiment_id=env.experiment_id,
+        environment=env.environment,
         run_number=env.run_number,
         slots=env.slots,
         length=length_of(env.config),

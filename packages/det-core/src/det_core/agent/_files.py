@@ -66,6 +66,8 @@ class OwnFiles:
             "DET_SCRATCH_DIR": own / "scratch",
             "DET_TENSORBOARD_DIR": own / "tensorboard",
         }
+        if "DET_ENVIRONMENTS" in spec.variables:
+            here["DET_ENVIRONMENTS"] = self._directory.parent / "envs"
         variables = {**spec.variables, **{name: str(path) for name, path in here.items()}}
         code_dir = self._directory / "code" / spec.code
         return msgspec.structs.replace(spec, code_dir=code_dir, log_dir=own, variables=variables)

@@ -35,10 +35,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `entrypoint` is `module:Class` for a trial class, a shell line, or an argv. `variables` are added to the environment.
     `ranks` holds, for each process, what its environment has beside that. The output of the process k goes to
-    `log_dir/rank-k.log`. `warm` names the frameworks that the code imports, where the run may be a fork of a
-    process that has imported them; None where it has to be a new interpreter. `launcher` is the argv of what starts the
+    `log_dir/rank-k.log`. `warm` names the modules that the code imports, where the run may be a fork of a
+    process that has imported its framework; None where it has to be a new interpreter. `launcher` is the argv of what starts the
     ranks, where they are on several hosts. `devices` are the ids of those that are leased for it, which are the `slots` of
-    `node`. `code` is the digest of what is in `code_dir`, where that has to be sent. A part of a run, whose other ranks are on
+    `node`. `environment` is the digest of the environment whose interpreter it has; without one it is `python`, or the agent's
+    own. `code` is the digest of what is in `code_dir`, where that has to be sent. A part of a run, whose other ranks are on
     other machines, has `of` ranks of which `first` is the first one here.
     """
 
@@ -55,6 +56,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     node: str = ""
     code: str = ""
+    environment: str = ""
+    python: str = ""
     first: int = 0
     of: int = 0
 

@@ -12,6 +12,10 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
+from ..environments import interpreter
+from ..errors import DetError
 from ..launch import Command, Group, RankExit
 from ..process import note_process
 from ._frames import Ended, RunSpec
@@ -43,13 +47,14 @@ class Processes:
         try:
             self._find_descriptors()
             spec.log_dir.mkdir(parents=True, exist_ok=True)
-            spec = self._relay.introduced(spec)
+            spec = self._relay.introduced(msgspec.structs.replace(spec, python=python_of(spec)))
             if spec.warm is None:
                 self._start_fresh(spec)
             else:
-                self._warm.start(spec, environ(self.environ))
+                self._warm.start(spec, environ(self.environ, spec.python), spec.python)
         except Exception as error:
-            why = (error.strerror if isinstance(error, OSError) else None) or f"{type(error).__name__}: {error}"
+            told = str(error) if isinstance(error, DetError) else f"{type(error).__name__}: {error}"
+            why = (error.strerror if isinstance(error, OSError) else None) or told
             if isinstance(error, OSError) and error.errno in PASSES:
                 self._tell(Ended(spec.run_id, 1, unstarted=why))
             else:
@@ -119,7 +124,7 @@ class Processes:
     def _command(self, spec: RunSpec, rank: int, guard: int, logs: contextlib.ExitStack) -> Command:
         return Command(
             argv=command(spec, guard),
-            env={**environ(self.environ), **spec.variables, **spec.ranks[rank]},
+            env={**environ(self.environ, spec.python), **spec.variables, **spec.ranks[rank]},
             cwd=spec.code_dir,
             output=logs.enter_context((spec.log_dir / f"rank-{spec.first + rank}.log").open("ab")),
             fds=() if spec.trial_class else (guard,),
@@ -145,7 +150,7 @@ def command(spec: RunSpec, guard: int) -> list[str]:
     if spec.launcher:
         argv = [*spec.launcher, "--trial", str(spec.entrypoint)]
     elif spec.trial_class:
-        argv = [sys.executable, "-P", "-m", "det_core.worker", str(spec.entrypoint)]
+        argv = [spec.python or sys.executable, "-P", "-m", "det_core.worker", str(spec.entrypoint)]
     else:
         script = spec.entrypoint if isinstance(spec.entrypoint, str) else shlex.join(spec.entrypoint)
         argv = [sys.executable, "-P", "-m", "det_core.guard", str(guard), "--", "/bin/sh", "-c", script]
@@ -160,7 +165,22 @@ def command(spec: RunSpec, guard: int) -> list[str]:
     return argv
 
 
-def environ(base: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of every run, without its own variables; `python3` in an entrypoint is this interpreter."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), base.get("PATH", os.defpath)])
+def python_of(spec: RunSpec) -> str:
+    """Return the interpreter of a run. Raises DetError where it is not here."""
+    python: str | None = spec.python or sys.executable
+    if spec.environment:
+        python = interpreter(Path(spec.variables["DET_ENVIRONMENTS"]), spec.environment)
+    if python is None or not os.access(python, os.X_OK):
+        machine = os.uname().nodename
+        raise DetError(
+            f"its environment has been removed from {machine}: resume the experiment, which makes it again"
+            if spec.environment
+            else f"environment.python is {python}, and {machine} has no such interpreter; name one that it has"
+        )
+    return python
+
+
+def environ(base: Mapping[str, str], python: str = "") -> dict[str, str]:
+    """Return the environment of every run, without its own variables; `python3` in an entrypoint is its interpreter."""
+    path = os.pathsep.join([str(Path(python or sys.executable).parent), base.get("PATH", os.defpath)])
     return {**base, "PATH": path, "PYTHONUNBUFFERED": "1"}

@@ -40,14 +40,14 @@ class WarmWorkers:
         self._key: object = None
         self._unfit = False
 
-    def start(self, spec: RunSpec, environ: Mapping[str, str]) -> None:
-        """Start a run, in a fork where that is as good as a new interpreter with `environ`."""
-        key = (spec.warm, spec.code_dir, _fixed({**environ, **spec.variables}))
+    def start(self, spec: RunSpec, environ: Mapping[str, str], python: str = "") -> None:
+        """Start a run, in a fork where that is as good as a new interpreter (`python`, or this one) with `environ`."""
+        key = (python, spec.warm, spec.code_dir, _fixed({**environ, **spec.variables}))
         with self._lock:
             fits = not self._unfit and (self._channel is None or key == self._key)
             if fits:
                 if self._channel is None:
-                    self._open(spec, environ)
+                    self._open(spec, environ, python)
                     self._key = key
                 self._runs[spec.run_id] = spec
                 self._tell(
@@ -90,8 +90,8 @@ class WarmWorkers:
             self._server.kill()
             self._listener.join(PATIENCE_SECONDS)
 
-    def _open(self, spec: RunSpec, environ: Mapping[str, str]) -> None:
-        server = (sys.executable, "-P", "-m", "det_core.forkserver")
+    def _open(self, spec: RunSpec, environ: Mapping[str, str], python: str) -> None:
+        server = (python or sys.executable, "-P", "-m", "det_core.forkserver")
         ours, theirs = socket.socketpair()
         with theirs:
             self._server = subprocess.Popen(

@@ -117,6 +117,10 @@ class Environment(Struct, frozen=True, kw_only=True):
 
     image: Annotated[Image, kind("image"), CLUSTER] = Image()
     """The container image, or a map of `cpu`, `cuda` and `rocm`; where `engine.name` is `kubernetes`, it is the engine's."""
+    python: str | None = None
+    """The Python of the workers: a version, such as "3.11", or the path of an interpreter, which is used as it is."""
+    requirements: tuple[str, ...] | str | None = None
+    """What they import: a list of requirements, or a file: requirements.txt, pylock.toml, uv.lock, or a script that says it."""
     environment_variables: Annotated[EnvironmentVariables, kind("environment_variables")] = EnvironmentVariables()
     """`NAME=VALUE` for the workers: a list, or a map of such lists under `cpu`, `cuda` and `rocm`."""
     proxy_ports: Annotated[tuple[ProxyPort, ...], CLUSTER, joined()] = ()

@@ -158,6 +158,7 @@ class CheckpointContext:
             "framework": "",
             "batches": int(given.get("steps_completed", self._steps.completed)),
             "experiment_id": self._env and self._env.experiment_id,
+            "environment": self._env and self._env.environment,
             "trial_id": self._env and self._env.trial_id,
             "metadata": given,
         }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -130,6 +131,13 @@ class Plugins:
     def frameworks(self) -> dict[str, records.Framework]:
         return self._records("framework", self._pm.hook.det_frameworks)
 
+    def frameworks_imported(self, modules: Collection[str]) -> tuple[str, ...]:
+        """Return the frameworks that code is of which imports these top-level modules, by their trials or by what they need."""
+        found = self.frameworks().values()
+        by_trial = tuple(f.name for f in found if f.trial.partition(":")[0].partition(".")[0] in modules)
+        needs = {f.name: {re.split(r"[^\w]", need, maxsplit=1)[0] for need in f.requires} for f in found}
+        return by_trial or tuple(name for name, needed in needs.items() if needed & set(modules))
+
     def frameworks_of(self, plugin: str) -> list[records.Framework]:
         """Return the frameworks that one plugin registers."""
         return records_of(self._pm, plugin, "det_frameworks")
@@ -149,6 +157,9 @@ class Plugins:
 
     def engines(self) -> dict[str, records.EngineRecord]:
         return self._records("engine", self._pm.hook.det_engines)
+
+    def environments(self) -> dict[str, records.EnvironmentRecord]:
+        return self._records("maker of environments", self._pm.hook.det_environments)
 
     def commands(self) -> dict[str, records.CommandRecord]:
         return self._records("command", self._pm.hook.det_commands)

@@ -62,7 +62,7 @@ def check(settings: Settings, what: str) -> None:
                 time.sleep(_POLL_SECONDS)
             here = next(agent.here for agent in made.links.all() if agent.node == nodes[0].name)
             click.echo(f"{here.machine}: an agent connected, with {', '.join(here.devices)}")
-            for each in made.probes.fit.values() if made.probes else ():
+            for each in made.readiness.probes.fit.values() if made.readiness.probes else ():
                 listed = ", ".join(f"{what} {version}" for what, version in each.items())
                 click.echo(f"{here.machine}: has {listed}; what is written to the storage here is read there, and back")
         finally:

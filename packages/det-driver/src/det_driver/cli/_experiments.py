@@ -54,7 +54,7 @@ def list_(
         ("id", "name", "state", "progress", "trials", "metric", "best", "created", *(["labels"] if labelled else [])),
         [
             (
-                *(e.id, e.name, f"{e.state}{'*' * (e.id in died)}", f"{e.progress:.0%}"),
+                *(e.id, e.name, f"{s.shown}{'*' * (e.id in died)}", f"{e.progress:.0%}"),
                 *(sum(s.trials.values()), e.metric, s.best_metric, ago(e.created, now)),
                 *([", ".join(e.labels)] if labelled else []),
             )
@@ -68,7 +68,7 @@ def list_(
 
 def _row(summary: ExperimentSummary) -> dict[str, Any]:
     e = summary.experiment
-    row = {"id": e.id, "name": e.name, "state": str(e.state), "progress": e.progress, "metric": e.metric}
+    row = {"id": e.id, "name": e.name, "state": summary.shown, "progress": e.progress, "metric": e.metric}
     row |= {"trials": sum(summary.trials.values()), "best": summary.best_metric, "created": e.created}
     return row | {"label": e.labels, "note": e.description}
 

@@ -75,11 +75,18 @@ def run(
     configured = loaded.config.engine
     default = str(type(configured).__struct_config__.tag) if configured else LOCAL
     chosen = _chosen(settings, engine, in_process, in_background, default, output["page"])
-    check_startable(loaded.config, settings.driver(chosen))
+    driver = settings.driver(chosen)
+    check_startable(loaded.config, driver)
     with settings.store() as store:
-        recorded = LOCAL if in_process else chosen
-        name = config.absolute().parent.name
-        experiment = create(store, loaded.config, code, default_name=name, engine=recorded)
+        experiment = create(
+            store,
+            loaded.config,
+            code,
+            default_name=config.absolute().parent.name,
+            engine=LOCAL if in_process else chosen,
+            plugins=settings.plugins,
+            environments=driver.root,
+        )
     return drive(settings, experiment, chosen, in_background, **output)
 
 

@@ -107,7 +107,13 @@ def _print(
     store: Store, found: ExperimentRow, trials: Sequence[TrialRow], space: Space, importances: Mapping[str, float]
 ) -> None:
     names = space.names(trial.hparams for trial in trials)
-    said = [f"experiment {found.id} ({found.name}) is {found.state.lower()}, {found.progress:.0%}"]
+    state = store.experiments.summary(found.id).shown.lower()
+    said = [f"experiment {found.id} ({found.name}) is {state}, {found.progress:.0%}"]
+    if state == "preparing":
+        logs = sorted(
+            store.agents_dir(found.id).glob("environment-*/rank-0.log"), key=lambda path: path.stat().st_mtime
+        )
+        said += [f"its environment is made; the log: {logs[-1]}"] if logs else []
     if found.started is not None:
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.started))
         said.append(f"began {began}, took {clock(_seconds(found))}")

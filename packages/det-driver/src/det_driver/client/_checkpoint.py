@@ -46,10 +46,19 @@ class Home:
     def make(self, config: str | Path | Mapping[str, Any], code: Path | None, name: str) -> ExperimentRow:
         """Make an experiment, paused; ConfigError for what is wrong with the configuration."""
         loaded = load(config, extensions=extensions_of(self.plugins)).config
-        check_startable(loaded, DriverSettings.detect(self.environ, home=self.path))
+        settings = DriverSettings.detect(self.environ, home=self.path)
+        check_startable(loaded, settings)
         engine = str(type(loaded.engine).__struct_config__.tag) if loaded.engine else "local"
         with self.writer() as store:
-            id = create(store, loaded, code, default_name=name, engine=engine)
+            id = create(
+                store,
+                loaded,
+                code,
+                default_name=name,
+                engine=engine,
+                plugins=self.plugins,
+                environments=settings.root,
+            )
             store.experiments.update(id, state=ExperimentState.PAUSED)
             return store.experiments.get(id)
 

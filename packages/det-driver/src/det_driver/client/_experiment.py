@@ -187,7 +187,7 @@ class Trial(TrialReports):
 
     @property
     def state(self) -> str:
-        """QUEUED, RUNNING, WAITING, PAUSED, COMPLETED, ERROR, CANCELED or INVALID_HP."""
+        """PREPARING, QUEUED, RUNNING, WAITING, PAUSED, COMPLETED, ERROR, CANCELED or INVALID_HP."""
         return str(self._row.state)
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ._driver import Driver
 from ._endings import ExperimentFailures
+from ._environment import SolvedEnvironment, environments_dir, solving
+from ._environment import recorded as recorded_environment
 from ._garbage import collect_left
 from ._lifecycle import ask, create, describe, dismiss, give_up, probe_of, reopen, start_driver, waits_for
 from ._search import ExperimentView, unit_of
@@ -14,6 +16,7 @@ __all__ = [
     "DriverSettings",
     "ExperimentFailures",
     "ExperimentView",
+    "SolvedEnvironment",
     "ask",
     "check_startable",
     "collect_left",
@@ -21,8 +24,11 @@ __all__ = [
     "describe",
     "dismiss",
     "give_up",
+    "environments_dir",
     "probe_of",
+    "recorded_environment",
     "reopen",
+    "solving",
     "start_driver",
     "unit_of",
     "waits_for",

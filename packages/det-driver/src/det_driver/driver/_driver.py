@@ -36,7 +36,7 @@ from ._starting import DriverSettings, Starter
 from ._state import State
 from ._trials import ActiveRun, LiveTrial
 from ._turns import rarely_collected
-from ._warm import warm_frameworks
+from ._warm import warm_modules
 
 _POLL_SECONDS = 0.25
 _PROGRESS_SECONDS = 1.0
@@ -105,7 +105,7 @@ class Driver:
 
     def _begin(self) -> None:
         config = from_json(self._store.experiments.get(self._id).config)
-        executing = self.engine.open(site_of(self._store, self._id, self._plugins, self._settings.lease))
+        executing = self.engine.open(site_of(self._store, self._id, self._plugins, self._settings))
         ids = {spec.run_id for spec in executing}
         end_leftovers(self._store, self._id, config.patience, lambda: self._inbox.qsize() > 1, ids)
         adopt_spooled(self._store, self._id)
@@ -134,7 +134,7 @@ class Driver:
 
     def _drive(self) -> None:
         state, settings = self._state, self._settings
-        warm = warm_frameworks(state.config, settings, self._plugins, self._store.code_dir(self._id))
+        warm = warm_modules(state.config, settings.gpus, self._store.code_dir(self._id))
         starter = Starter(state=state, settings=settings, warm=warm)
         next_poll = 0.0
         while True:

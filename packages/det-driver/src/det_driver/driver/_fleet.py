@@ -27,9 +27,8 @@ from ._starting import DriverSettings, Starter, clear_scratch
 from ._state import State
 from ._trials import ActiveRun, LiveTrial
 
-_POLL_SECONDS = 0.25
+_POLL_SECONDS, _SOON_SECONDS = 0.25, 5.0
 _FIRST_BACKOFF_SECONDS, _LONGEST_BACKOFF_SECONDS = 1.0, 60.0
-_SOON_SECONDS = 5.0
 _AT_ONCE = 100
 
 
@@ -52,8 +51,7 @@ class Fleet:
     def __init__(self, engine: Engine, state: State, settings: DriverSettings, ended: Callable[[Ended], None]) -> None:
         self.running: dict[int, LiveTrial] = {}  # by the run's id
         self._engine, self._state, self._ended = engine, state, ended
-        resources = state.config.resources
-        self._each, self._most = resources.slots_per_trial, resources.max_slots
+        self._each, self._most = state.config.resources.slots_per_trial, state.config.resources.max_slots
         there = [f"{host.name}/{k}" for host in hosts_of(state.config) for k in range(host.slots)]
         self._devices = tuple(there[: self._each]) or settings.devices()
         self._refused = self._waits = False  # on the waiting list of slots
@@ -73,6 +71,7 @@ class Fleet:
                     state.store.slots.stop_waiting(state.id)
                 return
             node, leases = self._lease(min(len(state.queue), _AT_ONCE))
+            state.show_preparing(not leases and bool(self._engine.preparing()))
             if not leases:
                 self._refused = self._waits = True
                 self._want(self._room(len(state.queue)))
@@ -141,7 +140,8 @@ class Fleet:
         engine = self._state.store.experiments.get(self._state.id).engine
         if why := self._engine.awaited():
             return f"for {self._each} slot{'s' * (self._each != 1)} of the engine {engine}: {why}"
-        return f"for the engine {engine} to place an agent" if time.monotonic() > self._began + _SOON_SECONDS else ""
+        late = time.monotonic() > self._began + _SOON_SECONDS
+        return self._engine.preparing() or f"for the engine {engine} to place an agent" * late
 
     def _say(self, why: str) -> None:
         """Tell the observers once what nothing goes on for."""

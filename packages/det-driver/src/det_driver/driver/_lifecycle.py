@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -27,8 +28,10 @@ from det_core.plugins import Plugins, extensions_of
 from ..config import check_entrypoint
 from ..engines import Probe, RunSpec, Site
 from ..store import Description, ExperimentState, Store, TrialState
+from ._environment import DIRECTORY, environments_dir, placed, preparation, solving
 from ._garbage import expect_garbage
 from ._search import TrialReopened, encode_event
+from ._starting import DriverSettings
 
 _POLL_SECONDS = 0.05
 _HEARS_SECONDS = 10.0
@@ -43,11 +46,14 @@ def create(
     *,
     default_name: str = "experiment",
     engine: str = "local",
+    plugins: Plugins | None = None,
+    environments: Path | None = None,
 ) -> int:
     """Record an experiment and copy the user's code into the store; return its id.
 
-    What must be fixed from here on is fixed: the seed (the time, where none is given) and the name. When the code cannot
-    be copied, nothing is left behind. Raises EntrypointError for an entrypoint that the code shows to be a slip.
+    The environment that it asks for is solved first; `environments` is where those lie. What must be fixed from here on is
+    fixed: the seed (the time, where none is given) and the name. When the code cannot be copied, nothing is left behind.
+    Raises EntrypointError for an entrypoint that the code shows to be a slip, and ConfigError for an interpreter that is none.
     """
     if code_dir is not None:
         check_entrypoint(config.entrypoint, code_dir)
@@ -56,9 +62,24 @@ def create(
         fixed = msgspec.structs.replace(fixed, experiment_seed=int(time.time()) % 2**32)
     name = config.name or default_name
     config = msgspec.structs.replace(config, reproducibility=fixed, name=name)
+    config = placed(config, code_dir, engine)
+    root = environments or environments_dir(store.home, {})
+    with solving(config, code_dir or Path.cwd(), plugins, root) as solved:
+        return _record(store, config, code_dir, solved, engine)
+
+
+def _record(store: Store, config: ExperimentConfig, code_dir: Path | None, solved: Path | None, engine: str) -> int:
+    def fill(id: int) -> None:
+        if code_dir:
+            copy_code(code_dir, store.code_dir(id))
+        else:
+            store.code_dir(id).mkdir()
+        if solved:
+            shutil.copytree(solved, store.experiment_dir(id) / DIRECTORY)
+
     searcher, entrypoint = config.searcher, config.entrypoint or ""
     return store.experiments.create(
-        name=name,
+        name=config.name or "",
         config=to_json(config),
         entrypoint=entrypoint if isinstance(entrypoint, str) else " ".join(entrypoint),
         metric=(searcher.metric or "") if searcher else "",
@@ -66,7 +87,7 @@ def create(
         description=config.description or "",
         labels=tuple(config.labels),
         engine=engine,
-        fill=lambda id: copy_code(code_dir, store.code_dir(id)) if code_dir else store.code_dir(id).mkdir(),
+        fill=fill,
     ).id
 
 
@@ -162,8 +183,8 @@ def probe_of(config: ExperimentConfig, plugins: Plugins, code_dir: Path, log_dir
     return Probe(spec, partial(plugins.storage_of, config, root))
 
 
-def site_of(store: Store, experiment_id: int, plugins: Plugins, lease: float = 0.0) -> Site:
-    """Return where an experiment's engine works."""
+def site_of(store: Store, experiment_id: int, plugins: Plugins, settings: DriverSettings | None = None) -> Site:
+    """Return where an experiment's engine works; for a driver, with what its runs need."""
     home = hashlib.sha256(f"{os.uname().nodename}:{store.home.resolve()}".encode()).hexdigest()[:8]
     extensions = replace(extensions_of(plugins), open=True)
     config = from_json(store.experiments.get(experiment_id).config, extensions=extensions)
@@ -172,9 +193,10 @@ def site_of(store: Store, experiment_id: int, plugins: Plugins, lease: float = 0
         name=f"det-{home}-{experiment_id}",
         directory=directory,
         host=address_of_this(hosts, addresses(hosts, None)) if hosts else LOOPBACK,
-        lease=lease,
+        lease=settings.lease if settings else 0.0,
         settings=config.engine,
         probe=probe_of(config, plugins, code, directory, store.home / "checkpoints"),
+        preparation=preparation(store, experiment_id, settings.root) if settings else None,
     )
 
 

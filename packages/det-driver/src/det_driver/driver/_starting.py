@@ -25,6 +25,13 @@ from det_core.machine import gpus
 
 from ..engines import Node, RunSpec, machine_of
 from ..store import Run
+from ._environment import (
+    SolvedEnvironment,
+    check_environment,
+    environment_variables,
+    environments_dir,
+    recorded,
+)
 from ._search import UNITS, unit_of
 from ._state import State
 from ._trials import ActiveRun, LiveTrial
@@ -38,7 +45,7 @@ class DriverSettings:
 
     `threads_chosen` says that the user has set `OMP_NUM_THREADS`. The ranks of a run must meet within `start_timeout` seconds.
     `agent` is a command that runs what follows it on `{host}`, for `distributed.hosts`. Runs go on for `lease` seconds without a
-    driver, then they save and end.
+    driver, then they save and end. Environments of experiments lie in `environments`, or in the home.
     """
 
     home: Path
@@ -49,13 +56,15 @@ class DriverSettings:
     start_timeout: float = START_SECONDS
     agent: str = SSH
     lease: float = LEASE_SECONDS
+    environments: Path | None = None
 
     @classmethod
     def detect(cls, environ: Mapping[str, str], *, home: Path, engine: str = "local") -> DriverSettings:
         """Look at the machine: `CUDA_VISIBLE_DEVICES`, the GPUs of the NVIDIA driver, else the CPU's cores.
 
         `DET_SLOTS_TOTAL` overrides the number of CPU workers, `DET_START_TIMEOUT` the seconds that ranks have to meet,
-        `DET_AGENT` the command that reaches other hosts, `DET_LEASE` the seconds for which runs go on without a driver.
+        `DET_ENVIRONMENTS` where environments lie, `DET_AGENT` the command that reaches other hosts, `DET_LEASE` the seconds for
+        which runs go on without a driver.
         """
         found = gpus(environ)
         slots = len(found) or int(environ.get("DET_SLOTS_TOTAL") or len(os.sched_getaffinity(0)))
@@ -68,7 +77,13 @@ class DriverSettings:
             start_timeout=float(environ.get("DET_START_TIMEOUT") or START_SECONDS),
             agent=environ.get("DET_AGENT") or SSH,
             lease=float(environ.get("DET_LEASE") or LEASE_SECONDS),
+            environments=environments_dir(home, environ),
         )
+
+    @property
+    def root(self) -> Path:
+        """The directory of environments."""
+        return self.environments or environments_dir(self.home, {})
 
     def devices(self) -> tuple[str, ...]:
         """Return the ids of the slots, by which drivers lease them: a device has the same for each of them.
@@ -90,6 +105,7 @@ def _begins(uuid: str, gpu: str) -> bool:
 
 def check_startable(config: ExperimentConfig, settings: DriverSettings) -> None:
     """Raise DetError where a trial would wait for ever for its slots, or train for ever without a word of its time."""
+    check_environment(config, settings.engine)
     unit = unit_of(config)
     if unit not in UNITS and is_trial_entrypoint(config.entrypoint) and not config.min_validation_period.n:
         raise DetError(
@@ -146,6 +162,8 @@ class Starter:
             devices=active.lease.devices,
             node=node.name,
             of=len(places) if node.parts else 0,
+            environment=self._environment.digest if self._environment else "",
+            python="" if self._environment else state.config.environment.python or "",
             code_dir=state.store.code_dir(state.id),
             log_dir=active.run.log_dir,
             variables=self._variables(live, latest, active, gpus),
@@ -188,7 +206,12 @@ class Starter:
         )
         if hosts_of(state.config):  # each of them knows its devices and cores
             return {**self._user(gpus), **env.variables(**self._config)}
-        return {**self._threads, **self._user(gpus), **self._devices(slots, gpus), **env.variables(**self._config)}
+        own = env.variables(**self._config) | environment_variables(self._environment, self.settings.root)
+        return {**self._threads, **self._user(gpus), **self._devices(slots, gpus), **own}
+
+    @cached_property
+    def _environment(self) -> SolvedEnvironment | None:
+        return recorded(self.state.view.directory)
 
     @cached_property
     def _config(self) -> dict[str, str]:

@@ -61,6 +61,7 @@ class State(Turns):
         self._reached: float | None = (
             None  # of the search, when the first of those trials failed after which none went well
         )
+        self._preparing = False
         self._snapshots = SavedSearch(store, experiment_id)
         self._read()
 
@@ -193,6 +194,14 @@ class State(Turns):
         if live.state is not state:
             live.state = state
             self.store.trials.update(live.id, state=state)
+
+    def show_preparing(self, preparing: bool) -> None:
+        """Say of the trials of the queue whether they wait for their environment."""
+        if preparing or self._preparing:
+            with self.group():
+                for live in self.queue:
+                    self.rest(live, TrialState.PREPARING if preparing else TrialState.QUEUED)
+        self._preparing = preparing
 
     def exit(self, live: LiveTrial, reason: Exit, state: TrialState, message: str = "") -> None:
         """End a trial for good."""

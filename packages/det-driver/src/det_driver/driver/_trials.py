@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from det_core.host import Outcome
@@ -117,6 +118,9 @@ class Queue:
 
     def __len__(self) -> int:
         return len(self._trials)
+
+    def __iter__(self) -> Iterator[LiveTrial]:
+        return iter(list(self._trials.values()))
 
     def add(self, live: LiveTrial) -> None:
         """Take a trial if it wants a slot and is not listed yet."""

@@ -1,4 +1,4 @@
-"""Which runs may be forks of a process that has imported their framework, and which framework that is.
+"""Which runs may be forks of a process that has imported their framework, and what they import.
 
 The user's code is read, not run: whatever it imports, itself or by another file of its own, is found in its syntax.
 """
@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from det_core.agent import HOOK
 from det_core.config import ExperimentConfig, Single, is_trial_entrypoint
-from det_core.plugins import Plugins
-
-from ._starting import DriverSettings
 
 _ENVIRONMENT = re.compile(r"\b(environ|putenv|unsetenv|set_start_method)\b")
 
 
-def warm_frameworks(
-    config: ExperimentConfig, settings: DriverSettings, plugins: Plugins, code_dir: Path
-) -> tuple[str, ...] | None:
-    """Return the frameworks that runs have in common; None where each needs an interpreter of its own.
+def warm_modules(config: ExperimentConfig, gpus: Sequence[str], code_dir: Path) -> tuple[str, ...] | None:
+    """Return what runs import in common, among it their framework; None where each needs an interpreter of its own.
 
     It does where a GPU is used, and where something has to come before imports: a startup hook, environment variables of
     the configuration, or code that sets some itself. A single trial has nobody to share with.
@@ -31,10 +27,10 @@ def warm_frameworks(
     entrypoint = config.entrypoint
     if not is_trial_entrypoint(entrypoint) or not isinstance(entrypoint, str) or isinstance(config.searcher, Single):
         return None
-    if settings.gpus or config.environment.environment_variables.cpu or (code_dir / HOOK).exists():
+    if gpus or config.environment.environment_variables.cpu or (code_dir / HOOK).exists():
         return None
     code = read_code(entrypoint.partition(":")[0], code_dir)
-    return None if code.sets_environment else _frameworks(code.imports, plugins)
+    return None if code.sets_environment else tuple(sorted(code.imports - sys.stdlib_module_names))
 
 
 @dataclass
@@ -65,13 +61,6 @@ def read_code(module: str, code_dir: Path) -> Code:
             if not own:
                 code.imports.add(name.partition(".")[0])
     return code
-
-
-def _frameworks(imports: set[str], plugins: Plugins) -> tuple[str, ...]:
-    found = plugins.frameworks().values()
-    by_trial = [f.name for f in found if f.trial.partition(":")[0].partition(".")[0] in imports]
-    needs = {f.name: {re.split(r"[^\w]", need, maxsplit=1)[0] for need in f.requires} for f in found}
-    return tuple(by_trial or (name for name, needed in needs.items() if needed & imports))
 
 
 def _files(module: str, code_dir: Path) -> Iterator[Path]:

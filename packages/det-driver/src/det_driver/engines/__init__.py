@@ -5,7 +5,7 @@ from __future__ import annotations
 from det_core.agent import Ended, RunSpec, Spoke
 
 from .agents import AgentEngine
-from .base import Engine, Hears, Joined, Lost, Node, Probe, Site, machine_of
+from .base import Engine, Hears, Joined, Lost, Node, Preparation, Probe, Site, machine_of
 from .claims import AgentCommand, Claim, Granted, Standing
 from .ferries import Call, carry
 from .queued import QueueEngine
@@ -22,6 +22,7 @@ __all__ = [
     "Joined",
     "Lost",
     "Node",
+    "Preparation",
     "Probe",
     "QueueEngine",
     "RunSpec",

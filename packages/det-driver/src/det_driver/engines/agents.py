@@ -11,6 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from signal import Signals
 
@@ -38,7 +39,7 @@ from ._gangs import split
 from ._links import Linked, Links, last_line, make_own, secret_of
 from .base import Engine, Hears, Lost, Node, Site
 from .claims import AgentCommand, Claim, Granted, Standing
-from .probes import PROBES, Probes
+from .preparing import PREPARATIONS, Readiness
 
 MARGIN_SECONDS = 3.0
 """How much longer than a lease a driver waits, as clocks differ and an agent looks at its own now and then."""
@@ -68,9 +69,9 @@ class AgentEngine(Engine):
         self.asked: dict[str, tuple[int, float]] = {}
         """The claims that were asked for and have not ended: of how many machines, and when, of the monotonic clock."""
         self.site: Site
-        self.probes: Probes | None = None  # where machines are others than this
+        self.readiness: Readiness  # of machines
         self._links: Links | None = None
-        self._code: tuple[str, bytes] | None = None
+        self._pack = cache(pack)  # of what never changes: an experiment's code, and the files of its environment
         self._unborn, self._closing = 0, threading.Event()
 
     # Where agents are placed
@@ -99,7 +100,7 @@ class AgentEngine(Engine):
 
     def comes(self, name: str) -> bool:
         """Tell whether some of a claim's agents are still to come, or to be tried: some may have a machine before others."""
-        there = {a.node for a in self.links.all() if a.leaving or not self.probes or a.node in self.probes.fit}
+        there = {a.node for a in self.links.all() if a.leaving or self.readiness.fits(a.node)}
         nodes, _ = self.asked.get(name, (0, 0.0))
         return any(f"{name}/{k}" not in there and not self.dead(name, k) for k in range(nodes))
 
@@ -150,17 +151,17 @@ class AgentEngine(Engine):
     def open(self, site: Site) -> tuple[RunSpec, ...]:
         self.site = replace(site, lease=max(site.lease, SHORTEST_LEASE)) if self.fenced else site
         make_own(site.directory)
-        probes = self.probes = Probes(self, site.probe, site.directory) if site.probe and not self.shared else None
-        hears, noted = probes.hear if probes else self.hears, site.directory / "driver.json"
-        key, sealed, attach = secret_of(site.directory), self.carried, self._attach
-        self._links = Links(key, self.address(), noted, sealed=sealed, hears=hears, attach=attach, joined=self.joined)
+        self.readiness, noted = Readiness(self, site, here=self.shared), site.directory / "driver.json"
+        self.preparing = self.readiness.awaited
+        key, sealed, attach, hear = secret_of(site.directory), self.carried, self._attach, self.readiness.hear
+        self._links = Links(key, self.address(), noted, sealed=sealed, hears=hear, attach=attach, joined=self.joined)
         threading.Thread(target=self._watch, daemon=True, name="det-beats").start()
         claims = {n: claim for n, claim in self.look().items() if claim.standing is not Standing.ENDED}
         there = [(n, k) for n, c in claims.items() if c.standing is Standing.RUNNING for k in range(c.nodes)]
         self.asked = {n: (claim.nodes, time.monotonic()) for n, claim in claims.items()}
         self._wait_for(there)
         self.links.give_up_what_is_partial()
-        return tuple(spec for spec in self.links.runs() if spec.run_id < PROBES)
+        return tuple(spec for spec in self.links.runs() if spec.run_id < PREPARATIONS)
 
     def _attach(self, logs: dict[int, dict[str, int]]) -> Attach:
         self._unborn, ours = 0, welcome()
@@ -186,10 +187,10 @@ class AgentEngine(Engine):
 
     def nodes(self) -> list[Node]:
         there = [agent for agent in self.links.all() if agent.outbox and not agent.leaving]
-        return [self.node(agent.here) for agent in there if not self.probes or agent.node in self.probes.fit]
+        return [self.node(agent.here) for agent in there if self.readiness.fits(agent.node)]
 
     def want(self, runs: int, slots: int) -> None:
-        if refused := self.links.refused or (self.probes and self.probes.refused):
+        if refused := self.links.refused or self.readiness.refused:
             raise DetError(refused)
         for claim in self.claims(runs, slots) if runs > 0 else ():
             self.ask(claim, self._command(claim))
@@ -212,13 +213,12 @@ class AgentEngine(Engine):
     def start(self, spec: RunSpec) -> None:
         there = {agent.node: agent for agent in self.links.all()}
         if not self.shared:
-            self._code = self._code or pack(spec.code_dir)  # that of an experiment never changes
-            spec = msgspec.structs.replace(spec, code=self._code[0])
+            spec = msgspec.structs.replace(spec, code=self._pack(spec.code_dir)[0])
         parts = split(spec, {node: agent.here.address for node, agent in there.items()}) if spec.of else [spec]
         if not {part.node for part in parts} <= there.keys():
             raise OSError(errno.EAGAIN, "its machine has just gone")
         for part in parts:
-            self.links.start(there[part.node], part, lambda: self._code[1] if self._code else b"")
+            self.links.start(there[part.node], part, lambda: self._pack(spec.code_dir)[1])
 
     def signal(self, run: int, number: Signals) -> None:
         self.links.order(run, SignalRun(run, int(number)))

@@ -27,6 +27,14 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class Preparation:
+    """What makes the environment of an experiment's runs on a machine; `ready` tells whether it is on this one."""
+
+    spec: RunSpec
+    ready: Callable[[], bool]
+
+
+@dataclass(frozen=True)
 class Node:
     """A machine that has room for runs: the ids of its devices, and those that CUDA_VISIBLE_DEVICES takes.
 
@@ -78,7 +86,8 @@ class Site:
     """Where an engine works: for which experiment, named so that no other one of any home has that name; in which directory.
 
     `host` is the address at which other machines reach this one, `lease` how many seconds runs go on without a driver,
-    `settings` what the configuration has for the engine, and `probe` what other machines must be able to do.
+    `settings` what the configuration has for the engine, `preparation` what is made on each machine first, and `probe` what
+    other machines must be able to do.
     """
 
     name: str
@@ -87,6 +96,7 @@ class Site:
     lease: float = 0.0
     settings: Struct | None = None
     probe: Probe | None = None
+    preparation: Preparation | None = None
 
 
 class Engine(ABC):
@@ -99,6 +109,8 @@ class Engine(ABC):
         self.hears = hears
         self.holder = os.getpid()
         """The process in whose name devices are leased."""
+        self.preparing: Callable[[], str] = lambda: ""
+        """For what runs wait whose environment is being made, and where that says how it goes; nothing otherwise."""
         self._relay: Relay | None = None
 
     def open(self, site: Site) -> tuple[RunSpec, ...]:

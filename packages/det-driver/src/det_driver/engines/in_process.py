@@ -29,6 +29,10 @@ class InProcessEngine(Engine):
             raise DetError(
                 f"--in-process trains trial classes, and the entrypoint is {spec.entrypoint!r}; leave it out"
             )
+        if spec.environment or spec.python:
+            raise DetError(
+                "--in-process trains in this interpreter, and the experiment has one of its own; leave it out"
+            )
         if len(spec.ranks) > 1:
             raise DetError(
                 f"--in-process trains in one process, and resources.slots_per_trial is {len(spec.ranks)}; leave it out, or set "

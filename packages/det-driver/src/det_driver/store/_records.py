@@ -25,8 +25,12 @@ class ExperimentState(StrEnum):
 
 
 class TrialState(StrEnum):
-    """Where a trial stands: QUEUED wants a slot, WAITING has none and wants none until the searcher speaks."""
+    """Where a trial stands.
 
+    PREPARING has its environment made, QUEUED wants a slot, WAITING has none and wants none until the searcher speaks.
+    """
+
+    PREPARING = "PREPARING"
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
     WAITING = "WAITING"
@@ -192,3 +196,11 @@ class ExperimentSummary(msgspec.Struct, frozen=True):
     trials: dict[TrialState, int]
     best_metric: float | None
     best_trial: int | None
+
+    @property
+    def shown(self) -> str:
+        """The state, and PREPARING while trials wait for their environment and none runs."""
+        preparing = self.trials.get(TrialState.PREPARING) and not self.trials.get(TrialState.RUNNING)
+        return (
+            "PREPARING" if preparing and self.experiment.state is ExperimentState.ACTIVE else str(self.experiment.state)
+        )

@@ -1,0 +1,137 @@
+"""`det env`: environments listed, built before they are needed, and removed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from det_core.environments import READY, interpreter, make, place_of, remove
+from det_core.errors import ConfigError, DetError
+from det_core.plugins import Plugins, extensions_of
+from det_driver.config import load
+from det_driver.driver import environments_dir, recorded_environment, solving
+from det_driver.store import Store
+
+_DAY = 86_400.0
+
+
+@click.group()
+def env() -> None:
+    """About environments of experiments: what is there, built and removed."""
+
+
+@env.command("list")
+@click.pass_obj
+def list_(settings: Any) -> None:
+    """List the environments of this machine, those used last first: sizes, last use, and which experiments name them.
+
+    What an environment shares with others, by hard links, is not its own.
+    """
+    root = environments_dir(settings.home, settings.environ)
+    named = _named(settings.home, root)
+    for place in sorted(_places(root), key=_used, reverse=True):
+        own, whole = _size(place)
+        numbers = ", ".join(str(number) for number in sorted(named.get(place, {})))
+        sys.stdout.write(
+            f"{place.name[:12]}  {own / 1e6:7.1f} MB of its own, {whole / 1e6:7.1f} MB in all, used {_ago(_used(place))}, "
+            f"{f'of experiments {numbers}' if numbers else 'of no experiment'}\n"
+        )
+
+
+@env.command()
+@click.argument("config", type=click.Path(path_type=Path))
+@click.argument("directory", type=click.Path(path_type=Path), required=False)
+@click.pass_obj
+def build(settings: Any, config: Path, directory: Path | None) -> None:
+    """Make the environment that CONFIG asks for, so that the experiment need not wait for it.
+
+    DIRECTORY holds the code, by default it is the one that holds CONFIG.
+    """
+    plugins: Plugins = settings.plugins
+    root = environments_dir(settings.home, settings.environ)
+    loaded = load(config, extensions=extensions_of(plugins)).config
+    began = time.monotonic()
+    with solving(loaded, directory or config.absolute().parent, plugins, root) as solved:
+        if solved is None:
+            raise ConfigError(f"{config} asks for no environment; give it environment.requirements")
+        found = recorded_environment(solved.parent)
+        assert found is not None
+        between = time.monotonic()
+        there = interpreter(root, found.digest)
+        python = there or make(found.maker, solved, found.digest, root, plugins)
+    took = f"solved in {between - began:.2f} s, made in {time.monotonic() - between:.2f} s"
+    sys.stdout.write(f"{python} is {'there already' if there else 'made'}: {took}\n")
+
+
+@env.command()
+@click.option("--days", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Unused for so many days.")
+@click.pass_obj
+def prune(settings: Any, days: float) -> None:
+    """Remove environments that were not used for a while, and that no process runs in.
+
+    Those that an experiment names which is not over, and may be resumed, stay.
+    """
+    root = environments_dir(settings.home, settings.environ)
+    live = {place for place, numbers in _named(settings.home, root).items() if any(numbers.values())}
+    freed = 0
+    for place in _places(root):
+        if place in live or time.time() - _used(place) < days * _DAY:
+            continue
+        own, _ = _size(place)
+        if remove(place):
+            freed += own
+            sys.stdout.write(f"removed {place.name[:12]}\n")
+    sys.stdout.write(f"{freed / 1e6:.1f} MB are free; what packages are kept for the next one: {root / 'uv'}\n")
+
+
+def _places(root: Path) -> Iterator[Path]:
+    """Yield the directories of environments, those too that were not finished."""
+    for lock in sorted(root.glob("*.lock")):
+        place = lock.with_suffix("")
+        if place.is_dir():
+            yield place
+
+
+def _named(home: Path, root: Path) -> dict[Path, dict[int, bool]]:
+    """Return which experiments name an environment, and whether each is not over."""
+    found = defaultdict[Path, dict[int, bool]](dict)
+    if not Store.is_at(home):
+        return found
+    with Store.reader(home) as store:
+        for summary in store.experiments.list(archived=None):
+            number = summary.experiment.id
+            try:
+                solved = recorded_environment(store.experiment_dir(number))
+            except DetError:
+                continue
+            if solved is not None:
+                found[place_of(root, solved.digest)][number] = not summary.experiment.state.ended
+    return found
+
+
+def _used(place: Path) -> float:
+    ready = place / READY
+    return (ready if ready.exists() else place).stat().st_mtime
+
+
+def _size(place: Path) -> tuple[int, int]:
+    """Return the bytes of the files that only this environment has, and of all."""
+    own = whole = 0
+    for directory, _, files in os.walk(place):
+        for name in files:
+            stat = os.lstat(os.path.join(directory, name))
+            whole += stat.st_size
+            own += stat.st_size if stat.st_nlink == 1 else 0
+    return own, whole
+
+
+def _ago(then: float) -> str:
+    days = (time.time() - then) / _DAY
+    return "today" if days < 1 else f"{days:.0f} days ago"

@@ -1,0 +1,190 @@
+"""Environments by uv: requirements solved into a lock with digests, and installed from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from det_core.environments import EnvironmentMaker, Wanted
+from det_core.errors import ConfigError, DetError
+
+from . import requirements, wheels
+from .uv import UvFailed, told, uv
+
+_HOUSES = ("det-driver", "det-horovod")
+LOCK = "requirements.lock"
+PYTHON = "python.json"
+REMEMBERED_SECONDS = 86_400.0
+"""How long the answer to a question holds: who asks again on that day gets the same versions, and need not wait."""
+_LOCAL = re.compile(r"^(?:-e )?(?:\S+ @ )?(?P<place>file://\S+|[./~]\S*)")
+
+
+class UvMaker(EnvironmentMaker):
+    """Solves with `uv pip compile`, installs with `uv pip sync`; what is not on an index lies beside the lock as wheels."""
+
+    def solve(self, wanted: Wanted, into: Path) -> None:
+        asked = requirements.read(wanted.requirements, wanted.directory, lambda file: _export(file, wanted.root))
+        brought = _pack([*wanted.brings, *_names(asked.lines)], wanted.root)
+        python = wanted.python or asked.python or sys.executable
+        known = wanted.root / "solved" / _question(asked, python, brought, wanted.root)
+        if not _local(asked, wanted.directory):
+            with suppress(OSError):
+                if time.time() - known.stat().st_mtime < REMEMBERED_SECONDS:
+                    shutil.copytree(known, into, dirs_exist_ok=True)
+                    return
+        self._solve(asked, python, brought, wanted, into)
+        with tempfile.TemporaryDirectory(prefix=".", dir=_made(known.parent)) as scratch, suppress(OSError):
+            shutil.copytree(into, Path(scratch) / "new")
+            shutil.rmtree(known, ignore_errors=True)
+            (Path(scratch) / "new").rename(known)
+            os.utime(known)
+
+    def _solve(self, asked: requirements.Asked, python: str, brought: list[Path], wanted: Wanted, into: Path) -> None:
+        # What the code's plugins may stand on, also where they are a directory of the user's: used if anything needs it.
+        others = [each for each in _pack(_HOUSES, wanted.root) if each not in brought]
+        found = _find_python(python, wanted.root)
+        with tempfile.TemporaryDirectory(prefix=".solve-", dir=wanted.root) as scratch:
+            lines, overrides, lock = (Path(scratch) / name for name in ("requirements.in", "overrides.txt", LOCK))
+            lines.write_text("\n".join([*asked.lines, *map(_as_line, brought), ""]))
+            overrides.write_text("\n".join([*map(_as_line, others), ""]))
+            options = (
+                "--python",
+                found,
+                "--generate-hashes",
+                "--no-header",
+                "--no-annotate",
+                "--quiet",
+                "--override",
+                overrides,
+            )
+            try:
+                uv("pip", "compile", *options, "-o", lock, lines, root=wanted.root, cwd=wanted.directory)
+            except UvFailed as error:
+                raise ConfigError(
+                    f"environment.requirements cannot be met: {str(error).replace(str(lines), 'them')}; change them, or "
+                    "environment.python"
+                ) from error
+            solved = lock.read_text()
+        options_of = [line for line in asked.lines if line.startswith("-") and not line.startswith(("-r", "-e", "-c"))]
+        kept = _keep_local(solved, wanted.directory, into, found, wanted.root)
+        (into / LOCK).write_text("\n".join([*options_of, kept]))
+        version = uv("python", "find", "--show-version", found, root=wanted.root, cwd=wanted.directory).strip()
+        given = python if os.sep in python and python != sys.executable else ""
+        (into / PYTHON).write_text(json.dumps({"version": ".".join(version.split(".")[:2]), "path": given}))
+
+    def install(self, solved: Path, into: Path) -> Path:
+        asked, root = json.loads((solved / PYTHON).read_text()), into.parent
+        here = f"{sys.version_info.major}.{sys.version_info.minor}"
+        python = asked["path"] or (sys.executable if asked["version"] == here else asked["version"])
+        sys.stdout.write(f"making an environment of Python {asked['version']} in {into}\n")
+        try:
+            uv("venv", "--no-project", "--python", python, into, root=root, cwd=solved, loud=True)
+            uv("pip", "sync", "--python", into / "bin" / "python", LOCK, root=root, cwd=solved, loud=True)
+        except UvFailed as error:
+            raise DetError(
+                f"{error}; the lock was solved for Python {asked['version']}, and this is {platform.machine()} with the indexes "
+                "that pip or uv knows here"
+            ) from error
+        return into / "bin" / "python"
+
+
+def _pack(names: Iterable[str], root: Path) -> list[Path]:
+    return [wheels.pack(each, root) for each in wheels.closure(names)]
+
+
+def _as_line(wheel: Path) -> str:
+    return f"{wheel.name.partition('-')[0].replace('_', '-')} @ {wheel.as_uri()}"
+
+
+def _find_python(python: str, root: Path) -> str:
+    """Return the path of an interpreter. Raises ConfigError where there is none."""
+    if python == sys.executable:
+        return python
+    try:
+        return uv("python", "find", "--no-project", python, root=root, cwd=root).strip()
+    except UvFailed as error:
+        raise ConfigError(
+            f"environment.python is {python!r}: {error}; install it, or give the path of an interpreter that is there"
+        ) from error
+
+
+def _export(file: Path, root: Path) -> str:
+    options = ("--frozen", "--no-emit-project", "--no-hashes", "--no-header", "--no-annotate", "--quiet")
+    try:
+        return uv("export", *options, "--project", file.parent, root=root, cwd=file.parent)
+    except UvFailed as error:
+        raise ConfigError(f"environment.requirements is {file.name!r}: {error}; make it again with: uv lock") from error
+
+
+def _names(lines: tuple[str, ...]) -> list[str]:
+    """Return what is required by name alone: where that is installed here and det's or a plugin of it, it comes from here."""
+    found = []
+    for line in lines:
+        with suppress(InvalidRequirement):
+            requirement = Requirement(line.partition(" #")[0].strip())
+            if requirement.url is None:
+                found.append(requirement.name)
+    known = wheels.ours()
+    return [name for name in found if canonicalize_name(name) in known]
+
+
+def _local(asked: requirements.Asked, directory: Path) -> bool:
+    """Tell whether files of this machine are asked for, which may change without a word of it."""
+    text = "\n".join([*asked.lines, asked.told])
+    return "file:" in text or any(
+        line.startswith(("-e", ".", "/", "-r", "-c")) and not line.startswith(f"-r {directory}")
+        for line in text.splitlines()
+    )
+
+
+def _question(asked: requirements.Asked, python: str, brought: list[Path], root: Path) -> str:
+    """Return a name for everything that decides over an answer."""
+    parts = [asked.lines, asked.told, python, [each.parts[-2:] for each in brought], told(root)]
+    return hashlib.sha256(json.dumps([*parts, platform.machine()]).encode()).hexdigest()[:32]
+
+
+def _keep_local(lock: str, directory: Path, into: Path, python: str, root: Path) -> str:
+    """Put what a lock has from this machine's files beside it, as wheels, and name it there."""
+    lines = lock.replace("\\\n", " ").splitlines()
+    return "\n".join(_kept(line, directory, into, python, root) for line in lines) + "\n"
+
+
+def _kept(line: str, directory: Path, into: Path, python: str, root: Path) -> str:
+    found = _LOCAL.match(line)
+    if found is None:
+        return " ".join(line.split())
+    place = found["place"]
+    path = Path(unquote(urlparse(place).path)) if place.startswith("file:") else directory / Path(place).expanduser()
+    if path.suffix == ".whl":
+        wheel = into / path.name
+        shutil.copyfile(path, wheel)
+    else:
+        with tempfile.TemporaryDirectory(prefix=".build-", dir=root) as scratch:
+            try:
+                uv("build", "--wheel", "--quiet", "--python", python, "--out-dir", scratch, path, root=root, cwd=root)
+            except UvFailed as error:
+                raise ConfigError(f"environment.requirements names {path}, which cannot be built: {error}") from error
+            (built,) = Path(scratch).glob("*.whl")
+            wheel = into / built.name
+            shutil.copyfile(built, wheel)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return f"./{wheel.name} --hash=sha256:{digest}"
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory

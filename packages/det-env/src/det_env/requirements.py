@@ -1,0 +1,71 @@
+"""What a configuration may name as requirements: lines, and the files in which others keep theirs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from det_core.errors import ConfigError
+
+_SCRIPT = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+
+
+class Asked(NamedTuple):
+    """Lines as in a requirements.txt, what else decides over what is found for them, and the Python that a script asks for."""
+
+    lines: tuple[str, ...]
+    told: str = ""
+    python: str = ""
+
+
+def read(requirements: tuple[str, ...] | str, directory: Path, export: Callable[[Path], str]) -> Asked:
+    """Return what is asked for; `export` gives the lines of a uv.lock. Raises ConfigError for a file that says nothing."""
+    if not isinstance(requirements, str):
+        return Asked(tuple(requirements))
+    file = (directory / Path(requirements).expanduser()).absolute()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigError(
+            f"environment.requirements is {requirements!r}: {file}: {why}; name a file in the directory of the code, or give a "
+            f"list: [{requirements}]"
+        ) from None
+    try:
+        if file.name == "uv.lock":
+            return Asked(tuple(export(file).splitlines()), text)
+        if file.name.startswith("pylock.") and file.suffix == ".toml":
+            return Asked(tuple(_line(each) for each in tomllib.loads(text).get("packages", ())), text)
+        if file.suffix == ".py":
+            return _of_script(file, text)
+    except (tomllib.TOMLDecodeError, KeyError) as error:
+        raise ConfigError(
+            f"environment.requirements is {requirements!r}, which cannot be read: {error}; correct it"
+        ) from error
+    return Asked((f"-r {file}",), text)
+
+
+def _of_script(file: Path, text: str) -> Asked:
+    """Read the metadata that a script carries in comments (PEP 723)."""
+    found = _SCRIPT.search(text)
+    if found is None:
+        raise ConfigError(
+            f"environment.requirements is {file.name!r}, which has no block of metadata; begin it with the lines "
+            "'# /// script', '# dependencies = [\"...\"]' and '# ///', or give a list"
+        )
+    lines = (line[2:] if line.startswith("# ") else line[1:] for line in found["content"].splitlines())
+    told = tomllib.loads("\n".join(lines))
+    return Asked(tuple(told.get("dependencies", ())), found["content"], told.get("requires-python", ""))
+
+
+def _line(package: dict[str, Any]) -> str:
+    """Return the requirement that one entry of a pylock.toml is."""
+    name, marker = package["name"], f" ; {package['marker']}" if package.get("marker") else ""
+    if vcs := package.get("vcs"):
+        return f"{name} @ {vcs['type']}+{vcs['url']}@{vcs['commit-id']}{marker}"
+    if place := package.get("archive", package.get("directory")):
+        return f"{name} @ {place.get('url') or Path(place['path']).absolute().as_uri()}{marker}"
+    return f"{name}=={package['version']}{marker}"

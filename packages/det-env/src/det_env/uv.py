@@ -1,0 +1,115 @@
+"""uv as a process: what it is told in its environment, and what of its words is a sentence."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from uv import find_uv_bin
+
+from det_core.errors import DetError
+
+_PIP = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "cert": "SSL_CERT_FILE",
+}
+_OF_OTHERS = (
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "UV_PYTHON",
+    "UV_PROJECT_ENVIRONMENT",
+    "UV_SYSTEM_PYTHON",
+    "PYTHONPATH",
+    "PYTHONHOME",
+)
+
+
+def uv(*words: str | Path, root: Path, cwd: Path, loud: bool = False) -> str:
+    """Run uv; return what it printed, or let it be seen where it is `loud`. Raises UvFailed with its own sentence."""
+    try:
+        done = subprocess.run(
+            [find_uv_bin(), *map(str, words)], cwd=cwd, env=environ(os.environ, root), capture_output=True, check=False
+        )
+    except (OSError, FileNotFoundError) as error:
+        raise DetError(f"uv cannot be run: {error}; pip install --force-reinstall uv") from error
+    said, errors = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+    if loud:
+        sys.stdout.write(said + errors)
+        sys.stdout.flush()
+    if done.returncode:
+        raise UvFailed(sentence(errors or said))
+    return said
+
+
+def told(root: Path) -> list[tuple[str, str]]:
+    """Return what uv is told that may decide over what it finds."""
+    return sorted(pair for pair in environ(os.environ, root).items() if pair[0].startswith("UV_"))
+
+
+class UvFailed(DetError):
+    """uv could not do what it was asked for; the text is its own sentence."""
+
+
+def sentence(text: str) -> str:
+    """Return what uv says as one line, without what it draws around it."""
+    lines = [re.sub(r"^[\s×╰─▶├│]+", "", line) for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith(("warning:", "Using ", "Resolved ", "Creating "))]
+    return " ".join(" ".join(said).split()).removeprefix("error: ").rstrip(".") or "it does not say why"
+
+
+def environ(base: Mapping[str, str], root: Path) -> dict[str, str]:
+    """Return the environment of uv: its cache beside the environments, so that files are linked, and pip's indexes.
+
+    What is said to uv itself, by its variables or in a uv.toml, goes before what pip is told.
+    """
+    kept = {name: value for name, value in base.items() if name not in _OF_OTHERS}
+    own = {"UV_CACHE_DIR": str(root / "uv"), "UV_NO_PROGRESS": "1"}
+    files = [Path(base.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "uv" / "uv.toml", Path("/etc/uv/uv.toml")]
+    pip = {} if any(file.exists() for file in files) or "UV_CONFIG_FILE" in base else told_to_pip(base)
+    return {**own, **pip, **kept, "PATH": _path(base)}
+
+
+def _path(base: Mapping[str, str]) -> str:
+    """Return where interpreters are found: those of pyenv themselves, as its shims start only what it is set to."""
+    pyenv = Path(base.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    places = [place for place in base.get("PATH", os.defpath).split(os.pathsep) if Path(place) != pyenv / "shims"]
+    return os.pathsep.join([*places, *map(str, sorted(pyenv.glob("versions/3.1[1-9]*/bin"), reverse=True))])
+
+
+def told_to_pip(base: Mapping[str, str]) -> dict[str, str]:
+    """Return where pip is told to find packages, by its files and variables, in uv's own variables."""
+    settings = dict[str, str]()
+    for file in _pip_files(base):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(file, encoding="utf-8")
+        except (configparser.Error, OSError, UnicodeDecodeError):
+            continue
+        for section in ("global", "install"):
+            settings |= dict(parser[section]) if parser.has_section(section) else {}
+    variables = {name: base.get(f"PIP_{name.upper().replace('-', '_')}", settings.get(name, "")) for name in _PIP}
+    found = {name: " ".join(value.split()) for name, value in variables.items() if value.strip()}
+    told = {_PIP[name]: value.replace(" ", ",") if name == "find-links" else value for name, value in found.items()}
+    # Whoever tells pip of several indexes has the newest from any of them.
+    return told | ({"UV_INDEX_STRATEGY": "unsafe-best-match"} if "UV_INDEX" in told else {})
+
+
+def _pip_files(base: Mapping[str, str]) -> Sequence[Path]:
+    """Return pip's files, those that win last."""
+    home = Path.home()
+    user = Path(base.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"
+    files = [
+        Path("/etc/xdg/pip/pip.conf"),
+        Path("/etc/pip.conf"),
+        home / ".pip" / "pip.conf",
+        user,
+        Path(sys.prefix) / "pip.conf",
+    ]
+    return [*files, *([Path(base["PIP_CONFIG_FILE"])] if base.get("PIP_CONFIG_FILE") else [])]
