@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from det_core.environments import READY, digest_of, place_of
+from det_core.errors import DetError
 from det_driver.client import Client
 from det_driver.store import Store
 
@@ -70,13 +71,11 @@ def test_preparing_is_a_state_before_any_slot_is_taken(
     assert "six==1.16.0" in log
 
 
-def test_many_trials_share_one_environment_and_start_as_forks(
-    det: Any, experiment: Written, shared: dict[str, str]
-) -> None:
+def test_the_trials_of_a_search_share_one_environment(det: Any, experiment: Written, shared: dict[str, str]) -> None:
     config = experiment(f"{{{SIX}}}")
-    searcher = "searcher={name: random, metric: loss, max_length: {batches: 1}, max_trials: 5}"
+    searcher = "searcher={name: random, metric: loss, max_length: {batches: 1}, max_trials: 3}"
     det("run", config, "-c", searcher, "-c", "hyperparameters={x: {type: int, minval: 0, maxval: 9}}", env=shared)
-    assert det("logs", "1").stdout.count("it is 1.16.0") == 5
+    assert det("logs", "1").stdout.count("it is 1.16.0") == 3
     assert len(list((det.home / "experiments/1/agents").glob("environment-*"))) <= 1
 
 
@@ -137,6 +136,25 @@ def test_a_python_by_its_path_needs_no_plugin(det: Any, experiment: Written) -> 
     det("run", config)
     assert f"it is {Path(sys.executable).parent}" in det("logs", "1").stdout
     assert not solved(det.home).exists()
+
+
+def test_an_environment_that_was_taken_away_meanwhile_is_named(tmp_path: Path) -> None:
+    from det_core.agent import RunSpec
+    from det_core.agent._processes import python_of
+
+    spec = RunSpec(
+        run_id=1,
+        entrypoint="",
+        trial_class=False,
+        code_dir=tmp_path,
+        log_dir=tmp_path,
+        variables={"DET_ENVIRONMENTS": str(tmp_path)},
+        environment="0" * 64,
+    )
+    with pytest.raises(
+        DetError, match=r"its environment has been removed from .*: resume the experiment, which makes it again"
+    ):
+        python_of(spec)
 
 
 def test_in_process_and_other_hosts_have_no_environment(det: Any, experiment: Written) -> None:

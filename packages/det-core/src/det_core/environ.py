@@ -75,8 +75,12 @@ class WorkerEnv:
         }
 
     def typed(self, extensions: Extensions) -> WorkerEnv:
-        """Return the run with what plugins configure in their own structs, where it was kept as written."""
-        return replace(self, config=from_json(to_json(self.config), extensions=extensions), checked=True)
+        """Return the run with what plugins configure in their own structs, where it was kept as written.
+
+        What only the driver's plugins know stays so: it has been checked there.
+        """
+        known = replace(extensions, open=True)
+        return replace(self, config=from_json(to_json(self.config), extensions=known), checked=True)
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> WorkerEnv | None:

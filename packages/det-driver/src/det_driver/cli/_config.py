@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -186,6 +187,7 @@ def check(
     from ..check import check_trial
     from ..config import check_entrypoint
     from ..lint import chosen, lint
+    from ..driver import CHECKED, interpreter_for
 
     codes = chosen(select, ignore)
     check_entrypoint(loaded.config.entrypoint, code)
@@ -206,3 +208,20 @@ def check(
                 raise SystemExit(1) from error
     if strict and findings:
         raise SystemExit(1)
+    if CHECKED not in settings.environ:
+        sys.stdout.write(f"{config} is valid\n")
+        sys.stdout.flush()
+    if config_only:
+        return
+    if python := interpreter_for(loaded.config, code, settings.plugins, settings.driver().root, settings.environ):
+        words = [python, "-P", "-m", "det_driver.cli", *sys.argv[1:]]
+        raise SystemExit(subprocess.run(words, env={**settings.environ, CHECKED: "1"}, check=False).returncode)
+    with tempfile.TemporaryDirectory(prefix="det-check-") as scratch:
+        try:
+            for line in check_trial(loaded.config, code.absolute(), settings.plugins, Path(scratch)):
+                sys.stdout.write(line + "\n")
+        except DetError:
+            raise
+        except Exception as error:
+            sys.stderr.write(user_traceback(error))
+            raise SystemExit(1) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ._driver import Driver
 from ._endings import ExperimentFailures
-from ._environment import SolvedEnvironment, environments_dir, solving
+from ._environment import CHECKED, SolvedEnvironment, environments_dir, interpreter_for, solving
 from ._environment import recorded as recorded_environment
 from ._garbage import collect_left
 from ._lifecycle import ask, create, describe, dismiss, give_up, probe_of, reopen, start_driver, waits_for
@@ -12,6 +12,7 @@ from ._search import ExperimentView, unit_of
 from ._starting import DriverSettings, check_startable
 
 __all__ = [
+    "CHECKED",
     "Driver",
     "DriverSettings",
     "ExperimentFailures",
@@ -25,6 +26,7 @@ __all__ = [
     "dismiss",
     "give_up",
     "environments_dir",
+    "interpreter_for",
     "probe_of",
     "recorded_environment",
     "reopen",

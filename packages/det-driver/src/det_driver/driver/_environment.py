@@ -16,7 +16,7 @@ import msgspec
 
 from det_core.agent import RunSpec
 from det_core.config import ExperimentConfig, is_trial_entrypoint
-from det_core.environments import Wanted, digest_of, interpreter, maker
+from det_core.environments import Wanted, digest_of, interpreter, make, maker
 from det_core.errors import ConfigError, DetError
 from det_core.launch import hosts_of
 from det_core.plugins import Plugins
@@ -26,6 +26,8 @@ from ..store import Store
 from ._warm import read_code
 
 DIRECTORY = "environment"
+CHECKED = "DET_CHECKED"
+"""Set for what `det check` does in an interpreter of the experiment's own."""
 _FACTS = "environment.json"
 _LOOKS = "import sys, importlib.util as i; print(sys.version_info >= (3, 11), i.find_spec('det_core') is not None)"
 
@@ -149,6 +151,21 @@ def solving(config: ExperimentConfig, code_dir: Path, plugins: Plugins | None, r
         made_by.solve(wanted, solved)
         (solved / _FACTS).write_text(json.dumps({"maker": name}))
         yield solved
+
+
+def interpreter_for(
+    config: ExperimentConfig, code_dir: Path, plugins: Plugins, root: Path, environ: Mapping[str, str]
+) -> str | None:
+    """Return another interpreter in which a trial class is to be tried, made here if need be; None where it is this one."""
+    if CHECKED in environ or not is_trial_entrypoint(config.entrypoint):
+        return None
+    config = placed(config, code_dir, "local")
+    with solving(config, code_dir, plugins, root) as into:
+        if into is None:
+            return config.environment.python
+        solved = recorded(into.parent)
+        assert solved is not None
+        return make(solved.maker, solved.directory, solved.digest, root, plugins)
 
 
 def brought(config: ExperimentConfig, code_dir: Path) -> tuple[str, ...]:
