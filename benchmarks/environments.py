@@ -31,6 +31,11 @@ def disk(root: Path) -> int:
     return sum(seen.values())
 
 
+def processor() -> float:
+    """Return the seconds that this process and those that it waited for have worked."""
+    return sum(os.times()[:4])
+
+
 def solved(root: Path, code: Path, requirements: tuple[str, ...]) -> Path:
     into = Path(tempfile.mkdtemp(dir=code))
     UvMaker().solve(Wanted(python="", requirements=requirements, directory=code, brings=BRINGS, root=root), into)
@@ -38,13 +43,15 @@ def solved(root: Path, code: Path, requirements: tuple[str, ...]) -> Path:
 
 
 def once(what: str, root: Path, code: Path, requirements: tuple[str, ...], aim: str = "") -> Path:
-    before, began = disk(root), time.perf_counter()
+    before, worked, began = disk(root), processor(), time.perf_counter()
     files = solved(root, code, requirements)
     digest, between = digest_of(files), time.perf_counter()
     python = interpreter(root, digest) or make("uv", files, digest, root, Plugins.installed())
     took = time.perf_counter() - began
     grown = (disk(root) - before) / 1e6
-    print(f"{what:32} {took:7.2f} s (solving {between - began:.2f}), {grown:8.1f} MB more{aim}", flush=True)
+    worked = processor() - worked
+    said = f"{took:7.2f} s (solving {between - began:.2f}, processor {worked:.2f})"
+    print(f"{what:32} {said}, {grown:8.1f} MB more{aim}", flush=True)
     return Path(python)
 
 

@@ -17,6 +17,7 @@ from det_core.environments import (
     READY,
     EnvironmentMaker,
     Wanted,
+    collect,
     digest_of,
     in_use,
     interpreter,
@@ -139,6 +140,16 @@ def test_an_environment_in_which_a_process_runs_is_not_removed(tmp_path: Path) -
         process.wait()
     assert remove(place)
     assert not place.exists()
+
+
+def test_what_nobody_used_for_long_is_collected_where_nobody_prunes(tmp_path: Path) -> None:
+    for name, days in (("old", 61), ("new", 59)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / READY).touch()
+        then = time.time() - days * 86_400
+        os.utime(tmp_path / name / READY, (then, then))
+    collect(tmp_path, 60)
+    assert {path.name for path in tmp_path.glob("*/")} == {"new"}
 
 
 def test_without_a_plugin_the_way_out_is_named() -> None:

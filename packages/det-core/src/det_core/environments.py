@@ -2,7 +2,8 @@
 
 What was solved is a directory of files that lies with the experiment. Made again of it, an environment lies in
 `ROOT/DIGEST-PLATFORM`, which is whole as soon as it holds `ready`; that file is touched whenever it is used.
-`python3 -P -m det_core.environments MAKER DIGEST ROOT` makes the one whose files are in the working directory.
+`python3 -P -m det_core.environments MAKER DIGEST ROOT [DAYS]` makes the one whose files are in the working directory, and
+removes those that were not used for so many days.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import platform
 import shutil
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -141,11 +143,21 @@ def in_use(place: Path, processes: Iterable[Path]) -> bool:
     return False
 
 
+def collect(root: Path, days: float) -> None:
+    """Remove what was not used for so long: whoever wants it makes it again."""
+    for ready in root.glob(f"*/{READY}"):
+        with suppress(OSError, DetError):
+            if time.time() - ready.stat().st_mtime > days * 86_400.0:
+                remove(ready.parent)
+
+
 if __name__ == "__main__":
     try:
         made = make(
             sys.argv[1], Path.cwd(), sys.argv[2], Path(sys.argv[3]), Plugins.installed(warn=lambda message: None)
         )
         sys.stdout.write(f"{made}\n")
+        if len(sys.argv) > 4:
+            collect(Path(sys.argv[3]), float(sys.argv[4]))
     except (DetError, OSError) as error:
         sys.exit(f"det: {error}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import time
 from collections import defaultdict
@@ -88,6 +89,9 @@ def prune(settings: Any, days: float) -> None:
         if remove(place):
             freed += own
             sys.stdout.write(f"removed {place.name[:12]}\n")
+    for kept in (*root.glob("solved/*"), *root.glob("wheels/*")):  # made again in a second
+        if time.time() - kept.stat().st_mtime > max(days, 1.0) * _DAY:
+            shutil.rmtree(kept, ignore_errors=True)
     sys.stdout.write(f"{freed / 1e6:.1f} MB are free; what packages are kept for the next one: {root / 'uv'}\n")
 
 

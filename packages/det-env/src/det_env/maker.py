@@ -26,6 +26,7 @@ from . import requirements, wheels
 from .uv import UvFailed, told, uv
 
 _HOUSES = ("det-driver", "det-horovod")
+_OLDEST = 11
 LOCK = "requirements.lock"
 PYTHON = "python.json"
 REMEMBERED_SECONDS = 86_400.0
@@ -74,9 +75,9 @@ class UvMaker(EnvironmentMaker):
             try:
                 uv("pip", "compile", *options, "-o", lock, lines, root=wanted.root, cwd=wanted.directory)
             except UvFailed as error:
+                said = str(error).replace(f"`{lines}`", "them").replace(str(lines), "them")
                 raise ConfigError(
-                    f"environment.requirements cannot be met: {str(error).replace(str(lines), 'them')}; change them, or "
-                    "environment.python"
+                    f"environment.requirements cannot be met: {said}; change them, or environment.python"
                 ) from error
             solved = lock.read_text()
         options_of = [line for line in asked.lines if line.startswith("-") and not line.startswith(("-r", "-e", "-c"))]
@@ -114,6 +115,10 @@ def _find_python(python: str, root: Path) -> str:
     """Return the path of an interpreter. Raises ConfigError where there is none."""
     if python == sys.executable:
         return python
+    if (old := re.fullmatch(r"3\.(\d+)(\.\d+)?", python)) and int(old[1]) < _OLDEST:
+        raise ConfigError(
+            f"environment.python is {python!r}, and there is no det before Python 3.{_OLDEST}; give a newer one"
+        )
     try:
         return uv("python", "find", "--no-project", python, root=root, cwd=root).strip()
     except UvFailed as error:

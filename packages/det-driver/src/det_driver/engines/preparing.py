@@ -16,6 +16,7 @@ from .probes import Probes
 
 PREPARATIONS = 1 << 61
 """The number of the first run that makes an environment; runs of trials have lower ones, those of probes higher ones."""
+_UNUSED_DAYS = 60
 
 
 class Preparations:
@@ -70,6 +71,8 @@ class Preparations:
         run = next(self._numbers)
         self._making[run] = node
         spec = self._preparation.spec
+        if not self._here:  # nobody prunes there
+            spec = msgspec.structs.replace(spec, entrypoint=f"{spec.entrypoint} {_UNUSED_DAYS}")
         try:
             self._engine.start(msgspec.structs.replace(spec, run_id=run, node=node, log_dir=self._log(run).parent))
         except OSError:  # the machine is gone, and is heard of again when it is back
