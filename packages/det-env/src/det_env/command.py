@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -19,6 +20,8 @@ from det_core.plugins import Plugins, extensions_of
 from det_driver.config import load
 from det_driver.driver import environments_dir, recorded_environment, solving
 from det_driver.store import Store
+
+from .images import requirements_of
 
 _DAY = 86_400.0
 
@@ -93,6 +96,18 @@ def prune(settings: Any, days: float) -> None:
         if time.time() - kept.stat().st_mtime > max(days, 1.0) * _DAY:
             shutil.rmtree(kept, ignore_errors=True)
     sys.stdout.write(f"{freed / 1e6:.1f} MB are free; what packages are kept for the next one: {root / 'uv'}\n")
+
+
+@env.command()
+@click.argument("name")
+def image(name: str) -> None:
+    """Print the environment to ask for in the place of the image NAME of Determined.
+
+    What is not as it was in the image is said on the standard error.
+    """
+    found, other = requirements_of(name)
+    sys.stdout.write(f"environment:\n  requirements: {json.dumps(found)}\n")
+    sys.stderr.writelines(f"det: not as in the image: {each}\n" for each in other)
 
 
 def _places(root: Path) -> Iterator[Path]:
