@@ -28,9 +28,7 @@ def requirements_of(image: str) -> tuple[list[str], list[str]]:
         found += [f"{build}==2.15.1", *_KERAS_2]
         if held["tf"] != "2.15.1":
             with_graphs = ", with its graphs as tf.compat.v1" if held["tf"].startswith("1.") else ""
-            other.append(
-                f"TensorFlow {held['tf']}: 2.15.1 is the first with a build for Python 3.11 that has Keras 2{with_graphs}"
-            )
+            other.append(f"TensorFlow {held['tf']}: det needs 2.15, the last with Keras 2{with_graphs}")
     if not found:
         raise DetError(f"the name of the image {image!r} does not say what it holds; give environment.requirements")
     if held.get("py"):
