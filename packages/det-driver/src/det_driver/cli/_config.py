@@ -186,17 +186,29 @@ def check(
 
     from ..check import check_trial
     from ..config import check_entrypoint
-    from ..lint import chosen, lint
     from ..driver import CHECKED, interpreter_for
+    from ..lint import chosen, lint
 
     codes = chosen(select, ignore)
     check_entrypoint(loaded.config.entrypoint, code)
-    sys.stdout.write(f"{config} is valid\n")
-    findings = lint(loaded.config, code.absolute(), codes)
+    within = CHECKED in settings.environ  # the experiment's own interpreter: what needs none has been said
+    if not within:
+        sys.stdout.write(f"{config} is valid\n")
+    findings = [] if within else lint(loaded.config, code.absolute(), codes)
     for each in findings:
         place = os.path.relpath(code / each.path)
         sys.stdout.write(f"{place}:{each.line}:{each.column}: {each.code} {each.message}\n")
-    if not config_only:
+    sys.stdout.flush()
+    if config_only:
+        python = None
+    else:
+        python = interpreter_for(loaded.config, code, settings.plugins, settings.driver().root, settings.environ)
+    if python:
+        words = [python, "-P", "-m", "det_driver.cli", *sys.argv[1:]]
+        status = subprocess.run(words, env={**settings.environ, CHECKED: "1"}, check=False).returncode
+        if status:
+            raise SystemExit(status)
+    elif not config_only:
         with tempfile.TemporaryDirectory(prefix="det-check-") as scratch:
             try:
                 for line in check_trial(loaded.config, code.absolute(), settings.plugins, Path(scratch)):
@@ -208,20 +220,3 @@ def check(
                 raise SystemExit(1) from error
     if strict and findings:
         raise SystemExit(1)
-    if CHECKED not in settings.environ:
-        sys.stdout.write(f"{config} is valid\n")
-        sys.stdout.flush()
-    if config_only:
-        return
-    if python := interpreter_for(loaded.config, code, settings.plugins, settings.driver().root, settings.environ):
-        words = [python, "-P", "-m", "det_driver.cli", *sys.argv[1:]]
-        raise SystemExit(subprocess.run(words, env={**settings.environ, CHECKED: "1"}, check=False).returncode)
-    with tempfile.TemporaryDirectory(prefix="det-check-") as scratch:
-        try:
-            for line in check_trial(loaded.config, code.absolute(), settings.plugins, Path(scratch)):
-                sys.stdout.write(line + "\n")
-        except DetError:
-            raise
-        except Exception as error:
-            sys.stderr.write(user_traceback(error))
-            raise SystemExit(1) from error
