@@ -54,3 +54,8 @@ def test_a_rule_is_explained_without_a_configuration(det) -> None:
     said = det("check", "--explain", "fixed-path").stdout
     assert said.startswith("DET203 fixed-path\n\nA place of one machine")
     assert said.endswith("\n\nSilence a line by: # noqa: DET203\n")
+
+
+def test_what_was_said_before_an_environments_own_det_goes_on_is_not_said_twice(det) -> None:
+    said = det("check", "c.yaml", env={"DET_CHECKED": "1"}).stdout
+    assert said == "the entrypoint is a script, 'python3 train.py': nothing more to check\n"
