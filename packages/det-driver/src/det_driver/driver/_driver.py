@@ -246,10 +246,10 @@ class Driver:
             adopt_spooled(self._store, self._id)  # it may have saved by itself
         live, active = self._runs.take_back(event)
         with self._state.turn():
+            given_up = live.plan.exited is not None
             self._endings.settle(live, active, event.status)
             outcome = outcome_of(active, event.status)
-            over = live.plan.closed or live.plan.exited is not None or self._state.wish is not None
-            ended_by_us = active.outcome is None and over
+            ended_by_us = active.outcome is None and (given_up or live.plan.closed or self._state.wish is not None)
             self._store.runs.end(event.run, outcome, None if ended_by_us else reason_of(live, active, event.status))
             if active.outcome is Outcome.BLOCKED:
                 self._state.then(lambda: self._asked(Asked("block", active.message)))
