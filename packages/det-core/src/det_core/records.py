@@ -22,7 +22,8 @@ class Framework:
     `trial` names the class that its trials derive from, as `package:Class`; a trial is recognised by the top-level
     package and the name of its bases, so that nothing is imported to tell whose it is. `load` returns the adapter and
     is the only thing that may import the framework. `requires` are PEP 508 requirements, shown by `det plugins`. `loader`
-    names the function, as `package.function`, that makes a trial or model from the path of a checkpoint.
+    names the function, as `package.function`, that makes a trial or model from the path of a checkpoint, `tensors` the one that
+    reads its weights and what else decides how training goes on, as arrays by name, for `det verify`.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Framework:
     requires: tuple[str, ...] = ()
     capabilities: frozenset[str] = frozenset()
     loader: str = ""
+    tensors: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ def det_frameworks() -> Iterator[Framework]:
         requires=("tensorflow>=2.15,<2.16",),
         capabilities=frozenset({"aggregation", "ranks"}),
         loader="det_estimator.load_estimator_from_checkpoint_path",
+        tensors="det_estimator.load.tensors",
     )
 
 

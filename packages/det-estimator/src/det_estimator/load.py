@@ -56,3 +56,9 @@ def _estimator(directory: Path, trial_class: type[EstimatorTrial] | None) -> Any
         given = build_trial(chosen, EstimatorTrialContext(run, managed=False)).build_estimator()
     remove_empty(given.model_dir)
     return tf.compat.v1.estimator.Estimator(given.model_fn, config=given.config.replace(model_dir=str(directory)))
+
+
+def tensors(path: Path) -> dict[str, Any]:
+    """Return the variables of a checkpoint, those of optimizers with them, for `det verify`."""
+    reader = tf.train.load_checkpoint(str(path))
+    return {name: reader.get_tensor(name) for name in sorted(reader.get_variable_to_shape_map())}

@@ -19,6 +19,7 @@ def det_frameworks() -> Iterator[Framework]:
         requires=("keras>=2.15",),
         capabilities=frozenset({"aggregation", "ranks"}),
         loader="det_keras.load_model_from_checkpoint_path",
+        tensors="det_keras.load.tensors",
     )
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+import h5py
+import numpy as np
 
 from det_core import CheckpointError, TrialError
 from det_core.load_data import loading_run, read_load_data, trial_class_of
 
 from .build import build_trial
 from .context import TFKerasTrialContext
+from .state import ARRAYS
 from .trial import TFKerasTrial
 from .versions import check_backend, keras
-from .weights import MODEL, read_weights, weights_file
+from .weights import MODEL, WEIGHTS, read_weights, weights_file
 
 
 def load_model_from_checkpoint_path(
@@ -56,3 +63,17 @@ def _described(file: Path) -> Any:
         raise CheckpointError(
             f"{file} cannot be loaded safely: {lines[0]}; give the trial_class of the checkpoint"
         ) from error
+
+
+def tensors(path: Path) -> dict[str, Any]:
+    """Return the weights of a checkpoint, and the rest of its arrays such as those of optimizers, for `det verify`."""
+    file = weights_file(path)
+    with ExitStack() as stack:
+        source: Any = file
+        if file.suffix == ".keras":
+            source = io.BytesIO(stack.enter_context(zipfile.ZipFile(file)).read(WEIGHTS))
+        found: dict[str, Any] = {}
+        held = stack.enter_context(h5py.File(source, "r"))
+        held.visititems(lambda name, item: found.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
+        arrays = stack.enter_context(np.load(path / ARRAYS, allow_pickle=False))
+        return {"weights": found, "state": {name: arrays[name] for name in arrays.files}}

@@ -18,6 +18,7 @@ def det_frameworks() -> Iterator[Framework]:
         requires=("lightning>=2.6,!=2.6.2,!=2.6.3,<2.7",),
         capabilities=frozenset({"aggregation", "ranks"}),
         loader="det_lightning.load_trial_from_checkpoint_path",
+        tensors="det_lightning.load.tensors",
     )
 
 

@@ -56,6 +56,7 @@ class TrainerAdapter(Adapter[LightningAdapter]):
                 build_training=own(trial, "build_training_data_loader"),
                 build_validation=own(trial, "build_validation_data_loader"),
                 check=settings.check_callbacks,
+                observe=run.observe,
             )
             self._open.callback(self._conductor.close)
             self._trainer = make_trainer(trial, run, self._conductor, backend, lambda: self.length or 0)

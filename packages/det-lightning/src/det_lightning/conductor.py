@@ -38,9 +38,10 @@ class Conductor(Validations):
         build_training: Build | None = None,
         build_validation: Build | None = None,
         check: Callable[[list[Any]], None] = lambda callbacks: None,
+        observe: Callable[[int, Any], None] | None = None,
     ) -> None:
         super().__init__(distributed, seed, build)
-        self._pace, self._check = pace, check
+        self._pace, self._check, self._observe = pace, check, observe
         self._own = (build_training, build_validation)
         self._trainer: Any = None
         self._feed: Feed | None = None
@@ -144,7 +145,7 @@ class Conductor(Validations):
         with untouched_rng():
             loaders = self._build(build, "training")
         limit = self.trainer.limit_train_batches
-        feed = Feed(loaders, self._distributed, self._between, seed=self._seed, limit=limit)
+        feed = Feed(loaders, self._distributed, self._between, seed=self._seed, limit=limit, observe=self._observe)
         if self._feed is not None:  # of an earlier epoch
             self._feed.close()
             feed.restore(self.at, None)

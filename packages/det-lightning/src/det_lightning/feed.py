@@ -37,6 +37,7 @@ class Feed:
         *,
         seed: int,
         limit: int | float = 1.0,
+        observe: Callable[[int, Any], None] | None = None,
     ) -> None:
         mode = "max_size_cycle"
         if isinstance(loaders, CombinedLoader):
@@ -52,6 +53,7 @@ class Feed:
             )
         self.loaders = loaders
         self._distributed, self._between, self._mode = distributed, between, mode
+        self._observe = observe
         rank, size = distributed.rank, distributed.size
         self._streams = [TrainingStream(leaf, seed=seed, rank=rank, size=size) for leaf in leaves]
         self._lengths: list[int | None] = distributed.broadcast([each.batches_per_epoch for each in self._streams])
@@ -81,6 +83,8 @@ class Feed:
         if self._between() or self._over or self._given == self.batches_per_epoch:
             raise StopIteration
         batch = self._pull()
+        if self._observe is not None:
+            self._observe(self._at.done - self._at.batch + self._given, batch)
         self._given += 1
         return batch
 

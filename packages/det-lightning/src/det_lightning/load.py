@@ -36,3 +36,11 @@ def load_trial_from_checkpoint_path(
             f"{directory} does not fit {chosen.__name__}: {reason}; give the trial_class that the checkpoint is of"
         ) from error
     return trial
+
+
+def tensors(path: Path) -> dict[str, Any]:
+    """Return the weights of a checkpoint, and the state of its optimizers and schedules, for `det verify`."""
+    checkpoint, _ = snapshot.read(path)
+    return {
+        name: checkpoint[name] for name in ("state_dict", "optimizer_states", "lr_schedulers") if name in checkpoint
+    }

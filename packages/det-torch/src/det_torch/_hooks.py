@@ -18,6 +18,7 @@ def det_frameworks() -> Iterator[Framework]:
         requires=("torch>=2.6",),
         capabilities=frozenset({"aggregation", "ranks"}),
         loader="det_torch.load_trial_from_checkpoint_path",
+        tensors="det_torch.load.tensors",
     )
 
 

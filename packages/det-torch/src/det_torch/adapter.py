@@ -79,7 +79,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         context.stops(loop.request_stop)
         if loop.done:
             self._stream.restore(data_of(self._resume, context.distributed.rank, context.distributed.size))
-        batches = iter(loop.batches(self._stream.batches(loop.done)))
+        batches = iter(loop.batches(self._run.observed(self._stream.batches(loop.done), loop.done)))
         if self._stream.warning:
             warnings.warn(self._stream.warning, stacklevel=1)
         for advice in (self._stream.advice, self._validation.advice):

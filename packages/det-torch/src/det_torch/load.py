@@ -53,6 +53,11 @@ def load_trial_from_checkpoint_path(
     return trial
 
 
+def tensors(path: Path) -> dict[str, Any]:
+    """Return the weights of a checkpoint, and the state of its optimizers and schedules, for `det verify`."""
+    return {name: value for name, value in state.load(path).items() if name.endswith("_state_dict")}
+
+
 def _load(context: PyTorchTrialContext, directory: Path, trial_class: type) -> None:
     weights = state.load(directory).get("models_state_dict", [])
     way_out = "give the trial_class that the checkpoint is of"

@@ -167,6 +167,9 @@ def _explain(context: click.Context, parameter: click.Parameter, word: str | Non
 @click.option("--ignore", multiple=True, metavar="CODES", help="Do not look for these rules.")
 @click.option("--strict", is_flag=True, help="Exit with status 1 where a rule is broken.")
 @click.option("--explain", metavar="CODE", is_eager=True, expose_value=False, callback=_explain, help="Tell of a rule.")
+@click.option(
+    "--determinism", is_flag=True, help="Train a few batches twice, and once through a checkpoint, and compare."
+)
 def check(
     settings: Settings,
     config: Path,
@@ -176,6 +179,7 @@ def check(
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     strict: bool,
+    determinism: bool,
 ) -> None:
     """Validate CONFIG, look for broken rules in its code, then train one batch of its trial, validate one, save and restore.
 
@@ -218,5 +222,21 @@ def check(
             except Exception as error:
                 sys.stderr.write(user_traceback(error))
                 raise SystemExit(1) from error
+            if determinism:
+                _check_determinism(settings, loaded, code, Path(scratch))
     if strict and findings:
         raise SystemExit(1)
+
+
+def _check_determinism(settings: Settings, loaded: Loaded, code: Path, scratch: Path) -> None:
+    """Say whether a few batches train the same again; exit status 1 where they do not."""
+    from det_core.config import is_trial_entrypoint
+
+    from ..verify import check_determinism
+
+    if not is_trial_entrypoint(loaded.config.entrypoint or ""):
+        return
+    if found := check_determinism(loaded.config, code.absolute(), settings.plugins, scratch, settings.environ):
+        sys.stdout.write(f"not deterministic: {found[0]}\n  {found[1]}\n")
+        raise SystemExit(1)
+    sys.stdout.write("trained the same twice, and through a checkpoint\n")

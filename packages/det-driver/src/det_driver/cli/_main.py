@@ -36,6 +36,7 @@ _COMMANDS = {
     "home": ("_experiments", "About the home: mend its index."),
     "launch": ("_run", "Start the ranks of a script on this or several hosts."),
     "check": ("_config", "Validate a configuration and train one batch of its trial."),
+    "verify": ("_verify", "Train a trial again, and compare metrics and weights."),
     "config": ("_config", "About configurations: a first one, the schema, the complete form."),
     "engine": ("_engine", "About engines: whether one works."),
     "plugins": ("_plugins", "List the plugins, with what they register and what is wrong with them."),

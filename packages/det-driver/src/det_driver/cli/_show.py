@@ -16,6 +16,7 @@ from det_core.config import from_json, masked
 from ..client import Client, Space
 from ..config import to_yaml
 from ..driver import waits_for
+from ..provenance import read
 from ..store import ExperimentRow, ExperimentState, ExperimentSummary, Store, TrialRow
 from ._console import EXPERIMENTS, Settings, as_json, clock, print_json, print_table, shown, what_mattered
 from ._select import filtered, ordered, select
@@ -75,6 +76,7 @@ def show(
                 "config": masked(from_json(found.config)),
                 "orphaned": store.experiments.orphaned(found),
                 "importances": client.importances(),
+                "provenance": read(store.experiment_dir(experiment)),
             }
             print_json({"experiment": described, "trials": [_described(store, t, runs) for t in trials]})
         elif runs:
@@ -103,6 +105,16 @@ def _described(store: Store, trial: TrialRow, runs: bool) -> dict[str, Any]:
     return described
 
 
+def _origin(kept: Mapping[str, Any]) -> list[str]:
+    """Say where an experiment comes from, where that was kept."""
+    if not kept:
+        return []
+    said = f"made on {kept['host']} with Python {kept['python']}, {len(kept['packages'])} packages"
+    if git := kept.get("git"):
+        said += f", commit {git['commit'][:12]}" + (" with changes" if git["dirty"] else "")
+    return [said]
+
+
 def _print(
     store: Store, found: ExperimentRow, trials: Sequence[TrialRow], space: Space, importances: Mapping[str, float]
 ) -> None:
@@ -126,6 +138,7 @@ def _print(
     said += [f"labels: {', '.join(found.labels)}"] if found.labels else []
     said += [f"note: {found.description}"] if found.description else []
     said.append(f"entrypoint: {found.entrypoint}   metric: {found.metric}")
+    said += _origin(read(store.experiment_dir(found.id)))
     if trials and (same := space.constants(trials[0].hparams)):
         said.append("hyperparameters: " + shown(same))
     if importances:

@@ -9,7 +9,7 @@ from ._environment import recorded as recorded_environment
 from ._garbage import collect_left
 from ._lifecycle import ask, create, describe, dismiss, give_up, probe_of, reopen, start_driver, waits_for
 from ._search import ExperimentView, unit_of
-from ._starting import DriverSettings, check_startable
+from ._starting import DriverSettings, check_startable, threads_of
 
 __all__ = [
     "CHECKED",
@@ -32,6 +32,7 @@ __all__ = [
     "reopen",
     "solving",
     "start_driver",
+    "threads_of",
     "unit_of",
     "waits_for",
 ]

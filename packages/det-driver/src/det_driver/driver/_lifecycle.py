@@ -27,6 +27,7 @@ from det_core.plugins import Plugins, extensions_of
 
 from ..config import check_entrypoint
 from ..engines import Probe, RunSpec, Site
+from ..provenance import gather, write
 from ..store import Description, ExperimentState, Store, TrialState
 from ._environment import DIRECTORY, environments_dir, placed, preparation, solving
 from ._garbage import expect_garbage
@@ -78,6 +79,12 @@ def _record(store: Store, config: ExperimentConfig, code_dir: Path | None, solve
             shutil.copytree(solved, store.experiment_dir(id) / DIRECTORY)
 
     searcher, entrypoint = config.searcher, config.entrypoint or ""
+    origin = gather(code_dir, config)
+
+    def fill(id: int) -> None:
+        copy_code(code_dir, store.code_dir(id)) if code_dir else store.code_dir(id).mkdir()
+        write(store.experiment_dir(id), origin)
+
     return store.experiments.create(
         name=config.name or "",
         config=to_json(config),

@@ -239,11 +239,15 @@ class Starter:
     @cached_property
     def _threads(self) -> dict[str, str]:
         """Share the cores among the CPU ranks that may run at once; by the configuration alone, as threads change sums."""
-        settings, config = self.settings, self.state.config
-        slots = max(1, config.resources.slots_per_trial)
-        ranks = slots if self.state.trial_class else 1
-        concurrent = getattr(config.searcher, "max_concurrent_trials", None)
-        if settings.gpus or settings.threads_chosen or (concurrent is None and ranks == 1):
-            return {}
-        at_once = 1 if concurrent is None else min(concurrent or settings.slots, max(1, settings.slots // slots))
-        return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // max(1, at_once * ranks)))}
+        return threads_of(self.settings, self.state.config, self.state.trial_class)
+
+
+def threads_of(settings: DriverSettings, config: ExperimentConfig, trial_class: bool) -> dict[str, str]:
+    """Return the variables that give a rank on a CPU its share of the cores."""
+    slots = max(1, config.resources.slots_per_trial)
+    ranks = slots if trial_class else 1
+    concurrent = getattr(config.searcher, "max_concurrent_trials", None)
+    if settings.gpus or settings.threads_chosen or (concurrent is None and ranks == 1):
+        return {}
+    at_once = 1 if concurrent is None else min(concurrent or settings.slots, max(1, settings.slots // slots))
+    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // max(1, at_once * ranks)))}

@@ -1,0 +1,8 @@
+"""Training again, and comparing: `det verify`, and `det check --determinism`."""
+
+from ._check import check_determinism
+from ._compare import Difference
+from ._spec import Replay, Seen
+from ._verify import Verdict, verify
+
+__all__ = ["Difference", "Replay", "Seen", "Verdict", "check_determinism", "verify"]

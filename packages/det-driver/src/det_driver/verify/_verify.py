@@ -1,0 +1,155 @@
+"""Training a trial of an experiment again, and saying what differs, and why."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from det_core.config import from_json, is_trial_entrypoint
+from det_core.errors import DetError
+from det_core.plugins import Plugins, extensions_of
+
+from ..driver import DriverSettings, threads_of
+from ..provenance import read
+from ..store import CheckpointState, Store, TrialRow
+from ._changes import changes, code_changes
+from ._compare import Difference, of_replays, of_reports, of_tensor
+from ._spec import Replay, Seen, environment, train
+
+CAUSES = {
+    "data": "the order or the content of the data is not fixed: a shuffle or an augmentation draws from a generator that "
+    "nothing seeds, or reads the time",
+    "training": "the same data gave other numbers: kernels that are not deterministic, or a draw, the time or a global in "
+    "the model",
+    "validation": "training was the same and its validation was not: a draw, the time or a global in the evaluation",
+    "weights": "the numbers are the same and the weights are not: a step that no metric shows, or kernels that are not "
+    "deterministic",
+}
+RESUMED = (
+    "it trains the same from its beginning, and not from a checkpoint: "
+    "there is state that a checkpoint does not carry, such as a global"
+)
+UNKNOWN = (
+    "two trainings now agree, so something has changed since that is not recorded: data, hardware, or the code outside"
+)
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it: `reports` and `checkpoints` were compared; `causes` say what usually makes such a difference."""
+
+    experiment: int
+    trial: int
+    batches: int
+    same: bool
+    reports: int = 0
+    checkpoints: tuple[int, ...] = ()
+    difference: Difference | None = None
+    causes: tuple[str, ...] = ()
+
+
+def verify(
+    store: Store,
+    settings: DriverSettings,
+    plugins: Plugins,
+    environ: Mapping[str, str],
+    scratch: Path,
+    experiment: int,
+    *,
+    trial: int | None = None,
+    batches: int | None = None,
+    checkpoint: str | None = None,
+    code: Path | None = None,
+    tolerance: float = 0.0,
+) -> Verdict:
+    """Train a trial again below `scratch`, touching nothing else, and compare; DetError for what cannot be trained again so."""
+    row = store.experiments.get(experiment)
+    config = from_json(row.config, extensions=extensions_of(plugins))
+    chosen = _trial(store, experiment, trial)
+    if not is_trial_entrypoint(config.entrypoint or "") or config.resources.slots_per_trial > 1:
+        raise DetError(
+            f"experiment {experiment} is a script, or has several ranks; det verify trains trial classes of one"
+        )
+    last = min(batches or chosen.batches, chosen.batches)
+    copy = store.code_dir(experiment)
+    mine = shutil.copytree(code or copy, scratch / "code", ignore=shutil.ignore_patterns("__pycache__"))
+    storage = plugins.storage_of(config, store.home / "checkpoints")
+    against = {}
+    for each in store.checkpoints.list(experiment_id=experiment):
+        if each.trial_id == chosen.id and each.state is CheckpointState.COMPLETED and 0 < each.batches <= last:
+            storage.download(each.uuid, scratch / "recorded" / each.uuid)
+            against[str(each.batches)] = str(scratch / "recorded" / each.uuid)
+    begin = store.checkpoints.get(checkpoint) if checkpoint else None
+    if begin is not None and (begin.trial_id != chosen.id or begin.batches >= last):
+        raise DetError(
+            f"checkpoint {begin.uuid} is not of trial {chosen.id} before batch {last}; see det checkpoint list"
+        )
+    source = begin.uuid if begin else chosen.source_checkpoint
+    variables = environment(environ, config, bool(settings.gpus), threads_of(settings, config, True))
+    first = Replay(
+        entrypoint=str(config.entrypoint),
+        config=row.config,
+        hparams=chosen.hparams,
+        seed=chosen.seed,
+        code=str(mine),
+        scratch=str(scratch / "first"),
+        batches=last,
+        trial_id=chosen.id,
+        experiment_id=experiment,
+        checkpoint=source,
+        warm=None if source is None else begin is None,
+        against=against,
+        tolerance=tolerance,
+    )
+
+    def run(name: str, **changed: object) -> Seen:
+        replay = msgspec.structs.replace(first, scratch=str(scratch / name), **changed)
+        if replay.checkpoint:
+            target = Path(replay.scratch) / "checkpoints" / replay.checkpoint
+            own = scratch / "first" / "checkpoints" / replay.checkpoint
+            shutil.copytree(own, target) if own.is_dir() else storage.download(replay.checkpoint, target)
+        return train(replay, variables)
+
+    seen = run("first")
+    told = [(m.group, m.batches, m.values) for m in store.metrics.read(trial_id=chosen.id, last=last)]
+    reports = [report for report in told if begin is None or report[1] > begin.batches]
+    difference, count = of_reports(reports, seen.history, tolerance)
+    difference = difference or of_tensor(seen.tensor)
+    causes: list[str] = []
+    saved = {str(at): str(scratch / "first" / "checkpoints" / uuid) for at, uuid in seen.checkpoints.items()}
+    if difference is None:
+        between = sorted(at for at in seen.checkpoints if 0 < at < last and (begin is None or at > begin.batches))
+        if between:
+            resumed = run("resumed", checkpoint=seen.checkpoints[between[0]], warm=False, against=saved)
+            if difference := of_replays(seen, resumed, tolerance, last):
+                causes = [RESUMED]
+    else:
+        again = run("again", against=saved)
+        if within := of_replays(seen, again, tolerance, last):
+            difference, causes = within, [f"it is not reproducible at all: {CAUSES[within.what]}"]
+        else:
+            since = chosen.started or row.created
+            causes = changes(read(store.experiment_dir(experiment)), seen, since, scratch)
+            causes += code_changes(copy, code) if code is not None else []
+            causes = causes or [UNKNOWN]
+    return Verdict(
+        experiment=experiment,
+        trial=chosen.id,
+        batches=last,
+        same=difference is None,
+        reports=count,
+        checkpoints=tuple(seen.compared),
+        difference=difference,
+        causes=tuple(causes),
+    )
+
+
+def _trial(store: Store, experiment: int, wanted: int | None) -> TrialRow:
+    trials = store.trials.list(experiment)
+    found = [each for each in trials if each.batches and wanted in (None, each.id)]
+    if not found:
+        which = "trial" if wanted is None else f"trial {wanted}"
+        raise DetError(f"experiment {experiment} has no {which} that has trained; see det show {experiment}")
+    return found[0]
