@@ -36,8 +36,8 @@ def check_trial(config: ExperimentConfig, code_dir: Path, plugins: Plugins, scra
         seed=seed,
         build=plugins.build(framework.name),
         distributed=DistributedContext(),
-        tensorboard_dir=scratch / "tensorboard",
         length=length_of(config),
+        tensorboard_dir=scratch / "tensorboard",
         quick=True,
     )
     keep = Keep(storage=LocalStorage(scratch / "checkpoints"))
