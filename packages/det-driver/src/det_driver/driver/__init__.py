@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ._driver import Driver
 from ._endings import ExperimentFailures
-from ._environment import CHECKED, SolvedEnvironment, environments_dir, interpreter_for, solving
+from ._environment import CHECKED, SolvedEnvironment, environments_dir, interpreter_for, interpreter_of, solving
 from ._environment import recorded as recorded_environment
 from ._garbage import collect_left
 from ._lifecycle import ask, create, describe, dismiss, give_up, probe_of, reopen, start_driver, waits_for
@@ -27,6 +27,7 @@ __all__ = [
     "environments_dir",
     "give_up",
     "interpreter_for",
+    "interpreter_of",
     "probe_of",
     "recorded_environment",
     "reopen",

@@ -168,6 +168,13 @@ def interpreter_for(
         return make(solved.maker, solved.directory, solved.digest, root, plugins)
 
 
+def interpreter_of(directory: Path, config: ExperimentConfig, plugins: Plugins, root: Path) -> str | None:
+    """Return the other interpreter in which an experiment trains, made here if need be; None where it is this one."""
+    if (solved := recorded(directory)) is None:
+        return config.environment.python
+    return make(solved.maker, solved.directory, solved.digest, root, plugins)
+
+
 def brought(config: ExperimentConfig, code_dir: Path) -> tuple[str, ...]:
     """Return the distributions of this interpreter that an experiment's workers need: det-core, and what its code imports."""
     entrypoint = config.entrypoint or ""

@@ -70,20 +70,13 @@ def create(
 
 
 def _record(store: Store, config: ExperimentConfig, code_dir: Path | None, solved: Path | None, engine: str) -> int:
-    def fill(id: int) -> None:
-        if code_dir:
-            copy_code(code_dir, store.code_dir(id))
-        else:
-            store.code_dir(id).mkdir()
-        if solved:
-            shutil.copytree(solved, store.experiment_dir(id) / DIRECTORY)
-
-    searcher, entrypoint = config.searcher, config.entrypoint or ""
-    origin = gather(code_dir, config)
+    searcher, entrypoint, origin = config.searcher, config.entrypoint or "", gather(code_dir, config)
 
     def fill(id: int) -> None:
         copy_code(code_dir, store.code_dir(id)) if code_dir else store.code_dir(id).mkdir()
         write(store.experiment_dir(id), origin)
+        if solved:
+            shutil.copytree(solved, store.experiment_dir(id) / DIRECTORY)
 
     return store.experiments.create(
         name=config.name or "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from det_core.config import from_json, is_trial_entrypoint
 from det_core.errors import DetError
 from det_core.plugins import Plugins, extensions_of
 
-from ..driver import DriverSettings, threads_of
+from ..driver import DriverSettings, interpreter_of, threads_of
 from ..provenance import read
 from ..store import CheckpointState, Store, TrialRow
 from ._changes import changes, code_changes
@@ -87,6 +88,7 @@ def verify(
             f"checkpoint {begin.uuid} is not of trial {chosen.id} before batch {last}; see det checkpoint list"
         )
     source = begin.uuid if begin else chosen.source_checkpoint
+    python = interpreter_of(store.experiment_dir(experiment), config, plugins, settings.root)
     variables = environment(environ, config, bool(settings.gpus), threads_of(settings, config, True))
     first = Replay(
         entrypoint=str(config.entrypoint),
@@ -110,7 +112,7 @@ def verify(
             target = Path(replay.scratch) / "checkpoints" / replay.checkpoint
             own = scratch / "first" / "checkpoints" / replay.checkpoint
             shutil.copytree(own, target) if own.is_dir() else storage.download(replay.checkpoint, target)
-        return train(replay, variables)
+        return train(replay, variables, python or sys.executable)
 
     seen = run("first")
     told = [(m.group, m.batches, m.values) for m in store.metrics.read(trial_id=chosen.id, last=last)]
@@ -131,7 +133,8 @@ def verify(
             difference, causes = within, [f"it is not reproducible at all: {CAUSES[within.what]}"]
         else:
             since = chosen.started or row.created
-            causes = changes(read(store.experiment_dir(experiment)), seen, since, scratch)
+            origin = {} if python else read(store.experiment_dir(experiment))  # a lock changes no more
+            causes = changes(origin, seen, since, scratch)
             causes += code_changes(copy, code) if code is not None else []
             causes = causes or [UNKNOWN]
     return Verdict(
