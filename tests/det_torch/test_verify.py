@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.verified import example_is_verified
 
 CONFIG = """\
 name: tried
@@ -59,14 +61,14 @@ class Tried(PyTorchTrial):
 """
 
 
-def train(det: Any, env: dict[str, str] | None = None, **parts: str) -> None:
+def train(det: Any, env: dict[str, str] | None = None, *words: str, status: int = 0, **parts: str) -> None:
     code = MODEL
     filled = {"BEFORE": "", "FEATURE": "", "ORDER": "Points()", "SHUFFLE": "True", "SCALE": ""} | parts
     for name, text in filled.items():
         code = code.replace(name, textwrap.dedent(text))
     det.cwd.joinpath("model_def.py").write_text(code)
     det.cwd.joinpath("const.yaml").write_text(CONFIG.replace("CHECKPOINTS", str(det.cwd / "saved")))
-    det("run", "const.yaml", "--quiet", env=env)
+    det("run", "const.yaml", "--quiet", *words, env=env, status=status)
 
 
 def test_a_sound_trial_is_verified_and_left_as_it_was(det: Any) -> None:
@@ -112,9 +114,16 @@ def test_what_no_seed_reaches_is_found_in_the_first_batch_that_it_touches(
     assert "not deterministic" in det("check", "const.yaml", "--determinism", status=1).stdout
 
 
+@pytest.mark.timeout(240)
+def test_the_example_is_verified(det: Any) -> None:
+    assert example_is_verified(det, "digits_torch")["checkpoints"]
+
+
 def package(site: Path, version: str, scale: float) -> dict[str, str]:
-    info = site / "scaling-0.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
+    for earlier in site.glob("scaling-*.dist-info"):
+        shutil.rmtree(earlier)
+    info = site / f"scaling-{version}.dist-info"
+    info.mkdir(parents=True)
     info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: scaling\nVersion: {version}\n")
     site.joinpath("scaling.py").write_text(f"BY = {scale}\n# {version}\n")
     return {"PYTHONPATH": str(site)}
@@ -129,6 +138,7 @@ def test_a_changed_package_is_named_with_both_versions(det: Any, tmp_path: Path)
 
     assert "training differs first at batch 3: loss" in said
     assert "scaling was 1.0 and is 2.0.1" in said
+    assert "the same" in det("verify", "1", "--tolerance", "100", env=env).stdout
 
 
 def test_changed_code_is_named(det: Any, tmp_path: Path) -> None:
@@ -159,14 +169,17 @@ def test_a_changed_data_file_is_named(det: Any, tmp_path: Path) -> None:
     assert f"a file that training reads has changed since: {file}" in said
 
 
-def test_an_experiment_that_was_imported_elsewhere_verifies(det: Any, tmp_path: Path) -> None:
-    train(det)
+def test_an_experiment_that_was_imported_elsewhere_resumes_and_verifies(det: Any, tmp_path: Path) -> None:
+    mended = "* (1.0 if batch_idx < 8 or os.environ.get('MENDED') else 1 / 0)"
+    train(det, None, "-c", "max_restarts=0", status=1, BEFORE="import os", SCALE=mended)
     det("export", "1", tmp_path / "one.det")
-    other = {"DET_HOME": str(tmp_path / "other")}
+    other = {"DET_HOME": str(tmp_path / "other"), "MENDED": "1"}
     det("import", tmp_path / "one.det", env=other)
     det.cwd.joinpath("model_def.py").unlink()
 
-    assert "the same" in det("verify", "1", env=other).stdout
+    assert "completed" in det("resume", "1", env=other).stdout
+    said = det("verify", "1", env=other).stdout
+    assert "to batch 12: the same, 6 reports and 2 checkpoints compared" in said
 
 
 def test_what_cannot_be_trained_again_is_said(det: Any) -> None:
