@@ -37,7 +37,7 @@ OPERATIONS = [(method, path) for path, methods in DOCUMENT["paths"].items() for 
 @pytest.fixture
 def own(made: Path, tmp_path: Path) -> Iterator[Server]:
     """A server on a copy of the home, to be changed."""
-    shutil.copytree(made, tmp_path / "home")
+    shutil.copytree(made, tmp_path / "home", symlinks=True)
     server = start(tmp_path / "home")
     yield server
     stop(server)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is install
 @pytest.fixture
 def page(made: Path, tmp_path: Path) -> Iterator[Page]:
     """A page on a home of its own, in which is one finished search."""
-    shutil.copytree(made, tmp_path / "home")
+    shutil.copytree(made, tmp_path / "home", symlinks=True)
     server = start(tmp_path / "home")
     with signed_in(server, tmp_path / "profile") as page:
         yield page

@@ -125,10 +125,13 @@ def test_a_script_in_a_log_a_note_a_metric_s_name_or_a_file_is_never_html(server
 )
 def test_a_path_leads_to_the_code_and_nowhere_else(server: Server, path: str) -> None:
     code = server.home / "experiments/1/code"
-    for name, target in (("link", "/etc/passwd"), ("folder", "/etc")):
-        if not os.path.lexists(code / name):
-            (code / name).symlink_to(target)
-    answer = server.ask(f"/api/v1/experiments/1/code/{path}")
+    (code / "link").symlink_to("/etc/passwd")
+    (code / "folder").symlink_to("/etc")
+    try:
+        answer = server.ask(f"/api/v1/experiments/1/code/{path}")
+    finally:  # others use this home, too
+        for name in ("link", "folder"):
+            (code / name).unlink()
     assert answer.status == 404
     assert b"root:" not in answer.body
 

@@ -44,7 +44,7 @@ SAVED = """
 def home(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with a search by halving (1), a population (2) of code that differs, and one whose driver is gone (3)."""
     place = tmp_path_factory.mktemp("views")
-    shutil.copytree(made, place / "home")
+    shutil.copytree(made, place / "home", symlinks=True)
     (place / "train.py").write_text(MEASURED)
     for name, text in (("bred", BRED), ("left", CONFIG.replace("name: small", "name: left"))):
         (place / f"{name}.yaml").write_text(text)

@@ -276,7 +276,7 @@ def test_a_checkpoint_that_nobody_knows_is_one_line(project: Any) -> None:
 
 def test_a_storage_whose_package_is_missing_names_it(project: Any) -> None:
     project.model("Trial = Sound")
-    storage = "checkpoint_storage={type: hdfs, hdfs_url: 'http://localhost:1', hdfs_path: /x}"
+    storage = "checkpoint_storage={type: gcs, bucket: x}"
     done = project.quick("run", "const.yaml", "--in-process", "--quiet", "--config", storage, status=2)
     (told,) = done.stderr.splitlines()
     assert told.startswith("det: trial 1: ")
