@@ -133,7 +133,9 @@ def test_an_environment_in_which_a_process_runs_is_not_removed(tmp_path: Path) -
     (place / "sleep").symlink_to("/bin/sleep")
     process = subprocess.Popen([str(place / "sleep"), "60"])
     try:
-        assert in_use(place, Path("/proc").glob("[0-9]*"))
+        deadline = time.monotonic() + 10
+        while not in_use(place, Path("/proc").glob("[0-9]*")):  # a program has no command line yet as it begins
+            assert time.monotonic() < deadline
         assert not remove(place)
     finally:
         process.kill()

@@ -27,6 +27,7 @@ def test_trials_find_on_a_cluster_what_they_find_here_and_leave_nothing(
 
 
 def test_a_driver_may_be_on_a_machine_that_is_not_of_the_cluster(on_ray: RaySearches) -> None:
+    pytest.importorskip("aiohttp_cors", reason="a head that has clients takes ray[default]")
     head = on_ray.cluster.network.names[0]
     ended(on_ray.run("--quiet", trials=3, length=20, pause=0.01, address=f"ray://{head}:10001"))
     assert on_ray.project.outcome(1).table == on_ray.undisturbed(trials=3, length=20)
