@@ -59,6 +59,7 @@ def test_everything_that_a_finished_search_tells(det, finished, tmp_path):
     for limit in ([], ["--limit", "1"]):  # which hyperparameters were chosen does not depend on what is shown
         out = det("show", "1", *limit).stdout.splitlines()
         assert re.fullmatch(r"began 20\d\d-\d\d-\d\d \d\d:\d\d, took 0:\d\d", out[1])
+        assert re.fullmatch(r"made on \S+ with Python 3\.\d+\.\d+, \d+ packages", out.pop(3))
         assert out[3] == "hyperparameters: net.width=64"
         header, first = out[5].split(), out[6].split()
         assert header == [
