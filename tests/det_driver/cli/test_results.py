@@ -54,12 +54,14 @@ def hide(directory, module):
     return {"PYTHONPATH": str(directory)}
 
 
+MADE = r"began 20\d\d-\d\d-\d\d \d\d:\d\d, took 0:\d\d; made on \S+ with Python 3\.\d+\.\d+, \d+ packages"
+
+
 def test_everything_that_a_finished_search_tells(det, finished, tmp_path):
     """One search, looked at in every way: running it takes longer than the looking."""
     for limit in ([], ["--limit", "1"]):  # which hyperparameters were chosen does not depend on what is shown
         out = det("show", "1", *limit).stdout.splitlines()
-        assert re.fullmatch(r"began 20\d\d-\d\d-\d\d \d\d:\d\d, took 0:\d\d", out[1])
-        assert re.fullmatch(r"made on \S+ with Python 3\.\d+\.\d+, \d+ packages", out.pop(3))
+        assert re.fullmatch(MADE, f"{out[1]}; {out.pop(3)}")
         assert out[3] == "hyperparameters: net.width=64"
         header, first = out[5].split(), out[6].split()
         assert header == [
