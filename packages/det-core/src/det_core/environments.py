@@ -31,8 +31,10 @@ READY = "ready"
 class Wanted:
     """What an experiment asks for: a Python (a version, or the path of an interpreter), requirements, in the code's directory.
 
-    The requirements are lines, or the name of a file. `brings` are the distributions of this interpreter that workers need
-    there, as det-core. What is worth keeping is kept below `root`.
+    The requirements are lines, or the name of a file; or one of two `images` is asked for, without GPUs and with them, which
+    `container` runs, anew from its registry where it is to `fetch`; `mounts` are what it sees of the machine (HOST:CONTAINER,
+    then options). `brings` are the distributions of this interpreter that workers need there, as det-core. What is worth
+    keeping is kept below `root`.
     """
 
     python: str
@@ -40,6 +42,10 @@ class Wanted:
     directory: Path
     brings: tuple[str, ...]
     root: Path
+    images: tuple[str, str] = ("", "")
+    container: str = ""
+    fetch: bool = False
+    mounts: tuple[str, ...] = ()
 
 
 class EnvironmentMaker(ABC):
@@ -54,13 +60,13 @@ class EnvironmentMaker(ABC):
         """Make the environment in a directory that is not there yet, saying how it goes; return the path of its interpreter."""
 
 
-def maker(plugins: Plugins, name: str | None = None) -> tuple[str, EnvironmentMaker]:
-    """Return the maker of that name, or the only one that is installed. Raises DetError where there is none."""
-    records = plugins.environments()
+def maker(plugins: Plugins, name: str | None = None, *, images: bool = False) -> tuple[str, EnvironmentMaker]:
+    """Return the maker of that name, or the only one of its kind. Raises DetError where there is none."""
+    records = {each.name: each for each in plugins.environments().values() if name or each.images == images}
     if not records or (name or next(iter(records))) not in records:
         raise DetError(
-            "environment.requirements and a version as environment.python need det-env, which is not installed"
-            f"{f' on {os.uname().nodename}' if name else ''}: pip install det-env (in det's tree: ./packages/det-env)"
+            "environment.requirements, environment.container and a version as environment.python need det-env, which is not "
+            f"installed{f' on {os.uname().nodename}' if name else ''}: pip install det-env (in det's tree: ./packages/det-env)"
         )
     if name is None and len(records) > 1:
         raise DetError(f"{' and '.join(sorted(records))} both make environments; uninstall one of them")

@@ -76,6 +76,8 @@ class EnvironmentRecord:
 
     name: str
     load: Callable[[], Any]
+    images: bool = False
+    """Whether it runs container images, and does not install requirements."""
 
 
 @dataclass(frozen=True, kw_only=True)

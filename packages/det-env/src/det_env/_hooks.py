@@ -12,6 +12,8 @@ from det_core import CommandRecord, EnvironmentRecord, hookimpl
 @hookimpl
 def det_environments() -> Iterator[EnvironmentRecord]:
     yield EnvironmentRecord(name="uv", load=partial(resolve_name, "det_env.maker:UvMaker"))
+    load = partial(resolve_name, "det_env.container:ContainerMaker")
+    yield EnvironmentRecord(name="container", load=load, images=True)
 
 
 @hookimpl

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ._plain import to_json as to_json
     from ._plain import without_effect as without_effect
     from ._plain import without_secrets as without_secrets
+    from ._resources import BindMount as BindMount
     from ._searchers import RANGES as RANGES
     from ._searchers import SEARCHERS as SEARCHERS
     from ._searchers import UNITS as UNITS

@@ -12,7 +12,7 @@ from ._engines import EngineConfig
 from ._resources import BindMount, Environment, Pbs, Resources, Slurm
 from ._searchers import Hyperparameter, Length, SearcherConfig
 from ._storage import StorageConfig
-from .fields import CLUSTER, RETIRED, expects, joined, kind, needed, partly
+from .fields import CLUSTER, CONTAINED, RETIRED, expects, joined, kind, needed, partly
 
 Period = Annotated[Length, kind("period")]
 NEVER = Length("batches", 0)
@@ -210,7 +210,7 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     """How many slots the experiment takes."""
     environment: Environment = Environment()
     """What surrounds the worker processes."""
-    bind_mounts: Annotated[tuple[BindMount, ...], CLUSTER, joined("container_path")] = ()
+    bind_mounts: Annotated[tuple[BindMount, ...], CONTAINED, joined("container_path")] = ()
     """Directories of the host that a container would see."""
     log_policies: Annotated[tuple[LogPolicy, ...], kind("log_policies")] = DEFAULT_LOG_POLICIES
     """What to do when a line of a trial's output matches a pattern."""

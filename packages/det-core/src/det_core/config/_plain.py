@@ -140,7 +140,7 @@ def _decoded(data: Any, extensions: Extensions, before: str) -> Parsed:
     config: ExperimentConfig = decoding.struct(data, ExperimentConfig, ())
     if wrong := [fault for fault in decoding.faults if not fault.late or fault.path[1:]]:
         raise ConfigError(*(f"{before}{fault}" for fault in wrong))
-    return Parsed(config, without_effect(decoding.unhonoured))
+    return Parsed(config, without_effect(decoding.without_effect(config)))
 
 
 def without_effect(keys: Iterable[str]) -> tuple[Notice, ...]:

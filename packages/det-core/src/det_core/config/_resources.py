@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from .fields import CLUSTER, RETIRED, SECRET, expects, joined, kind, needed
+from .fields import CLUSTER, CONTAINED, RETIRED, SECRET, expects, joined, kind, needed
 
 SIZE = r"^([0-9]*[.])?[0-9]+ ?(([kmgtpKMGTP]([iI]?[bB])?)|[bB])?$"
 Size = Annotated[str, Meta(pattern=SIZE), expects("a number of bytes, or a size such as 4GiB")]
@@ -115,8 +115,10 @@ class RegistryAuth(Struct, frozen=True, kw_only=True):
 class Environment(Struct, frozen=True, kw_only=True):
     """What surrounds the worker processes."""
 
-    image: Annotated[Image, kind("image"), CLUSTER] = Image()
+    image: Annotated[Image, kind("image"), CONTAINED] = Image()
     """The container image, or a map of `cpu`, `cuda` and `rocm`; where `engine.name` is `kubernetes`, it is the engine's."""
+    container: Literal["auto", "podman", "docker"] | None = None
+    """What runs the image here: `podman`, `docker`, or `auto`, the first of them that is there; needs det-env."""
     python: str | None = None
     """The Python of the workers: a version, such as "3.11", or the path of an interpreter, which is used as it is."""
     requirements: tuple[str, ...] | str | None = None
@@ -127,7 +129,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     """Ports that the master would forward."""
     ports: Annotated[dict[str, Annotated[int, Meta(ge=0, le=65535)]], CLUSTER] = {}
     """Ports of the container, by name."""
-    force_pull_image: Annotated[bool, CLUSTER] = False
+    force_pull_image: Annotated[bool, CONTAINED] = False
     """Whether the image is fetched even if it is there."""
     registry_auth: Annotated[RegistryAuth, CLUSTER] | None = None
     """The login for a private registry of images."""

@@ -8,12 +8,13 @@ from typing import Any, get_origin
 import msgspec
 from msgspec import Struct
 
-from ._experiment import DEFAULT_LOG_POLICIES, LogPolicy
+from ._experiment import DEFAULT_LOG_POLICIES, ExperimentConfig, LogPolicy
 from ._extensions import SECTIONS, Extensions
 from ._searchers import RANGES, UNITS, Const, Length
 from .faults import Fault, Path, dotted
-from .fields import Field, Type, base_of, fields_of, is_struct, item_of
+from .fields import CONTAINED, Field, Type, base_of, fields_of, is_struct, item_of
 
+_CONTAINED: str = (CONTAINED.extra or {})["honoured"]
 Rule = Callable[[Any, str], "list[tuple[Path, str]]"]
 INVALID: Any = type("Invalid", (), {"__repr__": lambda _: "INVALID", "__bool__": lambda _: False})()
 """Stands for what could not be decoded; never leaves the configuration."""
@@ -29,6 +30,7 @@ class Decoding:
     def __init__(self, extensions: Extensions, rules: Mapping[type[Struct], Rule] | None = None) -> None:
         self.faults: list[Fault] = []
         self.unhonoured: list[str] = []
+        self._contained: list[str] = []
         self._extensions = extensions
         self._rules = rules or {}
         self._kinds: dict[str, Callable[[Any, Type, Path], Any]] = {
@@ -44,6 +46,10 @@ class Decoding:
             "plugins": self._plugins,
             "searcher": self._section,
         }
+
+    def without_effect(self, config: ExperimentConfig) -> list[str]:
+        """Return the keys that nothing acts on in what came of it."""
+        return [*self.unhonoured, *([] if config.environment.container else self._contained)]
 
     def _fault(self, path: Path, kind: str, says: str, **facts: Any) -> Any:
         self.faults.append(Fault(path, kind, says, **facts))
@@ -71,8 +77,9 @@ class Decoding:
         if field.key not in value or (given is None and not null_is_a_value):
             return self._fault(where, "missing", "missing", type=field.type) if asked_for else INVALID
         decoded = self._value(given, field.type, where)
-        if field.type.marks.get("honoured") == "no" and decoded is not INVALID and decoded != field.default:
-            self.unhonoured.append(dotted(where))
+        idle = {"no": self.unhonoured, _CONTAINED: self._contained}.get(field.type.marks.get("honoured", ""))
+        if idle is not None and decoded is not INVALID and decoded != field.default:
+            idle.append(dotted(where))
         return decoded
 
     def _build(self, cls: type[Struct], found: dict[str, Any], path: Path) -> Any:

@@ -14,6 +14,9 @@ from msgspec import NODEFAULT, Meta, Struct
 CLUSTER = Meta(extra={"honoured": "no"})
 """Accepted, but only the master of a cluster could act on it."""
 
+CONTAINED = Meta(extra={"honoured": "with `environment.container`"})
+"""Accepted, and acted on where an image is run."""
+
 RETIRED = Meta(extra={"honoured": "no", "retired": True})
 """Accepted for the sake of old files; nothing acts on it any more."""
 

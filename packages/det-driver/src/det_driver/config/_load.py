@@ -79,7 +79,7 @@ def load(
         raise ConfigError(*dict.fromkeys(problems))
     listed = ", ".join(f"{old} as {new}" for old, new in renamed.items())
     old = (Notice(f"old spellings, read as today's: {listed}", tuple(renamed)),) if renamed else ()
-    return Loaded(config, (*old, *doubtful, *without_effect(decoding.unhonoured)))
+    return Loaded(config, (*old, *doubtful, *without_effect(decoding.without_effect(config))))
 
 
 def _open(source: str | FilePath | Mapping[str, Any], name: str | None = None) -> tuple[Source, list[str]]:

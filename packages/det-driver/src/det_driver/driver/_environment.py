@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from det_core.agent import RunSpec
-from det_core.config import ExperimentConfig, is_trial_entrypoint
+from det_core.config import BindMount, ExperimentConfig, is_trial_entrypoint
 from det_core.environments import Wanted, digest_of, interpreter, make, maker
 from det_core.errors import ConfigError, DetError
 from det_core.launch import hosts_of
@@ -83,8 +83,14 @@ def is_path(python: str) -> bool:
 def check_environment(config: ExperimentConfig, engine: str) -> None:
     """Raise ConfigError where runs cannot have another interpreter, and one is asked for."""
     environment = config.environment
-    asks = environment.python is not None or environment.requirements is not None
-    key = "python" if environment.requirements is None else "requirements"
+    asked = [key for key in ("container", "requirements", "python") if getattr(environment, key) is not None]
+    asks, key = bool(asked), (*asked, "")[0]
+    if environment.container and (asked[1:] or not environment.image.cpu):
+        raise ConfigError(
+            f"environment.container runs an image as it is: leave environment.{asked[1]} out"
+            if asked[1:]
+            else "environment.container needs environment.image; name one that has det-core and the framework's plugin"
+        )
     if asks and engine == "in-process":
         raise ConfigError(
             f"--in-process trains in this interpreter, and environment.{key} asks for another; leave one of them out"
@@ -130,10 +136,10 @@ def solving(config: ExperimentConfig, code_dir: Path, plugins: Plugins | None, r
     """
     environment = config.environment
     python = environment.python or ""
-    if environment.requirements is None and (not python or is_path(python)):
+    if not environment.container and environment.requirements is None and (not python or is_path(python)):
         yield None
         return
-    name, made_by = maker(plugins or Plugins.installed())
+    name, made_by = maker(plugins or Plugins.installed(), images=bool(environment.container))
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -147,10 +153,19 @@ def solving(config: ExperimentConfig, code_dir: Path, plugins: Plugins | None, r
             directory=code_dir.absolute(),
             brings=brought(config, code_dir),
             root=root,
+            images=(environment.image.cpu or "", environment.image.cuda or ""),
+            container=environment.container or "",
+            fetch=environment.force_pull_image,
+            mounts=tuple(_mount(each) for each in config.bind_mounts),
         )
         made_by.solve(wanted, solved)
         (solved / _FACTS).write_text(json.dumps({"maker": name}))
         yield solved
+
+
+def _mount(mount: BindMount) -> str:
+    options = ",".join(each for each in ("ro" * mount.read_only, mount.propagation) if each)
+    return f"{mount.host_path}:{mount.container_path}:{options}"
 
 
 def interpreter_for(

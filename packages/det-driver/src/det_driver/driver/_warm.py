@@ -27,7 +27,12 @@ def warm_modules(config: ExperimentConfig, gpus: Sequence[str], code_dir: Path) 
     entrypoint = config.entrypoint
     if not is_trial_entrypoint(entrypoint) or not isinstance(entrypoint, str) or isinstance(config.searcher, Single):
         return None
-    if gpus or config.environment.environment_variables.cpu or (code_dir / HOOK).exists():
+    if (
+        config.environment.container
+        or gpus
+        or config.environment.environment_variables.cpu
+        or (code_dir / HOOK).exists()
+    ):
         return None
     code = read_code(entrypoint.partition(":")[0], code_dir)
     return None if code.sets_environment else tuple(sorted(code.imports - sys.stdlib_module_names))

@@ -1,0 +1,178 @@
+"""Container images as environments: what stands for their interpreter on this machine is a program that runs it in a container.
+
+A container has the machine's network, processes and shared memory, as ranks and agents find each other by them, and sees of
+its files what a run needs, and the `bind_mounts` of the configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from det_core.environ import variable
+from det_core.environments import EnvironmentMaker, Wanted
+from det_core.errors import ConfigError, DetError
+from det_core.machine import gpus
+
+ENGINES = ("podman", "docker")
+IMAGE = "image.json"
+_OURS = ("HOME", "HOSTNAME", "PATH", "PWD", "OLDPWD", "SHLVL", "_")  # the image has its own
+_LOOKS = "import sys, det_core.core, det_core.worker; print(*sys.version_info[:2])"
+_WATCHES = """
+import os, shutil, subprocess, sys, time
+if not os.read(0, 1):  # killed, as who ends says so
+    for turn in range(50):  # it may be about to begin
+        if os.path.exists(sys.argv[1]) and (name := open(sys.argv[1]).read()):
+            done = subprocess.run([sys.argv[2], "kill", "--signal", "KILL", name], capture_output=True)
+            if not done.returncode:
+                break
+        time.sleep(0.1)
+    shutil.rmtree(os.path.dirname(sys.argv[1]), ignore_errors=True)
+"""
+
+
+class ContainerMaker(EnvironmentMaker):
+    """Runs `environment.image`, of the very digest that was found when the experiment was made."""
+
+    def solve(self, wanted: Wanted, into: Path) -> None:
+        engine, image = _engine(wanted.container), wanted.images[bool(gpus(os.environ))]
+        if wanted.fetch or not _has(engine, image):
+            sys.stderr.write(f"det: fetching the image {image}\n")
+            _call(engine, "pull", "--quiet", image)
+        (found,) = json.loads(_call(engine, "image", "inspect", image))
+        digests = sorted(found.get("RepoDigests") or ())
+        try:
+            words = ("run", "--rm", "--network", "none", found["Id"], "python3", "-P", "-c", _LOOKS)
+            version = _call(engine, *words).split()
+        except DetError as error:
+            raise ConfigError(
+                f"the image {image} cannot run det's workers: {error}; it needs Python 3.11 or newer as python3, with "
+                "det-core and the framework's plugin"
+            ) from error
+        about = {
+            "image": image,
+            "id": found["Id"].removeprefix("sha256:"),
+            "digests": [each for each in digests if not each.startswith("localhost/")],
+            "container": wanted.container,
+            "python": ".".join(version[-2:]),
+            "mounts": wanted.mounts,
+        }
+        (into / IMAGE).write_text(json.dumps(about))
+
+    def install(self, solved: Path, into: Path) -> Path:
+        about = json.loads((solved / IMAGE).read_text())
+        engine = _engine(about["container"])
+        if not _has(engine, about["id"]):
+            if not about["digests"]:
+                raise DetError(
+                    f"the image {about['image']} ({about['id'][:12]}) is not on {os.uname().nodename}, and is of no registry: "
+                    f"{engine} save and load it, or push it"
+                )
+            sys.stdout.write(f"fetching {about['digests'][0]}\n")
+            sys.stdout.write(_call(engine, "pull", "--quiet", about["digests"][0]))
+        place = into / "bin"
+        place.mkdir(parents=True)
+        kept = into / IMAGE
+        kept.write_text(json.dumps({**about, "container": engine}))
+        python = place / "python3"
+        words = shlex.join([sys.executable, "-P", "-m", "det_env.container", str(kept)])
+        python.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+        python.chmod(0o755)
+        (place / "python").symlink_to("python3")
+        return python
+
+
+def words_of(about: Mapping[str, Any], arguments: Sequence[str], environ: Mapping[str, str], note: Path) -> list[str]:
+    """Return the command that runs the image's Python with these arguments, as if it were here; `note` will name the container."""
+    places = [os.getcwd(), *_places(arguments), *_places(environ[name] for name in environ if name.startswith("DET_"))]
+    storage = json.loads(variable(environ, "DET_EXPERIMENT_CONFIG") or "{}").get("checkpoint_storage") or {}
+    places += _places(str(value) for value in storage.values())
+    mounts = [f"{place}:{place}" for place in _highest([*places, tempfile.gettempdir()])]
+    devices = ["--device", "nvidia.com/gpu=all"] if environ.get("CUDA_VISIBLE_DEVICES", "").strip("-1") else []
+    user = [] if os.getuid() == 0 else ["--userns", "keep-id"] if about["container"] == "podman" else []
+    if user == [] and os.getuid():
+        user = ["--user", f"{os.getuid()}:{os.getgid()}"]
+    return [
+        *(about["container"], "run", "--rm", "--network", "host", "--pid", "host", "--ipc", "host"),
+        *("--cidfile", str(note), "--workdir", os.getcwd(), *user, *devices),
+        *(word for mount in [*mounts, *map(_absolute, about["mounts"])] for word in ("--volume", mount)),
+        *(word for name in sorted(environ.keys() - _OURS) for word in ("--env", name)),
+        *("--entrypoint", "python3", about["id"], *arguments),
+    ]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the image's Python until it ends, with signals passed on; a container does not outlive this process, however it ends."""
+    about = json.loads(Path(arguments[0]).read_text())
+    with tempfile.TemporaryDirectory(prefix="det-container-") as scratch:
+        note = Path(scratch) / "id"
+        watches, ends = os.pipe()
+        watcher = [sys.executable, "-S", "-c", _WATCHES, str(note), about["container"]]
+        with subprocess.Popen(watcher, stdin=watches, start_new_session=True):
+            os.close(watches)
+            # The client has them too, as one of this group, and passes them on.
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, lambda *_: None)
+            status = subprocess.Popen(words_of(about, arguments[1:], os.environ, note)).wait()
+            os.write(ends, b".")
+            os.close(ends)
+    if status > 128:  # the image's Python was killed
+        signal.signal(status - 128, signal.SIG_DFL)
+        os.kill(os.getpid(), status - 128)
+    return status
+
+
+def _absolute(mount: str) -> str:
+    """Return a mount whose place in the container is absolute: others are below the code's directory."""
+    there, here, *options = mount.split(":")
+    return ":".join([there, os.path.join(os.getcwd(), here), *options])
+
+
+def _engine(name: str) -> str:
+    """Return the engine that was asked for, or the first that is there. Raises ConfigError where there is none."""
+    engine = next((each for each in (ENGINES if name == "auto" else (name,)) if shutil.which(each)), None)
+    if engine is None:
+        asked = " and no ".join(ENGINES if name == "auto" else (name,))
+        raise ConfigError(f"environment.container is {name}, and {os.uname().nodename} has no {asked} on its path")
+    return engine
+
+
+def _has(engine: str, image: str) -> bool:
+    return subprocess.run([engine, "image", "inspect", image], capture_output=True, check=False).returncode == 0
+
+
+def _call(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise DetError(f"{words[0]} says: {said[-1].removeprefix('Error: ') if said else f'status {done.returncode}'}")
+    return done.stdout
+
+
+def _places(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the directories of the paths among some texts."""
+    for text in texts:
+        if os.path.isabs(text) and os.path.exists(text):
+            yield text if os.path.isdir(text) else os.path.dirname(text)
+
+
+def _highest(places: Iterable[str]) -> list[str]:
+    """Return directories without those that lie in another of them."""
+    found: list[str] = []
+    for place in sorted({os.path.realpath(each) for each in places} | set(places)):
+        if not any(place == each or place.startswith(f"{each}/") for each in found):
+            found.append(place)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
