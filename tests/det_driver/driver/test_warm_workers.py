@@ -218,3 +218,72 @@ def test_a_second_ctrl_c_ends_a_search_whose_framework_is_still_being_imported(p
 def test_a_single_trial_is_not_forked(project, tmp_path):
     (found,) = facts_of(project, tmp_path, "searcher: {name: single, metric: val_loss, max_length: 4}\n")
     assert not found["forked"]
+
+
+AHEAD = SEARCH.replace("max_trials: 3", "max_trials: 8")
+IMPORTED = "import os\nwith open(os.environ['IMPORTED'], 'a') as file:\n    file.write(f'NAME:{os.getpid()} ')\n"
+# A run that had to import itself, and is not the first, waits for the server to have done so.
+WAITS = """
+import os, time
+for turn in range(600):
+    with open(os.environ["IMPORTED"]) as file:
+        pids = [word.split(":")[1] for word in file.read().split() if word.startswith("others_fine:")]
+    if str(os.getpid()) not in pids[1:] or len(pids) >= 4 or os.path.exists("startup-hook.sh"):
+        break
+    time.sleep(0.05)
+"""
+
+
+def imported(project, tmp_path: Path, packages: dict[str, str], more: str = "") -> list[str]:
+    """Run a search whose code imports some packages of others; return what was written when they were, in whatever process."""
+    log = tmp_path / "imported"
+    log.unlink(missing_ok=True)
+    packages = {"others_fine": "", **packages}
+    for name, content in packages.items():
+        (tmp_path / "site" / f"{name}.py").write_text(IMPORTED.replace("NAME", name) + content)
+    model = project.det.cwd / "model_def.py"
+    before = model.read_text()
+    model.write_text("".join(f"import {name}\n" for name in packages) + WAITS + more + before)
+    project.run(AHEAD, env={"IMPORTED": str(log)})
+    model.write_text(before)
+    return [word.partition(":")[0] for word in log.read_text().split()]
+
+
+def test_what_the_first_run_imported_of_others_the_later_ones_find_imported(project, tmp_path):
+    slow = "import time\ntime.sleep(0.3)\nimport colorsys\n"
+    words = imported(project, tmp_path, {"others_slow": slow, "others_more": "import others_slow\n"})
+    # By the first, by who tries it, by the server, and by the one that ran meanwhile.
+    assert 3 <= words.count("others_slow") <= 4
+    assert words.count("others_more") == words.count("others_slow")
+
+
+LEAVE = {
+    "a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n",
+    "a file": "kept = open('/dev/null')\n",
+    "a process": "import subprocess\nkept = subprocess.Popen(['sleep', '1000'])\n",
+    "a draw": "import random\nrandom.random()\n",
+    "a handler": "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)\n",
+    "a path": "import sys\nsys.path.append('/others')\n",
+}
+
+
+@pytest.mark.parametrize("what", LEAVE)
+def test_a_package_that_leaves_something_behind_is_imported_by_each_run(project, tmp_path, what):
+    packages = {"others_leave": LEAVE[what], "others_need": "import others_leave\n"}
+    words = imported(project, tmp_path, packages)
+    assert words.count("others_leave") >= 8
+    assert words.count("others_need") >= 8
+    assert words.count("others_fine") <= 4
+
+
+def test_a_run_draws_the_same_whether_its_imports_were_there_or_not(project, tmp_path):
+    packages = {"others_draw": "import random\nrandom.random()\n", "others_need": "import others_draw\n"}
+    draws = "import random\nwith open(others_fine.os.environ['IMPORTED'], 'a') as file:\n"
+    draws += "    file.write(f'{random.random()}: ')\n"
+    words = imported(project, tmp_path, packages, draws)
+    project.det.home = tmp_path / "home2"
+    (project.det.cwd / "startup-hook.sh").write_text("true\n")
+    fresh = imported(project, tmp_path, packages, draws)
+    assert [word for word in words if word[0] == "0"] == [word for word in fresh if word[0] == "0"]
+    assert fresh.count("others_fine") == 8
+    assert words.count("others_fine") <= 4

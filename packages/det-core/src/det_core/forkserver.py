@@ -1,7 +1,8 @@
 """A process that has imported a framework and forks a worker for each run: `python -P -m det_core.forkserver`.
 
 Importing a framework costs seconds; a fork, milliseconds. The server has one thread, imports nothing of the user's, and
-ends when its driver is gone and its workers have ended. What a worker does to its memory, no other sees.
+ends when its driver is gone and its workers have ended. What a worker does to its memory, no other sees. What the first run
+that ended well had imported of others' packages, the server imports then, so that later ones find it (det_core.ahead).
 
 It is told of runs on a socket, a line of JSON each, and answers with lines: `unfit` (why it cannot serve), `started`,
 `ended`, which says with `unstarted` that the machine could start no process.
@@ -25,9 +26,11 @@ import traceback
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .ahead import Ahead
 from .code import code_files
 from .config import ExperimentConfig
 from .environ import WorkerEnv
@@ -57,13 +60,9 @@ def main(argv: list[str]) -> int:
         return 0
     own_version()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to every process of a job it is for the workers, which save
-    gc.freeze()  # left alone, its pages stay shared
-    # What was imported is the server's to finalize: each fork would take it down at its exit, at length.
-    finalizers = [each for each in list(getattr(weakref.finalize, "_registry")) if each.atexit]  # noqa: B009 - it has no other list
-    for each in finalizers:
-        each.atexit = False
-    _Server(channel, plugins).serve()
-    for each in finalizers:
+    server = _Server(channel, plugins, Ahead(code_dir, unfit))
+    server.serve()
+    for each in server.finalizers:
         each.atexit = True
     return 0
 
@@ -83,11 +82,16 @@ def unfit(code_dir: Path) -> str:
 
 
 class _Server:
-    def __init__(self, channel: socket.socket, plugins: Plugins) -> None:
-        self._channel, self._plugins = channel, plugins
+    def __init__(self, channel: socket.socket, plugins: Plugins, ahead: Ahead) -> None:
+        self._channel, self._plugins, self._ahead = channel, plugins, ahead
         self._selector = selectors.DefaultSelector()
-        self._selector.register(channel, selectors.EVENT_READ)
-        self._children: dict[int, tuple[int, int]] = {}  # of each run, the process and its descriptor
+        self._selector.register(channel, selectors.EVENT_READ, self._hear)
+        self._children: dict[
+            int, tuple[int, int, Path]
+        ] = {}  # of each run, the process, its descriptor and its directory
+        self._trying: tuple[int, int] | None = None  # the process of `ahead`, and its descriptor
+        self.finalizers: list[Any] = []
+        self._settle()
         self._rest = b""
         self._alone = False  # the driver is gone
         self._parsed: WorkerEnv | None = None
@@ -97,10 +101,19 @@ class _Server:
         """Fork and reap until the driver is gone and every worker has ended."""
         while self._children or not self._alone:
             for key, _ in self._selector.select():
-                if key.fileobj is self._channel:
-                    self._hear()
-                else:
-                    self._reap(key.data)
+                key.data()
+        if self._trying is not None:
+            os.kill(self._trying[0], signal.SIGKILL)
+            os.waitpid(self._trying[0], 0)
+
+    def _settle(self) -> None:
+        """Make what has been imported cheap for forks."""
+        gc.freeze()  # left alone, its pages stay shared
+        # What was imported is the server's to finalize: each fork would take it down at its exit, at length.
+        finalizers = [each for each in list(getattr(weakref.finalize, "_registry")) if each.atexit]  # noqa: B009 - it has no other list
+        for each in finalizers:
+            each.atexit = False
+        self.finalizers += finalizers
 
     def _hear(self) -> None:
         try:
@@ -133,15 +146,21 @@ class _Server:
             self._tell({"ended": request["run"], "status": 1, "unstarted": error.strerror})
             return
         if pid == 0:
-            for _, descriptor in self._children.values():
-                os.close(descriptor)
-            self._selector.close()
-            self._channel.close()
-            _be_worker(request, self._plugins, server, self._known)
+            self._release()
+            _be_worker(request, self._plugins, server, self._known, self._ahead)
         descriptor = os.pidfd_open(pid)
-        self._children[request["run"]] = pid, descriptor
-        self._selector.register(descriptor, selectors.EVENT_READ, request["run"])
+        self._children[request["run"]] = pid, descriptor, Path(request["log_dir"])
+        self._selector.register(descriptor, selectors.EVENT_READ, partial(self._reap, request["run"]))
         self._tell({"started": request["run"], "pid": pid})
+
+    def _release(self) -> None:
+        """In a fork: close what is the server's."""
+        for _, descriptor, _ in self._children.values():
+            os.close(descriptor)
+        if self._trying is not None:
+            os.close(self._trying[1])
+        self._selector.close()
+        self._channel.close()
 
     def _known(self, env: WorkerEnv) -> WorkerEnv:
         """Return a run whose configuration need not be checked again, where it is that of the first."""
@@ -150,19 +169,35 @@ class _Server:
         return replace(env, config=self._checked, checked=True)
 
     def _reap(self, run: int) -> None:
-        pid, descriptor = self._children.pop(run)
+        pid, descriptor, log_dir = self._children.pop(run)
         self._selector.unregister(descriptor)
         os.close(descriptor)
         end_group(pid)  # before it is reaped, so that its number cannot be another's
         _, status = os.waitpid(pid, 0)
         self._tell({"ended": run, "status": os.waitstatus_to_exitcode(status)})
+        with contextlib.suppress(OSError):
+            if trying := self._ahead.hear(log_dir, self._release):
+                self._trying = trying, os.pidfd_open(trying)
+                self._selector.register(self._trying[1], selectors.EVENT_READ, self._take)
+
+    def _take(self) -> None:
+        """Import what runs import, as it has been tried."""
+        assert self._trying is not None
+        pid, descriptor = self._trying
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        self._trying = None
+        self._ahead.take(well=os.waitpid(pid, 0)[1] == 0)
+        self._settle()
 
     def _tell(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
             self._channel.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _be_worker(request: dict[str, Any], plugins: Plugins, server: int, known: Callable[[WorkerEnv], WorkerEnv]) -> None:
+def _be_worker(
+    request: dict[str, Any], plugins: Plugins, server: int, known: Callable[[WorkerEnv], WorkerEnv], ahead: Ahead
+) -> None:
     """Become what a new interpreter would be for this run, train, and end."""
     status = 1
     try:
@@ -191,6 +226,8 @@ def _be_worker(request: dict[str, Any], plugins: Plugins, server: int, known: Ca
     except BaseException:
         traceback.print_exc()
     finally:
+        if not status:
+            ahead.tell(Path(request["log_dir"]))
         _end(status)
 
 
