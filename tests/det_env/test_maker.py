@@ -180,3 +180,18 @@ def test_two_makers_are_one_too_many() -> None:
     with pytest.raises(DetError, match="a and b both make environments; uninstall one of them"):
         maker(plugins)
     assert maker(plugins, "b")[0] == "b"
+
+
+def test_what_one_environment_has_compiled_another_with_the_same_files_has_too(tmp_path: Path) -> None:
+    root = tmp_path / "envs"
+    places = []
+    for requirements in (("six==1.16.0",), ("six==1.16.0", "idna==3.10"), ("six==1.15.0",)):
+        solved = solve(root, tmp_path, *requirements)
+        python = make("uv", solved, digest_of(solved), root, Plugins.installed())
+        said = subprocess.check_output([python, "-c", "import six; print(six.u.__code__.co_filename)"], text=True)
+        (site,) = Path(python).parents[1].glob("lib/python3*/site-packages")
+        assert said.strip() == str(site / "six.py")
+        places.append(next(site.glob("__pycache__/six.*.pyc")))
+    first, second, other = (place.stat() for place in places)
+    assert first.st_ino == second.st_ino
+    assert other.st_ino != first.st_ino
