@@ -148,6 +148,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (project / "const.yaml").write_text(CONFIG)
     done = det(place / "home", project, "run", "const.yaml", "-q")
     assert done.returncode == 0, done.stderr
+    trace = place / "home/experiments/1/tensorboard/trial-1/run/a.pt.trace.json"
+    trace.parent.mkdir(parents=True, exist_ok=True)
+    trace.write_text('{"traceEvents":[]}')
     return place / "home"
 
 

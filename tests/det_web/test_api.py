@@ -51,7 +51,8 @@ def asked(server: Server, method: str, path: str, **parts: Any) -> Any:
     """Send what the document says that an operation takes, and check what comes against what it says that comes."""
     operation = DOCUMENT["paths"][path][method]
     taken = [p["name"] for p in operation.get("parameters", ()) if p["in"] == "query" and p["name"] in QUERIES]
-    place = path.format(**{"id": 1, "path": "train.py"} | parts)
+    file = "run/a.pt.trace.json" if "traces" in path else "train.py"
+    place = path.format(**{"id": 1, "path": file} | parts)
     query = "&".join(f"{name}={QUERIES[name]}" for name in taken if QUERIES[name])
     answer = server.ask(f"{place}?{query}", method.upper(), BODIES.get(path) if "requestBody" in operation else None)
     said = operation["responses"].get(str(answer.status))
@@ -70,6 +71,16 @@ def asked(server: Server, method: str, path: str, **parts: Any) -> Any:
 )
 def test_what_is_read_is_as_the_document_says(server: Server, path: str) -> None:
     assert asked(server, "get", path) not in (None, b"")
+
+
+def test_a_trace_of_the_profiler_is_listed_and_comes_as_a_file(server: Server) -> None:
+    assert server.get("/trials/1")["traces"] == [{"name": "run/a.pt.trace.json", "size": 18}]
+    answer = server.ask("/api/v1/trials/1/traces/run/a.pt.trace.json")
+    assert answer.body == b'{"traceEvents":[]}'
+    assert answer.headers["content-disposition"] == 'attachment; filename="trial-1-a.pt.trace.json"'
+    assert server.get("/trials/2")["traces"] == []
+    for path in ("..%2f..%2f..%2fexperiment.db", "../trial-1/run/a.pt.trace.json", "run", "other.json", "%00"):
+        assert server.ask(f"/api/v1/trials/1/traces/{path}").status == 404
 
 
 def test_the_server_gives_the_document_itself(server: Server) -> None:

@@ -200,6 +200,14 @@ def test_what_a_trial_says_of_its_machine_has_a_page_of_its_own(page: Page) -> N
     assert "gpu_util" not in texts(page, "figcaption b")
 
 
+def test_a_trace_of_the_profiler_is_at_hand(page: Page) -> None:
+    page.open("/t/1/system", "section a[download]")
+    assert texts(page, "section a[download]") == ["run/a.pt.trace.json"]
+    second = page.server.get("/experiments/2/trials")["columns"]["id"][0]
+    page.open(f"/t/{second}/system", "section .empty")
+    assert "context.set_profiler" in page.text("section .empty")
+
+
 def test_the_cluster_has_its_slots_and_who_waits_for_whom(page: Page, home: Path) -> None:
     page.open("/cluster", ".slots li")
     assert "free" in page.text(".slots")

@@ -140,6 +140,7 @@ export interface Trial {
   runs: Run[];
   metrics: Record<string, string[]>;
   checkpoints: { uuid: string; batches: number; size: number | null; state: string; metric?: number | null; best?: boolean }[];
+  traces: { name: string; size: number }[];
   load: string;
   batches?: number;
   best?: number | null;

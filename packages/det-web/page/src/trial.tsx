@@ -25,6 +25,7 @@ export function Trial({ id, section }: { id: number; section: string }) {
             <Heading told={told} of={of.value} again={answer.again} />
             <Tabs base={`/t/${id}`} names={SECTIONS} chosen={section} />
             {section === "logs" ? <RankLogs told={told} /> : <MetricCharts told={told} of={of.value} system={section === "system"} />}
+            {section === "system" && <Traces told={told} />}
             {section === "metrics" && <About told={told} of={of.value} />}
           </>
         )}
@@ -146,6 +147,34 @@ function About({ told, of }: { told: Told; of?: Experiment }) {
         {best && told.load && <Copied text={told.load} />}
       </Section>
     </div>
+  );
+}
+
+function Traces({ told }: { told: Told }) {
+  return (
+    <Section title="Profiler's traces">
+      {told.traces.length ? (
+        <>
+          <table class="plain">
+            <tbody>
+              {told.traces.map(({ name, size: bytes }) => (
+                <tr key={name}>
+                  <td>
+                    <a href={`/api/v1/trials/${told.id}/traces/${name.split("/").map(encodeURIComponent).join("/")}`} download>
+                      {name}
+                    </a>
+                  </td>
+                  <td>{size(bytes)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+          <p>Open one in Perfetto, in chrome://tracing, or in TensorBoard.</p>
+        </>
+      ) : (
+        <Empty>No trace has been written; context.set_profiler in a PyTorch trial asks for one.</Empty>
+      )}
+    </Section>
   );
 }
 

@@ -74,6 +74,13 @@ class Saved(Struct):
     best: bool
 
 
+class Trace(Struct):
+    """A trace that the profiler wrote, and its size in bytes."""
+
+    name: str
+    size: int
+
+
 class OneTrial(Struct):
     """A trial; `load` are lines of Python that load its best checkpoint."""
 
@@ -96,6 +103,7 @@ class OneTrial(Struct):
     runs: list[Run]
     metrics: dict[str, list[str]]
     checkpoints: list[Saved]
+    traces: list[Trace]
     load: str
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from det_core.config import from_json, to_builtins
 from det_driver.store import CheckpointState, Store
@@ -29,9 +29,11 @@ from .trial_shapes import (
     Saved,
     SeriesQuery,
     SeveralTrials,
+    Trace,
     TrialLogQuery,
 )
 
+TRACE = "application/octet-stream"
 _BLOCK = 1 << 20
 _LONGEST = 16 << 20
 """Of a line: what is longer, such as a bar that is drawn over and over, is cut."""
@@ -63,6 +65,7 @@ def _describe(asked: Asked) -> OneTrial:
         saved = store.checkpoints.list(trial_id=row.id)
         runs = store.runs.list(row.id)
         parent = _parent(store, row.source_checkpoint)
+        place = store.experiment_dir(row.experiment_id) / "tensorboard" / f"trial-{row.id}"
     best = best_of(saved, experiment.smaller_is_better)
     return OneTrial(
         id=row.id,
@@ -92,6 +95,7 @@ def _describe(asked: Asked) -> OneTrial:
         checkpoints=[
             Saved(c.uuid, c.batches, c.metric, c.size, str(c.state), c.created, c.uuid == best) for c in saved
         ],
+        traces=[Trace(name, file.stat().st_size) for name, file in _traces(place).items()],
         load=_load(row.id, best is not None, any(c.state is CheckpointState.COMPLETED for c in saved)),
     )
 
@@ -109,6 +113,23 @@ def _load(id: int, measured: bool, any_: bool) -> str:
     if not any_:
         return ""
     return f"from det_driver.client import Client\n\nmodel = Client().get_trial({id}).{which}.load()\n"
+
+
+def _traces(place: Path) -> dict[str, Path]:
+    """Return what the profiler wrote, by names below the trial's directory of events."""
+    files = (file for file in place.glob("**/*.pt.trace.json*") if file.is_file() and not file.is_symlink())
+    return {file.relative_to(place).as_posix(): file for file in sorted(files)}
+
+
+def trace(asked: Asked) -> Response:
+    """Return a trace as a file, for a viewer of traces."""
+    with asked.store() as store:
+        row = store.trials.get(asked.trial.id)
+        place = store.experiment_dir(row.experiment_id) / "tensorboard" / f"trial-{row.id}"
+    file = _traces(place).get(str(asked.path["path"]))
+    if file is None:
+        raise Refused(404, f"trial {asked.id} has no trace of that name")
+    return FileResponse(file, 200, NO_STORE, TRACE, filename=f"trial-{asked.id}-{file.name}")
 
 
 def series(asked: Asked) -> Curve:
@@ -201,6 +222,7 @@ ENDPOINTS = (
     Endpoint(method="GET", path=f"{_ONE}/series", does=series, answer=Curve, query=SeriesQuery),
     Endpoint(method="GET", path=f"{_ONE}/log", does=log, answer=Log, query=TrialLogQuery),
     Endpoint(method="GET", path=f"{_ONE}/log/search", does=search, answer="application/x-ndjson", query=LogSearchQuery),
+    Endpoint(method="GET", path=f"{_ONE}/traces/{{path}}", does=trace, answer=TRACE),
     Endpoint(method="POST", path=f"{_ONE}/kill", does=kill, answer=State),
     Endpoint(method="POST", path=f"{_ONE}/continue", does=go_on, answer=Made, status=201),
 )
