@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from det_core.config import parse
-from det_driver.provenance import gather, packages, read, write
+from det_core.origin import packages
+from det_driver.provenance import gather, read, write
 
 CONFIG = parse(
     yaml.safe_load("""\

@@ -36,6 +36,7 @@ from .config import ExperimentConfig
 from .environ import WorkerEnv
 from .errors import DetError
 from .manifest import own_version
+from .origin import origin
 from .plugins import Plugins
 from .process import end_group, note_process
 from .worker import checked, work
@@ -59,6 +60,7 @@ def main(argv: list[str]) -> int:
         channel.sendall(json.dumps({"unfit": reason}).encode() + b"\n")
         return 0
     own_version()
+    origin()  # what it says of the interpreter is kept
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to every process of a job it is for the workers, which save
     server = _Server(channel, plugins, Ahead(code_dir, unfit))
     server.serve()

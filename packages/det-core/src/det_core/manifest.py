@@ -15,6 +15,7 @@ from uuid import uuid4
 import msgspec
 
 from .errors import CheckpointError
+from .origin import brief
 
 FORMAT = 1
 METADATA = "metadata.json"
@@ -32,7 +33,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a checkpoint holds and where it comes from.
 
     `batches` is the trial's position. `versions` are those of det-core, Python and the framework, `environment` is the digest
-    of what the interpreter was made of, where it was made for the experiment. `metadata` is the user's, plain JSON. `files`
+    of what the interpreter was made of, where it was made for the experiment. `origin` says where it was written: the machine,
+    its devices, and a digest of the packages that are installed there. `metadata` is the user's, plain JSON. `files`
     names every file but the manifest itself.
     """
 
@@ -45,6 +47,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     trial_id: int | None = None
     environment: str | None = None
     versions: Mapping[str, str] = {}
+    origin: Mapping[str, Any] = {}
     metadata: Mapping[str, Any] = {}
     files: Mapping[str, FileEntry] = {}
 
@@ -79,6 +82,7 @@ def draft(
         environment=environment,
         versions={"det-core": own_version(), "python": platform.python_version()}
         | ({framework: framework_version} if framework_version else {}),
+        origin=brief(),
         metadata=plain(metadata or {}),
     )
 

@@ -16,7 +16,7 @@ from . import wire
 from .host import Outcome, Target
 from .manifest import Manifest, own_version
 
-PROTOCOL = 3  # to be raised with any change of these messages; Hello and Welcome stay, as they carry it
+PROTOCOL = 4  # to be raised with any change of these messages; Hello and Welcome stay, as they carry it
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -121,6 +121,12 @@ class Chose(msgspec.Struct, frozen=True, tag="chose"):
     backend: str
 
 
+class CameFrom(msgspec.Struct, frozen=True, tag="from"):
+    """What the first rank of the run runs in: `det_core.origin.origin()`."""
+
+    origin: dict[str, Any]
+
+
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
     """The driver's answer to the question of that number; `error` says why there is none."""
 
@@ -138,7 +144,7 @@ class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
 
 
 Question = AskTarget | AskBest | Validated | Completed | Checkpointed | Deleted | Finished | Meet
-Word = Question | Reported | Progressed | Status | Chose
+Word = Question | Reported | Progressed | Status | Chose | CameFrom
 Reply = Answer | Preempt
 
 

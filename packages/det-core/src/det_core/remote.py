@@ -16,6 +16,7 @@ from .protocol import (
     Answer,
     AskBest,
     AskTarget,
+    CameFrom,
     Checkpointed,
     Chose,
     Completed,
@@ -92,6 +93,10 @@ class RemoteHost(TrialHost):
     def chose(self, backend: str) -> None:
         """Tell which backend reduces the gradients."""
         self._tell(Chose(backend))
+
+    def came_from(self, origin: dict[str, Any]) -> None:
+        """Tell what the run runs in."""
+        self._tell(CameFrom(origin))
 
     def best_validation(self) -> float | None:
         return self._ask(AskBest()).value

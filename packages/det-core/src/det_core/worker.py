@@ -28,6 +28,7 @@ from .failure import explained
 from .host import HostLost, Outcome
 from .interrupts import preempted_by
 from .manifest import Manifest
+from .origin import origin
 from .plugins import Plugins, extensions_of
 from .protocol import Spooled, decode_welcome, encode, encode_note, hello, refusal
 from .remote import RemoteHost
@@ -96,7 +97,10 @@ def connect(env: WorkerEnv) -> RemoteHost:
     if refused := refusal(greeting, decode_welcome(connection.recv(timeout=_CONNECT_SECONDS))):
         connection.close()
         raise DetError(refused)
-    return RemoteHost(connection, on_lost=lambda: _end_after(env.patience))
+    host = RemoteHost(connection, on_lost=lambda: _end_after(env.patience))
+    if env.ranks.rank == 0:
+        host.came_from(origin())
+    return host
 
 
 def storage_of(env: WorkerEnv, plugins: Plugins) -> Storage:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from det_core.config import ExperimentConfig, without_secrets
+from det_core.origin import origin
 
 FILE = "provenance.json"
 _LONGEST = 1_000_000
@@ -20,33 +18,13 @@ _SECONDS = 10.0
 
 def gather(code: Path | None, config: ExperimentConfig) -> dict[str, Any]:
     """Return what is known here and now, plain JSON; the configuration's secrets are masked, a remote's address is not kept."""
-    found: dict[str, Any] = {
-        "python": platform.python_version(),
-        "executable": sys.executable,
-        "packages": packages(),
-        "host": platform.node(),
-        "os": platform.platform(),
-        "cpu": f"{platform.machine()}, {os.cpu_count()} cores",
-        "devices": _lines("nvidia-smi", "--query-gpu=name,uuid,driver_version", "--format=csv,noheader"),
-    }
+    found = origin()
     if code is not None and (commit := _lines("git", "-C", str(code), "rev-parse", "HEAD")):
         changed = "\n".join(_lines("git", "-C", str(code), "diff", "HEAD", "--no-ext-diff", "--", "."))
         found["git"] = {"commit": commit[0], "dirty": bool(changed)}
         if changed:
             found["git"]["diff"] = without_secrets(changed[:_LONGEST], config)
     return found
-
-
-def packages() -> dict[str, str]:
-    """Return the versions of the installed distributions, by the names of their folders: to read each takes long."""
-    found: dict[str, str] = {}
-    for place in sys.path:
-        for folder in os.listdir(place or ".") if os.path.isdir(place or ".") else ():
-            stem, _, kind = folder.rpartition(".")
-            if kind in ("dist-info", "egg-info"):
-                name, _, version = stem.partition("-")
-                found.setdefault(name.replace("_", "-"), version)
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
 def write(directory: Path, found: Mapping[str, Any]) -> None:
@@ -63,6 +41,17 @@ def read(directory: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Say what of two origins is not the same, packages by their versions; what only names a machine comes last."""
+    theirs, mine = before.get("packages", {}), after.get("packages", {})
+    changed = [name for name in {**theirs, **mine} if theirs.get(name) != mine.get(name)]
+    said = [f"{name} {mine.get(name, 'gone')} (was {theirs.get(name, 'not there')})" for name in changed]
+    for key in ("python", "os", "cpu", "devices", "host"):
+        was, now = (", ".join(each) if isinstance(each, list) else each for each in (before.get(key), after.get(key)))
+        said += [f"{key} {now or 'none'} (was {was or 'none'})"] if was != now else []
+    return said
 
 
 def _lines(*command: str) -> list[str]:

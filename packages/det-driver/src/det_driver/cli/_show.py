@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +17,13 @@ from det_core.config import from_json, masked
 from ..client import Client, Space
 from ..config import to_yaml
 from ..driver import waits_for
-from ..provenance import read
+from ..provenance import differences, read
 from ..store import ExperimentRow, ExperimentState, ExperimentSummary, Store, TrialRow
 from ._console import EXPERIMENTS, Settings, as_json, clock, print_json, print_table, shown, what_mattered
 from ._select import filtered, ordered, select
 
 _MOST_CAUSES = 10
+_MOST_CHANGES = 5
 
 
 @click.command()
@@ -78,6 +80,8 @@ def show(
                 "importances": client.importances(),
                 "provenance": read(store.experiment_dir(experiment)),
             }
+            if runs:
+                described["origins"] = store.runs.origins(experiment)
             print_json({"experiment": described, "trials": [_described(store, t, runs) for t in trials]})
         elif runs:
             _print_runs(store, trials)
@@ -185,6 +189,19 @@ def _print_runs(store: Store, trials: Sequence[TrialRow]) -> None:
             ended = (run.outcome or "running", run.reason if run.reason != run.outcome else None)
             rows.append((trial.id, run.number, run.host, run.first_batch, began, took, *ended))
     print_table(("trial", "run", "host", "from batch", "began", "took", "ended", "because"), rows)
+    sys.stdout.writelines(f"{line}\n" for trial in trials for line in _moved(store, trial))
+
+
+def _moved(store: Store, trial: TrialRow) -> Iterator[str]:
+    """Say what of a run's interpreter and machine is not as in the run before it."""
+    runs = [run for run in store.runs.list(trial.id) if run.origin]
+    if len({run.origin for run in runs}) < 2:
+        return
+    origins = store.runs.origins(trial.experiment_id)
+    for before, run in itertools.pairwise(runs):
+        if said := differences(origins[str(before.origin)], origins[str(run.origin)]):
+            more = f" and {len(said) - _MOST_CHANGES} more" if len(said) > _MOST_CHANGES else ""
+            yield f"trial {trial.id} run {run.number}, since run {before.number}: {'; '.join(said[:_MOST_CHANGES])}{more}"
 
 
 def _print_slices(found: Sequence[Any], name: str, metric: str, as_json: bool) -> None:

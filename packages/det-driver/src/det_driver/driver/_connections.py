@@ -70,6 +70,8 @@ def _answer(state: State, live: LiveTrial, active: ActiveRun, word: protocol.Wor
             state.store.trials.update(live.id, progress=word.fraction)
         case protocol.Chose():
             state.store.runs.chose(active.run.id, word.backend)
+        case protocol.CameFrom():
+            state.store.runs.came_from(active.run.id, word.origin)
     return _again(state, live, active, word, rank)
 
 

@@ -110,7 +110,7 @@ class Run(msgspec.Struct, frozen=True):
     """One attempt of a trial, the `number`-th from 1, which began at position `first_batch`.
 
     `backend` is what reduces the gradients of its ranks, where there are several; `reason` says why it failed, and `host`
-    names the machine, or machines, as far as that was noted.
+    names the machine, or machines, as far as that was noted; `origin` names what the run's first rank ran in.
     """
 
     id: int
@@ -124,6 +124,7 @@ class Run(msgspec.Struct, frozen=True):
     backend: str | None = None
     reason: str | None = None
     host: str | None = None
+    origin: str | None = None
 
 
 class Metric(msgspec.Struct, frozen=True):

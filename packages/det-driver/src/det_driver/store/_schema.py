@@ -67,6 +67,10 @@ EXPERIMENT: tuple[tuple[str, ...], ...] = (
     ),
     ("ALTER TABLE runs ADD COLUMN reason TEXT",),
     ("ALTER TABLE runs ADD COLUMN host TEXT",),
+    (
+        "CREATE TABLE origins (digest TEXT PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID",
+        "ALTER TABLE runs ADD COLUMN origin TEXT",
+    ),
 )
 
 JOURNAL = 1

@@ -17,8 +17,9 @@ from det_driver.store._experiments import Experiments, entries
 from det_driver.store._index import Index
 from det_driver.store._journal import CommandQueue, Journal, Snapshots
 from det_driver.store._metrics import Metrics
+from det_driver.store._runs import Runs
 from det_driver.store._slots import Slots
-from det_driver.store._trials import Runs, Trials
+from det_driver.store._trials import Trials
 
 OLD = "det.db"
 AGENTS = "agents"

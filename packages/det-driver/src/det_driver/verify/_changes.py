@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..provenance import packages
+from det_core.origin import packages
+
 from ._spec import Seen
 
 _MOST = 20

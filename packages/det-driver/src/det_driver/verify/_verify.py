@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -133,7 +134,7 @@ def verify(
             difference, causes = within, [f"it is not reproducible at all: {CAUSES[within.what]}"]
         else:
             since = chosen.started or row.created
-            origin = {} if python else read(store.experiment_dir(experiment))  # a lock changes no more
+            origin = {} if python else _origin(store, chosen)  # a lock changes no more
             causes = changes(origin, seen, since, scratch)
             causes += code_changes(copy, code) if code is not None else []
             causes = causes or [UNKNOWN]
@@ -146,6 +147,14 @@ def verify(
         checkpoints=tuple(seen.compared),
         difference=difference,
         causes=tuple(causes),
+    )
+
+
+def _origin(store: Store, trial: TrialRow) -> Mapping[str, Any]:
+    """Return what the trial's last run ran in, or what the experiment was made in."""
+    named = [run.origin for run in store.runs.list(trial.id) if run.origin]
+    return (
+        store.runs.origins(trial.experiment_id)[named[-1]] if named else read(store.experiment_dir(trial.experiment_id))
     )
 
 
