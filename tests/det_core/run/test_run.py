@@ -33,7 +33,8 @@ from det_core import (
 from det_core.checkpoint import read_checkpoint
 from det_core.config import parse
 from det_core.load_data import loading_run, read_load_data
-from det_core.run import LOAD_FILE, PROGRESS_FILE, schedule_of
+from det_core.run import schedule_of
+from det_core.saving import LOAD_FILE, PROGRESS_FILE
 from det_testing import Runs, fake_hooks, fakes
 
 

@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from .records import PluginConfig as PluginConfig
     from .records import SearcherRecord as SearcherRecord
     from .records import StorageRecord as StorageRecord
-    from .run import Keep as Keep
     from .run import restore as restore
     from .run import run_trial as run_trial
     from .run import train_from as train_from
+    from .saving import Keep as Keep
     from .schedule import At as At
     from .schedule import Every as Every
     from .schedule import Schedule as Schedule

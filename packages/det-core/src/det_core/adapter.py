@@ -191,6 +191,15 @@ class Adapter(ABC, Generic[T]):
         Every rank is called, as reductions may be needed; only the chief's directory is kept.
         """
 
+    def snapshot(self) -> Callable[[Path], None] | None:
+        """Copy the state of this moment, and return what writes the copy as `save` would have written the state.
+
+        Every rank is called, with what it takes of reductions; the chief's is called once, in a thread beside training, and
+        must hold the GIL as little as it can. It is done with before the next snapshot, which may use its memory again. None,
+        on every rank or on none, where the state can only be saved at once.
+        """
+        return None
+
     @abstractmethod
     def load(self, path: Path) -> None:
         """Restore what `save` wrote."""

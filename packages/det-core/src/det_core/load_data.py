@@ -16,7 +16,7 @@ from .entrypoint import load_trial
 from .errors import CheckpointError, ConfigError
 from .imports import import_from_path
 from .plugins import Plugins
-from .run import LOAD_FILE
+from .saving import LOAD_FILE
 
 _FILES = (LOAD_FILE, "metadata.json")  # the second is where Determined wrote it at first
 

@@ -21,6 +21,7 @@ from .schedule import NEVER, Schedule, to_batches
 
 if TYPE_CHECKING:
     from .backend import Communicator
+    from .beside import Beside
     from .config import Length
 
 _SYNC_SECONDS = 1.0  # how late a preemption may be noticed where several ranks must agree
@@ -68,17 +69,20 @@ class RunLoop(Loop):
         save: Callable[[Progress], bool],
         progress: Progress | None = None,
         length: Length | None = None,
+        beside: Beside | None = None,
     ) -> None:
         """`length` is what the trial is trained for if nothing ends it earlier: there the framework finishes.
 
         `save` writes a checkpoint and publishes it, on all ranks together, and returns whether the driver recorded it.
+        `beside`, where there is one, does so while training goes on, and is waited for where a run ends or is complete.
         """
         self._adapter = adapter
         self._ends = length
         self._schedule = schedule
         self._host = host
         self._distributed = distributed
-        self._save_to = save
+        self._save_to, self._beside = save, beside
+        self._told: list[list[Any]] = []  # reports that are in the checkpoint being written
         self._progress = _copy(progress) if progress else Progress()
         self._alone = distributed.size == 1
         self._flag = host.preempted if self._alone else _SILENT
@@ -154,7 +158,7 @@ class RunLoop(Loop):
     def keep(self) -> None:
         """Save where training is, for whoever looks into why it ended; a single rank's own decision is not the others'."""
         if self._alone and self._batches:
-            self._save()
+            self._save(wait=True)
 
     # Boundaries
 
@@ -206,14 +210,18 @@ class RunLoop(Loop):
     def _agree(self) -> Stop:
         """Let every rank come to the same answer: go on, or stop for which reason."""
         preempted = self._host.preempted.raised or self._lost
+        saved = self._beside is not None and self._beside.ended
         if not self._alone:
             now = time.monotonic()
             a_batch = (now - self._sync_time) / max(1, self._batches - self._synced)
-            answers = self._distributed.allgather((preempted, self._asked, a_batch))
+            answers = self._distributed.allgather((preempted, self._asked, a_batch, saved))
+            saved = answers[0][3]  # the chief's, which writes
             preempted, self._asked = any(a[0] for a in answers), any(a[1] for a in answers)
             spacing = 1 if self._batches == self._synced else int(_SYNC_SECONDS / max(answers[0][2], 1e-6))
             self._synced, self._sync_time = self._batches, now
             self._sync_at = self._batches + max(1, min(_SPACING, spacing))
+        if saved:
+            self._settle()
         if preempted:
             return Stop.PREEMPTED
         return Stop.USER_STOPPED if self._asked else Stop.NO
@@ -239,7 +247,7 @@ class RunLoop(Loop):
             self._report()
             self._finish_training()
             self._validate()
-        self._save()
+        self._save(wait=True)
         self._stop = why
 
     def _finish_training(self) -> None:
@@ -270,7 +278,7 @@ class RunLoop(Loop):
             return
         complete = self._batches >= self._length
         if complete:
-            self._save()
+            self._save(wait=True)
         length = self._target.n if complete else None
         metrics = dict(self._progress.validation)
         self._aim(self._ask(lambda: self._host.validated(self._batches, metrics, length)))
@@ -291,16 +299,30 @@ class RunLoop(Loop):
         self._progress.validated_at, self._progress.validation = self._batches, metrics
         self._progress.untold.append(["validation", self._batches, metrics])
 
-    def _save(self) -> None:
+    def _save(self, *, wait: bool = False) -> None:
+        """Save, once at a position; with `wait` it is published on return, else perhaps while training goes on."""
         if self._saved_at == self._batches:
+            if wait:
+                self._settle()
             return
+        self._settle()
         self._saved_at = self._batches
         self._asked = self._distributed.agree(self._asked)  # the chief writes what any rank has asked for
         self._make_equal()
         if not self._alone:
             self._compare()
-        if self._save_to(self.progress) and not self._lost:
+        progress = self.progress
+        if not wait and self._beside is not None and self._beside.begin(progress):
+            self._told = progress.untold
+        elif self._save_to(progress) and not self._lost:
             self._progress.untold.clear()
+
+    def _settle(self) -> None:
+        """Wait for the checkpoint that is being written, if there is one, on every rank; what it failed of is raised."""
+        if self._beside is not None and self._beside.settle():
+            told = {id(each) for each in self._told}
+            self._progress.untold = [each for each in self._progress.untold if id(each) not in told]
+            self._told = []
 
     # The ranks: what one of them reports and saves is what all have
 

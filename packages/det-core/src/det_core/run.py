@@ -9,49 +9,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import msgspec
 
 from . import errors
 from .adapter import Adapter, Loop, RunInfo, Stop
-from .checkpoint import Manifest, read_checkpoint, write_checkpoint
-from .code import copy_code
-from .config import ExperimentConfig, Length, masked, to_builtins, without_secrets
+from .checkpoint import Manifest, read_checkpoint
+from .config import ExperimentConfig, Length
 from .errors import CheckpointError, DetError, InvalidHP
-from .host import HostLost, TrialHost
+from .host import TrialHost
 from .loop import Progress, RunLoop
+from .saving import PROGRESS_FILE, Keep, Saving
 from .schedule import Every, Period, Schedule, to_batches
 from .storage import Selector, Storage
 
 if TYPE_CHECKING:
     from .backend import Communicator
     from .records import Framework
-
-PROGRESS_FILE = "loop.json"
-LOAD_FILE = "load_data.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Keep:
-    """Where a run's checkpoints go: the storage, and what to do when the driver cannot be told of one."""
-
-    storage: Storage
-    unrecorded: Callable[[Manifest, str], None] = lambda manifest, storage: None
-
-    def record(self, host: TrialHost, manifest: Manifest) -> bool:
-        """Tell the driver of a checkpoint that is published; return whether it is recorded there."""
-        url = self.storage.url(manifest.uuid)
-        try:
-            host.checkpointed(manifest, url)
-        except HostLost:
-            self.unrecorded(manifest, url)
-            return False
-        return True
 
 
 def run_trial(
@@ -92,22 +69,25 @@ def train_from(
     schedule: Callable[[Adapter[Any]], Schedule] | None = None,
 ) -> Stop:
     """Train with an adapter that is restored already, from `progress` on, or from the beginning; the caller closes it."""
-    save = _Save(adapter, framework, info, host, keep)
+    save = Saving(adapter, framework, info, host, keep)
     loops: list[RunLoop] = []
 
     def start() -> Loop:
         plan = schedule(adapter) if schedule else schedule_of(info.config, adapter)
-        loop = RunLoop(adapter, plan, host, info.distributed, save, progress, info.length)
+        loop = RunLoop(adapter, plan, host, info.distributed, save, progress, info.length, save.beside)
         loops.append(loop)
         loop.begin()
         return loop
 
     try:
         adapter.run(start)
-    except InvalidHP:
+    except KeyboardInterrupt:
+        raise  # at once: what is being written is not waited for, nor published
+    except BaseException as error:
         with suppress(Exception):  # that they are invalid is what counts
-            if loops:
+            if isinstance(error, InvalidHP) and loops:
                 loops[0].keep()
+        save.beside.close()
         raise
     if not (loops and loops[0].stop):
         raise RuntimeError(
@@ -192,63 +172,3 @@ def length_of(config: ExperimentConfig) -> Length | None:
 
 def _period(length: Length | None, adapter: Adapter[Any]) -> Period:
     return Every(to_batches(length.n, length.unit, adapter) if length and length.n else 0)
-
-
-class _Save:
-    """Writes, publishes and records one checkpoint; every rank takes part, the chief writes."""
-
-    def __init__(self, adapter: Adapter[Any], framework: Framework, info: RunInfo, host: TrialHost, keep: Keep) -> None:
-        self._adapter, self._framework, self._info, self._host, self._keep = adapter, framework, info, host, keep
-
-    def __call__(self, progress: Progress) -> bool:
-        recorded = True
-        uuid = self._info.distributed.broadcast(str(uuid4()))
-        if self._info.distributed.rank == 0:
-            manifest = write_checkpoint(
-                self._keep.storage,
-                lambda path: self._write(path, progress),
-                uuid=uuid,
-                framework=self._framework.name,
-                framework_version=self._adapter.framework_version,
-                batches=progress.batches,
-                experiment_id=self._info.experiment_id,
-                environment=self._info.environment,
-                trial_id=self._info.trial_id,
-            )
-            recorded = self._keep.record(self._host, manifest)
-        else:
-            with TemporaryDirectory(prefix="det-scratch-", dir=self._info.scratch, ignore_cleanup_errors=True) as path:
-                self._adapter.save(Path(path))
-        self._adapter.saved(uuid)
-        return recorded
-
-    def _write(self, path: Path, progress: Progress) -> None:
-        self._adapter.save(path)
-        state = asdict(progress) | {"trial_id": self._info.trial_id}
-        (path / PROGRESS_FILE).write_text(json.dumps(state))
-        config = masked(self._info.config)
-        (path / LOAD_FILE).write_text(json.dumps(self._load_data(config)))
-        if self._info.code_dir is not None:
-            copy_code(self._info.code_dir, path / "code")
-            if config != to_builtins(self._info.config):
-                self._blot(path / "code")
-
-    def _blot(self, code: Path) -> None:
-        """Blot the configuration's secrets out of the files that it may have been read from."""
-        for file in (file for file in code.rglob("*") if file.suffix in (".yaml", ".yml")):
-            before = file.read_bytes()
-            after = without_secrets(before.decode("utf-8", "surrogateescape"), self._info.config)
-            if (data := after.encode("utf-8", "surrogateescape")) != before:
-                file.write_bytes(data)
-
-    def _load_data(self, config: dict[str, Any]) -> dict[str, Any]:
-        """What is needed to build the trial again without det's store."""
-        trial = type(self._adapter.trial)
-        return {
-            "trial_type": self._framework.trial.partition(":")[2],
-            "framework": self._framework.name,
-            "trial_cls_spec": f"{trial.__module__}:{trial.__qualname__}",
-            "hparams": dict(self._info.hparams),
-            "trial_seed": self._info.seed,
-            "experiment_config": config,
-        }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .config import ExperimentConfig
     from .host import Outcome
     from .manifest import Manifest
-    from .run import Keep
+    from .saving import Keep
 
 
 class Session:

@@ -32,7 +32,8 @@ from .origin import origin
 from .plugins import Plugins, extensions_of
 from .protocol import Spooled, decode_welcome, encode, encode_note, hello, refusal
 from .remote import RemoteHost
-from .run import Keep, length_of, run_trial
+from .run import length_of, run_trial
+from .saving import Keep
 from .storage import Storage, sync
 
 _CONNECT_SECONDS = 60.0

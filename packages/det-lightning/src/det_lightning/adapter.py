@@ -18,6 +18,7 @@ from det_core.entrypoint import make_trial
 from det_core.ranks import global_batch_size, of_all_ranks
 from det_core.schedule import to_batches
 from det_torch.backends import TorchBackend
+from det_torch.copies import Copies
 from det_torch.data import seed_everything
 from det_torch.metrics import Numbers
 from det_torch.ranks import Replicas, join_ranks
@@ -40,7 +41,7 @@ class TrainerAdapter(Adapter[LightningAdapter]):
 
     def __init__(self, trial: LightningAdapter, run: RunInfo, backend: TorchBackend | None = None) -> None:
         self.trial, self._run, self.build = trial, run, run.build
-        self._numbers = Numbers()
+        self._numbers, self._copies = Numbers(), Copies()
         self._loop_pace = _LoopPace(self)
         self._backend = backend
         self._length: int | str | None = "unknown"
@@ -152,6 +153,15 @@ class TrainerAdapter(Adapter[LightningAdapter]):
 
     def save(self, path: Path) -> None:
         self._briefly(lambda: self._conductor.save(path))
+
+    def snapshot(self) -> Callable[[Path], None]:
+        checkpoint, contents = self._briefly(self._conductor.capture)
+        if self._run.distributed.rank != 0:
+            return lambda path: None
+        return self._copies.writing(
+            {"checkpoint": checkpoint, "contents": contents},
+            lambda copied, path: snapshot.write(copied["checkpoint"], copied["contents"], path),
+        )
 
     def load(self, path: Path) -> None:
         checkpoint, contents = snapshot.read(path)

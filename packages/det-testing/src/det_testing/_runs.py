@@ -16,7 +16,8 @@ from det_core.host import Target
 from det_core.local import LocalHost
 from det_core.plugins import Plugins
 from det_core.records import Framework
-from det_core.run import Keep, run_trial
+from det_core.run import run_trial
+from det_core.saving import Keep
 from det_core.schedule import Every, Schedule
 from det_core.storage import LocalStorage
 

@@ -17,6 +17,7 @@ from . import parts, state
 from .build import build_loader, build_trial, check_trial, overrides, training_step
 from .callbacks import Callbacks
 from .context import PyTorchTrialContext
+from .copies import Copies
 from .data import TrainingStream, clean_shared_memory, seed_everything, validation_batches
 from .device import Moving, choose_device
 from .lr import LRScheduler
@@ -42,7 +43,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         self._started = False
         self._resume: dict[str, Any] = {}
         self._position = self._reported_at = run.first_batch
-        self.save_more: Callable[[Path], None] = lambda path: None
+        self._copies = Copies()
         context.reducers.reset()  # they may have served another run
         self._last = ExitStack()  # closed after all else, as the trial's own ends may need the other ranks
         self._replicas: Replicas | None = None
@@ -123,7 +124,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         moving = Moving(context)
 
         if self._replicas is not None and self._replicas.drifting:
-            train = self._aligned(train)
+            train = self._replicas.aligned(train)
 
         def step(batch: Any, epoch: int, index: int) -> dict[str, Any]:
             return kept(train(moving(batch) if moving.needed else batch, epoch, index))
@@ -139,17 +140,6 @@ class TorchAdapter(Adapter[PyTorchTrial]):
             return metrics
 
         return step if bare else full_step
-
-    def _aligned(self, train: Callable[[Any, int, int], Any]) -> Callable[[Any, int, int], Any]:
-        """Let each batch begin with the chief's buffers, as torch's DistributedDataParallel does for each forward pass."""
-        replicas = self._replicas
-        assert replicas is not None
-
-        def aligned(batch: Any, epoch: int, index: int) -> Any:
-            replicas.align_buffers(used=True)
-            return train(batch, epoch, index)
-
-        return aligned
 
     def _stepped_schedulers(self) -> list[LRScheduler]:
         modes = LRScheduler.StepMode
@@ -201,24 +191,35 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     def save(self, path: Path) -> None:
         with untouched_rng():  # what hooks draw here must not depend on how often a run is saved
-            self._save(path)
+            contents = self._contents()
+            if self.context.distributed.rank == 0:
+                state.save(contents, path)
+                self._callbacks("on_checkpoint_end", str(path))
+                self._callbacks("on_checkpoint_write_end", path)
 
-    def _save(self, path: Path) -> None:
+    def _contents(self) -> dict[str, Any]:
+        """Return what a checkpoint holds, on the chief; every rank calls it."""
         context = self.context
         contents = parts.collect(context)
         contents |= {"rng_state": rng_state(), "data": self._stream.state(self._position)}
         contents |= of_ranks(context, contents)
         if context.reducers and self._position != self._reported_at:
             contents["reducers"] = context.reducers.state(context.distributed.allgather)
-        if context.distributed.rank != 0:
-            return
-        contents["callbacks"] = self._callbacks.state()
-        self._callbacks("on_checkpoint_save_start", contents)
-        state.check(contents)
-        state.save(contents, path)
-        self.save_more(path)
-        self._callbacks("on_checkpoint_end", str(path))
-        self._callbacks("on_checkpoint_write_end", path)
+        if context.distributed.rank == 0:
+            contents["callbacks"] = self._callbacks.state()
+            self._callbacks("on_checkpoint_save_start", contents)
+            state.check(contents)
+        return contents
+
+    def snapshot(self) -> Callable[[Path], None] | None:
+        """Copy the state; but where callbacks look into the directory while it is written, they find the trial standing still."""
+        if any(map(self._callbacks.overriding, ("on_checkpoint_end", "on_checkpoint_write_end"))):
+            return None
+        with untouched_rng():
+            contents = self._contents()
+        if self.context.distributed.rank != 0:
+            return lambda path: None
+        return self._copies.writing(contents, state.save)
 
     def saved(self, uuid: str) -> None:
         with untouched_rng():

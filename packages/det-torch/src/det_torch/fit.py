@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from det_core.tensorboard import EventFile
 
 from .adapter import TorchAdapter
 from .context import PyTorchTrialContext
+from .history import FILE as HISTORY
 from .history import History
 from .home import ArgumentError, Home, home_of
 from .plan import Plan
@@ -171,6 +172,17 @@ class _Recorded(TorchAdapter):
     def save(self, path: Path) -> None:
         super().save(path)
         self.history.write(path)
+
+    def snapshot(self) -> Callable[[Path], None] | None:
+        write, history = super().snapshot(), self.history.text()
+        if write is None:
+            return None
+
+        def both(path: Path) -> None:
+            write(path)
+            (path / HISTORY).write_text(history)
+
+        return both
 
     @property
     def batches(self) -> int:

@@ -79,8 +79,11 @@ class History:
 
     def write(self, directory: Path) -> None:
         """Write it into a checkpoint."""
-        document = {"reports": self.reports, "checkpoints": self.checkpoints}
-        (directory / FILE).write_text(json.dumps(document))
+        (directory / FILE).write_text(self.text())
+
+    def text(self) -> str:
+        """Return what `write` writes, as of now."""
+        return json.dumps({"reports": self.reports, "checkpoints": self.checkpoints})
 
     def read(self, text: str, until: int) -> None:
         """Take up what `write` wrote, as far as it concerns the first `until` batches."""

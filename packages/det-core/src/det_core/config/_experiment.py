@@ -52,6 +52,8 @@ class Optimizations(Struct, frozen=True, kw_only=True):
     """What the model computes in: fp32, fp16 (with a gradient scaler) or bf16."""
     compile: bool = False
     """Whether the framework compiles the model (`torch.compile`, `jit_compile`)."""
+    asynchronous_checkpoints: Annotated[bool, partly("with PyTorch and Lightning")] = True
+    """Whether a copy of the state is taken, in host memory, and written while training goes on."""
 
 
 class Profiling(Struct, frozen=True, kw_only=True):

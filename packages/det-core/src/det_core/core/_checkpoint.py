@@ -18,7 +18,7 @@ from ..environ import WorkerEnv
 from ..errors import CheckpointError
 from ..host import TrialHost
 from ..manifest import METADATA
-from ..run import Keep
+from ..saving import Keep
 from ..storage import Selector
 from ._train import Steps, must_be_chief
 

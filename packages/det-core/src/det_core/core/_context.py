@@ -21,7 +21,7 @@ from ..host import Outcome, Target, TrialHost
 from ..interrupts import preempted_by
 from ..local import LocalHost, print_report
 from ..plugins import Plugins
-from ..run import Keep
+from ..saving import Keep
 from ..storage import open_storage
 from ..tensorboard import MANUAL
 from ..worker import connect, keep_of, storage_of

@@ -22,7 +22,8 @@ from det_core.host import Target
 from det_core.interrupts import preempted_by
 from det_core.local import LocalHost
 from det_core.plugins import Plugins, extensions_of
-from det_core.run import Keep, length_of, run_trial
+from det_core.run import length_of, run_trial
+from det_core.saving import Keep
 from det_core.storage import LocalStorage
 from det_core.trial_context import TrialContext
 from det_core.worker import run_info

@@ -21,7 +21,8 @@ from det_core.host import Target
 from det_core.local import LocalHost
 from det_core.plugins import Plugins, extensions_of
 from det_core.records import Framework
-from det_core.run import Keep, length_of, run_trial
+from det_core.run import length_of, run_trial
+from det_core.saving import Keep
 from det_core.schedule import Every, Schedule
 from det_core.storage import LocalStorage
 

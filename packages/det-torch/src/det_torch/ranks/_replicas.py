@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,15 @@ class Replicas:
         self._backend.spread([*parameters.values(), *self._buffers])
         for optimizer in self._optimizers:
             self._align(optimizer)
+
+    def aligned(self, train: Callable[..., Any]) -> Callable[..., Any]:
+        """Let each batch begin with the chief's buffers, as torch's DistributedDataParallel does for each forward pass."""
+
+        def aligned(*batch: Any) -> Any:
+            self.align_buffers(used=True)
+            return train(*batch)
+
+        return aligned
 
     def align_buffers(self, *, used: bool = False) -> None:
         """Take over the chief's buffers: all, or those that a training step may read."""

@@ -1,0 +1,125 @@
+"""Saving: the checkpoints of a run, written at once, or beside training from a copy of the state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from .adapter import Adapter, RunInfo
+from .beside import Beside, Work
+from .checkpoint import Manifest, write_checkpoint
+from .code import copy_code
+from .config import masked, to_builtins, without_secrets
+from .host import HostLost, TrialHost
+from .loop import Progress
+from .storage import Storage
+
+if TYPE_CHECKING:
+    from .records import Framework
+
+PROGRESS_FILE = "loop.json"
+LOAD_FILE = "load_data.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """Where a run's checkpoints go: the storage, and what to do when the driver cannot be told of one."""
+
+    storage: Storage
+    unrecorded: Callable[[Manifest, str], None] = lambda manifest, storage: None
+
+    def record(self, host: TrialHost, manifest: Manifest) -> bool:
+        """Tell the driver of a checkpoint that is published; return whether it is recorded there."""
+        url = self.storage.url(manifest.uuid)
+        try:
+            host.checkpointed(manifest, url)
+        except HostLost:
+            self.unrecorded(manifest, url)
+            return False
+        return True
+
+
+class Saving:
+    """Writes, publishes and records one checkpoint; every rank takes part, the chief writes."""
+
+    def __init__(self, adapter: Adapter[Any], framework: Framework, info: RunInfo, host: TrialHost, keep: Keep) -> None:
+        self._adapter, self._framework, self._info, self._host, self._keep = adapter, framework, info, host, keep
+        self.beside = Beside(self._taken)
+
+    def __call__(self, progress: Progress) -> bool:
+        recorded = True
+        uuid = self._info.distributed.broadcast(str(uuid4()))
+        if self._info.distributed.rank == 0:
+            recorded = self._publish(uuid, self._adapter.save, progress)
+        else:
+            with TemporaryDirectory(prefix="det-scratch-", dir=self._info.scratch, ignore_cleanup_errors=True) as path:
+                self._adapter.save(Path(path))
+        self._adapter.saved(uuid)
+        return recorded
+
+    def _taken(self, progress: Progress) -> Work | None:
+        """Take the state, on every rank; None where that is not wanted, or the adapter can only write it at once."""
+        if not self._info.config.optimizations.asynchronous_checkpoints:
+            return None
+        if (write := self._adapter.snapshot()) is None:
+            return None
+        distributed = self._info.distributed
+        uuid = distributed.broadcast(str(uuid4()))
+
+        def ended() -> None:
+            if distributed.size > 1:
+                distributed.barrier()  # the chief, which waited for the writing, says that it is published
+            self._adapter.saved(uuid)
+
+        return Work(lambda: distributed.rank != 0 or self._publish(uuid, write, progress), ended)
+
+    def _publish(self, uuid: str, write: Callable[[Path], None], progress: Progress) -> bool:
+        """Write, publish and record; return whether the driver has heard of it."""
+        manifest = write_checkpoint(
+            self._keep.storage,
+            lambda path: self._fill(path, write, progress),
+            uuid=uuid,
+            framework=self._framework.name,
+            framework_version=self._adapter.framework_version,
+            batches=progress.batches,
+            experiment_id=self._info.experiment_id,
+            environment=self._info.environment,
+            trial_id=self._info.trial_id,
+        )
+        return self._keep.record(self._host, manifest)
+
+    def _fill(self, path: Path, write: Callable[[Path], None], progress: Progress) -> None:
+        write(path)
+        state = asdict(progress) | {"trial_id": self._info.trial_id}
+        (path / PROGRESS_FILE).write_text(json.dumps(state))
+        config = masked(self._info.config)
+        (path / LOAD_FILE).write_text(json.dumps(self._load_data(config)))
+        if self._info.code_dir is not None:
+            copy_code(self._info.code_dir, path / "code")
+            if config != to_builtins(self._info.config):
+                self._blot(path / "code")
+
+    def _blot(self, code: Path) -> None:
+        """Blot the configuration's secrets out of the files that it may have been read from."""
+        for file in (file for file in code.rglob("*") if file.suffix in (".yaml", ".yml")):
+            before = file.read_bytes()
+            after = without_secrets(before.decode("utf-8", "surrogateescape"), self._info.config)
+            if (data := after.encode("utf-8", "surrogateescape")) != before:
+                file.write_bytes(data)
+
+    def _load_data(self, config: dict[str, Any]) -> dict[str, Any]:
+        """What is needed to build the trial again without det's store."""
+        trial = type(self._adapter.trial)
+        return {
+            "trial_type": self._framework.trial.partition(":")[2],
+            "framework": self._framework.name,
+            "trial_cls_spec": f"{trial.__module__}:{trial.__qualname__}",
+            "hparams": dict(self._info.hparams),
+            "trial_seed": self._info.seed,
+            "experiment_config": config,
+        }
