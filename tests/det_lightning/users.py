@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,11 +34,12 @@ SAVED_AT = (11, 2 * EPOCH)  # within an epoch, and at the end of one; killed two
 
 @dataclass
 class Seen:
-    """What a module saw of its training; in batch `kill_at` of what it sees it kills its process."""
+    """What a module saw of its training; in batch `kill_at` of what it sees it kills its process, once it is `ready`."""
 
     lengths: dict[str, Any] = field(default_factory=dict)
     rates: list[float] = field(default_factory=list)
     kill_at: int | None = None
+    ready: Callable[[], object] = lambda: True
 
 
 class Net(pl.LightningModule):
@@ -66,6 +68,9 @@ class Net(pl.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         if len(self.seen.rates) == self.seen.kill_at:
+            until = time.monotonic() + 30
+            while not self.seen.ready() and time.monotonic() < until:
+                time.sleep(0.002)
             os.kill(os.getpid(), signal.SIGKILL)
         loss = self.loss(batch)
         self.seen.rates.append(self.trainer.optimizers[0].param_groups[0]["lr"])
@@ -272,7 +277,9 @@ def main(folder: str) -> None:
         for at in SAVED_AT:
             child = os.fork()
             if child == 0:
-                by_det(Lab(Path(folder, name, str(at))), case, Seen(kill_at=at + 2), at)
+                lab = Lab(Path(folder, name, str(at)))
+                saved = partial(lab.storage.list)  # beside the training of the batches behind it
+                by_det(lab, case, Seen(kill_at=at + 2, ready=saved), at)
                 os._exit(1)
             _, status = os.waitpid(child, 0)
             assert os.WTERMSIG(status) == signal.SIGKILL, f"{name} ended with {status}"

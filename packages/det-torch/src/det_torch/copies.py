@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 
@@ -60,8 +61,15 @@ class Copies:
         else:
             target = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).untyped_storage()
         self._memory.setdefault(kind, []).append(target)
-        target.copy_(source, non_blocking=pinned)
+        if pinned:
+            target.copy_(source, non_blocking=True)
+        else:  # NumPy's copy, which passes the caches by, takes half the time of torch's on one thread
+            np.copyto(_bytes(target), _bytes(source))
         return target
+
+
+def _bytes(storage: torch.UntypedStorage) -> Any:
+    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
