@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from tests.det_slurm.conftest import Searches, ended
@@ -121,3 +125,69 @@ def test_a_trial_on_two_nodes_trains_as_on_one_machine_and_a_killed_driver_costs
     project = searches.project
     project.det("run", project.write(searches.stored(SPREAD), "local.yaml"), "--quiet", env=project.environ(2))
     assert list(project.outcome(1).metrics.values()) == list(project.outcome(2).metrics.values())
+
+
+class DriverJob:
+    """Commands of det by the recipe of docs/guides/clusters.md: the driver is a job, and the home is where nodes see it."""
+
+    def __init__(self, searches: Searches) -> None:
+        self.searches, self.home = searches, searches.shared / "home"
+        self.environ = searches.cluster.environ | searches.project.environ(1) | {"DET_HOME": str(self.home)}
+        self.environ |= {"HOME": str(searches.user), "DET_LEASE": "20"}
+
+    def command(self, *words: str | Path) -> str:
+        return shlex.join(
+            ["env", f"PYTHONPATH={self.environ['PYTHONPATH']}", *map(str, self.searches.project.det.argv(words))]
+        )
+
+    def submit(self, *words: str | Path) -> str:
+        """Submit a driver; return the number of its job."""
+        log = self.searches.shared / "driver.log"
+        options = ["sbatch", "--parsable", "-J", "driver", "-w", "n1", "-n", "1", "--signal=B:TERM@60", "-o", str(log)]
+        return self._run(*options, "--open-mode=append", "--wrap", f"exec {self.command(*words)}").strip()
+
+    def ask(self, job: str, *words: str) -> str:
+        """Do a command where the driver is."""
+        return self._run("srun", "--jobid", job, "--overlap", "-n", "1", "sh", "-c", self.command(*words))
+
+    def over(self) -> bool:
+        return "driver" not in self.searches.cluster.jobs("pending,running,completing")
+
+    def _run(self, *words: str) -> str:
+        done = subprocess.run(
+            self.searches.cluster.argv(words),
+            env=os.environ | self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+
+def test_a_driver_in_a_job_of_its_own_is_asked_there_paused_ended_early_and_resumed(searches: Searches) -> None:
+    driver = DriverJob(searches)
+    code = searches.shared / "code"
+    code.mkdir()
+    (code / "model_def.py").write_text((searches.project.det.cwd / "model_def.py").read_text())
+    text = searches._text(2, 60) + f"engine: {searches.engine(0.1)}\n"
+    (code / "search.yaml").write_text(searches.project.write(text).read_text())
+
+    job = driver.submit("run", code / "search.yaml", code, "--quiet")
+    before = searches.under_way()
+    assert "ACTIVE" in driver.ask(job, "list")
+    driver.ask(job, "pause", "1")
+    searches.wait_until(driver.over, "the end of the driver's job", 60)
+    searches.no_job_is_left()
+
+    driver.submit("resume", "1", "--quiet")
+    searches.wait_until(lambda: len(searches.batches().keys() - before.keys()) == 2, "runs of both trials", 90)
+    searches.cluster.run("scancel", "--batch", "--signal=TERM", "-n", "driver")  # as at the job's time limit
+    searches.wait_until(driver.over, "the end of the driver's job", 60)
+
+    driver.submit("resume", "1", "--quiet")
+    searches.wait_until(driver.over, "the end of the search", 150)
+    assert sum(searches.batches().values()) == 2 * 60, (searches.shared / "driver.log").read_text()
+    searches.project.det.home = driver.home
+    assert searches.project.outcome(1).table == searches.undisturbed(2, 60)

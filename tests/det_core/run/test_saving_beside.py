@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,7 +128,7 @@ def job(tmp_path: Path) -> Job:
 def test_training_goes_on_while_the_state_of_before_is_written(job: Job, tmp_path: Path) -> None:
     def at(number: int) -> None:
         if number == 4:
-            assert job.storage.begun.is_set()
+            assert job.storage.begun.wait(SECONDS)
             assert job.saved == []  # the driver does not hear of what is not whole
             job.storage.free.set()
 
@@ -185,11 +186,13 @@ def test_the_searcher_hears_of_the_end_when_all_is_published(job: Job) -> None:
     def at(number: int) -> None:
         if number == 8:
             threading.Timer(0.2, job.storage.free.set).start()
-        elif number == 3:
-            job.storage.free.set()
-        elif number == 5:
+        elif number == 7:
+            deadline = time.monotonic() + SECONDS
+            while job.saved != [2, 4, 6] and time.monotonic() < deadline:
+                time.sleep(0.01)
             job.storage.free.clear()
 
+    job.storage.free.set()
     job(at)
     assert job.host.events == [
         ("checkpoint", 2),
@@ -238,6 +241,7 @@ def test_an_error_of_training_is_the_cause_and_a_checkpoint_that_is_lost_is_told
 def test_who_interrupts_twice_does_not_wait(job: Job) -> None:
     def at(number: int) -> None:
         if number == 3:
+            assert job.storage.begun.wait(SECONDS)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
