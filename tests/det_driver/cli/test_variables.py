@@ -10,6 +10,7 @@ CONFIG = "entrypoint: env\nsearcher: {name: single, metric: error}\nmin_checkpoi
 SOMETIMES = {
     "DET_ALONE_SECONDS": "on other hosts",
     "DET_CHIEF_PORT": "of a launch",
+    "DET_CODE_COMMIT": "where the code is in a repository",
     "DET_ENVIRONMENT": "where the experiment has one",
     "DET_LATEST_CHECKPOINT": "once there is one",
     "DET_RANKS_KEY": "of a launch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,27 @@ def test_what_has_changed_between_two_runs_of_a_trial_is_said(project: Any, plug
     assert [run["origin"] for run in told["trials"][0]["attempts"]] == [first.origin, second.origin]
     manifests = [json.loads(file.read_text()) for file in project.det.home.glob("checkpoints/*/manifest.json")]
     assert {manifest["origin"]["packages"] for manifest in manifests} == {digest(kept[second.origin]["packages"])}
+
+
+def test_the_commit_of_the_code_goes_with_each_checkpoint(project: Any) -> None:
+    def git(*words: str) -> str:
+        words = ("git", "-C", str(project.det.cwd), "-c", "user.name=a", "-c", "user.email=a@b", *words)
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+
+    def written() -> set[str]:
+        files = project.det.home.glob("checkpoints/*/manifest.json")
+        return {json.loads(file.read_text())["origin"]["commit"] for file in files}
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    commit = git("rev-parse", "HEAD")
+    project.run(SINGLE.partition("max_restarts")[0])
+    assert written() == {commit}
+    with (project.det.cwd / "model_def.py").open("a") as model:
+        model.write("# changed\n")
+    project.run(SINGLE.partition("max_restarts")[0])
+    assert written() == {commit, f"{commit}+"}
 
 
 def test_runs_that_are_alike_share_what_is_kept_also_after_an_import(project: Any, tmp_path: Path) -> None:

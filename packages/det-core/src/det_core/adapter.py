@@ -53,8 +53,9 @@ class RunInfo:
     `length` is what the trial is trained for if nothing ends it earlier, from its start: what a framework may make a
     schedule from; None where only the trial knows. `slots` counts the processes of the run. `quick` asks for one batch of
     everything (a check). What is left in `scratch` is deleted when the run has ended, also where it was killed; None outside
-    of an experiment. `environment` is the digest of the environment that was made for it. `observe` is called with the number
-    of each batch, from 0, and the batch, where somebody asks in which order data comes; give batches through `observed`.
+    of an experiment. `environment` is the digest of the environment that was made for it, `commit` that of its code.
+    `observe` is called with the number of each batch, from 0, and the batch, where somebody asks in which order data comes;
+    give batches through `observed`.
 
     Where there are several processes, `distributed` carries Python objects between them, and `backend` is the chosen way to
     reduce gradients: `backend.load().join(distributed)`. It is None for a single process.
@@ -79,6 +80,7 @@ class RunInfo:
     backend: BackendRecord | None = None
     scratch: Path | None = None
     environment: str | None = None
+    commit: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
     observe: Callable[[int, Any], None] | None = None
 

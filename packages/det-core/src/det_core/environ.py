@@ -26,7 +26,8 @@ class WorkerEnv:
     process stands among those of the run, which meet at the address `chief` within `start_timeout` seconds. What the run
     leaves in `scratch` is deleted when it has ended, however it did. `alone` is how many seconds it has to end once it has
     lost its driver, where another machine may go on with it then. `checked` says that what plugins configure is in their
-    own structs. `environment` is the digest of what the interpreter was made of, where it was made for the experiment.
+    own structs. `environment` is the digest of what the interpreter was made of, where it was made for the experiment,
+    `commit` that of the code's repository, with a + where the code is not as committed.
     """
 
     experiment_id: int
@@ -51,6 +52,7 @@ class WorkerEnv:
     slots: int = 1
     alone: float | None = None
     environment: str | None = None
+    commit: str | None = None
     checked: bool = False
     warm: bool = False
     cluster_id: str = "local"
@@ -122,6 +124,7 @@ _FACTS: dict[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
     "chief": ("DET_CHIEF_IP", str, str),
     "start_timeout": ("DET_START_TIMEOUT", "{:g}".format, float),
     "environment": ("DET_ENVIRONMENT", str, str),
+    "commit": ("DET_CODE_COMMIT", str, str),
     "alone": ("DET_ALONE_SECONDS", "{:g}".format, float),
     "checkpoint_root": ("DET_CHECKPOINT_ROOT", str, Path),
     "tensorboard_dir": ("DET_TENSORBOARD_DIR", str, Path),

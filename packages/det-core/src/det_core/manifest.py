@@ -34,8 +34,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     `batches` is the trial's position. `versions` are those of det-core, Python and the framework, `environment` is the digest
     of what the interpreter was made of, where it was made for the experiment. `origin` says where it was written: the machine,
-    its devices, and a digest of the packages that are installed there. `metadata` is the user's, plain JSON. `files`
-    names every file but the manifest itself.
+    its devices, a digest of the packages that are installed there, and the commit of the code. `metadata` is the user's,
+    plain JSON. `files` names every file but the manifest itself.
     """
 
     uuid: str
@@ -66,6 +66,7 @@ def draft(
     experiment_id: int | None = None,
     trial_id: int | None = None,
     environment: str | None = None,
+    commit: str | None = None,
     framework_version: str = "",
     metadata: Mapping[str, Any] | None = None,
 ) -> Manifest:
@@ -82,7 +83,7 @@ def draft(
         environment=environment,
         versions={"det-core": own_version(), "python": platform.python_version()}
         | ({framework: framework_version} if framework_version else {}),
-        origin=brief(),
+        origin=brief() | ({"commit": commit} if commit else {}),
         metadata=plain(metadata or {}),
     )
 

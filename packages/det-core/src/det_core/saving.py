@@ -89,6 +89,7 @@ class Saving:
             batches=progress.batches,
             experiment_id=self._info.experiment_id,
             environment=self._info.environment,
+            commit=self._info.commit,
             trial_id=self._info.trial_id,
         )
         return self._keep.record(self._host, manifest)

@@ -166,6 +166,7 @@ def run_info(env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, d
         trial_id=env.trial_id,
         experiment_id=env.experiment_id,
         environment=env.environment,
+        commit=env.commit,
         run_number=env.run_number,
         slots=env.slots,
         length=length_of(env.config),

@@ -43,6 +43,12 @@ def read(directory: Path) -> dict[str, Any]:
     return found
 
 
+def commit(found: Mapping[str, Any]) -> str | None:
+    """Return the commit of the code, with a + where it is not as committed; None where it is in no repository."""
+    git = found.get("git")
+    return f"{git['commit']}{'+' if git['dirty'] else ''}" if git else None
+
+
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Say what of two origins is not the same, packages by their versions; what only names a machine comes last."""
     theirs, mine = before.get("packages", {}), after.get("packages", {})

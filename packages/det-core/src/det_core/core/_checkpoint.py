@@ -159,6 +159,7 @@ class CheckpointContext:
             "batches": int(given.get("steps_completed", self._steps.completed)),
             "experiment_id": self._env and self._env.experiment_id,
             "environment": self._env and self._env.environment,
+            "commit": self._env and self._env.commit,
             "trial_id": self._env and self._env.trial_id,
             "metadata": given,
         }

@@ -24,6 +24,7 @@ from det_core.launch import SSH, Host, hosts_of, ranks_on
 from det_core.machine import gpus
 
 from ..engines import Node, RunSpec, machine_of
+from ..provenance import commit, read
 from ..store import Run
 from ._environment import (
     SolvedEnvironment,
@@ -203,6 +204,7 @@ class Starter:
             scratch=scratch_of(active.run),
             start_timeout=self.settings.start_timeout,
             warm=latest is None and live.source is not None,
+            commit=self._commit,
         )
         if hosts_of(state.config):  # each of them knows its devices and cores
             return {**self._user(gpus), **env.variables(**self._config)}
@@ -212,6 +214,10 @@ class Starter:
     @cached_property
     def _environment(self) -> SolvedEnvironment | None:
         return recorded(self.state.view.directory)
+
+    @cached_property
+    def _commit(self) -> str | None:
+        return commit(read(self.state.store.experiment_dir(self.state.id)))
 
     @cached_property
     def _config(self) -> dict[str, str]:
