@@ -190,7 +190,7 @@ class Adapter(ABC, Generic[T]):
     def save(self, path: Path) -> None:
         """Write all that an exact resume needs into the directory `path`.
 
-        Every rank is called, as reductions may be needed; only the chief's directory is kept.
+        Every rank is called, as reductions may be needed; only the chief's directory is kept, unless the adapter is `sharded`.
         """
 
     def snapshot(self) -> Callable[[Path], None] | None:
@@ -205,6 +205,11 @@ class Adapter(ABC, Generic[T]):
     @abstractmethod
     def load(self, path: Path) -> None:
         """Restore what `save` wrote."""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each rank saves a part of the state: what all of them write is then one checkpoint, with names of their own."""
+        return False
 
     @property
     def batches_per_epoch(self) -> int | None:

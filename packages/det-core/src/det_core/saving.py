@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from .adapter import Adapter, RunInfo
 from .beside import Beside, Work
-from .checkpoint import Manifest, write_checkpoint
+from .checkpoint import Manifest, write_checkpoint, write_sharded_checkpoint
 from .code import copy_code
 from .config import masked, to_builtins, without_secrets
 from .host import HostLost, TrialHost
@@ -54,7 +54,9 @@ class Saving:
     def __call__(self, progress: Progress) -> bool:
         recorded = True
         uuid = self._info.distributed.broadcast(str(uuid4()))
-        if self._info.distributed.rank == 0:
+        if self._adapter.sharded:
+            recorded = self._publish_parts(uuid, progress)
+        elif self._info.distributed.rank == 0:
             recorded = self._publish(uuid, self._adapter.save, progress)
         else:
             with TemporaryDirectory(prefix="det-scratch-", dir=self._info.scratch, ignore_cleanup_errors=True) as path:
@@ -83,16 +85,34 @@ class Saving:
         manifest = write_checkpoint(
             self._keep.storage,
             lambda path: self._fill(path, write, progress),
-            uuid=uuid,
-            framework=self._framework.name,
-            framework_version=self._adapter.framework_version,
-            batches=progress.batches,
-            experiment_id=self._info.experiment_id,
-            environment=self._info.environment,
-            commit=self._info.commit,
-            trial_id=self._info.trial_id,
+            **self._facts(uuid, progress),
         )
         return self._keep.record(self._host, manifest)
+
+    def _publish_parts(self, uuid: str, progress: Progress) -> bool:
+        """Publish what all ranks write as one checkpoint, and record it."""
+        ranks, facts = self._info.distributed, self._facts(uuid, progress)
+        with TemporaryDirectory(prefix="det-scratch-", dir=self._info.scratch, ignore_cleanup_errors=True) as folder:
+            path = Path(folder)
+            if ranks.rank == 0:
+                self._fill(path, self._adapter.save, progress)
+            else:
+                self._adapter.save(path)
+            gather = ranks.allgather
+            manifest = write_sharded_checkpoint(self._keep.storage, path, rank=ranks.rank, allgather=gather, **facts)
+        return ranks.rank != 0 or self._keep.record(self._host, manifest)
+
+    def _facts(self, uuid: str, progress: Progress) -> dict[str, Any]:
+        return {
+            "uuid": uuid,
+            "framework": self._framework.name,
+            "framework_version": self._adapter.framework_version,
+            "batches": progress.batches,
+            "experiment_id": self._info.experiment_id,
+            "environment": self._info.environment,
+            "commit": self._info.commit,
+            "trial_id": self._info.trial_id,
+        }
 
     def _fill(self, path: Path, write: Callable[[Path], None], progress: Progress) -> None:
         write(path)

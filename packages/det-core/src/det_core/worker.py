@@ -19,7 +19,7 @@ from pathlib import Path
 from . import wire
 from .adapter import RunInfo, Stop
 from .backend import Communicator, RankLost
-from .backends import Socket, choose_backend
+from .backends import Socket, choose_backend, must_shard, wanted_backend
 from .distributed import DistributedContext
 from .entrypoint import load_trial
 from .environ import WorkerEnv
@@ -120,12 +120,13 @@ def _train(env: WorkerEnv, entrypoint: str, code_dir: Path, host: RemoteHost, pl
     random.seed(env.seed)  # before the user's module runs; the adapter seeds its framework
     trial = load_trial(entrypoint, code_dir)
     framework = plugins.framework_of(trial)
+    must_shard(env.config, framework)
     keep = keep_of(env, storage_of(env, plugins))
     if env.ranks.size == 1:
         info = run_info(env, plugins, framework.name, code_dir, DistributedContext())
         return run_trial(framework, trial, info, host, keep)
     with meet(env, host) as distributed:
-        backend = choose_backend(env.config.distributed.backend, framework.name, plugins.backends())
+        backend = choose_backend(wanted_backend(env.config), framework.name, plugins.backends())
         if env.ranks.rank == 0:
             sys.stderr.write(f"det: {env.ranks.size} ranks; gradients are reduced by {backend.name}\n")
             host.chose(backend.name)

@@ -51,6 +51,7 @@ class Request:
     save_at: Sequence[int] = ()
     preempt_at: int | None = None
     aggregation: int = 1
+    optimizations: Mapping[str, Any] = field(default_factory=dict)
     checkpoint: str | None = None
     behind: tuple[str, int] | None = None
     hparams: Mapping[str, Any] = field(default_factory=dict)
@@ -203,6 +204,7 @@ def _do(runs: Runs, request: dict[str, Any], distributed: DistributedContext, do
         checkpoint=checkpoint,
         preempt_at=request["preempt_at"],
         aggregation=request["aggregation"],
+        optimizations=request["optimizations"],
         **request["hparams"],
     )
 

@@ -99,12 +99,15 @@ class Runs:
         preempt_at: int | None = None,
         seed: int = 1,
         aggregation: int = 1,
+        optimizations: Mapping[str, Any] | None = None,
         framework: Framework | None = None,
         **hparams: Any,
     ) -> Run:
         """Train until the first of `lengths`, on to the next one when that is complete, and so on; the trial knows the last."""
         host = KitHost(lengths, preempt_at)
-        info = self.info(seed=seed, aggregation=aggregation, length=lengths[-1] or 10, **hparams)
+        info = self.info(
+            seed=seed, aggregation=aggregation, optimizations=optimizations, length=lengths[-1] or 10, **hparams
+        )
         stop = run_trial(
             framework or self.framework,
             self._trial,
@@ -125,7 +128,15 @@ class Runs:
         """Return what runs another trial class in the same way, with the same checkpoints."""
         return Runs(self._plugins, trial, self._root, distributed=self._distributed, backend=self._backend)
 
-    def info(self, *, seed: int = 1, aggregation: int = 1, length: int = 10, **hparams: Any) -> RunInfo:
+    def info(
+        self,
+        *,
+        seed: int = 1,
+        aggregation: int = 1,
+        optimizations: Mapping[str, Any] | None = None,
+        length: int = 10,
+        **hparams: Any,
+    ) -> RunInfo:
         """Return what an adapter is told of a run with these hyperparameters."""
         hparams = {"lr": 0.03, "batches_per_epoch": 5, "global_batch_size": 2, "noise": 0.0, "shuffle": False} | hparams
         config = {
@@ -133,7 +144,7 @@ class Runs:
             "entrypoint": f"{self._trial.__module__}:{self._trial.__qualname__}",
             "hyperparameters": hparams,
             "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": length}},
-            "optimizations": {"aggregation_frequency": aggregation},
+            "optimizations": {"aggregation_frequency": aggregation, **(optimizations or {})},
         }
         return RunInfo(
             config=parse(config).config,

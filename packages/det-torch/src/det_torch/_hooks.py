@@ -16,7 +16,7 @@ def det_frameworks() -> Iterator[Framework]:
         trial="det_torch:PyTorchTrial",
         load=_load,
         requires=("torch>=2.6",),
-        capabilities=frozenset({"aggregation", "ranks"}),
+        capabilities=frozenset({"aggregation", "ranks", "sharding"}),
         loader="det_torch.load_trial_from_checkpoint_path",
         tensors="det_torch.load.tensors",
     )

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
+from det_core import Adapter, Loop, Metrics, RunInfo
 from det_core.ranks import global_batch_size, of_all_ranks
 
-from . import parts, state
+from . import parts, sharding, state
 from .build import build_loader, build_trial, check_trial, overrides, training_step
 from .callbacks import Callbacks
 from .context import PyTorchTrialContext
@@ -191,13 +191,13 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     def save(self, path: Path) -> None:
         with untouched_rng():  # what hooks draw here must not depend on how often a run is saved
-            contents = self._contents()
+            contents = self._contents(path)
             if self.context.distributed.rank == 0:
                 state.save(contents, path)
                 self._callbacks("on_checkpoint_end", str(path))
                 self._callbacks("on_checkpoint_write_end", path)
 
-    def _contents(self) -> dict[str, Any]:
+    def _contents(self, path: Path | None = None) -> dict[str, Any]:
         """Return what a checkpoint holds, on the chief; every rank calls it."""
         context = self.context
         contents = parts.collect(context)
@@ -205,6 +205,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         contents |= of_ranks(context, contents)
         if context.reducers and self._position != self._reported_at:
             contents["reducers"] = context.reducers.state(context.distributed.allgather)
+        contents = sharding.write(contents, path)
         if context.distributed.rank == 0:
             contents["callbacks"] = self._callbacks.state()
             self._callbacks("on_checkpoint_save_start", contents)
@@ -213,20 +214,20 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     def snapshot(self) -> Callable[[Path], None] | None:
         """Copy the state; but where callbacks look into the directory while it is written, they find the trial standing still."""
-        if any(map(self._callbacks.overriding, ("on_checkpoint_end", "on_checkpoint_write_end"))):
+        looking = any(map(self._callbacks.overriding, ("on_checkpoint_end", "on_checkpoint_write_end")))
+        if looking or self.context.sharding.used:  # whose parts are written by all ranks together
             return None
         with untouched_rng():
             contents = self._contents()
-        if self.context.distributed.rank != 0:
-            return lambda path: None
-        return self._copies.writing(contents, state.save)
+        return self._copies.writing(contents, state.save) if self.context.distributed.rank == 0 else lambda path: None
 
     def saved(self, uuid: str) -> None:
         with untouched_rng():
             self._callbacks("on_checkpoint_upload_end", uuid)
 
     def load(self, path: Path) -> None:
-        contents = state.load(path)
+        sharding.reshard(self.context.models)
+        contents = state.load(path, parts.like(self.context))
         self._callbacks("on_checkpoint_load_start", contents)
         parts.restore(self.context, contents)
         self._callbacks.restore(contents.get("callbacks", {}))
@@ -267,6 +268,11 @@ class TorchAdapter(Adapter[PyTorchTrial]):
     def global_batch_size(self) -> int | None:
         return global_batch_size(self._run, lambda: self._loader_batch_size)
 
+    @property
+    def sharded(self) -> bool:
+        """Whether the ranks have a part of the model each, and of its checkpoints."""
+        return self.context.sharding.used and self._run.distributed.size > 1
+
     def close(self) -> None:
         with self._last, self._open:
             self._callbacks.shut_down()
@@ -290,9 +296,4 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         rank, size = (0, 1) if whole else (distributed.rank, distributed.size)
         data = validation_batches(loader, rank=rank, size=size, seed=self._run.seed)
         self._open.callback(data.close)
-        if whole and data.sharded and distributed.size > 1:
-            raise TrialError(
-                "evaluate_full_dataset gets all of the data on the chief, but the validation data is sharded by rank; build it "
-                "whole, or define evaluate_batch"
-            )
         return Validation(self.trial, self.context, self._callbacks, data, self._run.quick)

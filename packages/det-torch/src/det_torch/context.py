@@ -20,6 +20,7 @@ from .optim import Steps
 from .precision import Precision
 from .ranks import Gradients
 from .reducers import MetricReducer, ReducerSet
+from .sharding import Blocks, Sharding, materialize
 from .tensorboard import Writer
 
 
@@ -46,6 +47,8 @@ class PyTorchTrialContext(TrialContext):
         self.aggregation_frequency = optimizations.aggregation_frequency
         self.precision = Precision(optimizations.precision, device)
         self._compile = bool(optimizations.compile)
+        self.sharding = Sharding(optimizations, backend)
+        self._blocks: Blocks | None = None
         self.steps = Steps(self, optimizations.average_aggregated_gradients)
         if backend is not None:
             self.steps.gradients = Gradients(backend)
@@ -61,20 +64,26 @@ class PyTorchTrialContext(TrialContext):
 
     # Parts
 
-    def wrap_model(self, model: nn.Module) -> nn.Module:
-        """Register a model and place it on the device; use what it returns."""
+    def wrap_model(self, model: nn.Module, blocks: Blocks | None = None) -> nn.Module:
+        """Register a model and place it on the device; use what it returns.
+
+        Where `optimizations.sharding` divides it among the ranks, `blocks` says which of its modules are gathered one at a time:
+        their classes, or a function that is true for them; by default the outermost whose class it has more than once.
+        """
         if not isinstance(model, nn.Module):
             raise TrialError(f"wrap_model got {type(model).__name__}; give a torch.nn.Module")
         if not self._managed:
+            materialize(model, self.device)
             self.models.append(model)
             return model
+        self._blocks = blocks
         placed: nn.Module = self._run.build.model(self, lambda: model)
         self.models.append(placed)
         return placed
 
     def place_model(self, model: nn.Module) -> nn.Module:
-        """Move a model to the device, under the compiler that the configuration asks for."""
-        model = model.to(self.device)
+        """Move a model to the device, under the compiler that the configuration asks for; divide it where that is asked for."""
+        model = self.sharding.place(model, self.device, self.precision.type, self._blocks)
         if self._compile:
             model.compile()
         return model
@@ -99,6 +108,7 @@ class PyTorchTrialContext(TrialContext):
         wrapped: torch.optim.Optimizer = (
             self._run.build.optimizer(self, lambda: optimizer) if self._managed else optimizer
         )
+        self.sharding.check_optimizer(wrapped, self.models, bool(fp16_compression))
         if average_aggregated_gradients is not None:
             self.steps.set_average(wrapped, average_aggregated_gradients)
         if self.steps.gradients is not None:

@@ -171,7 +171,8 @@ class _Recorded(TorchAdapter):
 
     def save(self, path: Path) -> None:
         super().save(path)
-        self.history.write(path)
+        if self.context.distributed.rank == 0:  # the only one that has heard of reports
+            self.history.write(path)
 
     def snapshot(self) -> Callable[[Path], None] | None:
         write, history = super().snapshot(), self.history.text()

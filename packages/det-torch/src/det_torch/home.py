@@ -14,6 +14,7 @@ import msgspec
 import torch
 
 from det_core import DistributedContext, Framework, Keep, Plugins, RunInfo, Session, TrialError
+from det_core.backends import wanted_backend
 from det_core.config import Const, ExperimentConfig, parse
 from det_core.plugins import extensions_of
 from det_core.storage import Storage
@@ -69,7 +70,7 @@ def init(
         info = replace(info, config=_aggregating(info.config, aggregation_frequency))
         info = replace(info, extras={"home": _home(plugins, session, info, enable_tensorboard_logging)})
         device = choose_device(info)
-        wanted = info.config.distributed.backend
+        wanted = wanted_backend(info.config)
         info = replace(info, backend=backend_of_script(info.distributed, wanted, plugins))
         backend = join_ranks(info)
         if backend is not None:

@@ -11,11 +11,13 @@ from torch import nn
 from det_core import TrialError
 
 from .context import PyTorchTrialContext
+from .sharding import Place, reshard
 from .state import load_weights
 
 
 def collect(context: PyTorchTrialContext) -> dict[str, Any]:
     """Return the states of the parts, by the keys that they have in a checkpoint."""
+    reshard(context.models)
     contents: dict[str, Any] = {
         "models_state_dict": [model.state_dict() for model in context.models],
         "optimizers_state_dict": [optimizer.state_dict() for optimizer in context.optimizers],
@@ -30,6 +32,25 @@ def collect(context: PyTorchTrialContext) -> dict[str, Any]:
     if any(evaluating):  # such as a normalization that the trial has frozen
         contents["evaluating"] = evaluating
     return contents
+
+
+def like(context: PyTorchTrialContext) -> Callable[[Place, Any], Any]:
+    """Return what tells, of a place in a checkpoint, the tensor that is divided among the ranks as what belongs there is."""
+    weights = [model.state_dict() for model in context.models] if context.sharding.used else []
+    waiting = {f"{index}.{name}": parameter for index, name, parameter in _parameters(context.models)}
+    stepped = [[p for group in o.param_groups for p in group["params"]] for o in context.optimizers]
+
+    def found(place: Place, size: Any) -> Any:
+        match place:
+            case ("models_state_dict", int(index), name) if index < len(weights):
+                return weights[index].get(name)
+            case ("gradients", name):
+                return waiting.get(name)
+            case ("optimizers_state_dict", int(index), "state", int(number), _) if index < len(stepped):
+                return stepped[index][number] if number < len(stepped[index]) else None
+        return None
+
+    return found
 
 
 def restore(context: PyTorchTrialContext, contents: Mapping[str, Any]) -> None:

@@ -19,12 +19,12 @@ class Precision:
     """What `optimizations.precision` asks for, or the trial by `use_amp()` or a scaler of its own. Models stay as they are.
 
     `auto_scaler` is the one that det drives, None in fp32 and bf16 and where the trial drives its own; `scaler` is any, whose
-    state is saved.
+    state is saved. `type` is what autocast computes in, None in fp32.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
         self._device = device
-        self._type: torch.dtype | None = None
+        self.type: torch.dtype | None = None
         self.scaler: Any = None
         self.auto_scaler: Any = None
         self.stepped = False  # whether auto_scaler has stepped an optimizer since its last update
@@ -33,7 +33,7 @@ class Precision:
 
     def use(self, name: str) -> None:
         """Turn mixed precision on."""
-        self._type = _TYPES[name]
+        self.type = _TYPES[name]
         if name == "fp16":
             self.auto_scaler = self.wrap_scaler(torch.amp.GradScaler(self._device.type))
 
@@ -49,25 +49,25 @@ class Precision:
 
     def around(self, step: Callable[..., T]) -> Callable[..., T]:
         """Return a step of the trial's that runs under autocast, where half precision is on."""
-        if self._type is None:
+        if self.type is None:
             return step
 
         def mixed(*arguments: Any) -> T:
-            with torch.autocast(self._device.type, dtype=self._type):
+            with torch.autocast(self._device.type, dtype=self.type):
                 return step(*arguments)
 
         return mixed
 
     def outside(self) -> AbstractContextManager[Any]:
         """Return a context without autocast: passes backward, and optimizers, compute in the types that they find."""
-        return _AS_IT_IS if self._type is None else torch.autocast(self._device.type, enabled=False)
+        return _AS_IT_IS if self.type is None else torch.autocast(self._device.type, enabled=False)
 
     def watch(self, optimizer: torch.optim.Optimizer) -> None:
         """Let what follows a step in the same batch see the new weights: autocast keeps copies of the old ones."""
         optimizer.register_step_post_hook(self._forget_copies)
 
     def _forget_copies(self, *arguments: Any) -> None:
-        if self._type is not None:
+        if self.type is not None:
             torch.clear_autocast_cache()
 
     def after_batch(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .context import PyTorchTrialContext
+from .sharding import is_sharded
 
 
 def of_ranks(context: PyTorchTrialContext, contents: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,7 +20,8 @@ def of_ranks(context: PyTorchTrialContext, contents: Mapping[str, Any]) -> dict[
         "rank_data": [data for _, data in everyone],
     }
     if distributed.agree(gradients is not None and gradients.pending):
-        found["rank_gradients"] = distributed.gather(contents.get("gradients", {}))
+        own = {name: value for name, value in contents.get("gradients", {}).items() if not is_sharded(value)}
+        found["rank_gradients"] = distributed.gather(own)
     return found
 
 
@@ -42,7 +44,8 @@ def gradients_of(contents: Mapping[str, Any], rank: int, size: int) -> Mapping[s
     if states is None:
         waiting: Mapping[str, Any] = contents.get("gradients", {})
         return waiting
-    if len(states) == size:
-        return dict(states[rank])
     names = dict.fromkeys(name for state in states for name in state)
-    return {name: sum(state[name] for state in states if name in state) / len(states) for name in names}
+    divided = {name: value for name, value in contents.get("gradients", {}).items() if name not in names}
+    if len(states) == size:
+        return {**divided, **states[rank]}
+    return divided | {name: sum(state[name] for state in states if name in state) / len(states) for name in names}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import Any
 
@@ -153,6 +155,15 @@ class ReducerSet:
             raise TrialError(f"{type(reducer).__name__} is wrapped already; wrap a reducer once")
         self._wrapped.append(Wrapped(reducer, name, for_training, for_validation))
         return reducer
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let what is gathered inside be forgotten."""
+        before = [copy.deepcopy(vars(wrapped.reducer)) for wrapped in self._wrapped]
+        yield
+        for wrapped, gathered in zip(self._wrapped, before, strict=True):
+            vars(wrapped.reducer).clear()
+            vars(wrapped.reducer).update(gathered)
 
     def reset(self) -> None:
         """Let all forget what they gathered: one that serves training and validation must not mix them."""

@@ -11,6 +11,8 @@ import torch
 
 from det_core import CheckpointError, TrialError
 
+from .sharding import Like, fill, whole
+
 FILE = "state_dict.pth"
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.dtype, torch.device, torch.Size)
 _CONTAINERS = (dict, list, tuple, set, collections.OrderedDict, collections.Counter)
@@ -65,8 +67,10 @@ def save(contents: Mapping[str, Any], directory: Path) -> None:
         raise OSError(f"{directory / FILE} could not be written: {error}") from error
 
 
-def load(directory: Path) -> dict[str, Any]:
+def load(directory: Path, like: Like | None = None) -> dict[str, Any]:
     """Read contents, also those that Determined wrote, without unpickling anything but tensors and plain data.
+
+    What was divided among ranks is put together, or divided again as what it is `like`.
 
     Raises CheckpointError when there are none, or when they hold other objects.
     """
@@ -80,7 +84,8 @@ def load(directory: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{file} cannot be read safely: {_reason(error)}; a checkpoint must hold tensors and plain data only"
         ) from error
-    return _plural(contents)
+    contents = _plural(contents)
+    return whole(contents, directory) if like is None else fill(contents, directory, like)
 
 
 def _reason(error: Exception) -> str:

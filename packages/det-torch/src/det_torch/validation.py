@@ -17,6 +17,7 @@ from .context import PyTorchTrialContext
 from .data import ValidationBatches
 from .reduction import Reducer, reduce_batches, reduce_ranks
 from .rng import untouched_rng
+from .sharding import in_step
 from .trial import PyTorchTrial
 
 
@@ -37,6 +38,7 @@ class Validation:
         self._trial, self._context, self._callbacks = trial, context, callbacks
         self._data: Any = _First(data) if quick else data
         self._full = overrides(trial, "evaluate_full_dataset")
+        self._must_suit(data)
         self.advice = data.advice
 
     def __call__(self) -> dict[str, Any]:
@@ -52,6 +54,20 @@ class Validation:
             callbacks("on_validation_end", metrics)
         reducers.reset()
         return metrics
+
+    def _must_suit(self, data: ValidationBatches) -> None:
+        if not self._full or self._context.distributed.size == 1:
+            return
+        if self._context.sharding.used:
+            raise TrialError(
+                "evaluate_full_dataset runs on the chief alone, and a sharded model needs all ranks for each forward pass; define "
+                "evaluate_batch"
+            )
+        if data.sharded:
+            raise TrialError(
+                "evaluate_full_dataset gets all of the data on the chief, but the validation data is sharded by rank; build it "
+                "whole, or define evaluate_batch"
+            )
 
     def _whole(self) -> dict[str, Any]:
         metrics = None
@@ -70,8 +86,13 @@ class Validation:
 
     def _outputs(self, evaluate: Callable[[Any, int], Any]) -> list[dict[str, Any]]:
         outputs: list[dict[str, Any]] = []
-        for index, batch in enumerate(self._data):
-            metrics = evaluate(self._context.to_device(batch) if self._context.auto_to_device else batch, index)
+        for index, (batch, own) in enumerate(self._own()):
+            moved = self._context.to_device(batch) if self._context.auto_to_device else batch
+            if not own:  # another rank's forward pass needs this one's, whose numbers count nowhere
+                with self._context.reducers.held():
+                    evaluate(moved, index)
+                continue
+            metrics = evaluate(moved, index)
             _must_be_dict(metrics, "evaluate_batch")
             if outputs and metrics.keys() != outputs[0].keys():
                 raise TrialError(
@@ -81,6 +102,12 @@ class Validation:
             # a buffer that the next batch changes must not be read only at the end
             outputs.append({k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in metrics.items()})
         return outputs
+
+    def _own(self) -> Iterator[tuple[Any, bool]]:
+        """Yield batches, and whether they are this rank's own."""
+        if self._context.sharding.used and self._context.distributed.size > 1:
+            return in_step(self._data, self._context.distributed)
+        return ((batch, True) for batch in self._data)
 
     def _reduced(self, outputs: list[dict[str, Any]]) -> dict[str, Any]:
         mine: dict[str, Any] = {}

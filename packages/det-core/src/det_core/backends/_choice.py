@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ..backend import BackendRecord
 from ..errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from ..config import ExperimentConfig
+    from ..records import Framework
 
 HOROVOD = "horovod"
 
@@ -41,6 +46,21 @@ def choose_backend(wanted: str, framework: str, records: Iterable[BackendRecord]
             way_out = f"run: pip install 'det-{framework}[horovod]', then: det horovod install"
         raise ConfigError(f"distributed.backend is {wanted!r}, which is not available here; {way_out}")
     return max(ready, key=lambda record: record.priority)
+
+
+def wanted_backend(config: ExperimentConfig) -> str:
+    """Return what `distributed.backend` says, but that models are divided among ranks by their framework's own means."""
+    wanted = config.distributed.backend
+    return "native" if wanted == "auto" and config.optimizations.sharding != "none" else wanted
+
+
+def must_shard(config: ExperimentConfig, framework: Framework) -> None:
+    """Raise ConfigError where a model is to be divided that the framework only copies."""
+    if config.optimizations.sharding != "none" and "sharding" not in framework.capabilities:
+        raise ConfigError(
+            f"optimizations.sharding is {config.optimizations.sharding!r}, but {framework.name!r} gives each rank a copy of the "
+            "model; set it to none"
+        )
 
 
 def _listed(records: Iterable[BackendRecord]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..backends import TorchBackend
+from ..sharding import is_sharded
 from ._bucket import Bucket, buckets
 
 
@@ -129,7 +130,7 @@ class _Share:
         """Expect a backward pass."""
         self.reached = False
         self._next = 0
-        parameters = [p for group in self._optimizer.param_groups for p in group["params"]]
+        parameters = self._parameters()
         if self._known != list(map(id, parameters)):
             self._build(parameters)
         self.watch()
@@ -138,10 +139,13 @@ class _Share:
 
     def watch(self) -> None:
         """Hear of the gradients of all parameters, also of those that have thawed."""
-        for group in self._optimizer.param_groups:
-            for p in group["params"]:
-                if p.requires_grad and id(p) not in self._hooks:
-                    self._hooks[id(p)] = p.register_post_accumulate_grad_hook(self._accumulated)
+        for p in self._parameters():
+            if p.requires_grad and id(p) not in self._hooks:
+                self._hooks[id(p)] = p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        """Return those that each rank has a copy of; the gradients of others are reduced where they are divided."""
+        return [p for group in self._optimizer.param_groups for p in group["params"] if not is_sharded(p)]
 
     def launch(self) -> None:
         """Send what is not on its way yet."""

@@ -1,0 +1,138 @@
+"""A small transformer on scikit-learn's digits, in the ways in which its parameters can be divided among ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from det_torch import DataLoader, PyTorchTrial
+
+
+class Digits(torch.utils.data.Dataset[Any]):
+    """Some of scikit-learn's digits, as eight rows each."""
+
+    def __init__(self, first: int, count: int) -> None:
+        from sklearn.datasets import load_digits
+
+        images, labels = load_digits(return_X_y=True)
+        self.images = torch.tensor(images[first : first + count]).reshape(-1, 8, 8) / 16
+        self.labels = torch.tensor(labels[first : first + count])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.images[index], self.labels[index]
+
+
+class Rows(nn.Module):
+    """Attention over the rows of an image; ten classes, so that not every parameter can be divided evenly."""
+
+    def __init__(self, width: int = 16, layers: int = 2, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, width)
+        layer = [nn.TransformerEncoderLayer(width, 2, 2 * width, dropout, batch_first=True) for _ in range(layers)]
+        self.layers = nn.ModuleList(layer)
+        self.norm = nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, 10)
+        self.double()  # single precision differs by more than 1e-6 after some steps, in whatever order one adds
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found = self.embed(images)
+        for layer in self.layers:
+            found = layer(found)
+        scores: torch.Tensor = self.head(self.norm(found.mean(dim=1)))
+        return scores
+
+
+class RowsTrial(PyTorchTrial):
+    """AdamW with a schedule and clipping by the norm, as far as the hyperparameters ask for it."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.model = context.wrap_model(self.build(context.get_hparams()))
+        kind = getattr(torch.optim, context.get_hparams().get("optimizer", "AdamW"))
+        self.optimizer = context.wrap_optimizer(kind(self.model.parameters(), lr=0.01))
+        decay = torch.optim.lr_scheduler.StepLR(self.optimizer, 20, 0.9)
+        context.wrap_lr_scheduler(decay, context_step_mode())
+
+    def build(self, hparams: dict[str, Any]) -> nn.Module:
+        return Rows(dropout=hparams.get("dropout", 0.0))
+
+    def build_training_data_loader(self) -> Any:
+        return DataLoader(Digits(0, 640), batch_size=self.context.get_per_slot_batch_size(), shuffle=True)
+
+    def build_validation_data_loader(self) -> Any:
+        return DataLoader(Digits(640, 150), batch_size=50)
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        images, labels = batch
+        loss = nn.functional.cross_entropy(self.model(images), labels)
+        self.context.backward(loss)
+        self.step()
+        return {"loss": loss}
+
+    def step(self) -> None:
+        clip = self.context.get_hparams().get("clip")
+        clipped = (lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, clip)) if clip else None
+        self.context.step_optimizer(self.optimizer, clip_grads=clipped)
+
+    def evaluate_batch(self, batch: Any) -> Any:
+        images, labels = batch
+        scores = self.model(images)
+        return {
+            "val_loss": nn.functional.cross_entropy(scores, labels),
+            "accuracy": (scores.argmax(dim=1) == labels).double().mean(),
+        }
+
+
+def context_step_mode() -> Any:
+    from det_torch import LRScheduler
+
+    return LRScheduler.StepMode.STEP_EVERY_BATCH
+
+
+class OwnTrial(RowsTrial):
+    """The trial divides its model itself."""
+
+    def build(self, hparams: dict[str, Any]) -> nn.Module:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        model = Rows()
+        mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+        fully_shard(model, mesh=mesh)
+        return model
+
+
+class LeanTrial(RowsTrial):
+    """Blocks compute their activations twice."""
+
+    def build(self, hparams: dict[str, Any]) -> nn.Module:
+        model = Rows()
+        kind = nn.TransformerEncoderLayer
+        apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, kind))
+        return model
+
+
+class AveragedTrial(RowsTrial):
+    """The weights' moving average is evaluated."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        model = Rows()
+        averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.8))
+        self.model, self.averaged = context.wrap_model(model), context.wrap_model(averaged)
+        self.optimizer = context.wrap_optimizer(torch.optim.AdamW(self.model.parameters(), lr=0.01))
+
+    def step(self) -> None:
+        super().step()
+        self.averaged.update_parameters(self.model)
+
+    def evaluate_batch(self, batch: Any) -> Any:
+        images, labels = batch
+        return {"val_loss": nn.functional.cross_entropy(self.averaged(images), labels)}
