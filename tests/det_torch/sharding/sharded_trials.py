@@ -136,3 +136,30 @@ class AveragedTrial(RowsTrial):
     def evaluate_batch(self, batch: Any) -> Any:
         images, labels = batch
         return {"val_loss": nn.functional.cross_entropy(self.averaged(images), labels)}
+
+
+class SingleTrial(RowsTrial):
+    """In single precision, as half precision is made from it."""
+
+    def build(self, hparams: dict[str, Any]) -> nn.Module:
+        return Rows(dropout=hparams.get("dropout", 0.0)).float()
+
+    def build_training_data_loader(self) -> Any:
+        return DataLoader(Single(Digits(0, 640)), batch_size=32, shuffle=True)
+
+    def build_validation_data_loader(self) -> Any:
+        return DataLoader(Single(Digits(640, 150)), batch_size=50)
+
+
+class Single(torch.utils.data.Dataset[Any]):
+    """The same images in single precision."""
+
+    def __init__(self, digits: Digits) -> None:
+        self.digits = digits
+
+    def __len__(self) -> int:
+        return len(self.digits)
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = self.digits[index]
+        return image.float(), label

@@ -1,11 +1,12 @@
 """Models whose parameters are divided among the ranks: `fully_shard` in the place of a copy on each, checkpoints in parts."""
 
-from ._files import Like, Place, fill, whole, write
+from ._files import FOLDER, Like, Place, fill, whole, write
 from ._lockstep import in_step
 from ._tensors import fingerprint, is_sharded, reshard
 from ._wrap import Blocks, Sharding, materialize
 
 __all__ = [
+    "FOLDER",
     "Blocks",
     "Like",
     "Place",

@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from det_core import Communicator, TrialError
+from det_core import Communicator
+
+_NONE = object()
 
 
 def in_step(batches: Iterable[Any], ranks: Communicator) -> Iterator[tuple[Any, bool]]:
-    """Yield this rank's batches, and the last of them again while another rank still has some, which is then not its own."""
+    """Yield this rank's batches and, while another rank still has some, its last one again, which is then not its own.
+
+    A rank that has none at all is lent the first of another.
+    """
     source = iter(batches)
-    last: Any = None
-    had = False
+    last: Any = _NONE
     while True:
-        there = True
-        try:
-            last = next(source)
-            had = True
-        except StopIteration:
-            there = False
-        everyone = ranks.allgather([there, had])
+        batch = next(source, _NONE)
+        last = last if batch is _NONE else batch
+        everyone = ranks.allgather([batch is not _NONE, last is not _NONE])
         if not any(more for more, _ in everyone):
             return
         if not all(some for _, some in everyone):
-            raise TrialError(
-                "a rank has no validation batch, and a sharded model needs all ranks for each forward pass; make the batches "
-                "smaller, so that there is at least one for each rank"
-            )
-        yield last, there
+            lender = [some for _, some in everyone].index(True)
+            lent = ranks.allgather(last if ranks.rank == lender else None)[lender]
+            last = lent if last is _NONE else last
+        yield last, batch is not _NONE

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from det_core import TrialError
 
@@ -91,11 +92,13 @@ class Sharding:
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
         chosen = list(_chosen(model, blocks))
         _refuse_tied(model, chosen)
-        for block in (*reversed(chosen), model):  # the inner ones first
+        # running statistics are in single precision, and want weights and inputs that go with them
+        apart = [m for m in model.modules() if dtype and isinstance(m, _NormBase) and m.affine]
+        for block in (*apart, *reversed(chosen), model):  # the inner ones first
             materialize(block, device)
             block.to(device)
             self._backend.spread([p for p in block.parameters() if not is_sharded(p)])
-            fully_shard(block, mesh=self._mesh, mp_policy=policy)
+            fully_shard(block, mesh=self._mesh, mp_policy=MixedPrecisionPolicy() if block in apart else policy)
 
     # What cannot be
 
