@@ -341,6 +341,7 @@ def chaos(session: nox.Session) -> None:
     campaigns = [
         "tests/det_torch/test_exact_resume.py",
         "tests/det_torch/test_killed_ranks.py",
+        "tests/det_torch/sharding/test_sharded_kills.py",
         "tests/det_torch/test_faulty_hosts.py",
         "tests/det_driver/driver/test_search_chaos.py",
     ]

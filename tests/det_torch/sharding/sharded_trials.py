@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed import fsdp
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -101,11 +104,10 @@ class OwnTrial(RowsTrial):
 
     def build(self, hparams: dict[str, Any]) -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
 
         model = Rows()
         mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
-        fully_shard(model, mesh=mesh)
+        fsdp.fully_shard(model, mesh=mesh)
         return model
 
 
@@ -163,3 +165,77 @@ class Single(torch.utils.data.Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         image, label = self.digits[index]
         return image.float(), label
+
+
+class MixedTrial(RowsTrial):
+    """Divided along one dimension of a mesh, copied along the other; rank 1 may go astray."""
+
+    def build(self, hparams: dict[str, Any]) -> nn.Module:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        model = Rows()
+        size = torch.distributed.get_world_size()
+        fsdp.fully_shard(model, mesh=init_device_mesh("cpu", (size, 1), mesh_dim_names=("copied", "divided")))
+        return model
+
+    def step(self) -> None:
+        super().step()
+        if self.context.get_hparams().get("astray") and self.context.distributed.rank == 1:
+            with torch.no_grad():
+                next(self.model.parameters()).to_local().add_(1)
+
+
+class IdleTrial(RowsTrial):
+    """Rank 1 leaves a step out, so that its part is of another model than that of rank 0."""
+
+    def step(self) -> None:
+        if self.context.distributed.rank == 0 or self.context.current_train_batch() != 1:
+            super().step()
+
+
+class Wide(nn.Module):
+    def __init__(self, width: int = 768) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, found: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = found + self.down(torch.relu(self.up(found)))
+        return result
+
+
+class WideTrial(RowsTrial):
+    """Nineteen million parameters, first made without memory; what a rank holds of them and has needed is measured."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        with torch.device("meta"):
+            blocks = nn.Sequential(*(Wide() for _ in range(16)))
+            model = nn.Sequential(nn.Flatten(), nn.Linear(64, 768), blocks, nn.Linear(768, 10))
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
+        self.before = memory("VmRSS")
+        self.model = context.wrap_model(model)
+        self.optimizer = context.wrap_optimizer(torch.optim.AdamW(self.model.parameters(), lr=0.001, foreach=False))
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        images, labels = batch
+        loss = nn.functional.cross_entropy(self.model(images.float()), labels)
+        self.context.backward(loss)
+        self.step()
+        state = [value for of in self.optimizer.state.values() for value in of.values()]
+        held = [
+            tensor.to_local() if hasattr(tensor, "to_local") else tensor
+            for tensor in (*self.model.parameters(), *state)
+        ]
+        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
+        return {"loss": loss, "held": sum(storages.values()), "peak": memory("VmHWM") - self.before}
+
+    def evaluate_batch(self, batch: Any) -> Any:
+        images, labels = batch
+        return {"val_loss": nn.functional.cross_entropy(self.model(images.float()), labels)}
+
+
+def memory(name: str) -> int:
+    """What the kernel says of this process, in bytes."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
