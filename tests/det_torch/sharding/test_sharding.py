@@ -79,6 +79,7 @@ def test_parts_of_different_models_are_not_saved(chief: dict[str, Run], name: st
     assert re.match(r"at batch 3 the weights of rank 1 differ from those of rank 0", chief[name].error)
 
 
+@pytest.mark.thorough
 def test_a_rank_holds_half_and_needs_little_more(trials: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parameters and optimizer state as tensors hold them, and the peak of a new process's memory above what it had before."""
     monkeypatch.setenv(
@@ -96,3 +97,11 @@ def test_a_rank_holds_half_and_needs_little_more(trials: Any, tmp_path: Path, mo
     print(f"peak: {divided['peak'] / 1e6:.1f} MB of {copied['peak'] / 1e6:.1f} MB: {peak:.3f}")
     assert held == pytest.approx(0.5, abs=0.01)
     assert peak < 0.7
+
+
+@pytest.mark.thorough
+def test_a_compiled_model_trains_alike(trials: Any, chief: dict[str, Run], tmp_path: Path) -> None:
+    cast = Cast(trial=trials.RowsTrial, framework="torch", hooks="det_torch._hooks", backend="torch")
+    request = Request(name="compiled", length=3, hparams=CLIP, optimizations={**FSDP, "compile": True})
+    losses = play(cast, [request], tmp_path)[0]["compiled"].losses
+    assert losses == pytest.approx({n: loss for n, loss in chief["copied"].losses.items() if n <= 3}, abs=1e-6)
