@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.verified import example_is_verified
+from tests.verified import example_is_verified, its_data_is_found_to_differ
 
 pytest.importorskip("sklearn")
 
@@ -13,3 +13,8 @@ pytest.importorskip("sklearn")
 @pytest.mark.timeout(240)
 def test_the_example_is_verified(det: Any) -> None:
     assert example_is_verified(det, "digits_keras")["checkpoints"]
+
+
+@pytest.mark.timeout(240)
+def test_data_that_differs_each_time_is_found_in_its_first_batch(det: Any) -> None:
+    its_data_is_found_to_differ(det, "digits_keras")

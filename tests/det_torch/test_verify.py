@@ -85,6 +85,12 @@ def test_a_sound_trial_is_verified_and_left_as_it_was(det: Any) -> None:
     assert "the same, 3 reports and 1 checkpoints compared" in det("verify", "1", "--from", uuid).stdout
 
 
+def test_the_startup_hook_is_run_again(det: Any) -> None:
+    det.cwd.joinpath("startup-hook.sh").write_text("export HOOKED=0.5\n")
+    train(det, SCALE="* float(__import__('os').environ['HOOKED'])")
+    assert det.json("verify", "1")["same"]
+
+
 @pytest.mark.parametrize(
     ("parts", "what", "cause"),
     [

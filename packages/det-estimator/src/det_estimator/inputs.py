@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import TrialError
+from det_keras.data import Shown
 
 from .context import EstimatorTrialContext
 from .wrapped import Begun, begun, is_wrapped
@@ -33,6 +34,9 @@ class Batches:
         self._skip = tf.compat.v1.placeholder_with_default(tf.constant(0, tf.int64), [], "det_first_batch")
         if split == "training":
             dataset = dataset.repeat().skip(self._skip)
+        self._shown = Shown(context.run.observe) if split == "training" and context.run.observe else None
+        if self._shown is not None:
+            dataset = self._shown.of(dataset)
         self._iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         self.features, self.labels = _split(self._iterator.get_next(), name)
         self.length: int | None = None
@@ -49,6 +53,8 @@ class Batches:
 
     def start(self, session: Any, first: int = 0) -> None:
         """Begin with the batch of that number: those before are read again and left out, so that what they drew is drawn."""
+        if self._shown is not None:
+            self._shown.number = first
         session.run(self._iterator.initializer, {self._skip: first - self._begun.first})
 
 

@@ -18,7 +18,7 @@ from .bridge import Bridge
 from .build import build_model, build_trial, trace
 from .chunks import Chunks, steps_of
 from .context import TFKerasTrialContext
-from .data import Feed
+from .data import Feed, Shown
 from .drift import checksum
 from .evaluation import Evaluation, raise_what_it_raised
 from .feeds import feed_of
@@ -117,7 +117,8 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self.model.train_function = self._bridge.chunks
         self._drift.part()
         try:
-            self._fit(self._training.training(loop.done))
+            batches, observe = self._training.training(loop.done), self._run.observe
+            self._fit(Shown(observe, loop.done).of(batches) if observe else batches)
         finally:
             self.model.train_function = None
         if not loop.stop:

@@ -36,7 +36,7 @@ from ._frames import (
 )
 from ._note import NOTE, end, find
 from ._outbox import Outbox
-from ._processes import HOOK, PASSES
+from ._processes import HOOK, PASSES, hooked
 from ._relay import Relay
 
 __all__ = [
@@ -72,5 +72,6 @@ __all__ = [
     "encode_start",
     "end",
     "find",
+    "hooked",
     "pack",
 ]

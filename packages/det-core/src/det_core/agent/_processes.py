@@ -154,15 +154,14 @@ def command(spec: RunSpec, guard: int) -> list[str]:
     else:
         script = spec.entrypoint if isinstance(spec.entrypoint, str) else shlex.join(spec.entrypoint)
         argv = [sys.executable, "-P", "-m", "det_core.guard", str(guard), "--", "/bin/sh", "-c", script]
-    if (spec.code_dir / HOOK).is_file():
-        return [
-            "/bin/bash",
-            "-c",
-            f'. ./{HOOK}; status=$?; [ $status -eq 0 ] || exit $status; exec "$@"',
-            "bash",
-            *argv,
-        ]
-    return argv
+    return hooked(argv, spec.code_dir)
+
+
+def hooked(argv: list[str], code_dir: Path) -> list[str]:
+    """Return a command, to be started in the code's directory, as it begins after the startup hook, where there is one."""
+    if not (code_dir / HOOK).is_file():
+        return argv
+    return ["/bin/bash", "-c", f'. ./{HOOK}; status=$?; [ $status -eq 0 ] || exit $status; exec "$@"', "bash", *argv]
 
 
 def python_of(spec: RunSpec) -> str:

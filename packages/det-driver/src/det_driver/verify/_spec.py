@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from det_core.agent import hooked
 from det_core.config import ExperimentConfig
 from det_core.errors import DetError
 
@@ -72,7 +73,7 @@ def train(replay: Replay, environ: Mapping[str, str], python: str = sys.executab
     spec = scratch / "replay.json"
     spec.touch(mode=0o600)
     spec.write_bytes(msgspec.json.encode(replay))
-    command = [python, "-P", "-m", "det_driver.verify.replay", str(spec)]
+    command = hooked([python, "-P", "-m", "det_driver.verify.replay", str(spec)], Path(replay.code))
     with (scratch / "output").open("wb") as output:
         done = subprocess.run(command, cwd=replay.code, env=dict(environ), stdout=output, stderr=output, check=False)
     saw = scratch / SAW

@@ -6,6 +6,7 @@ from ._cache import CachedDataset, Share, epoch_of
 from ._feed import BatchError, Feed, Reading
 from ._input import InputData, make_feed
 from ._sequence import SequenceAdapter
+from ._shown import Shown
 
 __all__ = [
     "BatchError",
@@ -15,6 +16,7 @@ __all__ = [
     "Reading",
     "SequenceAdapter",
     "Share",
+    "Shown",
     "epoch_of",
     "make_feed",
 ]
