@@ -140,8 +140,10 @@ def written(experiment: Written, more: str = "", pause: float = 0.0) -> Path:
 
 
 def containers(env: dict[str, str]) -> list[str]:
-    words = ["podman", "ps", "--quiet"]
-    return subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, check=True).stdout.split()
+    """Return the first processes of the containers that are there; where all is killed at once, podman's list outlives them."""
+    words = ["podman", "ps", "--format", "{{.Pid}}"]
+    listed = subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, check=True).stdout.split()
+    return [pid for pid in listed if Path(f"/proc/{pid}").exists()]
 
 
 @pytest.mark.timeout(180)
