@@ -116,10 +116,10 @@ def det(home: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[s
     )
 
 
-def start(home: Path, *arguments: str) -> Server:
+def start(home: Path, *arguments: str, stderr: int | None = None) -> Server:
     """Start a server on a home, and sign in."""
     command = [sys.executable, "-m", "det_driver.cli", "ui", "--port", "0", "--no-browser", *arguments]
-    process = subprocess.Popen(command, env=environment(home), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=environment(home), stdout=subprocess.PIPE, stderr=stderr, text=True)
     assert process.stdout is not None
     said = process.stdout.readline()
     found = re.search(r":(\d+)/login\?token=(\S+)", said)

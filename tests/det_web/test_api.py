@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -327,3 +328,18 @@ def test_tensorboard_comes_when_it_is_asked_for_and_goes_with_the_server(made: P
         while urlopen(first, timeout=10):
             assert time.monotonic() < deadline, "TensorBoard outlives the server"
             time.sleep(0.05)
+
+
+def test_a_server_that_is_stopped_ends_without_a_word_though_a_page_listens(made: Path) -> None:
+    server = start(made, stderr=subprocess.PIPE)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as page:
+        head = f"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nCookie: {server.cookie}\r\n\r\n"
+        page.sendall(head.encode())
+        told = b""
+        while b"event: hello" not in told:
+            told += page.recv(65536)
+        server.process.send_signal(signal.SIGTERM)
+        _, said = server.process.communicate(timeout=60)
+        while page.recv(65536):
+            continue
+    assert said == ""
