@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 
 CLONE_NEWNET = 0x40000000
 _NUMBERS = count()
@@ -56,6 +57,8 @@ def why_no_network() -> str:
 def joined(hosts: int) -> Iterator[Network]:
     """Make hosts and their switch, and take them away again."""
     net = f"10.{secrets.randbelow(200) + 20}.{secrets.randbelow(250) + 1}"
+    while any(Path(f"/run/netns/{net}.{n + 1}").exists() for n in range(hosts)):  # somebody else's
+        net = f"10.{secrets.randbelow(200) + 20}.{secrets.randbelow(250) + 1}"
     found = Network(f"dsw{os.getpid()}-{next(_NUMBERS)}", [f"{net}.{n + 1}" for n in range(hosts)])
     try:
         ip("netns", "add", found.switch)
