@@ -217,8 +217,7 @@ def test_a_head_that_is_lost_takes_its_cluster_along_and_the_search_goes_on_in_t
     print(f"the driver ended {time.time() - lost:.1f} s later with status {driver.returncode}: {said[-300:]}")
     on_ray.cluster.up(2)
     again = on_ray.start("resume", "1", "--quiet", lease=8.0)
-    when_they_go_on = on_ray.batches().keys
-    on_ray.wait_until(lambda: len(when_they_go_on() - before.keys()) == 2, "both trials in the next cluster", 120)
+    on_ray.wait_until(lambda: len(on_ray.batches().keys() - before.keys()) == 2, "both trials in the next cluster", 120)
     print(f"{time.time() - lost:.1f} s from the loss of the head to the next run's first batch")
     ended(again)
     as_if_nothing_had_happened(on_ray)
