@@ -263,15 +263,19 @@ def test_the_file_by_which_ranks_met_is_deleted_by_the_last_that_leaves(
     monkeypatch.setenv("DET_SCRATCH_DIR", str(tmp_path))
 
     def meet(rank: int, distributed: DistributedContext) -> list[int]:
-        backend, there = Native(), []
-        stores = [backend._in_a_file(distributed)]
-        for leaving in range(2):
-            distributed.barrier()
-            if rank == leaving:
-                stores.clear()
-                backend.shutdown()
-            distributed.barrier()
-            there.append(len(list(tmp_path.iterdir())))
+        there = []
+        for leaving in (*range(2), None):
+            backend = Native()
+            backend.ranks = distributed.ranks
+            stores = [backend._in_a_file(distributed)]
+            for turn in range(2):
+                distributed.barrier()
+                if stores and (leaving is None or turn == (leaving + rank) % 2):
+                    stores.clear()
+                    backend._left()
+                distributed.barrier()
+                there.append(len(list(tmp_path.iterdir())))
+                distributed.barrier()
         return there
 
-    assert together(meet) == [[1, 0], [1, 0]]
+    assert together(meet) == [[1, 0, 1, 0, 0, 0]] * 2

@@ -6,9 +6,10 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -42,6 +43,7 @@ class Native(TorchBackend):
         self._launched: Communicator | None = None
         self._begin: Callable[[], Ranks] = _from_environment
         self._owned = self._open = False
+        self._folder: Path | None = None
 
     @classmethod
     def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
@@ -65,6 +67,7 @@ class Native(TorchBackend):
     def shutdown(self) -> None:
         if self._open and self._owned and dist.is_initialized():
             dist.destroy_process_group()
+            self._left()
         if self._launched is not None:
             self._launched.close()
         self._open = False
@@ -121,15 +124,26 @@ class Native(TorchBackend):
     def _in_a_file(self, control: Communicator) -> Store:
         """Meet by a file that only this user can read; no port is opened for it.
 
-        The last store to go deletes it, and nobody else may: one that loses its file while it goes waits for it, for minutes,
-        and holds the interpreter up.
+        `_left` deletes it. torch leaves it where two stores go at once, as each finds that the other is still there.
         """
-        path = ""
+        folder = ""
         if control.rank == 0:
             place = os.environ.get("DET_SCRATCH_DIR")  # it is deleted with the run, also where this process is killed
-            descriptor, path = tempfile.mkstemp(prefix="det-ranks-", dir=place)
-            os.close(descriptor)
-        return FileStore(control.broadcast(path), control.size)
+            folder = tempfile.mkdtemp(prefix="det-ranks-", dir=place)
+        self._folder = Path(control.broadcast(folder))
+        return FileStore(str(self._folder / "store"))
+
+    def _left(self) -> None:
+        """Delete the file where the ranks met, once each has left it: a store that loses its file waits for it for minutes."""
+        folder, self._folder = self._folder, None
+        if folder is None:
+            return
+        with suppress(OSError):  # another rank was as late, and deletes it
+            (folder / str(self.ranks.rank)).touch()
+            if all((folder / str(rank)).exists() for rank in range(self.ranks.size)):
+                for name in ("store", *map(str, range(self.ranks.size))):
+                    (folder / name).unlink(missing_ok=True)
+                folder.rmdir()
 
 
 def _at_a_port(control: Communicator) -> Store:
