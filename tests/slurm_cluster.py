@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ COMMANDS = {
     "munged": "munge",
     "nsenter": "util-linux",
 }
+BOOTED = "/proc/sys/kernel/random/boot_id"
 LOGIN = [Path.home() / name for name in (".bash_profile", ".bash_login", ".profile", ".bashrc")]
 """What a login shell of a job would read: a person's, which may be slow, and may be killed with the test while it has a lock."""
 SECONDS = 30.0
@@ -76,6 +78,8 @@ class Cluster:
     directory: Path
     hidden: Sequence[Path]
     nodes: list[str]
+    mounting: str = ""
+    """A command by which each node mounts something of its own."""
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -113,10 +117,18 @@ class Cluster:
     def _address(self, node: str) -> str:
         return self.network.names[1 + self.nodes.index(node)]
 
+    def booted(self, name: str) -> Path:
+        """Return a file by which a node is a machine of its own, which has been started by itself."""
+        told = self.directory / f"{name}.boot"
+        told.write_text(f"{uuid.uuid4()}\n")
+        return told
+
     def start(self, name: str) -> None:
         """Start a daemon: `ctl`, or that of a node."""
         k = 0 if name == "ctl" else 1 + self.nodes.index(name)
         hide = "".join(f"mount -t tmpfs none {each}; " for each in self.hidden) if k else ""
+        hide += f"{self.mounting}; " if k and self.mounting else ""
+        hide += f"mount --bind {self.booted(name)} {BOOTED}; " if k else ""
         hide += "".join(f"mount --bind /dev/null {each}; " for each in LOGIN if each.exists())
         script = f"hostname {name}; {hide}exec {'slurmd' if k else 'slurmctld'} -D"
         with (self.directory / f"{name}.out").open("ab") as out:
@@ -158,13 +170,13 @@ class Cluster:
 
 
 @contextmanager
-def cluster(directory: Path, nodes: int, hidden: Sequence[Path] = ()) -> Iterator[Cluster]:
+def cluster(directory: Path, nodes: int, hidden: Sequence[Path] = (), mounting: str = "") -> Iterator[Cluster]:
     """Make a cluster in a directory; in the place of each of `hidden`, nodes have an empty one of their own."""
     directory.mkdir(mode=0o755)
     names = [f"n{k + 1}" for k in range(nodes)]
     with ExitStack() as stack:
         network = stack.enter_context(joined(nodes + 1))
-        made = Cluster(network, directory, hidden, names)
+        made = Cluster(network, directory, hidden, names, mounting)
         stack.callback(_end, made)
         (directory / "state").mkdir()
         lines = [CONF.format(addresses=network.names, dir=directory)]

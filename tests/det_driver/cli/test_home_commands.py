@@ -96,6 +96,8 @@ MOUNTS = r"""
 31 22 0:41 / /with\040space rw - fuse.sshfs user@host:/ rw
 32 30 0:42 / /shared/local rw - xfs /dev/sdb rw
 33 22 0:43 / /share rw - lustre x@tcp:/y rw
+34 22 0:44 / /bound rw - fuse /disk rw
+35 22 8:3 / /usb rw - fuseblk /dev/sdc rw
 """
 
 
@@ -107,6 +109,7 @@ def test_file_systems_of_other_machines_are_known_by_their_types(tmp_path: Path)
         return network_file_system(Path(place), mounts)
 
     assert (kind("/shared/me/.det"), kind("/with space/x"), kind("/share")) == ("nfs4", "fuse.sshfs", "lustre")
+    assert (kind("/bound"), kind("/usb")) == ("fuse", "")
     assert (kind("/home/me"), kind("/shared/local/x"), kind("/shared2")) == ("", "", "")
     assert network_file_system(tmp_path, tmp_path / "missing") == ""
     assert network_file_system(tmp_path) == ""

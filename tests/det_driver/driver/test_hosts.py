@@ -92,6 +92,21 @@ def test_a_driver_that_is_killed_costs_no_training_on_other_hosts(hosts, project
     assert project.outcome(1).table == hosts.undisturbed()
 
 
+def test_a_run_whose_lease_ends_before_it_could_save_is_not_held_against_its_trial(hosts, project):
+    driver = hosts.search(DET_LEASE="6", PAUSE="8")
+    hosts.wait_until(lambda: len(hosts.batches()) == 2, "both trials", 60)
+    driver.kill()
+    driver.wait()
+    hosts.wait_until(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in hosts.batches()), "the end of the lease", 20
+    )
+    resumed = hosts.start("resume", "1", DET_LEASE="60")
+    hosts.wait_until(lambda: len(hosts.batches()) == 4, "their next runs", 60)
+    assert [trial.restarts for trial in project.outcome(1).trials] == [0, 0]  # of which they have none
+    resumed.terminate()
+    resumed.wait(60)
+
+
 def test_when_an_agent_is_killed_its_trial_goes_on_from_its_checkpoint(hosts, project):
     driver = hosts.search()
     hosts.under_way(12)

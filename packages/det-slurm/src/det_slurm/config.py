@@ -34,6 +34,8 @@ class SlurmSettings(Struct, frozen=True, kw_only=True):
     """Slots of each node, which trials share, or which a trial has several of; by default what a trial needs."""
     sbatch_args: tuple[str, ...] = ()
     """Further options of `sbatch`, such as `--reservation=course`."""
+    driver_args: tuple[str, ...] = ()
+    """Options of `sbatch` for the job of a driver (`--detach`), such as `--partition=cpu` and `--time=7-0`."""
     python: str | None = None
     """The Python of the nodes that has det; by default the path of this one."""
     setup: tuple[str, ...] = ()

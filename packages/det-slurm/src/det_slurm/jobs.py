@@ -30,7 +30,10 @@ def find(prefix: str) -> dict[str, Job]:
     """Return this user's jobs whose names begin so, by name, and those that have ended as long as Slurm knows them."""
     said = answer("squeue", "--states=all", f"--user={os.getuid()}", "--format=%j|%T|%D|%i|%N|%r|%k")
     lines = (line.replace("|(null)", "|").split("|", 6) for line in said.splitlines() if line.startswith(prefix))
-    return {name: Job(*rest) for name, *rest in lines}
+    known = sorted(
+        lines, key=lambda job: (job[1] not in ENDED, job[1] not in WAITING)
+    )  # of one name the last one counts
+    return {name: Job(*rest) for name, *rest in known}
 
 
 def lost(nodes: Iterable[str]) -> set[str]:

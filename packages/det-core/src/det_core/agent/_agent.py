@@ -66,7 +66,7 @@ class Agent:
         self._start = start
         self._incarnation = secrets.token_hex(8)
         self._lock = threading.RLock()
-        self._runs: dict[int, RunSpec] = {}
+        self._runs, self._killed = dict[int, RunSpec](), set[int]()  # killed as the lease had ended
         self._ends: dict[int, Ended] = {}
         self._driver: Outbox | None = None
         self._heard, self._lease, self._fenced = time.monotonic(), _ATTACH_SECONDS, False
@@ -118,6 +118,7 @@ class Agent:
         """Have no run left when the lease has ended; what was saved is told to a driver that comes soon after."""
         runs = self._unended()
         if silent > self._lease:
+            self._killed.update(runs)
             for run in runs:
                 self._processes.signal(run, signal.SIGKILL)
         elif silent > self._lease * _SAVES and not self._saving:
@@ -257,7 +258,7 @@ class Agent:
         self._relay.drain(ended.run)
         self._tell_logs([ended.run])
         with self._lock:
-            self._ends[ended.run] = ended
+            self._ends[ended.run] = ended = msgspec.structs.replace(ended, fenced=ended.run in self._killed)
             self._tell(ended)
         self._news.set()
 

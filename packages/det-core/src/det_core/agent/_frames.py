@@ -171,6 +171,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
     `status` is that of the process that failed first, whose `rank` is given, or 0; a signal is a negative status. `unstarted`
     says why none of them could be started, where the machine may be able to later; `unstartable`, where it never will.
+    With `fenced` the agent has killed it, as the lease had ended.
     """
 
     run: int
@@ -178,6 +179,7 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
     rank: int = 0
     unstarted: str = ""
     unstartable: str = ""
+    fenced: bool = False
 
 
 class Wrote(msgspec.Struct, frozen=True, tag="wrote"):

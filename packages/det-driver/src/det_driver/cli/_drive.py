@@ -19,7 +19,7 @@ from det_core.errors import StoreUnwritable
 from det_core.guard import beside
 
 from ..client import Client, Experiment, Space
-from ..driver import Driver, ExperimentFailures, start_driver
+from ..driver import Driver, ExperimentFailures, start_driver, submit_driver
 from ..engines.in_process import InProcessEngine
 from ..store import ExperimentState, network_file_system
 from ._console import Settings, print_json, shown, what_mattered
@@ -39,15 +39,26 @@ MOST_FAILURES = 10
 
 
 def drive(
-    settings: Settings, experiment: int, engine: str, in_background: bool, *, quiet: bool, as_json: bool, page: bool
+    settings: Settings,
+    experiment: int,
+    engine: str,
+    in_background: bool,
+    *,
+    quiet: bool,
+    as_json: bool,
+    page: bool,
+    in_job: bool = False,
 ) -> int:
-    """Drive an experiment until it ends or is paused, or start a driver of its own in the background; return the exit status."""
+    """Drive an experiment until it ends or is paused, or start a driver apart from this process; return the exit status.
+
+    What ends the driver of a job leaves its experiment to the next one.
+    """
     if in_background:
         return _detach(settings, experiment, as_json)
     plugins = settings.plugins
-    if kind := network_file_system(settings.home):
+    if not in_job and (kind := network_file_system(settings.home)):
         sys.stderr.write(
-            f"det: {settings.home} is on {kind}, where the locks of SQLite may not hold; set DET_HOME to a local disk\n"
+            f"det: {settings.home} is on {kind}: it is slower than a local disk, and its locks have to hold between machines\n"
         )
     driver = Driver(settings.driver(engine), experiment, plugins)
     with settings.reader() as store:
@@ -56,7 +67,7 @@ def drive(
     plugins.register(screen, "det-view")
     out, err = _Unbreakable(sys.stdout), _Unbreakable(sys.stderr)
     with redirect_stdout(out), redirect_stderr(err):
-        with _page(settings) if page else nullcontext(), screen, _signals_pause(driver):
+        with _page(settings) if page else nullcontext(), screen, nullcontext() if in_job else _signals_pause(driver):
             state = _run(driver)
         settings.observers.settle(plugins)
         _complain(driver, experiment)
@@ -74,12 +85,19 @@ def drive(
 
 
 def _detach(settings: Settings, experiment: int, as_json: bool) -> int:
-    with settings.reader() as store:
-        pid, log = start_driver(store, settings.home, experiment, settings.environ)
+    with settings.store() as store:
+        submitted = submit_driver(store, settings.home, experiment, settings.environ)
+        log = store.experiment_dir(experiment) / "driver.log"
+    job, waits = submitted or (None, "")
+    pid, where = None, f"in the job {job}" + (f", which waits: {waits}" if waits else "")
+    if job is None:
+        with settings.reader() as store:
+            pid, log = start_driver(store, settings.home, experiment, settings.environ)
+        where = "in the background"
     if as_json:
-        print_json({"experiment": experiment, "pid": pid, "log": str(log)})
+        print_json({"experiment": experiment, "pid": pid, "log": str(log), "job": job})
     else:
-        sys.stdout.write(f"experiment {experiment} runs in the background; follow it: det logs -f {experiment}\n")
+        sys.stdout.write(f"experiment {experiment} runs {where}; follow it: det logs -f {experiment}\n")
     return 0
 
 

@@ -166,7 +166,7 @@ def _say_why_none(store: Store, experiment: int, trial: int | None, rank: int | 
         sys.stderr.write(f"det: no run of experiment {experiment} has started; see: det show {experiment}\n")
     elif rank is not None and any(any(run.log_dir.glob("rank-*.log")) for run in runs):
         raise StoreError(f"no run of experiment {experiment} has a rank {rank}; leave out --rank for all of them")
-    elif not any(run.log_dir.is_dir() for run in runs):
+    elif not any(run.log_dir.is_dir() or run.ended is None for run in runs):  # one elsewhere may have said nothing yet
         raise StoreError(
             f"the logs of experiment {experiment} are gone: {runs[-1].log_dir} and the like have been deleted"
         )

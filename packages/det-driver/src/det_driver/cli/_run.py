@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 LOCAL, IN_PROCESS = "local", "in-process"
 _DRIVING = (
-    click.option("--detach", "in_background", is_flag=True, help="Run in the background and return at once."),
+    click.option(
+        "--detach",
+        "in_background",
+        is_flag=True,
+        help="Leave the driver in the background, or in a job of the engine's.",
+    ),
     click.option("--in-process", is_flag=True, help="Train in this process, one trial at a time: for a debugger."),
     click.option("--engine", metavar="NAME", help="Execute runs by the engine of this name, which a plugin registers."),
     click.option("--ui", "page", is_flag=True, help="Open the page (det ui) for as long as it runs; needs det-web."),
@@ -93,6 +98,9 @@ def run(
 @click.command()
 @click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
 @_driving
+@click.option(
+    "--in-job", is_flag=True, hidden=True, help="As the driver of a job: only what goes on, and to be killed."
+)
 @click.pass_obj
 def resume(
     settings: Settings, /, experiment: int, in_background: bool, in_process: bool, engine: str | None, **output: bool
@@ -103,10 +111,13 @@ def resume(
     them before, unless --engine names another.
     """
     from ..driver import reopen
+    from ..store import ExperimentState
     from ._drive import drive
 
     chosen = _chosen(settings, engine, in_process, in_background, LOCAL, output["page"])
     with settings.store() as store:
+        if output["in_job"] and store.experiments.get(experiment).state is not ExperimentState.ACTIVE:
+            return 0
         if engine:
             store.experiments.update(experiment, engine=chosen)
         elif not in_process:

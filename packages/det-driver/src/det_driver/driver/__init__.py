@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ._apart import start_driver, submit_driver
 from ._driver import Driver
 from ._endings import ExperimentFailures
 from ._environment import CHECKED, SolvedEnvironment, environments_dir, interpreter_for, interpreter_of, solving
 from ._environment import recorded as recorded_environment
 from ._garbage import collect_left
-from ._lifecycle import ask, create, describe, dismiss, give_up, probe_of, reopen, start_driver, waits_for
+from ._lifecycle import ask, create, describe, dismiss, give_up, probe_of, reopen, waits_for
 from ._search import ExperimentView, unit_of
 from ._starting import DriverSettings, check_startable, threads_of
 
@@ -33,6 +34,7 @@ __all__ = [
     "reopen",
     "solving",
     "start_driver",
+    "submit_driver",
     "threads_of",
     "unit_of",
     "waits_for",

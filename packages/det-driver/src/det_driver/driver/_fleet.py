@@ -240,8 +240,8 @@ class Fleet:
             active.finished(0, Finished(Outcome.BLOCKED, f"its run cannot be started: {event.unstartable}"))
         else:
             self._starts_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS  # it has given back what it had
-            if self._state.trial_class:
-                active.ended(event.rank, event.status)  # the process of a script is no rank, but starts them
+            if self._state.trial_class or event.fenced:  # the process of a script is no rank, but starts them
+                active.ended(event.rank, event.status, event.fenced)
         clear_scratch(active.run)
         self._freed.append(active.lease)
         self._refused = False

@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -28,7 +25,7 @@ from det_core.plugins import Plugins, extensions_of
 from ..config import check_entrypoint
 from ..engines import Probe, RunSpec, Site
 from ..provenance import gather, write
-from ..store import Description, ExperimentState, Store, TrialState
+from ..store import Description, ExperimentState, Store, TrialState, is_shared
 from ._environment import DIRECTORY, environments_dir, placed, preparation, solving
 from ._garbage import expect_garbage
 from ._search import TrialReopened, encode_event
@@ -185,7 +182,8 @@ def probe_of(config: ExperimentConfig, plugins: Plugins, code_dir: Path, log_dir
 
 def site_of(store: Store, experiment_id: int, plugins: Plugins, settings: DriverSettings | None = None) -> Site:
     """Return where an experiment's engine works; for a driver, with what its runs need."""
-    home = hashlib.sha256(f"{os.uname().nodename}:{store.home.resolve()}".encode()).hexdigest()[:8]
+    seen = is_shared(store.home)  # the next driver may be on another machine
+    home = hashlib.sha256(f"{'' if seen else os.uname().nodename}:{store.home.resolve()}".encode()).hexdigest()[:8]
     extensions = replace(extensions_of(plugins), open=True)
     config = from_json(store.experiments.get(experiment_id).config, extensions=extensions)
     directory, code, hosts = store.agents_dir(experiment_id), store.code_dir(experiment_id), hosts_of(config)
@@ -194,6 +192,7 @@ def site_of(store: Store, experiment_id: int, plugins: Plugins, settings: Driver
         directory=directory,
         host=address_of_this(hosts, addresses(hosts, None)) if hosts else LOOPBACK,
         lease=settings.lease if settings else 0.0,
+        seen=seen,
         settings=config.engine,
         probe=probe_of(config, plugins, code, directory, store.home / "checkpoints"),
         preparation=preparation(store, experiment_id, settings.root) if settings else None,
@@ -262,34 +261,3 @@ def describe(store: Store, experiment_id: int, **changes: Unpack[Description]) -
             if time.monotonic() > deadline:
                 raise StoreError(f"the driver of experiment {experiment_id} does not answer; try again") from None
             time.sleep(_POLL_SECONDS)
-
-
-def start_driver(store: Store, home: Path, experiment_id: int, environ: Mapping[str, str]) -> tuple[int, Path]:
-    """Start a driver of its own for an experiment, which outlives this process; return its process and its log.
-
-    Returns when the driver has the experiment, so that who waits for it from then on finds it ACTIVE or ended. Raises
-    ExperimentBusy where another driver has it, and StoreError with the driver's last words where it could not take it.
-    """
-    before = store.experiments.get(experiment_id)
-    if before.state is ExperimentState.ACTIVE:  # the driver of one that was just paused may not have let go of it yet
-        with store.lock(experiment_id):
-            pass
-    log = store.experiment_dir(experiment_id) / "driver.log"
-    with log.open("ab") as output:
-        began = output.tell()
-        driver = subprocess.Popen(
-            [sys.executable, "-P", "-m", "det_driver.cli", "resume", str(experiment_id)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            env={**environ, "DET_HOME": str(home)},
-        )
-    while driver.poll() is None and store.experiments.get(experiment_id).pid != driver.pid:
-        time.sleep(_POLL_SECONDS)
-    if driver.returncode and store.experiments.get(experiment_id) == before:
-        said = log.read_bytes()[began:].decode(errors="replace").strip()
-        raise StoreError(
-            f"the driver of experiment {experiment_id} ended at once, with status {driver.returncode}:\n{said}"
-        )
-    return driver.pid, log

@@ -153,6 +153,7 @@ class Starter:
         entrypoint = state.config.entrypoint or ""
         hosts = hosts_of(state.config) if state.trial_class else []
         gpus = self.settings.gpus if node.devices is None else node.gpus
+        active.run.log_dir.mkdir(parents=True, exist_ok=True)  # if it says nothing, its logs are empty, but not gone
         return RunSpec(
             run_id=active.run.id,
             entrypoint=entrypoint if isinstance(entrypoint, str) else tuple(entrypoint),

@@ -75,8 +75,13 @@ class ActiveRun:
         if self.outcome is None or (self.outcome is Outcome.PEER_LOST and word.outcome is not Outcome.PEER_LOST):
             self.outcome, self.message, self.traceback = word.outcome, word.message, word.traceback
 
-    def ended(self, rank: int, status: int) -> None:
-        """Take the status of the process that failed first: one that was killed had no last word, and is the others' cause."""
+    def ended(self, rank: int, status: int, fenced: bool = False) -> None:
+        """Take the status of the process that failed first: one that was killed had no last word, and is the others' cause.
+
+        What was `fenced` is as good as preempted: it had no driver for too long.
+        """
+        if fenced:
+            return self.finished(rank, Finished(Outcome.PREEMPTED))
         if not self.several or self.launched or status == 0 or rank in self.spoken or self.outcome in GOOD:
             return
         if self.outcome in (None, Outcome.PEER_LOST) or status == -signal.SIGKILL:

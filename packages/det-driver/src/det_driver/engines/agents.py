@@ -204,7 +204,7 @@ class AgentEngine(Engine):
             key=secret_of(self.site.directory).hex(),
             directory=self.directory(claim),
             driver=self.links.address,
-            driver_file=self.site.directory / "driver.json" if self.shared else None,
+            driver_file=self.site.directory / "driver.json" if self.shared or self.site.seen else None,
             host=self.workers_host(claim),
             shared=self.shared,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
@@ -14,6 +14,8 @@ from msgspec import Struct
 from det_core.agent import Relay, RunSpec, Told
 from det_core.protocol import Answer
 from det_core.storage import Storage
+
+from .claims import Granted
 
 Hears = Callable[["Told | Joined | Lost"], None]
 
@@ -87,13 +89,14 @@ class Site:
 
     `host` is the address at which other machines reach this one, `lease` how many seconds runs go on without a driver,
     `settings` what the configuration has for the engine, `preparation` what is made on each machine first, and `probe` what
-    other machines must be able to do.
+    other machines must be able to do. `seen` says that other machines may see the directory.
     """
 
     name: str
     directory: Path
     host: str
     lease: float = 0.0
+    seen: bool = False
     settings: Struct | None = None
     probe: Probe | None = None
     preparation: Preparation | None = None
@@ -165,6 +168,20 @@ class Engine(ABC):
 
     def dismiss(self, site: Site, *, at_once: bool) -> None:
         """Have what trains there without a driver save and end, or end at once; nobody calls `open`."""
+
+    has_drivers = False
+    """Whether a driver can be one of the engine's own jobs, which goes on when this machine is off."""
+
+    def submit_driver(self, site: Site, words: Sequence[str], environ: Mapping[str, str], log: Path) -> str:
+        """Submit a job that is Python with these words, after whose end another one begins; return its name.
+
+        The job that comes next is given up where Python ends by itself, so only a driver that was killed has one.
+        """
+        raise NotImplementedError
+
+    def driver(self, site: Site) -> Granted:
+        """Return how the job stands."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release what the engine holds; every run has ended."""

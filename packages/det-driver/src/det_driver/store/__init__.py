@@ -8,7 +8,9 @@ from det_core.lazy import lazy
 
 if TYPE_CHECKING:
     from ._experiments import Description as Description
+    from ._locks import SEVERAL as SEVERAL
     from ._locks import boot_id as boot_id
+    from ._locks import is_shared as is_shared
     from ._locks import network_file_system as network_file_system
     from ._moving import export_experiment as export_experiment
     from ._moving import import_experiment as import_experiment

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from det_core.errors import StoreError, StoreUnwritable
-from det_driver.store._file import keep_private, use_wal
+from det_driver.store._file import keep_private, use_journal
 from det_driver.store._memory import Memory
 
 BUSY_SECONDS = 30.0
@@ -70,8 +70,7 @@ class Database(AbstractContextManager[None]):
         if self.readonly:
             self._connection.execute("PRAGMA query_only = ON")
             return
-        use_wal(self._connection, BUSY_SECONDS)
-        self._connection.execute("PRAGMA synchronous = NORMAL")
+        use_journal(self._connection, self.path, BUSY_SECONDS)
         self._connection.execute("PRAGMA journal_size_limit = 67108864")
         # Pages that are written again and again reach the file more rarely, and those of a large search stay in memory.
         self._connection.execute("PRAGMA wal_autocheckpoint = 4000")

@@ -13,6 +13,7 @@ from typing import TypedDict, Unpack
 from det_core.errors import StoreError
 from det_driver.store._database import Database
 from det_driver.store._databases import FILE, Databases
+from det_driver.store._file import beside
 from det_driver.store._index import Entry, Index
 from det_driver.store._locks import boot_id, is_free
 from det_driver.store._records import ExperimentRow, ExperimentState, ExperimentSummary, TrialState
@@ -83,6 +84,8 @@ class Experiments:
                     (*values, time.time()),
                 )
             fill(id)
+            for each in beside(place):  # a journal that stays goes by the name that the file had
+                each.unlink(missing_ok=True)
             os.rename(place, place.with_suffix(""))
         except BaseException:
             import shutil  # brings every compressor along

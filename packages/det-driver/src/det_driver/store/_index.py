@@ -16,6 +16,7 @@ import msgspec
 
 from det_core.errors import StoreError
 from det_driver.store._database import Database, Row, damaged
+from det_driver.store._file import beside
 from det_driver.store._records import ExperimentSummary
 from det_driver.store._schema import INDEX
 
@@ -189,6 +190,6 @@ class Index:
             except StoreError as error:
                 sound = not damaged(error)
             if not sound:
-                for end in ("", "-wal", "-shm"):
-                    Path(f"{self.path}{end}").unlink(missing_ok=True)
+                for each in (self.path, *beside(self.path)):
+                    each.unlink(missing_ok=True)
         assert self.database is not None

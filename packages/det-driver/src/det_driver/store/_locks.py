@@ -90,7 +90,8 @@ def _unlock(file: FileIO) -> None:
 
 
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs")
-_REMOTE_BY_FUSE = ("fuse.glusterfs", "fuse.sshfs")
+SEVERAL = "several-machines"
+"""Lies in a home that is used from several machines, be it of a network file system here or not."""
 
 
 def network_file_system(place: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
@@ -106,7 +107,13 @@ def network_file_system(place: Path, mounts: Path = Path("/proc/self/mountinfo")
         # Of two in one place the later one counts.
         if place.resolve().is_relative_to(point) and len(point.parts) >= best:
             found, best = after.split()[0], len(point.parts)
-    return found if found in (*_REMOTE, *_REMOTE_BY_FUSE) else ""
+    return found if found in _REMOTE or found.partition(".")[0] == "fuse" else ""
+
+
+def is_shared(directory: Path) -> bool:
+    """Tell whether other machines may use what lies in a home, or in the directory of one of its experiments."""
+    marked = ((each / SEVERAL).exists() for each in (directory, directory.parent.parent))
+    return any(marked) or bool(network_file_system(directory))
 
 
 @cache

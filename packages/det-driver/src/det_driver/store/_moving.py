@@ -16,13 +16,14 @@ from typing import Any
 from det_core.errors import StoreError
 from det_driver.store._database import Database
 from det_driver.store._databases import FILE
+from det_driver.store._file import beside
 from det_driver.store._records import ExperimentState
 from det_driver.store._schema import EXPERIMENT
 from det_driver.store._store import AGENTS, Store
 
 _HEAD, _END = "det-experiment.json", "det-digests.json"
 _FORMAT = 1
-_LEFT_OUT = (AGENTS, "commands", "lock", FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}.new")
+_LEFT_OUT = (AGENTS, "commands", "lock", FILE, f"{FILE}.new", *(path.name for path in beside(Path(FILE))))
 
 
 def export_experiment(store: Store, id: int, file: Path, *, checkpoints: bool = True) -> int:
