@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import time
 from collections.abc import Iterator
@@ -20,6 +22,15 @@ addEventListener("error", event => problems.push(event.message));
 addEventListener("unhandledrejection", event => problems.push(String(event.reason)));
 addEventListener("securitypolicyviolation", event => problems.push(event.violatedDirective + " " + event.blockedURI));
 """
+
+
+SAVED = """
+  window.saved = [];
+  let made = URL.createObjectURL.bind(URL);
+  URL.createObjectURL = blob => (saved.push(blob), made(blob));
+  HTMLAnchorElement.prototype.click = function () { if (this.download) saved.at(-1).called = this.download; };
+"""
+"""What the page gives the browser to save is kept by the page instead."""
 
 
 class Page:
@@ -70,6 +81,28 @@ class Page:
               field.dispatchEvent(new Event('input', {{bubbles: true}}));
             }}"""
         )
+
+    def texts(self, selector: str) -> list[str]:
+        return list(self.tell(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent.trim())"))
+
+    def save(self, within: str, button: str) -> None:
+        """Press a button of a section of the page, by both their names, and wait for its file; the page has SAVED."""
+        self.tell(
+            f"""{{
+              let labels = e => [e, e.querySelector('.rows')].map(x => x?.ariaLabel ?? '');
+              let name = e => labels(e) + (e.querySelector('h2, b')?.textContent ?? '');
+              let places = [...document.querySelectorAll('section, figure, .tabled')];
+              let place = places.find(e => name(e).includes({json.dumps(within)}));
+              saved.length = 0;
+              [...place.querySelectorAll('button')].find(b => b.textContent.trim() === {json.dumps(button)}).click();
+            }}"""
+        )
+        self.until("!!saved[0]?.called")
+
+    def rows(self, within: str) -> list[dict[str, str]]:
+        """Return the rows of the CSV that a section of the page saves."""
+        self.save(within, "CSV")
+        return list(csv.DictReader(io.StringIO(str(self.tell("saved[0].text()")))))
 
     def trials(self) -> list[str]:
         """The trials that the table shows, from the top."""

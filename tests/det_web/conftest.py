@@ -9,7 +9,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,22 @@ def stop(server: Server) -> None:
         server.process.communicate(timeout=30)
     finally:
         server.process.kill()
+
+
+def wait_for(done: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < deadline, f"there are no {what}"
+        time.sleep(0.05)
+
+
+def install_fakes(place: Path, patch: pytest.MonkeyPatch) -> None:
+    """Have the kit's fake framework as a stranger's plugin in all processes that are started from now on."""
+    info = place / "site/fakes-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fakes\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[det]\nfakes = det_testing.fake_hooks\n")
+    patch.setenv("PYTHONPATH", str(info.parent))
 
 
 @pytest.fixture(scope="session")

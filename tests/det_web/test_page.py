@@ -14,7 +14,7 @@ from tests.repo.browser import CHROMIUM
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium")
 
-SIDEWAYS = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+SIDEWAYS = "Math.max(0, document.documentElement.scrollWidth - document.documentElement.clientWidth)"
 VIEWS = [
     "/",
     *(f"/e/1/{each}" for each in ("trials", "search", "compare", "code", "checkpoints", "config", "logs")),

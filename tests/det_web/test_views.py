@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.det_web.browsing import Page, signed_in
+from tests.det_web.browsing import SAVED, Page, signed_in
 from tests.det_web.conftest import CONFIG, SCRIPT, det, start, stop
 from tests.repo.browser import CHROMIUM
 
@@ -32,12 +32,6 @@ MEASURED = SCRIPT.replace(
     'print("training with"',
     'context.train.report_metrics("system", 1, {"gpu_util": 50.0}); open("never", "a").close(); print("training with"',
 )
-SAVED = """
-  window.saved = [];
-  let made = URL.createObjectURL.bind(URL);
-  URL.createObjectURL = blob => (saved.push(blob), made(blob));
-  HTMLAnchorElement.prototype.click = function () { if (this.download) saved.at(-1).called = this.download; };
-"""
 
 
 @pytest.fixture(scope="module")
@@ -64,23 +58,6 @@ def page(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]
     stop(server)
 
 
-def texts(page: Page, selector: str) -> list[str]:
-    return list(page.tell(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent.trim())"))
-
-
-def press(page: Page, within: str, name: str) -> None:
-    """Press a button of a section of the page, by both their names."""
-    page.tell(
-        f"""{{
-          let labels = e => [e, e.querySelector('.rows')].map(x => x?.ariaLabel ?? '');
-          let name = e => labels(e) + (e.querySelector('h2, b')?.textContent ?? '');
-          let places = [...document.querySelectorAll('section, figure, .tabled')];
-          let place = places.find(e => name(e).includes({json.dumps(within)}));
-          [...place.querySelectorAll('button')].find(b => b.textContent.trim() === {json.dumps(name)}).click();
-        }}"""
-    )
-
-
 def test_columns_are_chosen_and_pinned_and_the_address_has_them(page: Page) -> None:
     page.open("/e/1/trials")
     page.click("Columns")
@@ -92,7 +69,7 @@ def test_columns_are_chosen_and_pinned_and_the_address_has_them(page: Page) -> N
     page.tell(f"{of_rate}.querySelectorAll('input')[1].click()")
     page.until("[...document.querySelectorAll('th.pinned')].some(t => t.textContent.startsWith('lr'))")
     page.open(str(page.tell("location.pathname + location.search")))
-    assert "lr" in texts(page, "th.pinned")
+    assert "lr" in page.texts("th.pinned")
     assert page.tell("getComputedStyle(document.querySelector('td.pinned')).position") == "sticky"
 
 
@@ -141,7 +118,7 @@ def test_two_hyperparameters_are_points_and_a_heat_map(page: Page) -> None:
     blank = page.tell("document.querySelector('.scatter canvas').toDataURL()")
     page.open("/e/2/trials?x=lr&y=width&as=best", ".scatter canvas")
     page.until("!!document.querySelector('.scatter canvas').dataset.drawn")
-    assert "Heat map" in texts(page, "h2")
+    assert "Heat map" in page.texts("h2")
     assert page.tell("document.querySelector('.scatter canvas').toDataURL()") != blank
 
 
@@ -159,7 +136,7 @@ def test_code_is_shown_with_its_differences_from_another_experiment(page: Page) 
     page.open("/e/2/code?file=train.py", ".code pre")
     assert "core.init()" in page.text(".code")
     page.open("/e/2/code?file=train.py&with=1", ".code .added")
-    assert len(texts(page, ".code .added")) == len(texts(page, ".code .gone")) == 1
+    assert len(page.texts(".code .added")) == len(page.texts(".code .gone")) == 1
     assert "gpu_util" in page.text(".code .added")
 
 
@@ -195,14 +172,14 @@ def test_a_metric_has_a_log_axis_smoothing_and_time(page: Page) -> None:
 def test_what_a_trial_says_of_its_machine_has_a_page_of_its_own(page: Page) -> None:
     first = page.server.get("/experiments/2/trials")["columns"]["id"][0]
     page.open(f"/t/{first}/system", "figure")
-    assert texts(page, "figcaption b") == ["gpu_util"]
+    assert page.texts("figcaption b") == ["gpu_util"]
     page.open(f"/t/{first}/metrics", "figure")
-    assert "gpu_util" not in texts(page, "figcaption b")
+    assert "gpu_util" not in page.texts("figcaption b")
 
 
 def test_a_trace_of_the_profiler_is_at_hand(page: Page) -> None:
     page.open("/t/1/system", "section a[download]")
-    assert texts(page, "section a[download]") == ["run/a.pt.trace.json"]
+    assert page.texts("section a[download]") == ["run/a.pt.trace.json"]
     second = page.server.get("/experiments/2/trials")["columns"]["id"][0]
     page.open(f"/t/{second}/system", "section .empty")
     assert "context.set_profiler" in page.text("section .empty")
@@ -243,8 +220,7 @@ def test_each_table_and_picture_is_saved(
     page.open(view, "figure, .rows tbody a, svg")
     page.until("!document.querySelector('[aria-busy]') && !!document.querySelector('canvas, svg, .rows tbody a')")
     page.tell("new Promise(done => setTimeout(done, 200))")
-    press(page, within, button)
-    page.until("!!saved[0]?.called")
+    page.save(within, button)
     assert page.tell("saved[0].called").endswith(name)
     head = "saved[0].arrayBuffer().then(b => String.fromCharCode(...new Uint8Array(b).slice(0, 40)))"
     assert str(page.tell(head)).startswith(begins)

@@ -41,6 +41,8 @@ interface Props {
   height?: number;
   tools?: ComponentChildren;
   onWidth?: (pixels: number) => void;
+  /** What is said in the picture's place while there is no line, so that nothing moves when the first one comes. */
+  empty?: string;
 }
 
 /** The room around the lines for the axes, in pixels. */
@@ -147,6 +149,7 @@ export function Chart(props: Props) {
         onDblClick={() => props.onZoom?.(null)}
       >
         <canvas ref={canvas} style={{ width: `${width}px`, height: `${height}px` }} role="img" aria-label={described(props)} />
+        {props.empty && !lines.length && <p class="empty">{props.empty}</p>}
         {drag && <span class="zooming" style={{ left: `${Math.min(...drag)}px`, width: `${Math.abs(drag[1] - drag[0])}px` }} />}
         {near && !drag && (
           <span class="near" style={{ left: `${Math.max(0, Math.min(near.left + 12, width - 200))}px`, top: `${near.top}px` }}>
@@ -157,13 +160,13 @@ export function Chart(props: Props) {
       <ul class="legend">
         {few &&
           props.lines.map((line) => (
-            <li key={line.label}>
+            <li key={line.label} title={line.label}>
               <i style={{ background: line.color }} />
               {line.label}
             </li>
           ))}
         {props.marks?.filter((mark, i, all) => all.findIndex((m) => m.text === mark.text) === i).slice(0, 8).map((mark) => (
-          <li key={mark.text}>
+          <li key={mark.text} title={mark.text}>
             <i class="mark" style={{ background: mark.color }} />
             {mark.text}
           </li>

@@ -1,7 +1,7 @@
 // A trial's metrics as charts: over batches, epochs or time, smoothed or not, each zoomed stretch asked for anew at its own width.
-import { useMemo, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import { param, setParams } from "./address";
-import { queried, type Experiment, type Series, type Trial } from "./api";
+import { queried, type Series, type Trial } from "./api";
 import { Chart, type Line, type Mark } from "./chart";
 import { duration } from "./format";
 import { ofTrials, useGet } from "./live";
@@ -20,14 +20,17 @@ export function smooth(y: (number | null)[], weight: number): (number | null)[] 
   });
 }
 
-export function MetricCharts({ told, of, system }: { told: Trial; of?: Experiment; system: boolean }) {
+export function MetricCharts({ told, system }: { told: Trial; system: boolean }) {
   const by = param("by", "batches");
   const weight = Number(param("smooth", "0"));
   const groups = Object.keys(told.metrics).filter((group) => (group !== "training" && group !== "validation") === system);
   const names = new Map<string, string[]>(); // a metric that several groups have is one picture
+  if (!system && told.metric) names.set(told.metric, []); // its place is the first, also before it has been reported
   for (const group of groups) for (const name of told.metrics[group]!) names.set(name, [...(names.get(name) ?? []), group]);
-  const ordered = [...names].sort(([a], [b]) => Number(b === of?.metric) - Number(a === of?.metric));
-  if (!ordered.length)
+  // What has a place keeps it: a new metric comes behind those that are there, and a run that begins anew takes none away.
+  const order = useRef<string[]>([]);
+  order.current = [...new Set([...order.current, ...names.keys()])];
+  if (!order.current.length)
     return system ? (
       <Empty>This trial reported nothing about its machine. Metrics of the groups other than training and validation are shown here.</Empty>
     ) : (
@@ -50,8 +53,8 @@ export function MetricCharts({ told, of, system }: { told: Trial; of?: Experimen
         </label>
       </div>
       <div class="charts">
-        {ordered.map(([name, found]) => (
-          <Metric key={`${name} ${by}`} told={told} of={of} name={name} groups={found} by={by} weight={weight} />
+        {order.current.map((name) => (
+          <Metric key={`${name} ${by}`} told={told} name={name} groups={names.get(name) ?? []} by={by} weight={weight} />
         ))}
       </div>
     </>
@@ -60,14 +63,13 @@ export function MetricCharts({ told, of, system }: { told: Trial; of?: Experimen
 
 interface Asked {
   told: Trial;
-  of?: Experiment;
   name: string;
   groups: string[];
   by: string;
   weight: number;
 }
 
-function Metric({ told, of, name, groups, by, weight }: Asked) {
+function Metric({ told, name, groups, by, weight }: Asked) {
   const [width, setWidth] = useState(0);
   const range = readRange(param("zoom"));
   const log = (param("log") || "").split(",").includes(name);
@@ -89,9 +91,9 @@ function Metric({ told, of, name, groups, by, weight }: Asked) {
     [kept[0], kept[1], weight],
   );
   const marks = useMemo((): Mark[] => {
-    const best = name === of?.metric ? kept[groups.indexOf("validation")]?.best : null;
+    const best = name === told.metric ? kept[groups.indexOf("validation")]?.best : null;
     return [...restarts(told, by), ...(best ? [{ x: best[0], y: best[1], text: "best validation", color: "#16a34a" }] : [])];
-  }, [told, by, kept[0], kept[1], of]);
+  }, [told, by, kept[0], kept[1]]);
   const others = (param("log") || "").split(",").filter((each) => each && each !== name);
   return (
     <Chart
@@ -105,6 +107,7 @@ function Metric({ told, of, name, groups, by, weight }: Asked) {
       onZoom={(r) => setParams({ zoom: r && writeRange(r) })}
       onWidth={setWidth}
       height={240}
+      empty={groups.length ? undefined : "Nothing has been reported yet."}
       tools={
         <label>
           <input type="checkbox" checked={log} onChange={() => setParams({ log: (log ? others : [...others, name]).join(",") })} /> log

@@ -24,7 +24,7 @@ export function Trial({ id, section }: { id: number; section: string }) {
           <>
             <Heading told={told} of={of.value} again={answer.again} />
             <Tabs base={`/t/${id}`} names={SECTIONS} chosen={section} />
-            {section === "logs" ? <RankLogs told={told} /> : <MetricCharts told={told} of={of.value} system={section === "system"} />}
+            {section === "logs" ? <RankLogs told={told} /> : <MetricCharts key={section} told={told} system={section === "system"} />}
             {section === "system" && <Traces told={told} />}
             {section === "metrics" && <About told={told} of={of.value} />}
           </>

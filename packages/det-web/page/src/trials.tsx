@@ -103,7 +103,6 @@ export function LearningCurves({ told }: { told: Experiment }) {
       </label>
     </>
   );
-  if (answer.value && !lines.length) return <Empty>No trial has been validated yet; curves appear with the first validation.</Empty>;
   return (
     <Chart
       name="Learning curves"
@@ -113,6 +112,7 @@ export function LearningCurves({ told }: { told: Experiment }) {
       range={range}
       onZoom={(r) => setParams({ zoom: r && writeRange(r) })}
       tools={tools}
+      empty={answer.value && "No trial has been validated yet; curves appear with the first validation."}
     />
   );
 }
