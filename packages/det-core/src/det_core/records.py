@@ -5,8 +5,8 @@ A record's callables import what they need when they are called, so that registe
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .adapter import Adapter
@@ -23,7 +23,8 @@ class Framework:
     package and the name of its bases, so that nothing is imported to tell whose it is. `load` returns the adapter and
     is the only thing that may import the framework. `requires` are PEP 508 requirements, shown by `det plugins`. `loader`
     names the function, as `package.function`, that makes a trial or model from the path of a checkpoint, `tensors` the one that
-    reads its weights and what else decides how training goes on, as arrays by name, for `det verify`.
+    reads its weights and what else decides how training goes on, as arrays by name, for `det verify`. `exporters` name, by
+    format, the functions that write its model for `det checkpoint export`, given the paths of the checkpoint and of a directory.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Framework:
     capabilities: frozenset[str] = frozenset()
     loader: str = ""
     tensors: str = ""
+    exporters: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

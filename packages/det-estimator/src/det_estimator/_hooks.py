@@ -21,6 +21,7 @@ def det_frameworks() -> Iterator[Framework]:
         capabilities=frozenset({"aggregation", "ranks"}),
         loader="det_estimator.load_estimator_from_checkpoint_path",
         tensors="det_estimator.load.tensors",
+        exporters={"saved-model": "det_estimator.load.export_saved_model"},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,15 @@ def _estimator(directory: Path, trial_class: type[EstimatorTrial] | None) -> Any
         given = build_trial(chosen, EstimatorTrialContext(run, managed=False)).build_estimator()
     remove_empty(given.model_dir)
     return tf.compat.v1.estimator.Estimator(given.model_fn, config=given.config.replace(model_dir=str(directory)))
+
+
+def export_saved_model(directory: Path, target: Path) -> None:
+    """Copy the checkpoint's saved model, or each of several into a folder of its name, as TensorFlow serves them."""
+    models = sorted(file.parent for file in directory.glob("*/saved_model.pb"))
+    if not models:
+        raise CheckpointError("the checkpoint has no saved model: define build_serving_input_receiver_fns in the trial")
+    for model in models:
+        shutil.copytree(model, target if len(models) == 1 else target / model.name, dirs_exist_ok=True)
 
 
 def tensors(path: Path) -> dict[str, Any]:

@@ -20,6 +20,10 @@ def det_frameworks() -> Iterator[Framework]:
         capabilities=frozenset({"aggregation", "ranks"}),
         loader="det_keras.load_model_from_checkpoint_path",
         tensors="det_keras.load.tensors",
+        exporters={
+            "keras": "det_keras.exporting.keras_file",
+            "saved-model": "det_keras.exporting.saved_model",
+        },
     )
 
 

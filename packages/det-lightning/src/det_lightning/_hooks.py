@@ -19,6 +19,11 @@ def det_frameworks() -> Iterator[Framework]:
         capabilities=frozenset({"aggregation", "ranks"}),
         loader="det_lightning.load_trial_from_checkpoint_path",
         tensors="det_lightning.load.tensors",
+        exporters={
+            "safetensors": "det_lightning.exporting.safetensors",
+            "torch-export": "det_lightning.exporting.torch_export",
+            "onnx": "det_lightning.exporting.onnx",
+        },
     )
 
 

@@ -19,6 +19,11 @@ def det_frameworks() -> Iterator[Framework]:
         capabilities=frozenset({"aggregation", "ranks", "sharding"}),
         loader="det_torch.load_trial_from_checkpoint_path",
         tensors="det_torch.load.tensors",
+        exporters={
+            "safetensors": "det_torch.exporting.safetensors",
+            "torch-export": "det_torch.exporting.torch_export",
+            "onnx": "det_torch.exporting.onnx",
+        },
     )
 
 

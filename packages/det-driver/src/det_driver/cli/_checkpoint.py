@@ -101,12 +101,21 @@ def show(settings: Settings, uuid: str, as_json: bool) -> None:
 @checkpoint.command()
 @click.argument("uuid", shell_complete=CHECKPOINTS)
 @click.argument("directory", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    metavar="FORMAT",
+    help="Write the model alone, to be read without det: safetensors, torch-export, onnx, keras or saved-model.",
+)
 @click.pass_obj
-def export(settings: Settings, uuid: str, directory: Path) -> None:
-    """Copy the checkpoint UUID into DIRECTORY, verified."""
+def export(settings: Settings, uuid: str, directory: Path, form: str | None) -> None:
+    """Copy the checkpoint UUID into DIRECTORY, verified, or write its model there in another FORMAT."""
     if directory.exists() and any(directory.iterdir()):
         raise StorageError(f"{directory} is not empty; name a directory that does not exist yet")
     found = Client(settings.home).get_checkpoint(uuid)
+    if form is not None:
+        sys.stdout.write(f"exported the model of checkpoint {found.uuid} to {found.export(directory, form)}\n")
+        return
     sys.stdout.write(f"exported checkpoint {found.uuid} to {found.download(directory)}\n")
 
 

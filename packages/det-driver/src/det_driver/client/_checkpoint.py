@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from det_core.agent import hooked
 from det_core.checkpoint import read_checkpoint
 from det_core.config import from_json
 from det_core.errors import CheckpointError
@@ -16,7 +20,7 @@ from det_core.plugins import Plugins, extensions_of
 from det_core.storage import Storage
 
 from ..config import load
-from ..driver import DriverSettings, check_startable, create
+from ..driver import DriverSettings, check_startable, create, environment_of, interpreter_of
 from ..store import CheckpointRow, ExperimentRow, ExperimentState, Store
 
 
@@ -122,6 +126,46 @@ class Checkpoint:
             )
         module, _, function = record.loader.rpartition(".")
         return getattr(importlib.import_module(module), function)(self.download(path), **kwargs)
+
+    def export(self, path: str | Path, format: str) -> str:
+        """Write its model to the new directory `path` in a form that is read without det; return where it is.
+
+        `format` is one of its framework's, such as "safetensors" or "saved-model". The trial's code is run for that, in the
+        environment of its experiment. Raises CheckpointError for a directory that holds something, and with what was said
+        where its model has no such form.
+        """
+        target = Path(path)
+        if target.exists() and any(target.iterdir()):
+            raise CheckpointError(f"{target} is not empty; name a directory that does not exist yet")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        settings = DriverSettings.detect(self._home.environ, home=self._home.path)
+        with TemporaryDirectory(prefix=".det-export-", dir=target.absolute().parent) as scratch:
+            source, made = self.download(Path(scratch) / "checkpoint"), Path(scratch) / "model"
+            made.mkdir()
+            with self._home.reader() as store:
+                row = store.experiments.get(store.trials.get(self.trial_id).experiment_id)
+                directory = store.experiment_dir(row.id)
+            config = from_json(row.config)
+            python = interpreter_of(directory, config, self._home.plugins, settings.root) or sys.executable
+            words = [python, "-P", "-m", "det_core.exporting", source, str(made), self.framework, format]
+            code = Path(source) / "code"
+            done = subprocess.run(
+                hooked(words, code),
+                cwd=code if code.is_dir() else source,
+                env=environment_of(self._home.environ, config, gpus=False),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                said = done.stderr.strip().splitlines()
+                raise CheckpointError(
+                    f"checkpoint {self.uuid} was not exported: {said[-1] if said else done.returncode}"
+                )
+            if target.exists():
+                target.rmdir()
+            made.rename(target)
+        return str(target)
 
     def delete(self) -> None:
         """Delete its files for good."""

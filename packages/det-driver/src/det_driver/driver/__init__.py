@@ -5,7 +5,15 @@ from __future__ import annotations
 from ._apart import start_driver, submit_driver
 from ._driver import Driver
 from ._endings import ExperimentFailures
-from ._environment import CHECKED, SolvedEnvironment, environments_dir, interpreter_for, interpreter_of, solving
+from ._environment import (
+    CHECKED,
+    SolvedEnvironment,
+    environment_of,
+    environments_dir,
+    interpreter_for,
+    interpreter_of,
+    solving,
+)
 from ._environment import recorded as recorded_environment
 from ._garbage import collect_left
 from ._lifecycle import ask, create, describe, dismiss, give_up, probe_of, reopen, waits_for
@@ -25,6 +33,7 @@ __all__ = [
     "create",
     "describe",
     "dismiss",
+    "environment_of",
     "environments_dir",
     "give_up",
     "interpreter_for",

@@ -207,3 +207,12 @@ def brought(config: ExperimentConfig, code_dir: Path) -> tuple[str, ...]:
 def environment_variables(solved: SolvedEnvironment | None, root: Path) -> dict[str, str]:
     """Return the variables by which an agent and its workers know the environment."""
     return {"DET_ENVIRONMENT": solved.digest, "DET_ENVIRONMENTS": str(root)} if solved else {}
+
+
+def environment_of(
+    environ: Mapping[str, str], config: ExperimentConfig, *, gpus: bool, threads: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the variables of a process that runs a trial's code: this one's, its share of the cores, the configuration's."""
+    listed = config.environment.environment_variables
+    chosen = listed.cuda if gpus else listed.cpu
+    return {**environ, **(threads or {}), **dict(variable.partition("=")[::2] for variable in chosen)}

@@ -11,8 +11,9 @@ from det_core.config import ExperimentConfig, to_json
 from det_core.plugins import Plugins
 
 from ..check import first_choice
+from ..driver import environment_of
 from ._compare import Difference, of_replays
-from ._spec import Replay, Seen, environment, train
+from ._spec import Replay, Seen, train
 from ._verify import CAUSES, RESUMED
 
 
@@ -31,7 +32,7 @@ def check_determinism(
         batches=batches,
         every=max(1, batches // 2),
     )
-    variables = environment(environ, config, False, {})
+    variables = environment_of(environ, config, gpus=False)
     once = train(first, variables)
     saved = {str(at): str(scratch / "once" / "checkpoints" / uuid) for at, uuid in once.checkpoints.items()}
 

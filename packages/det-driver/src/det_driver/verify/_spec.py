@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from det_core.agent import hooked
-from det_core.config import ExperimentConfig
 from det_core.errors import DetError
 
 SAW = "seen.json"
@@ -81,12 +80,3 @@ def train(replay: Replay, environ: Mapping[str, str], python: str = sys.executab
         said = (scratch / "output").read_text(errors="replace").strip().splitlines()
         raise DetError(f"training again failed: {said[-1] if said else f'exit status {done.returncode}'}")
     return msgspec.json.decode(saw.read_bytes(), type=Seen)
-
-
-def environment(
-    environ: Mapping[str, str], config: ExperimentConfig, gpus: bool, threads: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the variables of a process that trains: this one's, its share of the cores, and the configuration's."""
-    listed = config.environment.environment_variables
-    chosen = listed.cuda if gpus else listed.cpu
-    return {**environ, **threads, **dict(variable.partition("=")[::2] for variable in chosen)}

@@ -14,12 +14,12 @@ from det_core.config import from_json, is_trial_entrypoint
 from det_core.errors import DetError
 from det_core.plugins import Plugins, extensions_of
 
-from ..driver import DriverSettings, interpreter_of, threads_of
+from ..driver import DriverSettings, environment_of, interpreter_of, threads_of
 from ..provenance import read
 from ..store import CheckpointState, Store, TrialRow
 from ._changes import changes, code_changes
 from ._compare import Difference, of_replays, of_reports, of_tensor
-from ._spec import Replay, Seen, environment, train
+from ._spec import Replay, Seen, train
 
 CAUSES = {
     "data": "the order or the content of the data is not fixed: a shuffle or an augmentation draws from a generator that "
@@ -90,7 +90,7 @@ def verify(
         )
     source = begin.uuid if begin else chosen.source_checkpoint
     python = interpreter_of(store.experiment_dir(experiment), config, plugins, settings.root)
-    variables = environment(environ, config, bool(settings.gpus), threads_of(settings, config, True))
+    variables = environment_of(environ, config, gpus=bool(settings.gpus), threads=threads_of(settings, config, True))
     first = Replay(
         entrypoint=str(config.entrypoint),
         config=row.config,

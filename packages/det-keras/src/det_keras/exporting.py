@@ -1,0 +1,25 @@
+"""Models in the forms that others read: a Keras file, a saved model of TensorFlow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from det_core import CheckpointError
+
+from .load import load_model_from_checkpoint_path
+
+
+def keras_file(directory: Path, target: Path) -> None:
+    """Write the model as `model.keras`, which `keras.models.load_model` reads; without its optimizer, which may be det's."""
+    model = load_model_from_checkpoint_path(directory)
+    model.optimizer = None
+    model.save(str(target / "model.keras"))
+
+
+def saved_model(directory: Path, target: Path) -> None:
+    """Write the model as TensorFlow serves it: `tf.saved_model.load(target).serve` predicts."""
+    model: Any = load_model_from_checkpoint_path(directory)
+    if not model.built:
+        raise CheckpointError("the model does not know the shape of its inputs: begin it with keras.Input, or build it")
+    model.export(str(target))

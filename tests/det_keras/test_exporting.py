@@ -1,0 +1,37 @@
+"""`det checkpoint export --format`: a program that does not have det finds the metric that was reported."""
+
+from __future__ import annotations
+
+import pytest
+from tests.exporting import Trained, trained
+
+pytest.importorskip("sklearn")
+CONFIG = """
+name: digits
+entrypoint: model_def:DigitsTrial
+hyperparameters: {lr: 0.1, momentum: 0.9, hidden: 32, dropout: 0.2, global_batch_size: 64}
+searcher: {name: single, metric: val_accuracy, smaller_is_better: false, max_length: {batches: 60}}
+reproducibility: {experiment_seed: 1}
+"""
+READS = {
+    "keras": """
+        from tensorflow import keras
+        model = keras.models.load_model(place + "/model.keras")
+        predict = lambda x: model.predict(x, verbose=0).argmax(1)
+    """,
+    "saved-model": """
+        import tensorflow as tf
+        model = tf.saved_model.load(place)
+        predict = lambda x: model.serve(x).numpy().argmax(1)
+    """,
+}
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return trained(tmp_path_factory.mktemp("trained"), "digits_keras", CONFIG)
+
+
+@pytest.mark.parametrize("form", READS)
+def test_a_program_without_det_finds_the_metric_again(digits: Trained, form: str) -> None:
+    assert digits.evaluates(form, READS[form], 200, weighted=True) == pytest.approx(digits.accuracy, abs=1e-6)
