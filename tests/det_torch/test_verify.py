@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import textwrap
@@ -123,6 +124,49 @@ def test_what_no_seed_reaches_is_found_in_the_first_batch_that_it_touches(
 @pytest.mark.timeout(240)
 def test_the_example_is_verified(det: Any) -> None:
     assert example_is_verified(det, "digits_torch")["checkpoints"]
+
+
+TWO = (
+    "-c",
+    "resources.slots_per_trial=2",
+    "-c",
+    "hyperparameters.global_batch_size=8",
+    "-c",
+    "distributed.backend=native",
+)
+
+
+@pytest.mark.parametrize("backend", ["native", "horovod"])
+def test_two_ranks_are_trained_again_as_two(det: Any, backend: str) -> None:
+    if backend == "horovod":
+        pytest.importorskip("horovod.torch", reason="run: det horovod install")
+    train(det, {"DET_SLOTS_TOTAL": "2"}, *TWO, "-c", f"distributed.backend={backend}")
+
+    said = json.loads(det("verify", "1", "--json", env={"DET_SLOTS_TOTAL": "2"}).stdout)
+
+    assert (said["same"], said["reports"], said["checkpoints"]) == (True, 6, [6, 12])
+
+
+def test_of_two_ranks_the_one_whose_data_differs_is_named(det: Any) -> None:
+    """The last batch that rank 1 has in an epoch is drawn anew each time: its weights, and so all, differ from there on."""
+    env = {"DET_SLOTS_TOTAL": "2"}
+    train(det, env, *TWO, FEATURE="* (1 if i < 20 or i % 2 == 0 else time.time() % 1000)", SHUFFLE="False")
+
+    said = json.loads(det("verify", "1", "--json", env=env, status=1).stdout)
+
+    assert said["difference"]["what"] == "data"
+    assert (said["difference"]["batches"], said["difference"]["name"]) == (2, "rank 1")
+    assert "not reproducible at all" in said["causes"][0]
+
+
+def test_what_a_rank_fails_of_is_said_and_not_that_the_other_misses_it(det: Any) -> None:
+    env = {"DET_SLOTS_TOTAL": "2"}
+    fails = "* (1 / 0 if __import__('os').environ.get('BREAK') == __import__('os').environ['DET_RANK'] else 1.0)"
+    train(det, env, *TWO, SCALE=fails)
+
+    for rank in ("0", "1"):
+        said = det("verify", "1", env=env | {"BREAK": rank}, status=2).stderr
+        assert "training again failed: ZeroDivisionError: division by zero" in said
 
 
 def package(site: Path, version: str, scale: float) -> dict[str, str]:

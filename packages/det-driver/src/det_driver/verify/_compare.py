@@ -24,7 +24,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if self.what == "data":
-            return f"the data differs first in batch {self.batches}"
+            return f"the data differs first in batch {self.batches}{f' of {self.name}' if self.name else ''}"
         if self.what == "weights":
             by = "" if self.now is None else f", by {self.now:.3g} at most"
             return f"the weights differ first at batch {self.batches}, in {self.name}{by}"
@@ -52,8 +52,10 @@ def of_reports(before: History, now: History, tolerance: float) -> tuple[Differe
 def of_replays(before: Seen, now: Seen, tolerance: float, last: int) -> Difference | None:
     """Return what differs first of two replays, of which the second may have begun later: data, numbers, reports, weights."""
     for number in sorted(before.data.keys() & now.data.keys()):
-        if number < last and before.data[number] != now.data[number]:
-            return Difference(what="data", batches=number)
+        mine, theirs = before.data[number], now.data[number]
+        if number < last and mine != theirs:
+            rank = next((n for n, (one, other) in enumerate(zip(mine, theirs, strict=False)) if one != other), 0)
+            return Difference(what="data", batches=number, name=f"rank {rank}" if len(mine) > 1 else "")
     reports, _ = of_reports(before.history, now.history, tolerance)
     late = max(0, len(before.rows) - len(now.rows))
     rows = zip(before.rows[late:], now.rows, strict=False)

@@ -70,10 +70,8 @@ def verify(
     row = store.experiments.get(experiment)
     config = from_json(row.config, extensions=extensions_of(plugins))
     chosen = _trial(store, experiment, trial)
-    if not is_trial_entrypoint(config.entrypoint or "") or config.resources.slots_per_trial > 1:
-        raise DetError(
-            f"experiment {experiment} is a script, or has several ranks; det verify trains trial classes of one"
-        )
+    if not is_trial_entrypoint(config.entrypoint or ""):
+        raise DetError(f"experiment {experiment} is a script; det verify trains trial classes")
     last = min(batches or chosen.batches, chosen.batches)
     copy = store.code_dir(experiment)
     mine = shutil.copytree(code or copy, scratch / "code", ignore=shutil.ignore_patterns("__pycache__"))
@@ -105,6 +103,7 @@ def verify(
         warm=None if source is None else begin is None,
         against=against,
         tolerance=tolerance,
+        ranks=max(1, config.resources.slots_per_trial),
     )
 
     def run(name: str, **changed: object) -> Seen:
@@ -113,7 +112,7 @@ def verify(
             target = Path(replay.scratch) / "checkpoints" / replay.checkpoint
             own = scratch / "first" / "checkpoints" / replay.checkpoint
             shutil.copytree(own, target) if own.is_dir() else storage.download(replay.checkpoint, target)
-        return train(replay, variables, python or sys.executable)
+        return train(replay, variables, python or sys.executable, settings.gpus)
 
     seen = run("first")
     told = [(m.group, m.batches, m.values) for m in store.metrics.read(trial_id=chosen.id, last=last)]

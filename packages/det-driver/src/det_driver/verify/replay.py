@@ -5,17 +5,23 @@ from __future__ import annotations
 import hashlib
 import importlib
 import math
+import os
 import random
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from det_core.adapter import Adapter, RunInfo
+from det_core.backend import RankLost, ranks_in
+from det_core.backends import Socket, choose_backend, wanted_backend
+from det_core.backends.socket import START_SECONDS
 from det_core.config import from_json
-from det_core.distributed import DistributedContext
+from det_core.distributed import LOOPBACK, DistributedContext
 from det_core.entrypoint import load_trial
 from det_core.host import Target
 from det_core.local import LocalHost
@@ -25,6 +31,7 @@ from det_core.run import length_of, run_trial
 from det_core.saving import Keep
 from det_core.schedule import Every, Schedule
 from det_core.storage import LocalStorage
+from det_core.wire import Address
 
 from ._spec import SAW, Replay, Seen, Tensor
 
@@ -41,12 +48,13 @@ def main(spec: Path) -> None:
     trial = load_trial(replay.entrypoint, Path(replay.code))
     framework = plugins.framework_of(trial)
     scratch = Path(replay.scratch)
+    distributed = _met(replay, scratch)
     info = RunInfo(
         config=config,
         hparams=replay.hparams,
         seed=replay.seed,
         build=plugins.build(framework.name),
-        distributed=DistributedContext(),
+        distributed=distributed,
         trial_id=replay.trial_id,
         experiment_id=replay.experiment_id,
         length=length_of(config),
@@ -54,7 +62,7 @@ def main(spec: Path) -> None:
         tensorboard_dir=scratch / "tensorboard",
         checkpoint=replay.checkpoint,
         warm=replay.warm,
-        observe=lambda number, batch: seen.data.update({number: digest(batch)}),
+        observe=lambda number, batch: seen.data.update({number: [digest(batch)]}),
     )
     metric = config.searcher.metric if config.searcher else None
     smaller = config.searcher.smaller_is_better if config.searcher else True
@@ -63,14 +71,40 @@ def main(spec: Path) -> None:
     storage = LocalStorage(scratch / "checkpoints")
     every = Schedule(report=Every(1), checkpoint=Every(replay.every), policy="none", metric=metric)
     schedule = (lambda adapter: every) if replay.every else None
-    run_trial(watched, trial, info, host, Keep(storage=storage), schedule=schedule)
+    if replay.ranks > 1:
+        info = replace(info, backend=choose_backend(wanted_backend(config), framework.name, plugins.backends()))
+    with distributed:
+        run_trial(watched, trial, info, host, Keep(storage=storage), schedule=schedule)
+        distributed.barrier()
     seen.history = [(group, batches, _plain(values)) for group, batches, values in host.history]
     seen.checkpoints = {manifest.batches: manifest.uuid for manifest, _ in host.checkpoints}
-    _compare(framework, replay, seen)
+    if distributed.rank == 0:
+        _compare(framework, replay, seen)
     seen.opened = list(opened)
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     seen.modules = sorted({file for file in files if isinstance(file, str)})
-    (scratch / SAW).write_bytes(msgspec.json.encode(seen))
+    (scratch / SAW.format(rank=distributed.rank)).write_bytes(msgspec.json.encode(seen))
+
+
+def _met(replay: Replay, scratch: Path) -> DistributedContext:
+    """Meet the other ranks, at an address that the first of them leaves in a file."""
+    if replay.ranks == 1:
+        return DistributedContext()
+    ranks, file = ranks_in(os.environ), scratch / "chief.json"
+
+    def leave(address: Address) -> None:
+        file.with_suffix(".part").write_bytes(msgspec.json.encode(address))
+        file.with_suffix(".part").rename(file)
+
+    chief: Address = (LOOPBACK, 0)
+    if ranks.rank:
+        until = time.monotonic() + START_SECONDS
+        while not file.exists():
+            if time.monotonic() > until:
+                raise RankLost(0, f"rank 0 did not come within {START_SECONDS:g} s")
+            time.sleep(0.02)
+        chief = msgspec.json.decode(file.read_bytes(), type=tuple[str, int])
+    return DistributedContext.from_backend(Socket(ranks, chief=chief, key=replay.key, ready=leave))
 
 
 def _note(opened: dict[str, None], args: tuple[Any, ...]) -> None:
