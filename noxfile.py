@@ -352,7 +352,7 @@ def chaos(session: nox.Session) -> None:
 @nox.session(python=PYTHON)
 def engines(session: nox.Session) -> None:
     """Train on clusters in network namespaces, and cut, kill and preempt what they are made of: a campaign, as root."""
-    install(session, ["det-ray", "det-slurm", "det-kubernetes", "det-torch"], "ray[default]")
+    install(session, ["det-ray", "det-slurm", "det-kubernetes", "det-torch", "det-env"], "ray[default]")
     install_horovod(session)
     clusters = ["tests/engines", "tests/det_ray", "tests/det_slurm", "tests/det_kubernetes"]
     clusters.append("tests/det_driver/driver/test_hosts.py")

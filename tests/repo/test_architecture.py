@@ -33,6 +33,7 @@ READS_ENVIRONMENT = (
     "launch/host",
     "machine",
     "native",
+    "verify/replay",
     "session",
     "worker",
     "backends/socket",
