@@ -1,7 +1,8 @@
 """Whether det-torch does on a GPU what it does on a CPU, and what a step costs there, as a ratio to a bare loop.
 
-One GPU is enough; with none, it says so. Checks training in fp32, fp16, bf16, compiled and with aggregated gradients, and that a
-run which is resumed from a checkpoint ends with the weights of one that was not interrupted. Exit status 1 where a check fails.
+One GPU is enough; with none, it says so. Checks training in fp32, fp16, bf16, compiled and with aggregated gradients, that a
+run which is resumed from a checkpoint ends with the weights of one that was not interrupted, and that the profiler sees the GPU.
+Exit status 1 where a check fails.
 
     python benchmarks/gpu_check.py [--steps 300] [--pairs 5]
 """
@@ -24,6 +25,8 @@ from torch.utils.data import TensorDataset
 
 from det_core import DistributedContext, Every, Keep, LocalHost, Plugins, RunInfo, Schedule, Target, run_trial
 from det_core.config import parse
+from det_core.core._profiler import ProfilerContext
+from det_core.core._train import Steps
 from det_core.storage import LocalStorage
 from det_torch import DataLoader, PyTorchTrial
 
@@ -113,6 +116,19 @@ def resumes(runs: Runs) -> str:
     return "exactly" if second == whole else f"to {abs(second - whole) / whole:.1e}"
 
 
+def sampled(runs: Runs) -> str:
+    """What the profiler reports of the GPU while it trains."""
+    host = LocalHost(Target(n=1))
+    profiler = ProfilerContext(host, Steps(), 0)
+    profiler.on(sampling_interval=0.1, samples_per_report=2)
+    runs(2000)
+    time.sleep(1)
+    profiler.off()
+    util, memory = last(host, "system", "gpu0_util"), last(host, "system", "gpu0_memory_used_bytes")
+    assert memory > 2**20
+    return f"{util:.0f} % busy, {memory / 2**20:.0f} MiB"
+
+
 def bare(steps: int) -> float:
     """Seconds of a step of the loop to compare with."""
     net = model().to(DEVICE)
@@ -165,6 +181,7 @@ def main() -> int:
             "compile": lambda: learns(runs, compile=True),
             "aggregation": lambda: learns(runs, aggregation_frequency=4),
             "resume": lambda: resumes(runs),
+            "profiler (nvidia-ml-py)": lambda: sampled(runs),
             "throughput": lambda: throughput(runs, arguments.steps, arguments.pairs),
         }
         return sum(failed(name, check) for name, check in checks.items()) and 1

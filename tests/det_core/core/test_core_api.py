@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -236,6 +238,12 @@ with core.init() as context:
     reports = det.metrics(1, "system")
     assert reports
     assert reports[0]["memory_used_bytes"] > 2**20
+    assert any(name.startswith("gpu") for name in reports[0]) == has_nvml()
+
+
+def has_nvml() -> bool:
+    """Tell whether there are GPUs to be sampled, and what samples them; benchmarks/gpu_check.py looks at the numbers."""
+    return shutil.which("nvidia-smi") is not None and importlib.util.find_spec("pynvml") is not None
 
 
 def test_tensorboard_files_are_uploaded_in_place_of_earlier_ones(det):

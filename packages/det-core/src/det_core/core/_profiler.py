@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from ..host import HostLost, TrialHost
 from ._train import Steps
 
 
 class ProfilerContext:
-    """Reports the load of processor, memory, disk and network as metrics of the group `system`.
+    """Reports the load of processor, memory, disk, network and GPUs as metrics of the group `system`.
 
-    One rank of each host samples. Linux only: elsewhere there is nothing to read, and nothing is reported.
+    One rank of each host samples. Linux only: elsewhere there is nothing to read, and nothing is reported. GPUs are those of
+    `CUDA_VISIBLE_DEVICES`, or all, by NVIDIA's NVML where the package `nvidia-ml-py` is installed: `gpu0_util` in percent of the
+    time and `gpu0_memory_used_bytes`, and so on.
     """
 
     def __init__(self, host: TrialHost, steps: Steps, local_rank: int) -> None:
@@ -42,13 +49,14 @@ class ProfilerContext:
             self._thread = None
 
     def _sample(self, interval: float, count: int) -> None:
-        before, samples = _read(), []
+        before, samples, gpus = _read(), [], _gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
         while not self._stop.wait(interval):
             now = _read()
-            samples.append(_rates(before, now))
+            samples.append(_rates(before, now) | gpus())
             before = now
             if len(samples) >= count:
-                means = {name: sum(s[name] for s in samples) / len(samples) for name in samples[0]}
+                known = set(samples[0]).intersection(*samples)
+                means = {name: sum(s[name] for s in samples) / len(samples) for name in samples[0] if name in known}
                 samples.clear()
                 try:
                     self._host.report("system", self._steps.completed, means)
@@ -95,3 +103,32 @@ def _network(lines: list[str]) -> dict[str, float]:
 def _disk(lines: list[str]) -> dict[str, float]:
     whole = [row for row in (line.split() for line in lines) if Path("/sys/block", row[2]).exists()]
     return {"disk_read": sum(float(r[5]) for r in whole) * 512, "disk_written": sum(float(r[9]) for r in whole) * 512}
+
+
+def _gpus(visible: str | None) -> Callable[[], dict[str, float]]:
+    """Return what reads the load of the visible GPUs; of nothing where there is no NVML."""
+    try:
+        nvml: Any = import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # it is not installed, or there is no driver: NVML has no class for the first of them
+        return dict
+    names = range(nvml.nvmlDeviceGetCount()) if visible is None else filter(None, visible.split(","))
+    found: dict[int, Any] = {}
+    for k, name in enumerate(map(str, names)):
+        with suppress(nvml.NVMLError):  # it is not there, or is no GPU of this machine
+            found[k] = _handle(nvml, name)
+
+    def read() -> dict[str, float]:
+        values: dict[str, float] = {}
+        for k, handle in found.items():
+            with suppress(nvml.NVMLError):  # one that is lost, or cannot say
+                values[f"gpu{k}_util"] = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+                values[f"gpu{k}_memory_used_bytes"] = float(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        return values
+
+    return read
+
+
+def _handle(nvml: Any, name: str) -> Any:
+    """Return the device of a number or of a name, GPU-… or MIG-…, as CUDA_VISIBLE_DEVICES has them."""
+    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(name)
