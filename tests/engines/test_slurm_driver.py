@@ -106,7 +106,7 @@ def name_of(detached: Detached) -> str:
 
 @pytest.mark.parametrize(
     ("end", "length"),
-    [(end_by_a_kill, 150), (end_by_preemption, 150), (end_by_a_limit, 900)],
+    [(end_by_a_kill, 150), (end_by_preemption, 600), (end_by_a_limit, 900)],
     ids=["killed", "preempted", "limited"],
 )
 def test_whatever_ends_its_job_the_next_one_takes_up_what_trains(
