@@ -1,4 +1,4 @@
-"""An experiment in a container: of an image that is made here of this machine's Python, and run by podman where it is there."""
+"""An experiment in a container: of an image that is made here of this machine's Python, run by podman and docker where they are."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +51,62 @@ with det_core.core.init() as context:
 """
 
 
-@pytest.fixture(scope="session")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of a podman with an image whose python3 is this one; without a podman that runs it, tests are skipped."""
-    program = shutil.which("podman")
-    if program is None or os.geteuid():
-        pytest.skip("there is no podman here, or this is not its user")
-    place = tmp_path_factory.mktemp("podman")
+@dataclass(frozen=True)
+class Box:
+    """An engine whose files, and whose daemon where it has one, are a test's own; `env` is what its client is told by."""
+
+    program: str
+    env: dict[str, str]
+
+    def __call__(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, **self.env}
+        return subprocess.run([self.program, *words], env=env, capture_output=True, text=True, check=False)
+
+    def containers(self) -> list[str]:
+        """Return the first processes of the containers that are there; where all is killed at once, the list outlives them."""
+        names = self("ps", "--quiet").stdout.split()
+        found = [self("inspect", "--format", "{{.State.Pid}}", name).stdout.strip() for name in names]
+        return [pid for pid in found if pid and Path(f"/proc/{pid}").exists()]
+
+
+@pytest.fixture(scope="module", params=["podman", "docker"])
+def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    """An engine with an image whose python3 is this one; where it runs none here, tests are skipped."""
+    name = request.param
+    if shutil.which(name) is None or os.geteuid() or (name == "docker" and shutil.which("dockerd") is None):
+        pytest.skip(f"there is no {name} here, or this is not its user")
+    place = tmp_path_factory.mktemp(name)
+    with (_podman if name == "podman" else _docker)(place) as env:
+        made = Box(name, env)
+        if wrong := _with_image(made, place):
+            pytest.skip(f"{name} runs no container here: {wrong}")
+        yield made
+
+
+@contextmanager
+def _docker(place: Path) -> Iterator[dict[str, str]]:
+    """A daemon of its own, which touches no network of this machine."""
+    address = f"unix://{place}/socket"
+    places = [f"--data-root={place}/data", f"--exec-root={place}/exec", f"--pidfile={place}/pid", f"--host={address}"]
+    none = ["--iptables=false", "--ip6tables=false", "--bridge=none"]
+    with (place / "log").open("w") as log:
+        daemon = subprocess.Popen(["dockerd", *places, *none], stdout=log, stderr=log, start_new_session=True)
+    made = Box("docker", {"DOCKER_HOST": address})
+    try:
+        for _ in range(100):
+            if made("info").returncode == 0 or daemon.poll() is not None:
+                break
+            time.sleep(0.2)
+        yield made.env
+        made("rm", "--force", *made("ps", "--all", "--quiet").stdout.split())
+    finally:
+        daemon.terminate()
+        daemon.wait(30)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def _podman(place: Path) -> Iterator[dict[str, str]]:
     limits = [
         f'"{name}={min(resource.getrlimit(kind)[1], most)}"'  # what podman wants by itself may be more than is allowed
         for name, kind, most in (("nofile", resource.RLIMIT_NOFILE, 1024), ("nproc", resource.RLIMIT_NPROC, 4096))
@@ -69,6 +120,15 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         f'[engine]\nruntime="{runtime}"\ncgroup_manager="cgroupfs"\nevents_logger="file"\n'
     )
     env = {"CONTAINERS_STORAGE_CONF": f"{place}/storage.conf", "CONTAINERS_CONF": f"{place}/containers.conf"}
+    made = Box("podman", env)
+    yield env
+    made("rm", "--all", "--force")
+    made("rmi", "--all", "--force")
+    forget(place)
+
+
+def _with_image(box: Box, place: Path) -> str:
+    """Make the image; return what is wrong where its Python does not run."""
     (place / "etc").mkdir()
     (place / "etc/its-name").write_text("a container\n")
     image = place / "image.tar"
@@ -87,20 +147,11 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     ]
     subprocess.run(words, check=True, capture_output=True, timeout=120)
 
-    def call(*words: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([program, *words], env={**os.environ, **env}, capture_output=True, text=True, check=False)
-
     path = f"PATH={Path(sys.executable).parent}:/usr/bin:/bin"
-    made = call("import", "--change", f"ENV {path}", image, IMAGE)
+    made = box("import", "--change", f"ENV {path}", image, IMAGE)
     image.unlink()
-    tried = call("run", "--rm", "--network", "host", "--pid", "host", IMAGE, "python3", "-c", "import det_core")
-    if made.returncode or tried.returncode:
-        forget(place)
-        pytest.skip(f"podman runs no container here: {made.stderr}{tried.stderr}")
-    yield env
-    call("rm", "--all", "--force")
-    call("rmi", "--all", "--force")
-    forget(place)
+    tried = box("run", "--rm", "--network", "host", "--pid", "host", IMAGE, "python3", "-c", "import det_core")
+    return f"{made.stderr}{tried.stderr}" if made.returncode or tried.returncode else ""
 
 
 def forget(place: Path) -> None:
@@ -132,86 +183,79 @@ def _parts() -> list[str]:
     return sorted(str(each).lstrip("/") for each in {*alone, *links})
 
 
-def written(experiment: Written, more: str = "", pause: float = 0.0) -> Path:
-    environment = f"{{container: podman, image: {IMAGE}, environment_variables: [GREETING=hello]}}"
+def written(experiment: Written, box: Box, more: str = "", pause: float = 0.0) -> Path:
+    environment = f"{{container: {box.program}, image: {IMAGE}, environment_variables: [GREETING=hello]}}"
     config = experiment(environment, SCRIPT.replace("PAUSE", str(pause)))
     config.write_text(config.read_text() + more)
     return config
 
 
-def containers(env: dict[str, str]) -> list[str]:
-    """Return the first processes of the containers that are there; where all is killed at once, podman's list outlives them."""
-    words = ["podman", "ps", "--format", "{{.Pid}}"]
-    listed = subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, check=True).stdout.split()
-    return [pid for pid in listed if Path(f"/proc/{pid}").exists()]
-
-
 @pytest.mark.timeout(180)
 def test_a_script_trains_in_its_image_with_the_mounts_that_it_asked_for(
-    det: Any, experiment: Written, podman: dict[str, str], tmp_path: Path
+    det: Any, experiment: Written, box: Box, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "word").write_text("found")
-    config = written(experiment, f"bind_mounts: [{{host_path: {data}, container_path: /data, read_only: true}}]\n")
-    done = det("run", config, env=podman)
+    config = written(experiment, box, f"bind_mounts: [{{host_path: {data}, container_path: /data, read_only: true}}]\n")
+    done = det("run", config, env=box.env)
     assert "experiment 1 is completed" in done.stdout
     assert "without effect" not in done.stderr
     log = det("logs", "1").stdout
-    assert "it is podman a container hello" in log
+    assert f"it is {'podman' if box.program == 'podman' else None} a container hello" in log
     assert "data: found" in log
     solved = det.home / "experiments/1/environment"
     assert json.loads((solved / "image.json").read_text())["image"] == IMAGE
     (manifest,) = (det.home / "checkpoints").glob("*/manifest.json")
     assert json.loads(manifest.read_text())["environment"] == digest_of(solved)
-    assert containers(podman) == []
+    assert box.containers() == []
 
 
 @pytest.mark.timeout(180)
 def test_a_pause_reaches_the_container_which_saves_and_goes_on_in_another(
-    det: Any, experiment: Written, podman: dict[str, str], wait_until: Callable[..., None]
+    det: Any, experiment: Written, box: Box, wait_until: Callable[..., None]
 ) -> None:
-    config = written(experiment, pause=0.2)
+    config = written(experiment, box, pause=0.2)
     config.write_text(config.read_text().replace("batches: 3", "batches: 40"))
-    driver = det.start("run", config, env=podman)
+    driver = det.start("run", config, env=box.env)
     wait_until(lambda: det.home.exists() and "loss" in det("metrics", "1", status=None).stdout, seconds=60)
     det("pause", "1")
     assert driver.wait(60) == 130
-    assert containers(podman) == []
-    det("resume", "1", env=podman)
+    assert box.containers() == []
+    det("resume", "1", env=box.env)
     assert "goes on at" in det("logs", "1").stdout
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("at_once", [False, True])
 def test_no_container_is_left_when_its_experiment_is_killed(
-    det: Any, experiment: Written, podman: dict[str, str], wait_until: Callable[..., None], at_once: bool
+    det: Any, experiment: Written, box: Box, wait_until: Callable[..., None], at_once: bool
 ) -> None:
-    config = written(experiment, pause=0.2)
+    config = written(experiment, box, pause=0.2)
     config.write_text(config.read_text().replace("batches: 3", "batches: 4000"))
-    driver = det.start("run", config, env=podman)
+    driver = det.start("run", config, env=box.env)
     wait_until(lambda: det.home.exists() and "loss" in det("metrics", "1", status=None).stdout, seconds=60)
-    assert len(containers(podman)) == 1
+    assert len(box.containers()) == 1
     if at_once:  # what stands for its interpreter is killed, as by a lack of memory
         noted = next(det.home.glob("experiments/1/trials/**/process.json"))
         os.killpg(json.loads(noted.read_text())["pid"], signal.SIGKILL)
         time.sleep(1)
     det("cancel", "1")
     driver.wait(60)
-    wait_until(lambda: containers(podman) == [], seconds=20)
+    wait_until(lambda: box.containers() == [], seconds=20)
 
 
-def test_what_cannot_be_run_is_refused_by_name(det: Any, experiment: Written, podman: dict[str, str]) -> None:
-    config = experiment("{container: podman, image: localhost/nobody/made-this:1}")
-    done = det("run", config, env=podman, status=None)
+def test_what_cannot_be_run_is_refused_by_name(det: Any, experiment: Written, box: Box) -> None:
+    config = experiment(f"{{container: {box.program}, image: localhost/nobody/made-this:1}}")
+    done = det("run", config, env=box.env, status=None)
     assert done.returncode == 2
-    assert "podman says:" in done.stderr
+    assert f"{box.program} says:" in done.stderr
     assert "made-this" in done.stderr
-    config = experiment("{container: podman}")
-    done = det("run", config, env=podman, status=None)
+    config = experiment(f"{{container: {box.program}}}")
+    done = det("run", config, env=box.env, status=None)
     assert (done.returncode, "environment.container needs environment.image" in done.stderr) == (2, True)
-    config = experiment(f"{{container: podman, image: {IMAGE}, requirements: [six]}}")
-    done = det("run", config, env=podman, status=None)
+    config = experiment(f"{{container: {box.program}, image: {IMAGE}, requirements: [six]}}")
+    done = det("run", config, env=box.env, status=None)
     assert "leave environment.requirements out" in done.stderr
     assert not (det.home / "experiments/1").exists()
 
