@@ -102,6 +102,8 @@ def _docker(place: Path) -> Iterator[dict[str, str]]:
     finally:
         daemon.terminate()
         daemon.wait(30)
+        for each in (place / "exec/netns").glob("*"):  # docker leaves the host's there, mounted
+            subprocess.run(["umount", each], check=True)
         shutil.rmtree(place, ignore_errors=True)
 
 

@@ -150,3 +150,18 @@ def test_a_home_that_nodes_do_not_see_is_said(searches: Searches) -> None:
     assert "the driver ended at once" in said
     assert "may not see" in said
     assert not [name for name in searches.cluster.jobs("pending,running") if name.endswith("-driver")]
+
+
+def test_a_home_in_which_another_driver_works_stays_one_of_this_machine(searches: Searches) -> None:
+    project = searches.project
+    text = searches._text(2, 60)
+    here = project.det.start("run", project.write(text, "here.yaml"), env=project.environ(2, {"PAUSE": "0.1"}))
+    searches.wait_until(lambda: bool([*project.det.home.glob("batches-of-*")]), "batches", 60)
+    asked = searches.start("run", project.write(f"{text}engine: {searches.engine(0.1)}\n"), "--detach")
+    said, _ = asked.communicate(timeout=60)
+    assert asked.returncode == 2
+    assert "experiment 1 is driven on this one: wait for it, or det pause 1" in said
+    assert not (project.det.home / "several-machines").exists()
+    assert not searches.cluster.jobs("pending,running")
+    project.det("pause", "1")
+    here.wait(60)

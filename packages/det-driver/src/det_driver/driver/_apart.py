@@ -13,7 +13,7 @@ from det_core.errors import DetError, StoreError
 from det_core.plugins import Plugins
 
 from ..engines import Standing
-from ..store import SEVERAL, ExperimentState, Store, boot_id
+from ..store import SEVERAL, ExperimentState, Store, boot_id, is_shared
 from ._lifecycle import site_of
 
 _POLL_SECONDS = 0.05
@@ -59,14 +59,24 @@ def submit_driver(store: Store, home: Path, experiment_id: int, environ: Mapping
     """Have the experiment's engine start a driver in a job of its own; return its name, and for what it waits.
 
     None where the engine has no such place. From then on the home is used from several machines. Returns when the job has
-    begun, or has been waiting for some seconds. Raises StoreError where it ends at once, and where the lock that it has of the
-    experiment is not seen here: commands of this machine and the driver would not know of each other.
+    begun, or has been waiting for some seconds. Raises StoreError where it ends at once, where the lock that it has of the
+    experiment is not seen here, as commands of this machine and the driver would not know of each other, and where the home has not
+    been used so before and another driver works in it.
     """
     plugins, directory = Plugins.installed(), store.experiment_dir(experiment_id)
     engine = plugins.engines()[store.experiments.get(experiment_id).engine].load()(lambda event: None)
     if not engine.has_drivers:
         return None
-    (home / SEVERAL).touch(0o600)
+    if not is_shared(home):
+        driven = [
+            each.experiment.id for each in store.experiments.list() if store.experiments.driven(each.experiment.id)
+        ]
+        if driven:  # what it has written ahead is this machine's memory
+            raise StoreError(
+                f"{home} becomes one of several machines by a driver in a job, and experiment {driven[0]} is driven on this one: "
+                f"wait for it, or det pause {driven[0]}"
+            )
+        (home / SEVERAL).touch(0o600)
     log = directory / "driver.log"
     began = log.stat().st_size if log.exists() else 0
     with store.lock(experiment_id):

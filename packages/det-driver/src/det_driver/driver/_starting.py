@@ -153,7 +153,8 @@ class Starter:
         entrypoint = state.config.entrypoint or ""
         hosts = hosts_of(state.config) if state.trial_class else []
         gpus = self.settings.gpus if node.devices is None else node.gpus
-        active.run.log_dir.mkdir(parents=True, exist_ok=True)  # if it says nothing, its logs are empty, but not gone
+        with suppress(OSError):  # where it says nothing, its logs are empty, but not gone; what is wrong is the engine's to say
+            active.run.log_dir.mkdir(parents=True, exist_ok=True)
         return RunSpec(
             run_id=active.run.id,
             entrypoint=entrypoint if isinstance(entrypoint, str) else tuple(entrypoint),
