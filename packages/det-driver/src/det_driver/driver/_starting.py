@@ -153,7 +153,7 @@ class Starter:
         entrypoint = state.config.entrypoint or ""
         hosts = hosts_of(state.config) if state.trial_class else []
         gpus = self.settings.gpus if node.devices is None else node.gpus
-        with suppress(OSError):  # where it says nothing, its logs are empty, but not gone; what is wrong is the engine's to say
+        with suppress(OSError):  # who says nothing has empty logs, not none; what is wrong there the engine says
             active.run.log_dir.mkdir(parents=True, exist_ok=True)
         return RunSpec(
             run_id=active.run.id,
