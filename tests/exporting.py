@@ -25,6 +25,20 @@ parts = [slice(k, k + SIZE) for k in range(0, len(labels), SIZE)]
 counts = np.array([len(labels[part]) for part in parts]) if WEIGHTED else None
 print(np.average([(predict(images[part]) == labels[part]).mean() for part in parts], weights=counts))
 """
+PROGRAMS = {
+    "torch-export": """
+        import torch
+        model = torch.export.load(place + "/model.pt2").module()
+        predict = lambda x: model(torch.tensor(x)).argmax(1).numpy()
+    """,
+    "onnx": """
+        import onnxruntime
+        session = onnxruntime.InferenceSession(place + "/model.onnx")
+        predict = lambda x: session.run(None, {session.get_inputs()[0].name: x})[0].argmax(1)
+    """,
+}
+"""How programs of torch are read, by format."""
+NEEDS = {"safetensors": ["safetensors"], "onnx": ["onnxscript", "onnxruntime"]}
 
 
 @dataclass(frozen=True)

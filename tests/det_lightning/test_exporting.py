@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.exporting import Trained, trained
+from tests.exporting import NEEDS, PROGRAMS, Trained, trained
 
 pytest.importorskip("sklearn")
 pytest.importorskip("torchmetrics")
@@ -24,18 +24,8 @@ READS = {
         model.load_state_dict({name[6:]: weights[name] for name in weights if name.startswith("model.")})
         predict = lambda x: model(torch.tensor(x)).argmax(1).numpy()
     """,
-    "torch-export": """
-        import torch
-        model = torch.export.load(place + "/model.pt2").module()
-        predict = lambda x: model(torch.tensor(x)).argmax(1).numpy()
-    """,
-    "onnx": """
-        import onnxruntime
-        session = onnxruntime.InferenceSession(place + "/model.onnx")
-        predict = lambda x: session.run(None, {session.get_inputs()[0].name: x})[0].argmax(1)
-    """,
+    **PROGRAMS,
 }
-NEEDS = {"safetensors": ["safetensors"], "onnx": ["onnxscript", "onnxruntime"]}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.exporting import Trained, trained
+from tests.exporting import NEEDS, PROGRAMS, Trained, trained
 
 pytest.importorskip("sklearn")
 CONFIG = """
@@ -24,18 +24,8 @@ READS = {
         load_model(model, place + "/model.safetensors")
         predict = lambda x: model(torch.tensor(x)).argmax(1).numpy()
     """,
-    "torch-export": """
-        import torch
-        model = torch.export.load(place + "/model.pt2").module()
-        predict = lambda x: model(torch.tensor(x)).argmax(1).numpy()
-    """,
-    "onnx": """
-        import onnxruntime
-        session = onnxruntime.InferenceSession(place + "/model.onnx")
-        predict = lambda x: session.run(None, {session.get_inputs()[0].name: x})[0].argmax(1)
-    """,
+    **PROGRAMS,
 }
-NEEDS = {"safetensors": ["safetensors"], "onnx": ["onnxscript", "onnxruntime"]}
 
 
 @pytest.fixture(scope="module")
