@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,9 @@ from det_core.environments import EnvironmentMaker, Wanted
 from det_core.errors import ConfigError, DetError
 from det_core.machine import gpus
 
-ENGINES = ("podman", "docker")
+from . import apptainer
+
+ENGINES = ("podman", "docker", apptainer.ENGINE)
 IMAGE = "image.json"
 _OURS = ("HOME", "HOSTNAME", "PATH", "PWD", "OLDPWD", "SHLVL", "_")  # the image has its own
 _LOOKS = "import sys, det_core.core, det_core.worker; print(*sys.version_info[:2])"
@@ -44,45 +48,45 @@ class ContainerMaker(EnvironmentMaker):
     """Runs `environment.image`, of the very digest that was found when the experiment was made."""
 
     def solve(self, wanted: Wanted, into: Path) -> None:
-        engine, image = _engine(wanted.container), wanted.images[bool(gpus(os.environ))]
-        if wanted.fetch or not _has(engine, image):
-            sys.stderr.write(f"det: fetching the image {image}\n")
-            _call(engine, "pull", "--quiet", image)
-        (found,) = json.loads(_call(engine, "image", "inspect", image))
-        digests = sorted(found.get("RepoDigests") or ())
-        try:
-            words = ("run", "--rm", "--network", "none", found["Id"], "python3", "-P", "-c", _LOOKS)
-            version = _call(engine, *words).split()
-        except DetError as error:
-            raise ConfigError(
-                f"the image {image} cannot run det's workers: {error}; it needs Python 3.11 or newer as python3, with "
-                "det-core and the framework's plugin"
-            ) from error
-        about = {
-            "image": image,
-            "id": found["Id"].removeprefix("sha256:"),
-            "digests": [each for each in digests if not each.startswith("localhost/")],
-            "container": wanted.container,
-            "python": ".".join(version[-2:]),
-            "mounts": wanted.mounts,
-        }
-        (into / IMAGE).write_text(json.dumps(about))
+        image = wanted.images[bool(gpus(os.environ))]
+        engine = _engine(wanted.container, image)
+        if engine == apptainer.ENGINE:
+            looking = apptainer.found(image, wanted.directory, wanted.root, _call)
+        else:
+            looking = _found(engine, image, wanted.fetch)
+        with looking as (known, words):
+            try:
+                version = _call(*words, "python3", "-P", "-c", _LOOKS).split()
+            except DetError as error:
+                raise ConfigError(
+                    f"the image {image} cannot run det's workers: {error}; it needs Python 3.11 or newer as python3, with "
+                    "det-core and the framework's plugin"
+                ) from error
+        # The other two know an image by the same name, and Apptainer by another one.
+        container = engine if engine == apptainer.ENGINE else wanted.container
+        asked = {"image": image, "container": container, "mounts": wanted.mounts}
+        (into / IMAGE).write_text(json.dumps({**asked, **known, "python": ".".join(version[-2:])}))
 
     def install(self, solved: Path, into: Path) -> Path:
         about = json.loads((solved / IMAGE).read_text())
-        engine = _engine(about["container"])
-        if not _has(engine, about["id"]):
-            if not about["digests"]:
-                raise DetError(
-                    f"the image {about['image']} ({about['id'][:12]}) is not on {os.uname().nodename}, and is of no registry: "
-                    f"{engine} save and load it, or push it"
-                )
+        engine = _engine(about["container"], about["image"])
+        here: dict[str, Any] = {}
+        is_here = "file" in about if engine == apptainer.ENGINE else _has(engine, about["id"])
+        if not is_here and not about["digests"]:
+            raise DetError(
+                f"the image {about['image']} ({about['id'][:12]}) is not on {os.uname().nodename}, and is of no registry: "
+                "save and load it, or push it"
+            )
+        if not is_here:
             sys.stdout.write(f"fetching {about['digests'][0]}\n")
+        if engine == apptainer.ENGINE:
+            here = apptainer.install(about, into, _call)
+        elif not is_here:
             sys.stdout.write(_call(engine, "pull", "--quiet", about["digests"][0]))
         place = into / "bin"
         place.mkdir(parents=True)
         kept = into / IMAGE
-        kept.write_text(json.dumps({**about, "container": engine}))
+        kept.write_text(json.dumps({**about, **here, "container": engine}))
         python = place / "python3"
         words = shlex.join([sys.executable, "-P", "-m", "det_env.container", str(kept)])
         python.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
@@ -97,14 +101,18 @@ def words_of(about: Mapping[str, Any], arguments: Sequence[str], environ: Mappin
     storage = json.loads(variable(environ, "DET_EXPERIMENT_CONFIG") or "{}").get("checkpoint_storage") or {}
     places += _places(str(value) for value in storage.values())
     mounts = [f"{place}:{place}" for place in _highest([*places, tempfile.gettempdir()])]
-    devices = ["--device", "nvidia.com/gpu=all"] if environ.get("CUDA_VISIBLE_DEVICES", "").strip("-1") else []
+    mounts += map(_absolute, about["mounts"])
+    on_gpus = bool(environ.get("CUDA_VISIBLE_DEVICES", "").strip("-1"))
+    if about["container"] == apptainer.ENGINE:
+        return apptainer.words_of(about, arguments, mounts, on_gpus)
+    devices = ["--device", "nvidia.com/gpu=all"] if on_gpus else []
     user = [] if os.getuid() == 0 else ["--userns", "keep-id"] if about["container"] == "podman" else []
     if user == [] and os.getuid():
         user = ["--user", f"{os.getuid()}:{os.getgid()}"]
     return [
         *(about["container"], "run", "--rm", "--network", "host", "--pid", "host", "--ipc", "host"),
         *("--cidfile", str(note), "--workdir", os.getcwd(), *user, *devices),
-        *(word for mount in [*mounts, *map(_absolute, about["mounts"])] for word in ("--volume", mount)),
+        *(word for mount in mounts for word in ("--volume", mount)),
         *(word for name in sorted(environ.keys() - _OURS) for word in ("--env", name)),
         *("--entrypoint", "python3", about["id"], *arguments),
     ]
@@ -113,6 +121,13 @@ def words_of(about: Mapping[str, Any], arguments: Sequence[str], environ: Mappin
 def main(arguments: Sequence[str]) -> int:
     """Run the image's Python until it ends, with signals passed on; a container does not outlive this process, however it ends."""
     about = json.loads(Path(arguments[0]).read_text())
+    if about["container"] == apptainer.ENGINE:
+        try:
+            words = words_of(about, arguments[1:], os.environ, Path())
+        except DetError as error:
+            sys.stderr.write(f"det: {error}\n")
+            return 2
+        os.execvp(words[0], words)
     with tempfile.TemporaryDirectory(prefix="det-container-") as scratch:
         note = Path(scratch) / "id"
         watches, ends = os.pipe()
@@ -134,16 +149,30 @@ def main(arguments: Sequence[str]) -> int:
 def _absolute(mount: str) -> str:
     """Return a mount whose place in the container is absolute: others are below the code's directory."""
     there, here, *options = mount.split(":")
-    return ":".join([there, os.path.join(os.getcwd(), here), *options])
+    return ":".join([there, os.path.join(os.getcwd(), here), *(each for each in options if each)])
 
 
-def _engine(name: str) -> str:
-    """Return the engine that was asked for, or the first that is there. Raises ConfigError where there is none."""
-    engine = next((each for each in (ENGINES if name == "auto" else (name,)) if shutil.which(each)), None)
+def _engine(name: str, image: str) -> str:
+    """Return the engine that was asked for, or the first that is there and can. Raises ConfigError where there is none."""
+    could = ENGINES if not apptainer.is_for(image) else (apptainer.ENGINE,)
+    engines = could if name == "auto" else (name,)
+    engine = next((each for each in engines if shutil.which(each)), None)
     if engine is None:
-        asked = " and no ".join(ENGINES if name == "auto" else (name,))
+        asked = " and no ".join(engines)
         raise ConfigError(f"environment.container is {name}, and {os.uname().nodename} has no {asked} on its path")
     return engine
+
+
+@contextmanager
+def _found(engine: str, image: str, fetch: bool) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Give what tells this image from all others, and the words that run something of it."""
+    if fetch or not _has(engine, image):
+        sys.stderr.write(f"det: fetching the image {image}\n")
+        _call(engine, "pull", "--quiet", image)
+    (seen,) = json.loads(_call(engine, "image", "inspect", image))
+    digests = [each for each in sorted(seen.get("RepoDigests") or ()) if not each.startswith("localhost/")]
+    known = {"id": seen["Id"].removeprefix("sha256:"), "digests": digests}
+    yield known, [engine, "run", "--rm", "--network", "none", seen["Id"]]
 
 
 def _has(engine: str, image: str) -> bool:
@@ -154,7 +183,8 @@ def _call(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise DetError(f"{words[0]} says: {said[-1].removeprefix('Error: ') if said else f'status {done.returncode}'}")
+        last = re.sub(r"^(Error|FATAL): +", "", said[-1]) if said else f"status {done.returncode}"
+        raise DetError(f"{words[0]} says: {last}")
     return done.stdout
 
 

@@ -21,6 +21,10 @@ from .wake import Wake
 
 LOOK_SECONDS = 0.2
 """The least time between two looks: a change is to be seen within half a second."""
+AT_ONCE = 16
+STEADY_SECONDS = 5.0
+"""Of changes that do not end, `AT_ONCE` are told as they come, and then what there is every so many seconds: pages are not to
+take from the training what they look at. One more is told at once for every so many seconds that passed."""
 PATIENCE_SECONDS = 2.0
 """The most time between two: what nobody hears of, such as a driver that was killed, is found then."""
 ALIVE_SECONDS = 15.0
@@ -66,6 +70,7 @@ class Live:
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         wake, watch = Wake(), None
+        left, since = float(AT_ONCE), time.monotonic()
         while self._queues and not loop.is_closed():
             try:
                 watch = watch or self._opened()
@@ -75,7 +80,9 @@ class Live:
                 change = None
             if change is not None and change.experiments:
                 loop.call_soon_threadsafe(self._tell, change)
-            time.sleep(LOOK_SECONDS)
+                left -= 1
+            left, since = min(AT_ONCE, left + (time.monotonic() - since) / STEADY_SECONDS), time.monotonic()
+            time.sleep(max(LOOK_SECONDS, STEADY_SECONDS * -left))
             wake.watch(watch.directories() if watch is not None else ())
             wake.wait(PATIENCE_SECONDS - LOOK_SECONDS if watch is not None and wake.hears else LOOK_SECONDS)
         wake.close()

@@ -117,8 +117,8 @@ class Environment(Struct, frozen=True, kw_only=True):
 
     image: Annotated[Image, kind("image"), CONTAINED] = Image()
     """The container image, or a map of `cpu`, `cuda` and `rocm`; where `engine.name` is `kubernetes`, it is the engine's."""
-    container: Literal["auto", "podman", "docker"] | None = None
-    """What runs the image here: `podman`, `docker`, or `auto`, the first of them that is there; needs det-env."""
+    container: Literal["auto", "podman", "docker", "apptainer"] | None = None
+    """What runs the image here: `podman`, `docker`, `apptainer`, or `auto`, the first of them that is there; needs det-env."""
     python: str | None = None
     """The Python of the workers: a version, such as "3.11", or the path of an interpreter, which is used as it is."""
     requirements: tuple[str, ...] | str | None = None

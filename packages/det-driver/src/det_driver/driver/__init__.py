@@ -10,6 +10,7 @@ from ._environment import (
     SolvedEnvironment,
     environment_of,
     environments_dir,
+    imports_of,
     interpreter_for,
     interpreter_of,
     solving,
@@ -17,30 +18,36 @@ from ._environment import (
 from ._environment import recorded as recorded_environment
 from ._garbage import collect_left
 from ._lifecycle import ask, create, describe, dismiss, give_up, probe_of, reopen, waits_for
-from ._search import ExperimentView, unit_of
+from ._search import UNITS, ExperimentView, Length, decode_event, lengths_asked, searcher_of, unit_of
 from ._starting import DriverSettings, check_startable, threads_of
 
 __all__ = [
     "CHECKED",
+    "UNITS",
     "Driver",
     "DriverSettings",
     "ExperimentFailures",
     "ExperimentView",
+    "Length",
     "SolvedEnvironment",
     "ask",
     "check_startable",
     "collect_left",
     "create",
+    "decode_event",
     "describe",
     "dismiss",
     "environment_of",
     "environments_dir",
     "give_up",
+    "imports_of",
     "interpreter_for",
     "interpreter_of",
+    "lengths_asked",
     "probe_of",
     "recorded_environment",
     "reopen",
+    "searcher_of",
     "solving",
     "start_driver",
     "submit_driver",

@@ -190,15 +190,20 @@ def interpreter_of(directory: Path, config: ExperimentConfig, plugins: Plugins, 
     return make(solved.maker, solved.directory, solved.digest, root, plugins)
 
 
-def brought(config: ExperimentConfig, code_dir: Path) -> tuple[str, ...]:
-    """Return the distributions of this interpreter that an experiment's workers need: det-core, and what its code imports."""
+def imports_of(config: ExperimentConfig, code_dir: Path) -> set[str]:
+    """Return the top-level modules that an experiment's entrypoint imports, as its code says."""
     entrypoint = config.entrypoint or ""
     if is_trial_entrypoint(entrypoint):
         modules = [str(entrypoint).partition(":")[0]]
     else:
         words = entrypoint.split() if isinstance(entrypoint, str) else entrypoint
         modules = [word.removesuffix(".py").replace("/", ".") for word in words if word.endswith(".py")]
-    imports = {name for module in modules for name in read_code(module, code_dir).imports}
+    return {name for module in modules for name in read_code(module, code_dir).imports}
+
+
+def brought(config: ExperimentConfig, code_dir: Path) -> tuple[str, ...]:
+    """Return the distributions of this interpreter that an experiment's workers need: det-core, and what its code imports."""
+    imports = imports_of(config, code_dir)
     entries = entry_points(group="det")
     found = {e.dist.name for e in entries if e.dist is not None and e.module.partition(".")[0] in imports}
     return tuple(sorted({"det-core", *found}))

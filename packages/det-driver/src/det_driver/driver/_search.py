@@ -9,11 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from det_core.config import ExperimentConfig
+from det_core.config import Custom, ExperimentConfig
+from det_core.entrypoint import make_importable
+from det_core.errors import DetError
+from det_core.plugins import Plugins
 from det_core.storage import Storage
 
 from ..search import Close, Create, Exit, Operation, Searcher, Shutdown, Train
@@ -176,6 +179,40 @@ class JournaledSearch:
             self.plans[op.trial].closed = True
         else:
             self.over = op
+
+
+class Length(NamedTuple):
+    """A length that a searcher asked of a trial, None until it ends by itself; `at` is the position at which it was reached."""
+
+    until: int | None
+    at: int | None
+
+
+def lengths_asked(searcher: Searcher, events: Iterable[SearchEvent], trial: int) -> list[Length]:
+    """Return the lengths that were asked of a trial (by the searcher's number), in turn, in a search with these events."""
+    search, known, found = JournaledSearch(searcher), list(events), list[Length]()
+    reopened = Counter(event.trial for event in known if isinstance(event, TrialReopened))
+    for event in known:
+        search.replay([event], reopened)
+        if isinstance(event, TrialValidated) and event.trial == trial and found:
+            until, at = found[-1]
+            if at is None and until is not None and event.length >= until:
+                found[-1] = Length(until, event.batches)
+        plan = search.plans.get(trial)
+        if plan is not None and plan.runnable and (not found or plan.until != found[-1].until):
+            found.append(Length(plan.until, None))
+    return found
+
+
+def searcher_of(config: ExperimentConfig, plugins: Plugins, code_dir: Path) -> Searcher:
+    """Return an experiment's searcher, to which nothing has happened; a custom one is of the experiment's code."""
+    if config.searcher is None:
+        raise DetError("the experiment has no searcher; add one to its configuration")
+    if isinstance(config.searcher, Custom):
+        make_importable(code_dir)
+    seed, record = config.reproducibility.experiment_seed or 0, plugins.searchers()[config.searcher.name]
+    searcher: Searcher = record.make(config.searcher, config.hyperparameters, seed)
+    return searcher
 
 
 @dataclass

@@ -8,8 +8,7 @@ from collections import deque
 from functools import partial
 from typing import Any
 
-from det_core.config import Custom, ExperimentConfig, from_json, is_trial_entrypoint
-from det_core.entrypoint import make_importable
+from det_core.config import ExperimentConfig, from_json, is_trial_entrypoint
 from det_core.errors import DetError
 from det_core.host import Target
 from det_core.launch import hosts_of
@@ -27,6 +26,7 @@ from ._search import (
     TrialExited,
     TrialValidated,
     encode_event,
+    searcher_of,
     unit_of,
 )
 from ._snapshots import SavedSearch
@@ -67,13 +67,7 @@ class State(Turns):
 
     def _read(self) -> None:
         """Take from the store what was committed; the runs of trials stay as they are."""
-        searcher = self.config.searcher
-        if searcher is None:
-            raise DetError(f"experiment {self.id} has no searcher; add one to its configuration")
-        if isinstance(searcher, Custom):
-            make_importable(self.store.code_dir(self.id))
-        seed = self.config.reproducibility.experiment_seed or 0
-        make = partial(self.plugins.searchers()[searcher.name].make, searcher, self.config.hyperparameters, seed)
+        make = partial(searcher_of, self.config, self.plugins, self.store.code_dir(self.id))
         rows = {trial.request: trial for trial in self.store.trials.list(self.id)}
         self.search = self._snapshots.read(self.store.experiments.get(self.id), rows, make)
         self.closed.clear()

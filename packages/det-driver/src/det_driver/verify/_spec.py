@@ -18,6 +18,7 @@ from det_core.backend import Ranks, rank_variables
 from det_core.errors import DetError
 
 SAW = "seen-{rank}.json"
+UNREAD = 3  # the exit status where no framework can read a checkpoint
 _BY_TORCH = re.compile(r"^\[rank\d+\]: ")
 _GRACE_SECONDS = 10.0  # for the other ranks to see that one is gone
 
@@ -25,9 +26,9 @@ _GRACE_SECONDS = 10.0  # for the other ranks to see that one is gone
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
     """One trial to be trained to the position `batches`; what it saves lies in `scratch`/checkpoints.
 
-    `checkpoint`, which lies there already, is where it begins, `warm` says that it is another trial's. `against` are
-    directories of checkpoints, by position, whose tensors those of the replay are compared with, within `tolerance`. Several
-    `ranks` prove to one another that they hold `key`.
+    `checkpoint`, which lies there already, is where it begins, at position `began`; `warm` says that it is another trial's.
+    `against` are directories of checkpoints, by position, whose tensors those of the replay are compared with, within
+    `tolerance`. Several `ranks` prove to one another that they hold `key`.
     """
 
     entrypoint: str
@@ -41,6 +42,7 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     experiment_id: int | None = None
     checkpoint: str | None = None
     warm: bool | None = None
+    began: int = 0
     against: dict[str, str] = {}
     tolerance: float = 0.0
     every: int = 0

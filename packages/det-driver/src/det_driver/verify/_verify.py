@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from det_core.config import from_json, is_trial_entrypoint
+from det_core.config import ExperimentConfig, from_json, is_trial_entrypoint
 from det_core.errors import DetError
 from det_core.plugins import Plugins, extensions_of
+from det_core.storage import Storage
 
-from ..driver import DriverSettings, environment_of, interpreter_of, threads_of
+from ..driver import (
+    DriverSettings,
+    decode_event,
+    environment_of,
+    imports_of,
+    interpreter_of,
+    lengths_asked,
+    searcher_of,
+    threads_of,
+)
 from ..provenance import read
 from ..store import CheckpointState, Store, TrialRow
 from ._changes import changes, code_changes
 from ._compare import Difference, of_replays, of_reports, of_tensor
+from ._script import ScriptRun
 from ._spec import Replay, Seen, train
 
 CAUSES = {
@@ -70,17 +81,11 @@ def verify(
     row = store.experiments.get(experiment)
     config = from_json(row.config, extensions=extensions_of(plugins))
     chosen = _trial(store, experiment, trial)
-    if not is_trial_entrypoint(config.entrypoint or ""):
-        raise DetError(f"experiment {experiment} is a script; det verify trains trial classes")
     last = min(batches or chosen.batches, chosen.batches)
     copy = store.code_dir(experiment)
     mine = shutil.copytree(code or copy, scratch / "code", ignore=shutil.ignore_patterns("__pycache__"))
     storage = plugins.storage_of(config, store.home / "checkpoints")
-    against = {}
-    for each in store.checkpoints.list(experiment_id=experiment):
-        if each.trial_id == chosen.id and each.state is CheckpointState.COMPLETED and 0 < each.batches <= last:
-            storage.download(each.uuid, scratch / "recorded" / each.uuid)
-            against[str(each.batches)] = str(scratch / "recorded" / each.uuid)
+    against = _saved(store, chosen, last, storage, scratch / "recorded")
     begin = store.checkpoints.get(checkpoint) if checkpoint else None
     if begin is not None and (begin.trial_id != chosen.id or begin.batches >= last):
         raise DetError(
@@ -88,7 +93,9 @@ def verify(
         )
     source = begin.uuid if begin else chosen.source_checkpoint
     python = interpreter_of(store.experiment_dir(experiment), config, plugins, settings.root)
-    variables = environment_of(environ, config, gpus=bool(settings.gpus), threads=threads_of(settings, config, True))
+    of_class = is_trial_entrypoint(config.entrypoint)
+    threads = threads_of(settings, config, of_class)
+    variables = environment_of(environ, config, gpus=bool(settings.gpus), threads=threads)
     first = Replay(
         entrypoint=str(config.entrypoint),
         config=row.config,
@@ -101,17 +108,22 @@ def verify(
         experiment_id=experiment,
         checkpoint=source,
         warm=None if source is None else begin is None,
+        began=begin.batches if begin else 0,
         against=against,
         tolerance=tolerance,
         ranks=max(1, config.resources.slots_per_trial),
     )
 
-    def run(name: str, **changed: object) -> Seen:
+    script = None if of_class else _script(store, config, plugins, chosen, last, variables, python, settings.gpus)
+
+    def run(name: str, **changed: Any) -> Seen:
         replay = msgspec.structs.replace(first, scratch=str(scratch / name), **changed)
         if replay.checkpoint:
             target = Path(replay.scratch) / "checkpoints" / replay.checkpoint
             own = scratch / "first" / "checkpoints" / replay.checkpoint
             shutil.copytree(own, target) if own.is_dir() else storage.download(replay.checkpoint, target)
+        if script is not None:
+            return script.train(replay)
         return train(replay, variables, python or sys.executable, settings.gpus)
 
     seen = run("first")
@@ -124,7 +136,8 @@ def verify(
     if difference is None:
         between = sorted(at for at in seen.checkpoints if 0 < at < last and (begin is None or at > begin.batches))
         if between:
-            resumed = run("resumed", checkpoint=seen.checkpoints[between[0]], warm=False, against=saved)
+            first_of = {"checkpoint": seen.checkpoints[between[0]], "warm": False, "began": between[0]}
+            resumed = run("resumed", **first_of, against=saved)
             if difference := of_replays(seen, resumed, tolerance, last):
                 causes = [RESUMED]
     else:
@@ -146,6 +159,43 @@ def verify(
         checkpoints=tuple(seen.compared),
         difference=difference,
         causes=tuple(causes),
+    )
+
+
+def _saved(store: Store, trial: TrialRow, last: int, storage: Storage, into: Path) -> dict[str, str]:
+    """Fetch the checkpoints of a trial up to a position; return their directories by position."""
+    found = {}
+    for each in store.checkpoints.list(experiment_id=trial.experiment_id):
+        if each.trial_id == trial.id and each.state is CheckpointState.COMPLETED and 0 < each.batches <= last:
+            storage.download(each.uuid, into / each.uuid)
+            found[str(each.batches)] = str(into / each.uuid)
+    return found
+
+
+def _script(
+    store: Store,
+    config: ExperimentConfig,
+    plugins: Plugins,
+    trial: TrialRow,
+    last: int,
+    environ: Mapping[str, str],
+    python: str | None,
+    gpus: Sequence[str],
+) -> ScriptRun:
+    """Return how a trial's script is run again: to the lengths that its searcher asked for, or to where it came."""
+    code = store.code_dir(trial.experiment_id)
+    events = [decode_event(event.data) for event in store.journal.read(trial.experiment_id)]
+    searcher = searcher_of(config, plugins, code)
+    lengths = lengths_asked(searcher, events, trial.request)
+    left_off = bool(lengths) and lengths[-1].at is None and lengths[-1].until is not None
+    return ScriptRun(
+        config=config,
+        lengths=lengths,
+        environ=environ,
+        python=python or sys.executable,
+        gpus=gpus,
+        frameworks=plugins.frameworks_imported(imports_of(config, code)),
+        cut=left_off or last < trial.batches,
     )
 
 

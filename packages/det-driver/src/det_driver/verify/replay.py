@@ -1,4 +1,7 @@
-"""Trains one trial again, writing down what it meets: `python -m det_driver.verify.replay SPEC`."""
+"""Trains one trial again, writing down what it meets: `python -m det_driver.verify.replay SPEC`.
+
+With names of frameworks after that, the checkpoints of a script that was run again are compared, by the first that can read them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +37,7 @@ from det_core.schedule import Every, Schedule
 from det_core.storage import LocalStorage
 from det_core.wire import Address
 
-from ._spec import SAW, Replay, Seen, Tensor
+from ._spec import SAW, UNREAD, Replay, Seen, Tensor
 
 
 def main(spec: Path) -> None:
@@ -84,6 +88,20 @@ def main(spec: Path) -> None:
     files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     seen.modules = sorted({file for file in files if isinstance(file, str)})
     (scratch / SAW.format(rank=distributed.rank)).write_bytes(msgspec.json.encode(seen))
+
+
+def compare(spec: Path, *frameworks: str) -> None:
+    """Find the first tensor that differs in the checkpoints of a script, which are named beside the specification."""
+    replay = msgspec.json.decode(spec.read_bytes(), type=Replay)
+    file = Path(replay.scratch) / SAW.format(rank=0)
+    known = Plugins.installed().frameworks()
+    for name in frameworks:
+        seen = msgspec.json.decode(file.read_bytes(), type=Seen)
+        with suppress(Exception):  # they are of another framework, or the script's own
+            _compare(known[name], replay, seen)
+            file.write_bytes(msgspec.json.encode(seen))
+            return
+    sys.exit(UNREAD)
 
 
 def _met(replay: Replay, scratch: Path) -> DistributedContext:
@@ -195,4 +213,4 @@ def _distance(mine: Any, theirs: Any) -> float | None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    (compare if len(sys.argv) > 2 else main)(Path(sys.argv[1]), *sys.argv[2:])
