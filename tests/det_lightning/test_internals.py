@@ -14,8 +14,10 @@ import pytest
 import torch
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.plugins import LayerSync
+from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import CombinedLoader
 from tests.det_lightning.conftest import Line, records
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 from torchmetrics import MeanMetric
 
@@ -519,3 +521,34 @@ def test_layer_sync() -> None:
         ]
         assert isinstance(found[0], LayerSync)
         assert found[1] is None
+
+
+def test_divides_as_told() -> None:
+    with needs(internals.divides_as_told):
+        found = [
+            internals.divides_as_told(ModelParallelStrategy(**given)) for given in ({}, {"tensor_parallel_size": 2})
+        ]
+        assert found == [True, False]
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[None]:
+    """A process group of this process alone."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_read_divided(tmp_path: Path) -> None:
+    whole = Line().state_dict()
+    torch.save({"state_dict": whole, "optimizer_states": [], "epoch": 7}, tmp_path / "one.ckpt")
+    module = Line()
+    strategy = ModelParallelStrategy()
+    strategy.connect(fully_shard(module))
+    with needs(internals.read_divided):
+        rest = internals.read_divided(strategy, tmp_path / "one.ckpt", True)
+        found = {name: tensor.full_tensor() for name, tensor in module.state_dict().items()}  # type: ignore[operator]
+        assert rest["epoch"] == 7
+        assert found.keys() == whole.keys()
+        assert all(torch.equal(found[name], whole[name]) for name in whole)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ from det_torch.data import DataLoader, TrainingStream, clean_shared_memory
 
 RECORDS, BATCH = 50, 8
 SOME = (1, 6, 7, 9)  # within an epoch, at its end, behind it
+FEW = (6, 9)
 ALONE = ((1, 1),)
 READ_AGAIN = (
     "has no state_dict and load_state_dict: after a restart the batches of its epoch are read again and dropped"
@@ -117,11 +120,17 @@ def test_grain(kind, capsys):
 
     def make(workers, rank, size):
         if kind == "dataset":
-            return grain.MapDataset.range(RECORDS).seed(1).shuffle().batch(BATCH // size)
+            data = grain.MapDataset.range(RECORDS).seed(1).shuffle().batch(BATCH // size)
+            options = grain.MultiprocessingOptions(num_workers=workers)
+            return data.to_iter_dataset().mp_prefetch(options) if workers else data
         sampler = grain.IndexSampler(RECORDS, shuffle=True, seed=1, num_epochs=1, shard_options=grain.NoSharding())
-        return grain.DataLoader(data_source=range(RECORDS), sampler=sampler, operations=[grain.Batch(BATCH // size)])
+        batch = [grain.Batch(BATCH // size)]
+        return grain.DataLoader(data_source=range(RECORDS), sampler=sampler, operations=batch, worker_count=workers)
 
-    told(cases := contract(make).check(workers=(0,), stops=SOME), f"grain {kind}", capsys)
+    check = contract(make).check
+    told(
+        cases := check(workers=(0,), stops=SOME) + check(workers=(2,), stops=FEW, ranks=ALONE), f"grain {kind}", capsys
+    )
     assert not any(case.differing for case in cases)
     assert all(case.ranks != case.onto or not case.warnings for case in cases)
 
@@ -132,9 +141,15 @@ def test_hugging_faces_datasets(buffered, capsys):
 
     def make(workers, rank, size):
         data = datasets.Dataset.from_dict({"x": list(range(RECORDS))}).to_iterable_dataset(num_shards=4)
-        return (data.shuffle(seed=2, buffer_size=20) if buffered else data).batch(BATCH // size)
+        data = (data.shuffle(seed=2, buffer_size=20) if buffered else data).batch(BATCH // size)
+        if not workers:
+            return data
+        stateful = pytest.importorskip("torchdata.stateful_dataloader")
+        return stateful.StatefulDataLoader(data, batch_size=None, num_workers=workers)
 
-    told(cases := contract(make).check(workers=(0,), stops=SOME), f"datasets {buffered}", capsys)
+    check = contract(make).check
+    more = [] if buffered else check(workers=(2,), stops=FEW, ranks=ALONE)
+    told(cases := check(workers=(0,), stops=SOME) + more, f"datasets {buffered}", capsys)
     if buffered:
         assert all(
             "the buffer of Hugging Face's datasets" in case.warnings[0] or OTHER_RANKS in case.warnings[0]
@@ -174,15 +189,17 @@ def test_data_that_knows_of_its_ranks_is_not_dealt_again():
 
 def test_webdataset_is_read_again_with_a_word(tmp_path, capsys):
     webdataset = pytest.importorskip("webdataset")
-    with webdataset.TarWriter(str(tmp_path / "x.tar")) as tar:
-        for n in range(RECORDS):
-            tar.write({"__key__": f"{n:05}", "x.cls": n})
+    for number in range(2):  # one for each worker
+        with webdataset.TarWriter(str(tmp_path / f"{number}.tar")) as tar:
+            for n in range(number, RECORDS, 2):
+                tar.write({"__key__": f"{n:05}", "x.cls": n})
 
     def make(workers, rank, size):
-        data = webdataset.WebDataset(str(tmp_path / "x.tar"), shardshuffle=False, nodesplitter=None).decode()
-        return webdataset.WebLoader(data.to_tuple("x.cls").batched(BATCH // size), batch_size=None, num_workers=0)
+        data = webdataset.WebDataset(str(tmp_path / "{0..1}.tar"), shardshuffle=False, nodesplitter=None).decode()
+        return webdataset.WebLoader(data.to_tuple("x.cls").batched(BATCH // size), batch_size=None, num_workers=workers)
 
-    told(cases := contract(make).check(workers=(0,), stops=SOME), "webdataset", capsys)
+    check = contract(make).check
+    told(cases := check(workers=(0,), stops=SOME) + check(workers=(2,), stops=FEW, ranks=ALONE), "webdataset", capsys)
     assert all(case.warnings for case in cases)
     assert not any(case.differing for case in cases)
 
@@ -202,69 +219,101 @@ def test_litdata(tmp_path, capsys):
         return litdata.StreamingDataLoader(data, batch_size=BATCH // size, num_workers=workers)
 
     check = contract(make).check
-    told(cases := check(workers=(0,), stops=SOME) + check(workers=(2,), stops=(6, 9), ranks=ALONE), "litdata", capsys)
+    told(cases := check(workers=(0,), stops=SOME) + check(workers=(2,), stops=FEW, ranks=ALONE), "litdata", capsys)
     assert all(case.warnings or not case.differing for case in cases)
     assert not any(case.differing for case in cases if case.ranks == case.onto)
 
 
 MOSAIC = """
-import json, sys, time
+import json, os, sys, time
 from itertools import islice
 import streaming
 from det_torch.data import TrainingStream, clean_shared_memory
 
 place, state, first, count, workers = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6])
-print("cleaned", len(clean_shared_memory()), flush=True)
-data = streaming.StreamingDataset(local=place, shuffle=True, shuffle_seed=3, batch_size=8)
-stream = TrainingStream(streaming.StreamingDataLoader(data, batch_size=8, num_workers=workers), seed=0, rank=0, size=1)
+rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+if rank == 0:
+    print("cleaned", len(clean_shared_memory()), flush=True)
+    open(f"{place}.clean-{first}", "w").close()
+while not os.path.exists(f"{place}.clean-{first}"):
+    time.sleep(0.05)
+data = streaming.StreamingDataset(local=place, shuffle=True, shuffle_seed=3, batch_size=8 // size)
+loader = streaming.StreamingDataLoader(data, batch_size=8 // size, num_workers=workers)
+stream = TrainingStream(loader, seed=0, rank=rank, size=size)
 if first:
-    stream.restore(json.load(open(state)))
+    stream.restore(json.load(open(f"{state}-{rank}")))
 for n, batch in enumerate(islice(stream.batches(first), count), first + 1):
     print(batch["x"].tolist(), flush=True)
-json.dump(stream.state(n), open(state, "w"))
-print("warned", stream.warning, flush=True)
+json.dump(stream.state(n), open(f"{state}-{rank}", "w"))
+print("warned", stream.warning or stream.advice, flush=True)
 if count < 20:
     time.sleep(100)
 """
 
 
-def mosaic(place: Path, first: int, count: int, workers: int) -> list[str]:
-    """Return what a process prints that is killed when it has read so many batches, or ends if they are 20."""
-    command = [
-        sys.executable,
-        "-c",
-        MOSAIC,
-        str(place),
-        str(place.with_suffix(".json")),
-        *map(str, (first, count, workers)),
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
-            lines.append(line.strip())
-            if line.startswith("warned") and count < 20:
-                break
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL) if count < 20 else process.wait(60)
+def mosaic(place: Path, first: int, count: int, workers: int, ranks: int) -> list[list[str]]:
+    """Return what each rank prints: it is killed when it has read so many batches, or ends if they are 20."""
+    said = [str(place), str(place.with_suffix(".json")), *map(str, (first, count, workers))]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    with contextlib.ExitStack() as stack:
+        started = []
+        for rank in range(ranks):
+            own = {**meet, "RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
+            process = subprocess.Popen(
+                [sys.executable, "-c", MOSAIC, *said],
+                env={**os.environ, **own},
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            started.append(stack.enter_context(process))
+            stack.callback(end, process)
+        lines: list[list[str]] = []
+        for process in started:
+            assert process.stdout is not None
+            lines.append([])
+            for line in process.stdout:
+                lines[-1].append(line.strip())
+                if line.startswith("warned") and count < 20:
+                    break
+        for process in started:
+            if count < 20:
+                end(process)
+            else:
+                process.wait(60)
     return lines
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_mosaics_streaming_goes_on_where_it_was_killed(tmp_path, workers):
+def end(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("workers", "ranks"), [(0, 1), (2, 1), (0, 2)])
+def test_mosaics_streaming_goes_on_where_it_was_killed(tmp_path, workers, ranks):
     streaming = pytest.importorskip("streaming", exc_type=Exception)
     place = tmp_path / "mds"
     with streaming.MDSWriter(out=str(place), columns={"x": "int"}) as writer:
         for n in range(RECORDS):
             writer.write({"x": n})
-    whole = mosaic(place, 0, 20, workers)[1:-1]
-    assert mosaic(place, 0, 5, workers)[1:-1] == whole[:5]
-    second = mosaic(place, 5, 4, workers)
-    assert int(second[0].split()[1]) > 0
-    assert second[1:-1] == whole[5:9]
-    third = mosaic(place, 9, 20, workers)
-    assert third[1:12] == whole[9:20]
-    assert third[-1] == "warned None"
+
+    def batches(lines: list[list[str]]) -> list[list[str]]:
+        return [[line for line in each if line.startswith("[")] for each in lines]
+
+    whole = batches(mosaic(place, 0, 20, workers, ranks))
+    seen = [n for each in whole for batch in each[:6] for n in json.loads(batch)]
+    assert len(seen) == len(set(seen)) == 48  # each rank has a share of its own
+    assert [len(each) for each in whole] == [20] * ranks
+    (place.parent / "mds.clean-0").unlink()
+    assert batches(mosaic(place, 0, 5, workers, ranks)) == [each[:5] for each in whole]
+    second = mosaic(place, 5, 4, workers, ranks)
+    assert int(second[0][0].split()[1]) > 0
+    assert batches(second) == [each[5:9] for each in whole]
+    third = mosaic(place, 9, 20, workers, ranks)
+    assert [each[:11] for each in batches(third)] == [each[9:20] for each in whole]
+    assert [each[-1] for each in third] == ["warned None"] * ranks
 
 
 def test_a_loader_that_gets_and_sets_its_place_goes_on_from_it():

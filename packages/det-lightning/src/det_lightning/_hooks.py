@@ -16,7 +16,7 @@ def det_frameworks() -> Iterator[Framework]:
         trial="det_lightning:LightningAdapter",
         load=_load,
         requires=("lightning>=2.6,!=2.6.2,!=2.6.3,<2.7",),
-        capabilities=frozenset({"aggregation", "ranks"}),
+        capabilities=frozenset({"aggregation", "ranks", "sharding"}),
         loader="det_lightning.load_trial_from_checkpoint_path",
         tensors="det_lightning.load.tensors",
         exporters={

@@ -16,6 +16,7 @@ import torch
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 
 from det_core.config import Length
+from det_torch.sharding import is_sharded, reshard
 
 from .conductor import Conductor
 from .internals import LightningsFitLoop
@@ -245,8 +246,10 @@ def _same_rates(trainer: pl.Trainer) -> Iterator[None]:
 
 
 def _checksum(module: torch.nn.Module) -> str:
-    """Return a checksum of the bits of all parameters and buffers."""
+    """Return a checksum of the bits of all parameters and buffers, as far as this rank has them."""
+    reshard([module])
     found = hashlib.blake2b()
     for tensor in (*module.parameters(), *module.buffers()):
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        own = tensor.to_local() if is_sharded(tensor) else tensor
+        found.update(own.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()

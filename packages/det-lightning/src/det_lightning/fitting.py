@@ -13,7 +13,7 @@ from det_torch.device import choose_device
 
 from . import settings
 from .ends import FitLoop, TrialConductor
-from .ranks import arguments
+from .ranks import arguments, divides, must_divide
 from .trial import LightningAdapter
 
 _DEFAULTS: dict[str, Any] = {
@@ -35,6 +35,8 @@ def make_trainer(
     It validates and saves only when it is asked to.
     """
     given = dict(trial.trainer_arguments)
+    if divides(given, run):
+        must_divide(trial.lightning_module)
     callbacks = [*_callbacks(given.pop("callbacks", None)), *_callbacks(trial.build_callbacks())]
     settings.check_callbacks(callbacks)
     given.pop("enable_checkpointing", None)

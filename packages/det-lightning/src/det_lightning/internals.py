@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.fabric.strategies.model_parallel import _load_checkpoint
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.plugins import LayerSync
-from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
 from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from lightning.pytorch.utilities import CombinedLoader
@@ -192,3 +194,22 @@ def layer_sync(strategy: ParallelStrategy) -> LayerSync | None:
     Reads `_layer_sync`, which the trainer sets on a strategy. Seen in 2.6.6.
     """
     return strategy._layer_sync
+
+
+def divides_as_told(strategy: ModelParallelStrategy) -> bool:
+    """Return whether all ranks are to have a part of the model each, and no tensor is computed by several.
+
+    Reads `_tensor_parallel_size`, which a trial gave. Seen in 2.6.6.
+    """
+    return strategy._tensor_parallel_size in ("auto", 1)
+
+
+def read_divided(strategy: ModelParallelStrategy, file: Path, weights_only: bool | None) -> dict[str, Any]:
+    """Give each rank its part of a checkpoint that is whole, from a file of its own; return the rest of it.
+
+    Calls `_load_checkpoint`, as the strategy's own method does with a path that it takes from the chief. Seen in 2.6.6.
+    """
+    assert strategy.lightning_module is not None
+    state = {"state_dict": strategy.model, **{f"optimizer_{n}": each for n, each in enumerate(strategy.optimizers)}}
+    strict = strategy.lightning_module.strict_loading
+    return _load_checkpoint(file, state, strict, optimizer_states_from_list=True, weights_only=weights_only)

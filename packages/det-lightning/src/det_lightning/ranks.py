@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins import ClusterEnvironment
-from lightning.pytorch.strategies import DDPStrategy, Strategy, StrategyRegistry
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy, StrategyRegistry
 
 from det_core import Ranks, RunInfo, TrialError
 from det_torch.backends import Native, TorchBackend
 
 from .horovod import HorovodStrategy
+from .internals import overrides, read_divided
 
 
 class RanksEnvironment(ClusterEnvironment):
@@ -57,10 +60,42 @@ class RanksEnvironment(ClusterEnvironment):
         return self._ranks.cross_rank
 
 
+class DividedStrategy(ModelParallelStrategy):
+    """Lightning's strategy for models that their `configure_model` divides by `fully_shard` (FSDP2), one part for each rank.
+
+    A checkpoint is whole, the chief's, and each rank reads a file of its own, which is the same: it loads on any number of ranks.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__(data_parallel_size=ranks, tensor_parallel_size=1, save_distributed_checkpoint=False)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        return read_divided(self, Path(checkpoint_path), weights_only)
+
+
+def divides(given: Mapping[str, Any], run: RunInfo) -> bool:
+    """Tell whether the model is to be divided among the ranks."""
+    return run.config.optimizations.sharding != "none" or isinstance(given.get("strategy"), ModelParallelStrategy)
+
+
+def must_divide(module: pl.LightningModule) -> None:
+    """Raise TrialError for a module that does not say how it is divided."""
+    if not overrides(module, "configure_model"):
+        raise TrialError(
+            f"{type(module).__name__} is to be divided among the ranks and has no configure_model(): call fully_shard there, "
+            "with mesh=self.device_mesh['data_parallel'], where self.device_mesh is not None"
+        )
+
+
 def arguments(given: Mapping[str, Any], run: RunInfo, backend: TorchBackend, device: torch.device) -> dict[str, Any]:
     """Return the arguments of `Trainer` for a rank that has met the others over a backend."""
     strategy = given.get("strategy")
-    if isinstance(backend, Native):
+    chosen: Strategy
+    if divides(given, run):
+        if not isinstance(backend, Native):
+            raise TrialError("a model is divided by torch's own collectives; set distributed.backend: native")
+        chosen = _placed(DividedStrategy(backend.ranks.size), backend.ranks, device)
+    elif isinstance(backend, Native):
         chosen = _ddp(strategy, backend.ranks, device)
     elif strategy in (None, "auto"):
         chosen = HorovodStrategy(backend, [device], fp16_compression=run.config.optimizations.gradient_compression)
@@ -79,6 +114,10 @@ def _ddp(given: Any, ranks: Ranks, device: torch.device) -> Strategy:
     strategy = (
         given if isinstance(given, DDPStrategy) else StrategyRegistry.get("ddp" if given in (None, "auto") else given)
     )
+    return _placed(strategy, ranks, device)
+
+
+def _placed(strategy: Any, ranks: Ranks, device: torch.device) -> Strategy:
     strategy.cluster_environment = RanksEnvironment(ranks)
     strategy.parallel_devices = [device] * ranks.local_size  # it takes that of its local rank
     chosen: Strategy = strategy

@@ -7,10 +7,12 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins import CheckpointIO
-from lightning.pytorch.strategies import DDPStrategy, Strategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
 from det_core import TrialError
 from det_core.config import ExperimentConfig
+
+from .internals import divides_as_told
 
 NEVER = 10**9
 
@@ -93,6 +95,13 @@ def check_amp(backend: str, level: str | None) -> None:
 
 def check_strategy(strategy: Any) -> None:
     """Raise TrialError for a strategy that needs more than det gives it."""
+    if isinstance(strategy, ModelParallelStrategy):
+        if not divides_as_told(strategy):
+            raise TrialError(
+                "ModelParallelStrategy has a tensor_parallel_size, whose ranks want the same data; det gives each rank its own: "
+                "leave it out, and the model is divided among all ranks"
+            )
+        return
     if strategy is None or strategy == "auto" or isinstance(strategy, DDPStrategy):
         return
     if (
@@ -102,6 +111,10 @@ def check_strategy(strategy: Any) -> None:
     ):
         return
     name = type(strategy).__name__ if isinstance(strategy, Strategy) else repr(strategy)
+    if "fsdp" in name.lower():
+        raise TrialError(
+            f"strategy {name} is the first FSDP; give ModelParallelStrategy(), which is the second one, with a configure_model()"
+        )
     raise TrialError(
         f"strategy {name}: det trains with DDP or Horovod, by distributed.backend; leave it out, or give a kind of 'ddp'"
     )

@@ -11,6 +11,7 @@ import torch
 
 from det_core import CheckpointError, Communicator
 from det_torch.rng import rng_state
+from det_torch.sharding import is_sharded, like
 from det_torch.state import check_plain
 
 from . import logged
@@ -99,7 +100,8 @@ def set_gradients(module: torch.nn.Module, gradients: Mapping[str, Any]) -> None
     """Put gradients back that wait for their step."""
     for name, parameter in module.named_parameters():
         if name in gradients:
-            parameter.grad = gradients[name].to(parameter.device, parameter.dtype)
+            gradient = gradients[name].to(parameter.device, parameter.dtype)
+            parameter.grad = like(gradient, parameter) if is_sharded(parameter) else gradient
 
 
 def set_evaluating(module: torch.nn.Module, evaluating: list[str]) -> None:
@@ -116,8 +118,16 @@ def _gradients(trainer: pl.Trainer) -> dict[str, Any]:
         return {}
     found = {name: each.grad for name, each in module.named_parameters() if each.grad is not None}
     if trainer.world_size > 1:
-        found = {name: trainer.strategy.reduce(each.clone(), reduce_op="mean") for name, each in found.items()}
+        found = {name: _mean(trainer, each) for name, each in found.items()}
     return found
+
+
+def _mean(trainer: pl.Trainer, gradient: Any) -> torch.Tensor:
+    if is_sharded(gradient):  # a mean already
+        whole: torch.Tensor = gradient.full_tensor()
+        return whole
+    mean: torch.Tensor = trainer.strategy.reduce(gradient.clone(), reduce_op="mean")
+    return mean
 
 
 def _on_cpu(value: Any) -> Any:

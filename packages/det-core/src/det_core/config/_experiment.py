@@ -54,7 +54,7 @@ class Optimizations(Struct, frozen=True, kw_only=True):
     """Whether the framework compiles the model (`torch.compile`, `jit_compile`)."""
     asynchronous_checkpoints: Annotated[bool, partly("with PyTorch and Lightning")] = True
     """Whether a copy of the state is taken, in host memory, and written while training goes on."""
-    sharding: Annotated[Literal["none", "fsdp"], partly("with PyTorch")] = "none"
+    sharding: Annotated[Literal["none", "fsdp"], partly("with PyTorch and Lightning")] = "none"
     """Whether ranks have a copy of the model each (none), or a part of its parameters and of the optimizer's state (fsdp)."""
 
 

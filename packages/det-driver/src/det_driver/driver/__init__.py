@@ -18,17 +18,17 @@ from ._environment import (
 from ._environment import recorded as recorded_environment
 from ._garbage import collect_left
 from ._lifecycle import ask, create, describe, dismiss, give_up, probe_of, reopen, waits_for
-from ._search import UNITS, ExperimentView, Length, decode_event, lengths_asked, searcher_of, unit_of
+from ._search import UNITS, Asked, ExperimentView, decode_event, lengths_asked, searcher_of, unit_of
 from ._starting import DriverSettings, check_startable, threads_of
 
 __all__ = [
     "CHECKED",
     "UNITS",
+    "Asked",
     "Driver",
     "DriverSettings",
     "ExperimentFailures",
     "ExperimentView",
-    "Length",
     "SolvedEnvironment",
     "ask",
     "check_startable",

@@ -2,7 +2,7 @@
 
 from ._files import FOLDER, Like, Place, fill, whole, write
 from ._lockstep import in_step
-from ._tensors import fingerprint, is_sharded, reshard
+from ._tensors import fingerprint, is_sharded, like, reshard
 from ._wrap import Blocks, Sharding, materialize
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "fingerprint",
     "in_step",
     "is_sharded",
+    "like",
     "materialize",
     "reshard",
     "whole",

@@ -17,6 +17,7 @@ import torch
 from det_core import CheckpointError
 
 from ._tensors import is_sharded
+from ._tensors import like as divided_as
 
 FOLDER = "shards"
 KEY = "sharded"
@@ -180,10 +181,7 @@ def _divided(value: Any, place: Place, like: Like) -> Any:
     if isinstance(value, torch.Tensor) and value.ndim and not is_sharded(value):
         model = like(place, value.shape)
         if is_sharded(model) and model.shape == value.shape:
-            from torch.distributed.tensor import distribute_tensor
-
-            there = value.to(model.device)
-            return distribute_tensor(there, model.device_mesh, model.placements, src_data_rank=None)
+            return divided_as(value, model)
         return value
     if isinstance(value, dict):
         for key, inner in value.items():

@@ -19,6 +19,14 @@ def is_sharded(value: Any) -> bool:
     return module is not None and isinstance(value, module.DTensor)
 
 
+def like(tensor: torch.Tensor, model: Any) -> Any:
+    """Return this rank's part of a tensor that every rank has whole, divided as another one is."""
+    from torch.distributed.tensor import distribute_tensor
+
+    there = tensor.to(model.device)
+    return distribute_tensor(there, model.device_mesh, model.placements, src_data_rank=None)
+
+
 def reshard(models: Iterable[nn.Module]) -> None:
     """Let modules that a forward pass has left whole, as a validation does the outermost, have their parts again."""
     for model in models:
