@@ -250,6 +250,7 @@ def _checksum(module: torch.nn.Module) -> str:
     reshard([module])
     found = hashlib.blake2b()
     for tensor in (*module.parameters(), *module.buffers()):
-        own = tensor.to_local() if is_sharded(tensor) else tensor
+        own: Any = tensor
+        own = own.to_local() if is_sharded(own) else own
         found.update(own.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()

@@ -18,13 +18,13 @@ from ._environment import (
 from ._environment import recorded as recorded_environment
 from ._garbage import collect_left
 from ._lifecycle import ask, create, describe, dismiss, give_up, probe_of, reopen, waits_for
-from ._search import UNITS, Asked, ExperimentView, decode_event, lengths_asked, searcher_of, unit_of
+from ._search import UNITS, AskedLength, ExperimentView, decode_event, lengths_asked, searcher_of, unit_of
 from ._starting import DriverSettings, check_startable, threads_of
 
 __all__ = [
     "CHECKED",
     "UNITS",
-    "Asked",
+    "AskedLength",
     "Driver",
     "DriverSettings",
     "ExperimentFailures",

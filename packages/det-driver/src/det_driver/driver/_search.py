@@ -181,26 +181,26 @@ class JournaledSearch:
             self.over = op
 
 
-class Asked(NamedTuple):
+class AskedLength(NamedTuple):
     """A length that a searcher asked of a trial, None until it ends by itself; `at` is the position at which it was reached."""
 
     until: int | None
     at: int | None
 
 
-def lengths_asked(searcher: Searcher, events: Iterable[SearchEvent], trial: int) -> list[Asked]:
+def lengths_asked(searcher: Searcher, events: Iterable[SearchEvent], trial: int) -> list[AskedLength]:
     """Return the lengths that were asked of a trial (by the searcher's number), in turn, in a search with these events."""
-    search, known, found = JournaledSearch(searcher), list(events), list[Asked]()
+    search, known, found = JournaledSearch(searcher), list(events), list[AskedLength]()
     reopened = Counter(event.trial for event in known if isinstance(event, TrialReopened))
     for event in known:
         search.replay([event], reopened)
         if isinstance(event, TrialValidated) and event.trial == trial and found:
             until, at = found[-1]
             if at is None and until is not None and event.length >= until:
-                found[-1] = Asked(until, event.batches)
+                found[-1] = AskedLength(until, event.batches)
         plan = search.plans.get(trial)
         if plan is not None and plan.runnable and (not found or plan.until != found[-1].until):
-            found.append(Asked(plan.until, None))
+            found.append(AskedLength(plan.until, None))
     return found
 
 

@@ -27,7 +27,7 @@ from det_core.schedule import NEVER
 from det_core.storage import MANIFEST
 from det_core.worker import FAILURES
 
-from ..driver import UNITS, Asked, unit_of
+from ..driver import UNITS, AskedLength, unit_of
 from ._spec import SAW, UNREAD, Replay, Seen, Tensor
 
 
@@ -38,7 +38,7 @@ class ScriptRun(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     config: ExperimentConfig
-    lengths: Sequence[Asked]
+    lengths: Sequence[AskedLength]
     environ: Mapping[str, str]
     python: str
     gpus: Sequence[str] = ()
