@@ -35,13 +35,14 @@ class Ahead:
         self._over = False
 
     def tell(self, log_dir: Path) -> None:
-        """In a run that ends well: note what it has imported."""
+        """In a run that ends well: note what it has imported, unless that is known; to look at modules takes a fork their pages."""
+        if self._over:
+            return
         names = [
             name for name, module in list(sys.modules.items()) if name not in self._known and self._is_other(module)
         ]
-        if not self._over and names:
-            with contextlib.suppress(OSError):
-                (log_dir / _NOTE).write_text(json.dumps(names))
+        with contextlib.suppress(OSError):
+            (log_dir / _NOTE).write_text(json.dumps(names))
 
     def hear(self, log_dir: Path, release: Callable[[], None]) -> int | None:
         """In the server, after a run: try what it noted; return the process, of whose end `take` is to be told, if there is one.
@@ -53,6 +54,9 @@ class Ahead:
             note.unlink(missing_ok=True)
             return None
         self._over, self._note = True, note
+        if note.read_text() == "[]":
+            note.unlink()
+            return None
         if (pid := os.fork()) == 0:
             with contextlib.suppress(BaseException):
                 release()
