@@ -61,6 +61,28 @@ def test_secrets_are_masked_when_printed() -> None:
     assert masked(config)["environment"]["registry_auth"]["auth"] is None
 
 
+def test_what_a_free_map_calls_secret_is_masked_and_the_rest_is_kept() -> None:
+    layer = {
+        "type": "s3",
+        "bucket": "records",
+        "access_key": "AKIA",
+        "secret_key": "hidden",
+        "endpoint_url": "https://me:word@store.example.com",
+        "limit_bytes": 1000,
+        "credentials": {"aws": ["one", 2]},
+    }
+    searcher = {"name": "single", "metric": "loss", "max_length": {"batches": 1}}
+    config = load({"entrypoint": "m:T", "searcher": searcher, "data_layer": layer}).config
+    shown = masked(config)["data_layer"]
+    assert shown == layer | {
+        "access_key": "********",
+        "secret_key": "********",
+        "endpoint_url": "https://me:********@store.example.com",
+        "credentials": {"aws": ["********", 2]},
+    }
+    assert without_secrets("AKIA hidden word one", config) == "******** ******** ******** ********"
+
+
 @pytest.mark.parametrize(
     "storage",
     [

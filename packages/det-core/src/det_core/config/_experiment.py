@@ -12,7 +12,7 @@ from ._engines import EngineConfig
 from ._resources import BindMount, Environment, Pbs, Resources, Slurm
 from ._searchers import Hyperparameter, Length, SearcherConfig
 from ._storage import StorageConfig
-from .fields import CLUSTER, CONTAINED, RETIRED, expects, joined, kind, needed, partly
+from .fields import CLUSTER, CONTAINED, RETIRED, SECRETS, expects, joined, kind, needed, partly
 
 Period = Annotated[Length, kind("period")]
 NEVER = Length("batches", 0)
@@ -230,11 +230,11 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     """Settings of a Slurm cluster; where `engine.name` is `slurm`, they are read as the engine's."""
     security: Annotated[Security, RETIRED] | None = None
     """Security of a cluster of old."""
-    data_layer: dict[str, Any] | None = None
+    data_layer: Annotated[dict[str, Any], SECRETS] | None = None
     """Where cached data sets lie, up to what size, and where machines share them."""
     internal: Annotated[dict[str, Any], RETIRED] | None = None
     """What tools of old noted for themselves."""
-    tensorboard_storage: Annotated[dict[str, Any], RETIRED] | None = None
+    tensorboard_storage: Annotated[dict[str, Any], RETIRED, SECRETS] | None = None
     """Where event files once went; they are kept with the experiment."""
     distributed: Distributed = Distributed()
     """How the ranks of a trial talk to one another."""

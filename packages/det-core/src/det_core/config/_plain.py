@@ -20,7 +20,9 @@ from .faults import shown
 from .fields import fields_of
 
 MASK = "********"
-_GIVEN = re.compile(r"(?is)\b([\w-]*(?:secret|token|passw(?:or)?d|passphrase|credentials?|[_-]key)(?:[_-][\w-]*)?)=.+")
+_NAME = r"[\w-]*(?:secret|token|passw(?:or)?d|passphrase|credentials?|[_-]key)(?:[_-][\w-]*)?"
+_NAMED = re.compile(rf"(?i){_NAME}")
+_GIVEN = re.compile(rf"(?is)\b({_NAME})=.+")
 _IN_A_URL = re.compile(r"(://[^/:@\s]*):[^/@\s]+@")
 
 
@@ -51,7 +53,18 @@ def _struct(value: Struct, masked: bool) -> dict[str, Any]:
         else:
             secret = masked and item is not None and "secret" in field.type.marks
             plain[field.key] = MASK if secret else to_builtins(item, masked=masked)
+            if masked and "secrets" in field.type.marks:
+                plain[field.key] = _without_named(plain[field.key])
     return plain
+
+
+def _without_named(value: Any, named: bool = False) -> Any:
+    """Return what is in a free map without the texts that its keys call secret."""
+    if isinstance(value, dict):
+        return {key: _without_named(item, named or bool(_NAMED.fullmatch(key))) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_named(item, named) for item in value]
+    return MASK if named and isinstance(value, str) else value
 
 
 def _blotted(text: str) -> str:

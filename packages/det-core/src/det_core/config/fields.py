@@ -23,6 +23,9 @@ RETIRED = Meta(extra={"honoured": "no", "retired": True})
 SECRET = Meta(extra={"secret": True})
 """Never shown: neither in a printed configuration nor in an error."""
 
+SECRETS = Meta(extra={"secrets": True})
+"""A free map: what its keys call secret, such as `secret_key`, is never shown."""
+
 REST = Meta(extra={"rest": True})
 """A map that takes in the keys that no other field of its struct has."""
 
