@@ -10,7 +10,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    None
+    if os.environ.get("DET_TEST_BROWSER") == "none"
+    else shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 
 class Browser:
