@@ -49,7 +49,7 @@ def test_a_plugin_that_writes_checkpoints_is_refused(lab: Any) -> None:
 
 
 def test_a_strategy_that_det_cannot_launch_is_refused(lab: Any) -> None:
-    for strategy in ("fsdp", "ddp_spawn", "deepspeed"):
+    for strategy in ("ddp_spawn", "deepspeed"):
         refused(lab, f"strategy {strategy!r}: det trains with DDP or Horovod", strategy=strategy)
 
 

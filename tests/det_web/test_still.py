@@ -167,10 +167,15 @@ def test_a_trial_that_is_started_again_moves_nothing(page: Page, search: Steppin
     search.to(4)
     page.open("/t/2/metrics", "figure")
     page.until(f"{COUNT} === 2 && [...document.querySelectorAll('figure canvas')].every(c => c.dataset.drawn >= 1)")
-    remember(page, CHARTS)
+    page.until("document.querySelectorAll('.legend .mark').length === 1")
+    remember(page, f"{CHARTS}, .facts .state, .runs th")
+    search.to(3)  # what it had trained is gone, and it reports nothing yet
     search.kill(2)
-    page.until("document.querySelectorAll('.legend .mark').length >= 2")
-    page.until("document.querySelector('.columns').innerText.split('running').length === 2")
+    page.until("document.querySelector('.runs').innerText.split('running').length === 2")
+    page.until("document.querySelectorAll('.runs tbody tr').length === 2")
+    is_still(page)
+    search.to(4)
+    page.until("document.querySelectorAll('.legend .event').length === 2")
     is_still(page)
 
 

@@ -54,7 +54,7 @@ def end(state: State, live: Any, reason: Exit = Exit.COMPLETED) -> None:
 
 def test_an_experiment_without_a_searcher_is_refused(store: Store) -> None:
     made = store.experiments.create(name="x", config=to_json(ExperimentConfig(entrypoint="m:T")))
-    with pytest.raises(DetError, match=r"^experiment 1 has no searcher; add one to its configuration$"):
+    with pytest.raises(DetError, match=r"^the experiment has no searcher; add one to its configuration$"):
         State(store, made.id, Plugins.installed())
 
 

@@ -166,7 +166,7 @@ export function Chart(props: Props) {
             </li>
           ))}
         {props.marks?.filter((mark, i, all) => all.findIndex((m) => m.text === mark.text) === i).slice(0, 8).map((mark) => (
-          <li key={mark.text} title={mark.text}>
+          <li key={mark.text} title={mark.text} class={mark.y == null ? "event" : undefined}>
             <i class="mark" style={{ background: mark.color }} />
             {mark.text}
           </li>

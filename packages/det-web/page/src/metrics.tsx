@@ -92,7 +92,7 @@ function Metric({ told, name, groups, by, weight }: Asked) {
   );
   const marks = useMemo((): Mark[] => {
     const best = name === told.metric ? kept[groups.indexOf("validation")]?.best : null;
-    return [...restarts(told, by), ...(best ? [{ x: best[0], y: best[1], text: "best validation", color: "#16a34a" }] : [])];
+    return [...(best ? [{ x: best[0], y: best[1], text: "best validation", color: "#16a34a" }] : []), ...restarts(told, by)];
   }, [told, by, kept[0], kept[1]]);
   const others = (param("log") || "").split(",").filter((each) => each && each !== name);
   return (

@@ -46,17 +46,17 @@ function Heading({ told, of, again }: { told: Told; of?: Experiment; again: () =
         </h1>
         <p class="facts">
           <State name={told.state} />
+          <span>{count(told.runs.length, "run")}</span>
+          {told.parent != null && (
+            <span>
+              copied from <A to={`/t/${told.parent}`}>trial {told.parent}</A>
+            </span>
+          )}
           {told.batches != null && <span>{count(told.batches, "batch").replace("batchs", "batches")}</span>}
           {told.best != null && (
             <span>
               best {of?.metric}: <b>{num(told.best)}</b>
               {told.best_batches != null && ` at ${num(told.best_batches)}`}
-            </span>
-          )}
-          <span>{count(told.runs.length, "run")}</span>
-          {told.parent != null && (
-            <span>
-              copied from <A to={`/t/${told.parent}`}>trial {told.parent}</A>
             </span>
           )}
         </p>
@@ -85,7 +85,7 @@ function About({ told, of }: { told: Told; of?: Experiment }) {
         </table>
       </Section>
       <Section title="Runs">
-        <table class="plain">
+        <table class="plain runs">
           <thead>
             <tr>
               <th>run</th>
