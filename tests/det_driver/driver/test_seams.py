@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import textwrap
-import threading
 import time
 from pathlib import Path
 
@@ -14,14 +13,13 @@ import pytest
 
 from det_core import Plugins
 from det_core.config import parse, to_json
-from det_core.errors import StoreError, StoreUnwritable
+from det_core.errors import StoreUnwritable
 from det_core.manifest import FileEntry, Manifest
 from det_core.process import is_running, noted_processes
 from det_core.protocol import Spooled, encode_note
-from det_driver.driver import ask, reopen
 from det_driver.driver._garbage import collect_left, expect_garbage
 from det_driver.driver._recover import adopt_spooled
-from det_driver.store import CheckpointState, ExperimentState, Store, TrialState
+from det_driver.store import CheckpointState, ExperimentState, Store
 
 SEARCH = "searcher: {name: random, metric: val_loss, max_trials: %d, max_length: 40, max_concurrent_trials: 2}\n"
 
@@ -440,15 +438,6 @@ def test_a_time_that_only_validations_tell_needs_some_of_them(project):
 # Commands
 
 
-def test_an_experiment_that_nobody_drives_is_canceled_with_its_trials_and_its_garbage_expected(home):
-    id = experiment(home)
-    with home.lock(id):
-        home.trials.create(id, 0, {}, 1)
-    ask(home, id, "cancel")
-    assert [str(trial.state) for trial in home.trials.list(id)] == ["CANCELED"]
-    assert (home.home / "garbage" / str(id)).exists()
-
-
 def test_garbage_that_cannot_be_collected_here_keeps_nothing_else_from_it(home, capsys):
     ids = [
         experiment(home, checkpoint_storage={"type": "directory", "container_path": str(home.home / "k")}) for _ in "ab"
@@ -465,26 +454,6 @@ def test_garbage_that_cannot_be_collected_here_keeps_nothing_else_from_it(home, 
     assert f"checkpoints of experiment {ids[0]} that are not to be kept are still there" in capsys.readouterr().err
 
 
-def test_a_command_to_a_driver_that_ends_before_it_hears_takes_effect_all_the_same(home):
-    id = experiment(home)
-    path = home.home
-    with home.lock(id):
-
-        def cancel() -> None:
-            with Store(path) as other:
-                ask(other, id, "cancel")
-
-        thread = threading.Thread(target=cancel)
-        thread.start()
-        while not home.commands.names(id):
-            time.sleep(0.01)
-    thread.join(timeout=20)
-    assert home.experiments.get(id).state is ExperimentState.CANCELED
-    assert not home.commands.names(id)
-    with pytest.raises(StoreError, match="is canceled already"):
-        ask(home, id, "pause")
-
-
 def test_what_is_asked_of_a_driver_while_it_starts_is_meant_for_it(project, wait_until):
     path = project.write(SEARCH % 2)
     project.det("run", path, "--quiet", "-c", "max_restarts=0", status=None, env=project.environ(2, {"PAUSE": "0"}))
@@ -494,16 +463,3 @@ def test_what_is_asked_of_a_driver_while_it_starts_is_meant_for_it(project, wait
         time.sleep(0.05)
     driver = project.det.start("resume", "1", "--quiet", env=project.environ())
     assert driver.wait(timeout=60) == 0
-
-
-def test_a_search_is_reopened_while_it_has_trials_that_have_not_ended(home):
-    id = experiment(home, searcher={"name": "random", "metric": "loss", "max_trials": 2, "max_length": 4})
-    with home.lock(id):
-        first, second = (home.trials.create(id, n, {}, 1) for n in range(2))
-        home.trials.update(first.id, state=TrialState.ERROR)
-        home.experiments.update(id, state=ExperimentState.ERROR)
-    reopen(home, id)
-    with home.lock(id):
-        home.trials.update(second.id, state=TrialState.COMPLETED)
-    with pytest.raises(StoreError, match="a search whose trials have all ended"):
-        reopen(home, id)
