@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from det_core import EngineRecord, Plugins, hookimpl
+from det_core import EngineRecord, EnvironmentRecord, Plugins, hookimpl
 from det_core.config import ExperimentConfig, from_json, parse, to_json
+from det_core.environments import EnvironmentMaker, Wanted
 from det_core.errors import ConfigError, DetError, StoreError
 from det_driver.driver import DriverSettings, _lifecycle, ask, create, describe, give_up, reopen, waits_for
 from det_driver.driver._lifecycle import DESCRIBE, GIVE_UP, site_of
 from det_driver.driver._search import TrialReopened, decode_event
 from det_driver.engines import Engine, Site
 from det_driver.provenance import read
-from det_driver.store import ExperimentState, Store, TrialState
+from det_driver.store import ExperimentState, Snapshot, Store, TrialState
 
 RANDOM = {"name": "random", "metric": "error", "smaller_is_better": False, "max_trials": 2, "max_length": 4}
 SINGLE = {"name": "single", "metric": "loss", "max_length": 10}
@@ -131,14 +132,14 @@ def test_an_experiment_is_recorded_as_it_is_configured_with_its_code(home: Store
     assert (home.code_dir(id) / "model_def.py").read_text() == "class Trial: pass\n"
     assert from_json(made.config).reproducibility.experiment_seed == 0
     assert from_json(made.config).name == "by its file"
-    assert read(home.experiment_dir(id)) is not None
+    assert "python" in read(home.experiment_dir(id))
 
 
 def test_a_seed_is_the_time_and_a_name_the_users_own(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: 2.0**32 + 41.7)
+    monkeypatch.setattr(time, "time", lambda: 2.0**32 + 2.0**31 + 41.7)
     config = config_of(name="mine", searcher=None, entrypoint=["python3", "train it.py"])
     made = home.experiments.get(create(home, config, None, default_name="by its file"))
-    assert from_json(made.config).reproducibility.experiment_seed == 41
+    assert from_json(made.config).reproducibility.experiment_seed == 2**31 + 41
     assert (made.name, made.entrypoint, made.engine) == ("mine", "python3 train it.py", "local")
     assert (made.metric, made.smaller_is_better, made.description, made.labels) == ("", True, "", ())
     assert home.code_dir(made.id).is_dir()
@@ -157,6 +158,37 @@ def test_of_an_experiment_whose_code_cannot_be_copied_nothing_is_left(home: Stor
         create(home, config_of(environment={"python": "./none"}, entrypoint="true"), code)
     assert home.experiments.list() == []
     assert [*home.experiments.directory(1).parent.glob("*")] == []
+
+
+class Solver(EnvironmentMaker):
+    """Notes what is wanted."""
+
+    def solve(self, wanted: Wanted, into: Path) -> None:
+        (into / "lock").write_text(f"{wanted.requirements} for {wanted.directory} below {wanted.root}")
+
+    def install(self, solved: Path, into: Path) -> Path:
+        return into
+
+
+class Solves:
+    @hookimpl
+    def det_environments(self) -> Iterator[EnvironmentRecord]:
+        yield EnvironmentRecord(name="solver", load=lambda: Solver)
+
+
+def test_an_experiment_keeps_what_was_solved_for_its_environment(
+    home: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plugins = Plugins()
+    plugins.register(Solves(), "solves")
+    config = config_of(entrypoint="python3 train.py", environment={"requirements": ["six"]})
+    (code := tmp_path / "code").mkdir()
+    for directory, environments in ((code, tmp_path / "elsewhere"), (None, None)):
+        id = create(home, config, directory, plugins=plugins, environments=environments)
+        lock = home.experiment_dir(id) / "environment" / "lock"
+        assert lock.read_text() == f"('six',) for {directory or tmp_path} below {environments or home.home / 'envs'}"
+        assert not [*(environments or home.home / "envs").iterdir()]  # what was solved lies with the experiment alone
 
 
 # Taking it up again
@@ -186,7 +218,9 @@ def test_the_failed_trial_of_a_single_search_is_taken_up_as_if_it_had_never_fail
     id = experiment(home, TrialState.ERROR, state=ExperimentState.ERROR)
     with home.lock(id):
         home.trials.update(1, restarts=5, ended=9.0, exit_reason="ERRORED")
+        home.snapshots.keep(id, Snapshot(1, "1.0", 1, 1, b"that has seen its exit"))
     reopen(home, id)
+    assert home.snapshots.read(id) == []
     (trial,) = home.trials.list(id)
     assert (str(trial.state), trial.restarts, trial.ended, trial.exit_reason) == ("PAUSED", 0, None, None)
     assert [decode_event(event.data) for event in home.journal.read(id)] == [TrialReopened(0)]
@@ -269,8 +303,13 @@ def test_an_experiment_that_has_ended_is_asked_nothing(home: Store) -> None:
 
 
 def test_a_driver_hears_what_is_asked_and_who_asks_returns_then(home: Store) -> None:
-    id, heard = experiment(home, TrialState.RUNNING), []
-    with driven(home, id, lambda own: heard.extend(own.commands.take(id))):
+    id, heard = experiment(home, TrialState.RUNNING), list[Any]()
+
+    def hears(own: Store) -> None:
+        time.sleep(0.3)
+        heard.extend(own.commands.take(id))
+
+    with driven(home, id, hears):
         began = time.monotonic()
         ask(home, id, "pause")
         assert time.monotonic() - began < 5
