@@ -98,6 +98,16 @@ def test_every_page_of_the_documentation_is_in_the_index() -> None:
     assert sorted(listed) == sorted(pages)
 
 
+def test_every_promise_names_a_test_that_is_there() -> None:
+    rows = [line for line in (ROOT / "docs/guides/failures.md").read_text().splitlines() if line.startswith("| ")]
+    promises = [row for row in rows if not row.startswith(("| what happens", "|---"))]
+    named = [re.fullmatch(r"\| .+ \| .+ \| `(\S+\.py)::(test_\w+)` \|", row) for row in promises]
+    assert len(named) > 30
+    for row, found in zip(promises, named, strict=True):
+        assert found, row
+        assert f"def {found[2]}(" in (ROOT / "tests" / found[1]).read_text(encoding="utf-8"), row
+
+
 STARTS = {"torch": "the loop you have", "keras": "the script you have", "estimator": "the script you have"}
 
 

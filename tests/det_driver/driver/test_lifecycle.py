@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -111,7 +113,7 @@ def dismissed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     return Deaf.dismissed
 
 
-def on_deaf_engine(store: Store, *trials: TrialState) -> int:
+def on_deaf_engine(store: Store) -> int:
     id = store.experiments.create(name="x", config=to_json(config_of()), engine="deaf").id
     store.code_dir(id).mkdir()
     return id
@@ -451,13 +453,36 @@ def test_it_is_said_who_holds_slots_and_who_asked_before(home: Store) -> None:
 # Where an engine works
 
 
+def name_of(store: Store, id: int, machine: str) -> str:
+    return f"det-{hashlib.sha256(f'{machine}:{store.home.resolve()}'.encode()).hexdigest()[:8]}-{id}"
+
+
+def test_a_home_that_several_machines_have_is_the_same_one_on_each(
+    home: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lifecycle, "is_shared", lambda directory: directory == home.home)
+    id = experiment(home)
+    site = site_of(home, id, Plugins.installed())
+    assert (site.name, site.seen) == (name_of(home, id, ""), True)
+
+
+def test_what_only_a_plugin_knows_that_is_not_here_is_no_hindrance(
+    home: Store, dismissed: list[tuple[str, bool]]
+) -> None:
+    id = on_deaf_engine(home)
+    with home.lock(id):
+        text = home.experiments.get(id).config.replace('"engine": null', '"engine": {"name": "gone", "queue": "long"}')
+        assert "long" in text
+        home.experiments.update(id, config=text)
+    ask(home, id, "cancel")
+    assert len(dismissed) == 1
+
+
 def test_an_engine_is_told_where_it_works(home: Store, tmp_path: Path) -> None:
     listed = {"environment_variables": ["A=b=c", "EMPTY="]}
     id = experiment(home, environment=listed)
     site = site_of(home, id, Plugins.installed(), DriverSettings(home=home.home, slots=1, lease=7.0))
-    assert site.name.startswith("det-")
-    assert site.name.endswith(f"-{id}")
-    assert len(site.name.split("-")[1]) == 8
+    assert site.name == name_of(home, id, os.uname().nodename)
     assert (site.directory, site.host, site.lease, site.seen) == (home.agents_dir(id), "127.0.0.1", 7.0, False)
     assert (site.settings, site.preparation) == (None, None)
     assert site.probe is not None
