@@ -15,11 +15,13 @@ from tests.det_driver.driver.test_turns import RANDOM, state_of
 from det_core.backends.socket import START_SECONDS
 from det_core.config import parse
 from det_core.environ import WorkerEnv
+from det_core.environments import digest_of
 from det_core.errors import DetError
 from det_driver.driver import DriverSettings, check_startable
 from det_driver.driver._starting import Starter, clear_scratch, scratch_of, threads_of
 from det_driver.driver._state import State
 from det_driver.engines import Node, RunSpec
+from det_driver.provenance import write
 from det_driver.store import Lease, Store
 
 SINGLE = {"name": "single", "metric": "loss", "max_length": 1}
@@ -120,6 +122,12 @@ def test_what_could_never_run_is_refused(
 )
 def test_what_can_run_here_or_elsewhere_is_not(tmp_path: Path, settings: dict[str, Any], slots: int) -> None:
     check_startable(config_of(**settings), DriverSettings(home=tmp_path, slots=slots))
+
+
+def test_an_environment_that_the_engine_cannot_have_is_refused(tmp_path: Path) -> None:
+    elsewhere = config_of(environment={"python": sys.executable})
+    with pytest.raises(DetError, match="asks for another; leave one of them out"):
+        check_startable(elsewhere, DriverSettings(home=tmp_path, slots=1, engine="in-process"))
 
 
 @pytest.mark.parametrize("name", ["local", "in-process"])
@@ -282,6 +290,29 @@ def test_another_interpreter_is_told_to_the_engine(store: Store) -> None:
     assert spec_of(state, DriverSettings(home=store.home, slots=1)).python == sys.executable
 
 
+def test_an_environment_of_its_own_is_told_by_its_digest(store: Store, tmp_path: Path) -> None:
+    state = state_of(store, environment={"python": "3.12"})
+    solved = store.experiment_dir(state.id) / "environment"
+    solved.mkdir()
+    (solved / "environment.json").write_text('{"maker": "uv"}')
+    spec = spec_of(state, DriverSettings(home=store.home, slots=1, environments=tmp_path / "envs"))
+    assert (spec.environment, spec.python) == (digest_of(solved), "")
+    variables = dict(spec.variables)
+    assert (variables["DET_ENVIRONMENT"], variables["DET_ENVIRONMENTS"]) == (digest_of(solved), str(tmp_path / "envs"))
+
+
+def test_a_run_knows_the_commit_of_its_code(store: Store) -> None:
+    state = state_of(store)
+    write(store.experiment_dir(state.id), {"git": {"commit": "abc", "dirty": True}})
+    assert read(spec_of(state, DriverSettings(home=store.home, slots=1))).commit == "abc+"
+
+
+def test_a_run_without_a_slot_is_one_process_all_the_same(store: Store) -> None:
+    state = state_of(store, resources={"slots_per_trial": 0})
+    spec = spec_of(state, DriverSettings(home=store.home, slots=1), slots=0)
+    assert (spec.slots, spec.ranks, read(spec).slots, read(spec).slot_ids) == ((), ({},), 1, ())
+
+
 def test_a_log_directory_that_cannot_be_made_is_the_engines_to_say(store: Store) -> None:
     state = state_of(store)
     (store.experiment_dir(state.id) / "trials").write_text("in the way")
@@ -312,17 +343,25 @@ def test_what_a_runs_processes_left_is_cleared_and_its_logs_are_kept(store: Stor
         (RANDOM, 1, 2, 2),
         (RANDOM, 1, 1, 1),  # two at once, but there is a slot for one
         (RANDOM, 2, 4, 4),
+        (RANDOM, 2, 2, 2),
+        (RANDOM | {"max_concurrent_trials": 0}, 1, 0, 1),
         (RANDOM | {"max_concurrent_trials": 0}, 1, 3, 3),  # as many as there are slots
         (RANDOM | {"max_concurrent_trials": 64}, 1, 64, 64),
         (RANDOM, 0, 2, 2),
     ],
 )
 def test_ranks_that_may_run_at_once_share_the_cores(
-    tmp_path: Path, searcher: dict[str, Any], slots_per_trial: int, slots: int, share: int | None
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    searcher: dict[str, Any],
+    slots_per_trial: int,
+    slots: int,
+    share: int | None,
 ) -> None:
     space = {"lr": {"type": "double", "minval": 0, "maxval": 1}}
     config = config_of(searcher=searcher, hyperparameters=space, resources={"slots_per_trial": slots_per_trial})
-    expected = {} if share is None else {"OMP_NUM_THREADS": str(max(1, CORES // share))}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(16) if pid == 0 else ())  # of this process
+    expected = {} if share is None else {"OMP_NUM_THREADS": str(max(1, 16 // share))}
     assert threads_of(DriverSettings(home=tmp_path, slots=slots), config, True) == expected
 
 
