@@ -35,6 +35,7 @@ from det_driver.client import Client  # noqa: E402
 from det_driver.config import load  # noqa: E402
 from det_driver.driver import create  # noqa: E402
 from det_driver.store import ExperimentState, Store, TrialState  # noqa: E402
+from det_web.events import AT_ONCE  # noqa: E402
 
 DET = (sys.executable, "-m", "det_driver.cli")
 SEARCH = """
@@ -173,12 +174,14 @@ def real(home: Path, scratch: Path, trials: int, rounds: int) -> None:
     for number in range(1, 2 * rounds + 1):
         shown = number % 2 == 0
         with browsing(scratch) as browser:
+            if shown:
+                server = Asked(home, browser)
+                browser.open(f"{server.address}/", 1300)
             command = [*DET, "run", str(file), str(ROOT / "examples/digits_torch"), "-q"]
             driver = subprocess.Popen(command, env=environ(home), stdout=subprocess.DEVNULL)
             if shown:
                 while not (home / f"experiments/{number}/trials").exists():
                     time.sleep(0.01)
-                server = Asked(home, browser)
                 browser.open(f"{server.address}/e/{number}/trials", 1300)
             assert driver.wait() == 0
             if shown:
@@ -337,12 +340,12 @@ def measured(home: Path, scratch: Path, trials: int, rows: int) -> None:
 
 
 def commit_to_pixel(server: Asked, home: Path) -> None:
-    """Change a row again and again; print how long it takes to be seen, and how much is sent for it."""
+    """Change a row as often as changes are told as they come; print how long it takes to be seen, and how much is sent for it."""
     with Store(home) as store:
         server.opened("/", f"{ROWS} > 0")
         time.sleep(1)
         took = []
-        for number in range(15):
+        for number in range(AT_ONCE):
             name = f"renamed-{number}"
             server.browser.evaluate(
                 f"window.seen = 0, when(() => document.querySelector('.rows tbody').textContent.includes('{name}'))"

@@ -55,6 +55,31 @@ export const ofExperiment = (id: number) => (change: Change) =>
 export const ofTrials = (ids: number[]) => (change: Change) =>
   change.kind === "trials" && (!change.ids || ids.some((id) => change.ids!.includes(id)));
 
+const TOGETHER_MS = 100; // how long an answer waits for others to the same change
+
+let asked = 0;
+let shown: number | undefined;
+const come: (() => void)[] = [];
+
+function showAll(): void {
+  clearTimeout(shown);
+  shown = undefined;
+  for (const show of come.splice(0)) show();
+}
+
+/** What is asked for anew is shown together: to draw once costs a fraction of drawing after each answer. */
+async function together<T>(load: Promise<T>, show: (value: T) => void): Promise<T> {
+  asked++;
+  try {
+    const value = await load;
+    come.push(() => show(value));
+    shown ??= setTimeout(showAll, TOGETHER_MS);
+    return value;
+  } finally {
+    if (--asked === 0) showAll();
+  }
+}
+
 export interface Answer<T> {
   value?: T;
   error?: Error;
@@ -79,8 +104,9 @@ export function useLive<T>(key: string | null, load: (before: T | undefined) => 
       while (due && !gone) {
         due = false;
         try {
-          before = await load(before);
-          if (!gone) set({ key, value: before });
+          const show = (value: T) => !gone && set({ key, value });
+          if (before === undefined) show((before = await load(before)));
+          else before = await together(load(before), show);
         } catch (error) {
           if (gone) break;
           set({ key, value: before, error: error as Error });

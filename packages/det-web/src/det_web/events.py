@@ -21,11 +21,11 @@ from .wake import Wake
 
 LOOK_SECONDS = 0.2
 """The least time between two looks: a change is to be seen within half a second."""
-AT_ONCE = 16
+AT_ONCE = 8
 STEADY_SECONDS = 5.0
 """Of changes that do not end, `AT_ONCE` are told as they come, and then what there is every so many seconds: pages are not to
 take from the training what they look at. One more is told at once for every so many seconds that passed."""
-PATIENCE_SECONDS = 2.0
+PATIENCE_SECONDS = 3.0
 """The most time between two: what nobody hears of, such as a driver that was killed, is found then."""
 ALIVE_SECONDS = 15.0
 MOST_IDS = 500
