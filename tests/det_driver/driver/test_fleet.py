@@ -321,6 +321,14 @@ def test_a_run_is_spread_over_machines_with_gpus_where_there_are_any(store: Stor
     assert bench.engine.specs[0].devices == ("a/0", "b/0")
 
 
+def test_a_run_that_one_machine_is_large_enough_for_waits_for_that(store: Store) -> None:
+    bench = Bench(store, resources={"slots_per_trial": 2})
+    bench.engine.there = [Node("a", ("a/0", "a/1")), Node("b", ("b/0", "b/1"))]
+    store.slots.leases(99, 1, ["a/0"])
+    store.slots.leases(99, 1, ["b/1"])
+    assert bench.start() == []
+
+
 def test_a_script_is_not_spread_and_neither_is_what_all_machines_together_cannot_hold(store: Store) -> None:
     two = [Node("a", ("a/0",)), Node("b", ("b/0",))]
     with Store(store.home / "script") as other:
