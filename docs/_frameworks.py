@@ -14,7 +14,7 @@ from typing import Any
 
 NAMES = (
     *("accelerate", "keras", "lightning", "tensorboard", "tensorflow", "tensorflow_estimator", "torch"),
-    *("httpx2", "lightkube", "starlette", "torchmetrics", "transformers"),
+    *("h5py", "httpx2", "lightkube", "starlette", "torchmetrics", "transformers", "uv"),
 )
 VERSIONS = {"keras": "3.0.0", "lightning": "2.6.1", "tensorflow": "2.15.0"}
 
