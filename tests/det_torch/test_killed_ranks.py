@@ -111,7 +111,8 @@ def test_killing_either_rank_at_random_moments_changes_nothing(
     """Within ten seconds no process of the run is left, and no port; at the end no temporary file; and the numbers are equal."""
     det, rng, kills = project, random.Random(4), int(request.config.getoption("--kills"))
     det("run", "const.yaml", "-q")
-    driver: subprocess.Popen[str] = det.start("run", "const.yaml", "-q", env={"PAUSE": "0.03"})
+    pause = max(0.03, 0.015 * kills)  # so that it does not end before so many
+    driver: subprocess.Popen[str] = det.start("run", "const.yaml", "-q", env={"PAUSE": str(pause)})
     done, killed = 0, set()
     while done < kills and driver.poll() is None:
         wait_until(lambda: bool(ranks_of(det)) or driver.poll() is not None, "two ranks", 60)
