@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from det_core.config import parse
-from det_core.errors import DetError
-from det_driver.driver import DriverSettings, check_startable
+from det_driver.driver import DriverSettings
 from det_driver.store import Store
 
 NVIDIA_SMI = """#!/bin/sh
@@ -44,19 +42,6 @@ def test_without_nvidias_tool_a_gpu_is_known_by_its_number(tmp_path: Path, monke
     monkeypatch.setenv("PATH", str(tmp_path))
     assert seen(tmp_path, CUDA_VISIBLE_DEVICES="3") == ("cuda:3",)
     assert seen(tmp_path, CUDA_VISIBLE_DEVICES="", DET_SLOTS_TOTAL="2") == ("cpu:0", "cpu:1")
-
-
-def test_a_trial_that_needs_more_slots_than_max_slots_is_refused(tmp_path: Path) -> None:
-    data = {
-        "entrypoint": "true",
-        "searcher": {"name": "single", "metric": "m", "max_length": 1},
-        "resources": {"slots_per_trial": 2, "max_slots": 1},
-    }
-    settings = DriverSettings(home=tmp_path, slots=4)
-    with pytest.raises(
-        DetError, match=r"^resources.slots_per_trial is 2, and resources.max_slots is 1; no trial could ever"
-    ):
-        check_startable(parse(data).config, settings)
 
 
 def test_the_trials_of_an_experiment_hold_no_more_slots_at_once_than_max_slots(det: Any) -> None:

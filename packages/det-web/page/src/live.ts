@@ -109,6 +109,7 @@ export function useLive<T>(key: string | null, load: (before: T | undefined) => 
           else before = await together(load(before), show);
         } catch (error) {
           if (gone) break;
+          showAll(); // what came before it
           set({ key, value: before, error: error as Error });
           // The connection of changes may be there all the while, and then nobody else asks again.
           if (!(error instanceof Refused)) setTimeout(() => !gone && void ask(), AGAIN_MS);
