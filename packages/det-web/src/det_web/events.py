@@ -39,6 +39,8 @@ class Live:
         self._home = home
         self._queues: set[asyncio.Queue[Change]] = set()
         self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        """Whoever comes as the thread ends starts another one."""
 
     async def answer(self, request: Request) -> Response:
         """Tell one page of changes, as long as it listens."""
@@ -47,11 +49,12 @@ class Live:
 
     async def _told(self) -> AsyncIterator[bytes]:
         queue: asyncio.Queue[Change] = asyncio.Queue()
-        self._queues.add(queue)
-        if self._thread is None:
-            loop = asyncio.get_running_loop()
-            self._thread = threading.Thread(target=self._look, args=(loop,), name="det-web-events", daemon=True)
-            self._thread.start()
+        with self._lock:
+            self._queues.add(queue)
+            if self._thread is None:
+                loop = asyncio.get_running_loop()
+                self._thread = threading.Thread(target=self._look, args=(loop,), name="det-web-events", daemon=True)
+                self._thread.start()
         try:
             yield b"retry: 1000\n" + event("hello", {})
             while True:
@@ -71,11 +74,11 @@ class Live:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         wake, watch = Wake(), None
         left, since = float(AT_ONCE), time.monotonic()
-        while self._queues and not loop.is_closed():
+        while self._is_heard() and not loop.is_closed():
             try:
                 watch = watch or self._opened()
                 change = watch.look() if watch is not None else None
-            except DetError:
+            except (DetError, OSError):
                 watch = None  # the home is gone, or is being made: look again
                 change = None
             if change is not None and change.experiments:
@@ -88,7 +91,12 @@ class Live:
         wake.close()
         if watch is not None:
             watch.close()
-        self._thread = None
+
+    def _is_heard(self) -> bool:
+        with self._lock:
+            if not self._queues:
+                self._thread = None
+            return bool(self._queues)
 
     def _opened(self) -> Watch | None:
         return Client(self._home).watch() if Store.is_at(self._home) else None
