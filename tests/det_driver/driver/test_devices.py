@@ -16,6 +16,14 @@ echo "GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bbbb2222-0000)"
 echo "GPU 2: NVIDIA H100 80GB HBM3 (UUID: GPU-cccc3333-0000)"
 """
 
+TRAIN = """
+gpus=$(echo $CUDA_VISIBLE_DEVICES | tr , ' ')
+for gpu in $gpus; do mkdir $PLACE/$gpu || exit 1; done
+[ -z "$WAITS" ] || while [ ! -e $PLACE/go ]; do sleep 0.05; done
+sleep 0.5
+for gpu in $gpus; do rmdir $PLACE/$gpu; done
+"""
+
 
 def seen(tmp_path: Path, **environ: str) -> tuple[str, ...]:
     return DriverSettings.detect(environ, home=tmp_path).devices()
@@ -42,6 +50,24 @@ def test_without_nvidias_tool_a_gpu_is_known_by_its_number(tmp_path: Path, monke
     monkeypatch.setenv("PATH", str(tmp_path))
     assert seen(tmp_path, CUDA_VISIBLE_DEVICES="3") == ("cuda:3",)
     assert seen(tmp_path, CUDA_VISIBLE_DEVICES="", DET_SLOTS_TOTAL="2") == ("cpu:0", "cpu:1")
+
+
+def test_drivers_that_see_different_gpus_never_have_one_at_once(det: Any, wait_until: Any) -> None:
+    det.cwd.joinpath("train.sh").write_text(TRAIN)
+    det.cwd.joinpath("c.yaml").write_text(
+        "entrypoint: sh train.sh\nmax_restarts: 0\nhyperparameters: {x: {type: categorical, vals: [1, 2, 3, 4]}}\n"
+        "searcher: {name: grid, metric: loss, max_concurrent_trials: 4}\n"
+    )
+    (place := det.cwd.parent / "place").mkdir()
+
+    def drive(gpus: str, **more: str) -> Any:
+        return det.start("run", "c.yaml", "--quiet", env={"PLACE": str(place), "CUDA_VISIBLE_DEVICES": gpus, **more})
+
+    last = drive("3", WAITS="1")
+    wait_until((place / "3").exists, "a trial that has GPU 3")
+    assert drive("0,1,2,3").wait(timeout=60) == 0
+    (place / "go").touch()
+    assert last.wait(timeout=60) == 0
 
 
 def test_the_trials_of_an_experiment_hold_no_more_slots_at_once_than_max_slots(det: Any) -> None:
