@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from itertools import pairwise
 from pathlib import Path
 
@@ -152,6 +153,31 @@ def test_a_worker_that_is_killed_is_started_again_from_its_checkpoint(project, r
     assert "SIGKILL" in first.outcome
     assert second.first_batch >= 5
     assert project.outcome().trials[0].restarts == 1
+
+
+CLOCK = """
+    from det_testing.fakes import OwnedOneVar, Weight
+
+    class Clock(Weight):
+        # Not trained: a quarter of a second passes with each batch.
+        @property
+        def value(self):
+            return self.passed
+        @value.setter
+        def value(self, trained):
+            self.passed = getattr(self, "passed", -0.25) + 0.25
+
+    class Trial(OwnedOneVar):
+        def build_model(self):
+            return Clock()
+"""
+
+
+def test_trials_train_until_the_time_that_they_report_has_passed(project):
+    project.det.cwd.joinpath("model_def.py").write_text(textwrap.dedent(CLOCK))
+    lengths = "time_metric: weight, max_time: 8, max_trials: 2, divisor: 4, max_rungs: 1"
+    found = project.run(f"searcher: {{name: adaptive_asha, metric: val_loss, {lengths}}}\nmin_validation_period: 10\n")
+    assert [(str(trial.state), trial.batches) for trial in found.trials] == [("COMPLETED", 40)] * 2
 
 
 def test_a_custom_searcher_is_the_users_own_class(project):
