@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -161,6 +162,15 @@ def plugin_path(tmp_path: Path) -> Path:
 def project(det: Any, plugin_path: Path) -> Project:
     det.cwd.joinpath("model_def.py").write_text(textwrap.dedent(MODEL))
     return Project(det, {"PYTHONPATH": str(plugin_path)})
+
+
+@pytest.fixture(scope="session")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that strikes writes, built here."""
+    library = tmp_path_factory.mktemp("faults") / "faults.so"
+    source = Path(__file__).with_name("faults.c")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    return library
 
 
 @pytest.fixture

@@ -55,15 +55,6 @@ LIMIT_SECONDS = 120.0
 Drive = Callable[[list[str], dict[str, str], Path], tuple[int, str]]
 
 
-@pytest.fixture(scope="session")
-def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that strikes writes, built here."""
-    library = tmp_path_factory.mktemp("faults") / "faults.so"
-    source = Path(__file__).with_name("faults.c")
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    return library
-
-
 @pytest.fixture
 def processes(faults: Path) -> Drive:
     """Drives in a process, as a person does."""

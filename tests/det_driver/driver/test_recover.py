@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,6 +117,26 @@ def test_the_first_checkpoint_of_a_trial_may_be_one_from_before_training(store: 
     (store.experiment_dir(1) / "spool" / "a.json").write_bytes(encode_note(Spooled(run.id, made, "there")))
     adopt_spooled(store, 1)
     assert [row.uuid for row in store.checkpoints.list(experiment_id=1)] == ["a"]
+
+
+SPOOLS = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from det_core.manifest import Manifest
+from det_core.worker import spool
+spool(SimpleNamespace(run_id=1, spool=Path(sys.argv[1])), Manifest(uuid="a", framework="fake", batches=1), "there")
+"""
+
+
+def test_a_note_is_on_the_disk_before_it_is_found_and_stays_there_when_the_machine_goes_down(
+    tmp_path: Path, faults: Path
+) -> None:
+    (spool := tmp_path / "spool").mkdir()
+    strikes = {"LD_PRELOAD": str(faults), "FAULT_ROOT": str(spool), "FAULT_COUNT": str(tmp_path / "count")}
+    subprocess.run([sys.executable, "-c", SPOOLS, spool], env={**os.environ, **strikes}, check=True)
+    written = (tmp_path / "count").read_text().splitlines()
+    assert written == ["create /.a", "write /.a", "sync /.a", "rename /a.json", "sync "]
 
 
 # An experiment that nobody drives
