@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,3 +142,42 @@ def test_a_home_in_which_nothing_was_expected_has_nothing_left(store: Store) -> 
 def test_that_the_disk_is_full_keeps_no_experiment_from_ending(store: Store) -> None:
     (store.home / "garbage").write_text("no directory")
     expect_garbage(store, 1)
+
+
+FRAIL = """
+    import os, signal
+    from det_core import hookimpl
+    from det_core.config import StorageConfig
+    from det_core.records import StorageRecord
+    from det_core.storage import LocalStorage
+
+    class Config(StorageConfig, frozen=True, tag="frail"):
+        pass
+
+    class Frail(LocalStorage):
+        def delete(self, *what):
+            if os.environ.get("DIES"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().delete(*what)
+
+    @hookimpl
+    def det_storages():
+        yield StorageRecord(name="frail", open=lambda config, root: Frail(root), config=lambda: Config)
+"""
+
+
+def test_a_collection_whose_driver_is_killed_is_done_by_the_next_driver(project: Any, plugin_path: Path) -> None:
+    (plugin_path / "frail_hooks.py").write_text(textwrap.dedent(FRAIL))
+    points = plugin_path / "fakes-1.0.dist-info" / "entry_points.txt"
+    points.write_text(points.read_text() + "frail = frail_hooks\n")
+    search = "searcher: {name: random, metric: val_loss, max_trials: 1, max_length: 20}\n"
+    frail = "min_checkpoint_period: 5\ncheckpoint_storage: {type: frail, save_experiment_best: 0}\n"
+    det, root = project.det, project.det.home / "checkpoints"
+
+    det("run", project.write(search + frail), "--quiet", status=-9, env=project.environ(1, {"DIES": "1"}))
+    assert det.json("show", "1")["experiment"]["state"] == "COMPLETED"
+    assert len([*root.iterdir()]) == 4
+    det("run", project.write(search, "next.yaml"), "--quiet", env=project.environ(1))
+    kept = [each["uuid"] for id in "12" for each in det.json("checkpoint", "list", id) if each["state"] == "COMPLETED"]
+    assert len(kept) == 2
+    assert sorted(path.name for path in root.iterdir()) == sorted(kept)
