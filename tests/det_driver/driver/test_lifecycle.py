@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -272,6 +273,28 @@ def test_an_experiment_that_nobody_drives_becomes_at_once_what_is_asked_of_it(
     assert (str(now.state), states(home, id), now.pid) == (becomes, trials, None)
     assert (now.ended is not None and now.ended >= before) == (becomes == "CANCELED")
     assert (home.home / "garbage" / str(id)).exists() == (becomes == "CANCELED")
+
+
+@pytest.mark.parametrize("word", ["pause", "cancel", "kill"])
+def test_nobody_can_drive_an_experiment_while_it_becomes_what_is_asked(home: Store, word: str, wait_until: Any) -> None:
+    id, path = experiment(home), home.home
+
+    def asks() -> None:
+        with Store(path) as other:
+            ask(other, id, word)
+
+    thread = threading.Thread(target=asks)
+    with closing(sqlite3.connect(home.experiment_dir(id) / "experiment.db", isolation_level=None)) as held_up:
+        held_up.execute("BEGIN IMMEDIATE")
+        thread.start()
+        wait_until(lambda: home.experiments.driven(id), "that nobody else can have it")
+        time.sleep(0.3)  # it has nothing to do but to write what was decided
+        assert home.experiments.driven(id)
+        assert home.experiments.get(id).state is ExperimentState.ACTIVE
+        held_up.execute("ROLLBACK")
+    thread.join(timeout=20)
+    assert home.experiments.get(id).state is not ExperimentState.ACTIVE
+    assert not home.experiments.driven(id)
 
 
 @pytest.mark.parametrize("word", ["pause", "cancel", "kill"])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import textwrap
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -454,12 +456,70 @@ def test_garbage_that_cannot_be_collected_here_keeps_nothing_else_from_it(home, 
     assert f"checkpoints of experiment {ids[0]} that are not to be kept are still there" in capsys.readouterr().err
 
 
-def test_what_is_asked_of_a_driver_while_it_starts_is_meant_for_it(project, wait_until):
-    path = project.write(SEARCH % 2)
-    project.det("run", path, "--quiet", "-c", "max_restarts=0", status=None, env=project.environ(2, {"PAUSE": "0"}))
+def test_what_was_asked_of_an_earlier_driver_is_not_meant_for_the_next(project, two_under_way):
+    two_under_way.send_signal(signal.SIGINT)
+    assert two_under_way.wait(timeout=60) == 130
     with Store(project.det.home) as store:
-        store.experiments.update(1, state=ExperimentState.PAUSED)
-        store.commands.send(1, "cancel")  # of an earlier driver
-        time.sleep(0.05)
-    driver = project.det.start("resume", "1", "--quiet", env=project.environ())
-    assert driver.wait(timeout=60) == 0
+        store.commands.send(1, "cancel")
+    project.det("resume", "1", "--quiet", env=project.environ())
+    assert {str(trial.state) for trial in project.outcome().trials} == {"COMPLETED"}
+
+
+def test_what_is_asked_of_a_driver_while_it_starts_is_meant_for_it(project, wait_until):
+    """It waits for what an earlier driver left, which saves."""
+    search = "searcher: {name: random, metric: val_loss, max_trials: 1, max_length: 40}\n"
+    first = project.det.start("run", project.write(search), "--quiet", env=project.environ(1, {"PAUSE": "4"}))
+    wait_until(lambda: begun(project.det.home) == [1], "a step of four seconds")
+    first.kill()
+    first.wait()
+    driver = project.det.start("resume", "1", "--quiet", env=project.environ(1))
+    lock = project.det.home / "experiments" / "1" / "lock"
+    wait_until(lambda: lock.read_text() == str(driver.pid), "a driver that has the experiment")
+    project.det("cancel", "1")
+    status = driver.wait(timeout=60)
+    assert (project.det.json("show", "1")["experiment"]["state"], status) == ("CANCELED", 1)
+
+
+LOCKED = """
+    import os, time
+    from pathlib import Path
+    from det_core import core
+
+    place = Path(os.environ["PLACE"])
+    with core.init() as context:
+        for operation in context.searcher.operations():
+            (place / "under-way").touch()
+            while not (place / "locked").exists():
+                time.sleep(0.01)
+            context.train.report_training_metrics(1, {"x": 1.0})
+            context.train.report_validation_metrics(2, {"val_loss": 2.0})
+            context.train.report_validation_metrics(3, {"val_loss": 3.0})
+            operation.report_completed(3.0)
+"""
+
+
+@pytest.mark.thorough
+def test_a_store_that_another_process_locks_for_longer_than_one_waits_loses_no_metric(project, wait_until):
+    """One that is only told is not answered where it cannot be taken: test_connections.py has the quick half of this."""
+    (place := project.det.cwd.parent / "place").mkdir()
+    (project.det.cwd / "train.py").write_text(textwrap.dedent(LOCKED))
+    path = project.write("searcher: {name: random, metric: val_loss, max_trials: 1, max_length: 3}\n")
+    path.write_text(path.read_text().replace("model_def:Trial", "python3 train.py"))
+    env = project.environ(1, {"PLACE": str(place)})
+    driver = project.det.start("run", path, "--quiet", env=env)
+    wait_until((place / "under-way").exists, "the script")
+    database = project.det.home / "experiments" / "1" / "experiment.db"
+    with closing(sqlite3.connect(database, isolation_level=None, timeout=30)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        (place / "locked").touch()
+        time.sleep(36)
+        other.execute("ROLLBACK")
+    status = driver.wait(timeout=60)
+    if status == 130:
+        project.det("resume", "1", "--quiet", env=env)
+    found = project.outcome()
+    assert [(str(trial.state), trial.restarts) for trial in found.trials] == [("COMPLETED", 0)], driver.stdout.read()
+    assert [(group, batches) for group, batches, _ in found.metrics[1]] == [
+        *(("training", 1), ("validation", 2)),
+        ("validation", 3),
+    ]
