@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from det_core import Plugins
 from det_core.config import parse, to_json
@@ -39,8 +42,9 @@ def test_the_queue_is_in_order_of_creation_and_forgets_what_wants_no_slot_any_mo
 
 
 @contextmanager
-def search_of(store: Store, trials: int) -> Iterator[State]:
-    searcher = {"name": "random", "metric": "loss", "max_trials": trials, "max_length": 10, "max_concurrent_trials": 0}
+def search_of(store: Store, trials: int, at_once: int = 0) -> Iterator[State]:
+    searcher = {"name": "random", "metric": "loss", "max_trials": trials, "max_length": 10}
+    searcher["max_concurrent_trials"] = at_once
     space = {"lr": {"type": "double", "minval": 0, "maxval": 1}}
     config = parse({"entrypoint": "model_def:Trial", "hyperparameters": space, "searcher": searcher}).config
     made = store.experiments.create(name="x", config=to_json(config), metric="loss")
@@ -100,3 +104,63 @@ def test_an_event_costs_the_same_in_a_search_of_two_hundred_trials_and_of_ten_th
     print(small, large)
     assert large["calls"] <= small["calls"]
     assert large["steps"] <= 1.05 * small["steps"]
+
+
+def instructions(work: Callable[[], object]) -> int:
+    """Count the instructions of Python that are executed, in functions that are called, too."""
+    count = 0
+
+    def trace(frame: Any, event: str, of: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_how_far_a_search_is_costs_the_same_however_many_of_its_trials_have_ended(tmp_path):
+    """It is asked for every second."""
+    found = []
+    with Store(tmp_path) as store:
+        for ended in (5, 200):
+            with search_of(store, 1000, at_once=2) as state:
+                for _ in range(ended):
+                    with state.turn():
+                        state.exit(state.queue.first, Exit.COMPLETED, TrialState.COMPLETED)
+                found.append(instructions(lambda: state.progress))
+                assert state.progress == ended / 1000
+    assert found[0] == found[1] > 0
+
+
+def test_a_trial_that_gets_ever_better_takes_no_more_memory(tmp_path):
+    """Of all its validations, the driver keeps what is still of interest."""
+    with Store(tmp_path) as store, search_of(store, 1) as state:
+        first = state.queue.first
+        with state.turn():
+            state.begin(first, state.store.slots.lease(state.id, 1, ["cpu:0"]), 0)
+
+        def validate(numbers: range) -> None:
+            for n in numbers:
+                with state.turn():
+                    state.validated(first, first.active, n, {"loss": 1 / n}, None)
+
+        validate(range(1, 400))  # until what is put off and kept now and then has been
+        tracemalloc.start()
+        try:
+            validate(range(400, 500))
+            gc.collect()
+            before, _ = tracemalloc.get_traced_memory()
+            validate(range(500, 3500))
+            gc.collect()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert state.best == 1 / 3499
+    assert after - before < 60_000, "each that is kept takes more than 40 bytes"
