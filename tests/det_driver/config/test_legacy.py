@@ -174,6 +174,11 @@ def test_a_key_that_says_what_holds_anyway_is_not_named() -> None:
     assert load(SMALL | {"resources": {"resource_pool": ""}, "bind_mounts": [], "project": None}).notices == ()
 
 
+def test_how_long_runs_have_to_end_and_how_many_slots_are_taken_is_honoured_and_not_named() -> None:
+    told = {"preemption_timeout": 90, "resources": {"max_slots": 2}}
+    assert load(SMALL | told).notices == ()
+
+
 def test_a_mistake_in_an_old_spelling_on_the_command_line_is_placed_there() -> None:
     text = "entrypoint: m:T\nsearcher: {name: single, metric: loss}\n"
     with pytest.raises(ConfigError) as refusal:

@@ -108,10 +108,14 @@ def test_a_word_that_breaks_something_is_its_runs_failure_and_nobody_elses(proje
 SCRIPT = "python3 -c 'from det_core import core; core.init().__exit__(None, None, None)'"
 
 
-@pytest.mark.parametrize("entrypoint", ["model_def:Trial", SCRIPT])
-def test_a_configuration_too_large_for_one_variable_reaches_its_run(project, entrypoint):
+@pytest.mark.parametrize(
+    ("entrypoint", "variables"), [("model_def:Trial", "[]"), ("model_def:Trial", "['A=1']"), (SCRIPT, "[]")]
+)
+def test_a_configuration_too_large_for_one_variable_reaches_its_run(project, entrypoint, variables):
+    """In a fork of a warm process, in an interpreter of its own, and in a script."""
     path = project.write(
         f"searcher: {{name: random, metric: val_loss, max_trials: 1, max_length: 4}}\ndata: {{t: {'x' * 160_000}}}\n"
+        f"environment: {{environment_variables: {variables}}}\n"
     )
     path.write_text(path.read_text().replace("model_def:Trial", entrypoint))
     project.det("run", path, "--quiet", env=project.environ())
