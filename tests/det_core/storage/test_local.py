@@ -100,17 +100,38 @@ FLIPPER = textwrap.dedent(
 )
 
 
-def test_a_writer_does_not_trip_over_others_that_come_and_go(tmp_path: Path) -> None:
-    """The directory apart is made by the first of them and removed by the last."""
+@pytest.fixture
+def others(tmp_path: Path) -> Iterator[None]:
+    """Others that come and go: the directory apart is made by the first of them and removed by the last."""
     command = [sys.executable, "-c", FLIPPER, str(tmp_path / ".staging")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as others:
-        assert others.stdout
-        others.stdout.readline()
-        try:
-            for _ in range(20_000):
-                assert staged(tmp_path, "uuid") is None
-        finally:
-            others.kill()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        process.stdout.readline()
+        yield
+        process.kill()
+
+
+@pytest.mark.usefixtures("others")
+def test_a_writer_does_not_trip_over_others_that_come_and_go(tmp_path: Path) -> None:
+    for _ in range(20_000):
+        assert staged(tmp_path, "uuid") is None
+
+
+@pytest.mark.usefixtures("others")
+def test_nor_does_who_deletes(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    for _ in range(5_000):
+        (tmp_path / "one").mkdir()
+        assert storage.delete("one") == {}
+
+
+def test_a_file_in_the_place_of_the_directory_apart_is_no_reason_to_wait_for_ever(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    _store(storage, "one")
+    (tmp_path / ".staging").write_text("somebody's")
+    for write in (lambda: storage.begin("two"), lambda: storage.delete("one")):
+        with pytest.raises(StorageError, match=r"cannot write checkpoints to .*: Not a directory"):
+            write()
 
 
 @pytest.mark.parametrize(("hours", "left"), [(0.9, 1), (1.1, 0)])

@@ -123,7 +123,7 @@ def claim(root: Path, uuid: str) -> tuple[Path, int]:
         if (other := staged(root, uuid)) and not sweep_one(root, other):
             raise BlockingIOError(errno.EWOULDBLOCK, "is being written by another process", str(other))
         with suppress(FileExistsError, FileNotFoundError):
-            path.parent.mkdir(exist_ok=True)
+            _set_apart(root)
             path.mkdir()
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             with suppress(OSError):
@@ -146,11 +146,17 @@ def discard(root: Path, path: Path) -> None:
     doomed = root / STAGING / f"{_DELETING}{path.name}-{os.urandom(4).hex()}"
     while path.exists():
         with suppress(FileNotFoundError):  # the path, or the directory apart, as another process has tidied up
-            doomed.parent.mkdir(exist_ok=True)
+            _set_apart(root)
             path.rename(doomed)
             break  # what is there from now on is a new writer's
     shutil.rmtree(doomed, ignore_errors=True)
     tidy(root)
+
+
+def _set_apart(root: Path) -> None:
+    """Make the directory apart; where another process removes it again, what comes next finds out."""
+    with suppress(FileExistsError):  # with `exist_ok` it is raised where that is gone before pathlib has looked at it
+        (root / STAGING).mkdir()
 
 
 def tidy(root: Path) -> None:
