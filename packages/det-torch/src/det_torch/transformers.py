@@ -13,7 +13,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from det_core import CheckpointError, TrialError
-from det_core.core import Context
+from det_core.core import Context, DownloadMode
 
 _EVAL = "eval_"
 _FINAL = "train_"  # the summary of a whole training, which is not a report at a position
@@ -106,7 +106,7 @@ class DetCallback(TrainerCallback):
         return path
 
     def _put(self, uuid: str, output_dir: Path) -> Path:
-        with self.core_context.checkpoint.restore_path(uuid) as path:
+        with self.core_context.checkpoint.restore_path(uuid, DownloadMode.NoSharedDownload) as path:
             file = path / "trainer_state.json"
             if not file.exists():
                 raise CheckpointError(

@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +17,8 @@ from ..distributed import DistributedContext
 from ..environ import WorkerEnv
 from ..errors import CheckpointError
 from ..host import TrialHost
-from ..manifest import METADATA
+from ..manifest import METADATA, Manifest
+from ..run import read_on_host
 from ..saving import Keep
 from ..storage import Selector
 from ._train import Steps, must_be_chief
@@ -95,8 +96,12 @@ class CheckpointContext:
         *,
         selector: Selector | None = None,
     ) -> Iterator[Path]:
-        """Give a local directory with the checkpoint's files, verified; it may be gone afterwards."""
-        with read_checkpoint(self._keep.storage, storage_id, selector) as (path, _):
+        """Give a local directory with the checkpoint's files, verified; it may be gone afterwards.
+
+        Every rank asks for it: of those of one host one fetches and verifies it, and none is through before all are. What
+        `selector` picks each fetches for itself, as it does with `NoSharedDownload`, by which one rank may ask alone.
+        """
+        with self._reading(storage_id, download_mode, selector) as (path, _):
             yield path
 
     def download(
@@ -126,6 +131,13 @@ class CheckpointContext:
         must_be_chief(self._distributed.rank, "delete a checkpoint")
         self._keep.storage.delete(storage_id)
         self._host.deleted(storage_id)
+
+    def _reading(
+        self, uuid: str, download_mode: DownloadMode, selector: Selector | None
+    ) -> AbstractContextManager[tuple[Path, Manifest]]:
+        if download_mode is DownloadMode.LocalWorkersShareDownload and selector is None:
+            return read_on_host(self._distributed, self._keep.storage, uuid)
+        return read_checkpoint(self._keep.storage, uuid, selector)
 
     def _whole(self, fill: Callable[[Path], None], metadata: Mapping[str, Any] | None, uuid: str | None = None) -> str:
         manifest = write_checkpoint(self._keep.storage, fill, uuid=uuid, **self._facts(metadata))
