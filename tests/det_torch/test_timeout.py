@@ -62,6 +62,32 @@ def test_a_rank_that_is_late_is_given_up_after_the_time_of_the_configuration(tmp
     assert time.monotonic() - began < 60
 
 
+SCRIPT = """
+import time
+from det_core import DistributedContext, core
+
+with DistributedContext.from_torch_distributed() as ranks, core.init(distributed=ranks) as context:
+    time.sleep(100 * ranks.rank)
+    try:
+        ranks.allgather(1)
+    except Exception as error:
+        print("gave up:", type(error).__name__, flush=True)
+        raise
+"""
+
+
+def test_ranks_of_a_script_that_torch_brings_together_give_up_after_it_too(det, monkeypatch) -> None:
+    monkeypatch.setenv("DET_SLOTS_TOTAL", "2")
+    (det.cwd / "train.py").write_text(SCRIPT)
+    (det.cwd / "const.yaml").write_text(
+        "entrypoint: python3 -m det_core.launch.torch_distributed python3 train.py\n"
+        "resources: {slots_per_trial: 2}\nsearcher: {name: single, metric: error}\nmax_restarts: 0\n"
+        "distributed: {timeout: 3}\n"
+    )
+    det("run", "const.yaml", "--quiet", status=1)
+    assert "gave up: RankLost" in det("logs", "1").stdout
+
+
 def test_the_key_of_the_configuration_is_read() -> None:
     base = {"entrypoint": "a:B", "searcher": {"name": "single", "metric": "m", "max_length": 1}}
     assert parse({**base, "distributed": {"timeout": 60}}).config.distributed.timeout == 60

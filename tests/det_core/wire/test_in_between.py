@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from tests.networks import joined, why_no_network
 from det_core.wire._tls import Veil, _times
 
 SCRIPT = """
-import json, socket, struct, sys, threading, time
+import json, pickle, socket, struct, sys, threading, time
+from det_core import DistributedContext
 from det_core.wire import ConnectionLost, Server, connect
 from det_core.wire._connection import CHALLENGE, MAGIC
 from det_core.wire._tls import Veil
@@ -32,15 +34,15 @@ server = Server(key, echo, here)
 class Between:
     '''Passes on what two say, as `change` makes it; with `ends` it ends the encryption, and begins it again.'''
 
-    def __init__(self, change=lambda to_server, data: [data], ends=False):
-        self.seen, self.change = [], change
+    def __init__(self, change=lambda to_server, data: [data], ends=False, to=None):
+        self.seen, self.change, self.to = [], change, to or server.address
         self.listener = socket.create_server((here, 0))
         self.address = self.listener.getsockname()
         threading.Thread(target=self.serve, args=(ends,), daemon=True).start()
 
     def serve(self, ends):
         client, _ = self.listener.accept()
-        behind = socket.create_connection(server.address)
+        behind = socket.create_connection(self.to)
         if ends:
             client.sendall(behind.recv(CHALLENGE, socket.MSG_WAITALL))
             client, behind = Veil(listens=True).over(client), Veil(listens=False).over(behind)
@@ -168,6 +170,59 @@ def test_who_ends_the_encryption_and_begins_it_again_is_found_out(run) -> None:
     """)
     assert "refused the key" in said[0]
     assert said[1:] == [[], True]
+
+
+def test_what_ranks_say_between_machines_is_noise_and_nothing_that_is_put_into_it_is_run(run, tmp_path: Path) -> None:
+    """An object that is none of plain values is pickled, and unpickling runs code: it has to be of a rank."""
+    mark = tmp_path / "run by a rank"
+    said = run(f"""
+        from det_core.backends._star import _HEAD
+        from det_core.backends._words import encode_value
+
+        class Made:
+            def __reduce__(self):
+                return open, ({str(mark)!r}, "w")
+
+        bomb, armed = b"".join(encode_value(Made())), threading.Event()
+
+        def change(to_server, data):
+            if to_server or not armed.is_set():
+                return [data]
+            return [struct.pack("!Q", _HEAD.size + len(bomb)) + data[8 : 8 + _HEAD.size] + bomb]
+
+        def rank(number, port):
+            return DistributedContext(
+                rank=number, size=2, local_rank=0, local_size=1, cross_rank=number, cross_size=2, chief_ip=here, pub_port=port,
+                key=key, start_timeout=20, timeout=5,
+            )
+
+        def chief():
+            with rank(0, port) as ranks:
+                ranks.broadcast("attack at dawn")
+                armed.wait()
+                ranks.broadcast("attack at noon")
+                done.wait()
+
+        with socket.create_server((here, 0)) as free:
+            port = free.getsockname()[1]
+        between, done = Between(change, to=(here, port)), threading.Event()
+        behind = threading.Thread(target=chief)
+        behind.start()
+        while socket.socket().connect_ex((here, port)):
+            time.sleep(0.05)
+        with rank(1, between.address[1]) as ranks:
+            say(ranks.broadcast(None))
+            say(b"attack" in b"".join(between.seen))
+            armed.set()
+            try:
+                say(ranks.broadcast(None))
+            except Exception as error:
+                say(type(error).__name__)
+            done.set()
+        behind.join()
+    """)
+    assert said == ["attack at dawn", False, "RankLost"]
+    assert not mark.exists()
 
 
 def test_frames_of_every_size_arrive_both_ways_from_many_threads(run) -> None:

@@ -51,6 +51,8 @@ class Slow:
         time.sleep(float(os.environ.get("PAUSE", "0")))
         if os.environ.get("FAILS") == f"{self.rank}/{batch}":
             raise RuntimeError("a rank's own mistake")
+        if os.environ.get("LATE") == f"{self.rank}/{batch}":
+            time.sleep(600)
         return self.data.records(batch)
 """
 
@@ -208,6 +210,11 @@ def test_a_rank_that_hangs_at_the_start_is_named_and_ended(ranks: Ranks, rank: i
     assert f"rank {rank}" in done.stderr
     assert "within 2 s" in done.stderr
     assert time.monotonic() - began < 30
+
+
+def test_a_rank_that_is_late_is_given_up_after_the_time_of_the_configuration(ranks: Ranks) -> None:
+    done = ranks.run(status=1, LATE="1/33", more="distributed: {timeout: 2}\n")
+    assert re.search(r"rank 1 did not call \w+ within 2 s of rank 0", done.stderr)
 
 
 def test_a_backend_that_is_not_there_is_a_mistake_with_a_way_out(ranks: Ranks) -> None:

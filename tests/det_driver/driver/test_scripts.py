@@ -301,3 +301,22 @@ def test_a_script_is_started_once_with_all_its_slots(det):
     )
     det("run", "const.yaml", env={"DET_SLOTS_TOTAL": "2"})
     assert "DET_SLOT_IDS=[0, 1]" in det("logs", "1").stdout
+
+
+KEY = """
+    import hashlib, os
+    from det_core import core
+
+    with core.init() as context:
+        print("key", hashlib.sha256(os.environ["DET_DRIVER_KEY"].encode()).hexdigest())
+        context.train.report_validation_metrics(1, {"error": 0.5})
+"""
+
+
+def test_each_run_has_a_key_of_its_own(det, project):
+    """What knows one run's key, such as code that a trial of it downloaded, cannot speak for another."""
+    more = "    hyperparameters: {x: {type: categorical, vals: [1, 2, 3]}}\n"
+    write(project, train__py=KEY, const__yaml=CONFIG.replace("name: single", "name: grid") + more)
+    det("run", "const.yaml")
+    keys = [line.split()[-1] for line in det("logs", "1").stdout.splitlines() if " key " in line]
+    assert (len(keys), len(set(keys))) == (3, 3)
