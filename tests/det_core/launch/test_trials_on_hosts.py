@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +52,7 @@ class Project:
 
     def __init__(self, det, hosts, tmp_path) -> None:
         self.det, self.hosts = det, hosts
+        self.inside: list[str] = []  # what the driver is started by
         site = tmp_path / "site" / "fakes-1.0.dist-info"
         site.mkdir(parents=True)
         site.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: fakes\nVersion: 1.0\n")
@@ -64,7 +65,7 @@ class Project:
         self.det.cwd.joinpath("const.yaml").write_text(text)
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
-        argv = ["ip", "netns", "exec", self.hosts.names[0], sys.executable, "-m", "det_driver.cli", *words]
+        argv = ["ip", "netns", "exec", self.hosts.names[0], *self.inside, *self.det.argv(words)]
         process = subprocess.Popen(
             argv,
             cwd=self.det.cwd,
@@ -144,14 +145,17 @@ def worker_on(host: str) -> int:
 
 
 @pytest.mark.parametrize("of_the_driver", ["", "7"])
-def test_devices_and_variables_are_those_of_the_host_that_they_are_for(project, of_the_driver: str) -> None:
-    """Whatever the driver's machine has: no GPU, or fewer than the run."""
+def test_devices_and_variables_are_those_of_the_host_that_they_are_for(
+    project, of_the_driver: str, monkeypatch
+) -> None:
+    """Whatever the driver's machine has: no GPU, or fewer than the run. The ranks of a host share that host's cores."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     one, two = project.hosts.names
     project.hosts.agent = (
         "ip netns exec {host} env -u KIND -u ONLY CUDA_VISIBLE_DEVICES=4,5"  # as ssh, which hands on nothing
     )
     project.env["DET_AGENT"] = project.hosts.agent
-    names = ("DET_RANK", "KIND", "CUDA_VISIBLE_DEVICES", "ONLY")
+    names = ("DET_RANK", "KIND", "CUDA_VISIBLE_DEVICES", "ONLY", "OMP_NUM_THREADS")
     project.det.cwd.joinpath("model_def.py").write_text(
         MODEL + f"print('has', *(os.environ.get(name) or '-' for name in {names}), flush=True)\n"
     )
@@ -162,8 +166,23 @@ def test_devices_and_variables_are_those_of_the_host_that_they_are_for(project, 
     said = [
         line.partition(" has ")[2].split() for line in project.det("logs", "1").stdout.splitlines() if " has " in line
     ]
-    chief = ["0", "gpu", "7", "-"] if of_the_driver else ["0", "cpu", "-", "cpu"]
-    assert sorted(said) == [chief, ["1", "gpu", "4", "-"], ["2", "gpu", "5", "-"]]
+    chief = ["0", "gpu", "7", "-", "-"] if of_the_driver else ["0", "cpu", "-", "cpu", "-"]
+    half = str(max(1, len(os.sched_getaffinity(0)) // 2))
+    assert sorted(said) == [chief, ["1", "gpu", "4", "-", half], ["2", "gpu", "5", "-", half]]
+
+
+def test_a_driver_whose_own_name_is_loopback_to_itself_is_found_by_the_others(project, tmp_path) -> None:
+    """As on Debian and Ubuntu, where a machine's own name leads to 127.0.1.1; the others know its address."""
+    one, two = project.hosts.names
+    for host, address in ((one, "127.0.1.1"), (two, one)):
+        (tmp_path / host).write_text(f"127.0.0.1 localhost\n{address} our-own-name\n")
+    script = f'hostname $0; mount --bind {tmp_path}/$1 /etc/hosts; shift; exec "$@"'
+    own = ["unshare", "--uts", "--mount", "sh", "-c", script]
+    project.env["DET_AGENT"] = shlex.join(["ip", "netns", "exec", "{host}", *own, "another-name", "{host}"])
+    project.write(10, 2, "our-own-name", two)
+    project.inside = [*own, "our-own-name", one]
+    project.run("run", "const.yaml")
+    assert [batches for group, batches, _ in project.history(1) if group == "training"] == [10]
 
 
 def test_slots_and_hosts_must_agree(det) -> None:
