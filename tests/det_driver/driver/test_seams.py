@@ -276,6 +276,21 @@ def test_a_worker_whose_driver_is_gone_has_the_configured_time_to_save(project, 
     assert bool(list((project.det.home / "experiments" / "1" / "spool").glob("*.json"))) is saves
 
 
+@pytest.mark.parametrize("agent_too", [False, True])
+def test_a_driver_that_comes_at_once_lets_a_worker_save_what_it_was_at(project, wait_until, agent_too):
+    search = "searcher: {name: random, metric: val_loss, max_trials: 1, max_length: 40}\n"
+    path = project.write(search + "preemption_timeout: 60\n")
+    driver = project.det.start("run", path, "--quiet", env=project.environ(1, {"PAUSE": "4"}))
+    wait_until(lambda: begun(project.det.home) == [1], "the first step")
+    ((worker, _),) = noted_processes(next(project.det.home.glob("experiments/1/trials/*/run-1")))
+    for pid in [each for each in processes(project.det.home) if each != worker] if agent_too else [driver.pid]:
+        os.kill(pid, signal.SIGKILL)
+    driver.wait()
+    project.det("resume", "1", "--quiet", env=project.environ(1))
+    assert [run.first_batch for run in project.runs()[0]] == [0, 1]
+    assert begun(project.det.home) == [1]  # it began no second step; the run after it has no pause, and is not counted
+
+
 UNEVEN = CUSTOM.replace("Picky", "Uneven").replace(
     "return self.births.start(3, 4)", "return [*self.births.start(1, 4), *self.births.start(1, 40)]"
 )
