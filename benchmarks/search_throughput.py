@@ -8,7 +8,9 @@ after the first result, which is told apart. The processor's time for a trial, b
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -141,7 +143,7 @@ class Meter:
         self._pids = {"driver": driver}
         self._read: list[tuple[float, dict[str, float]]] = []
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
     def between(self, first: float, last: float, trials: int) -> dict[str, float]:
@@ -187,29 +189,28 @@ def det(trials: int, at_once: int, on: str = "local") -> Result:
     On Ray, the agent is in an actor, and forks the trials.
     """
     engine = {"local": "", "ray": f"engine: {{name: ray, address: '127.0.0.1:6379', slots_per_node: {at_once}}}\n"}[on]
-    with tempfile.TemporaryDirectory(prefix="det-bench-") as scratch:
-        root = Path(scratch)
-        write(root / "project", model_def=MODEL)
-        (root / "project" / "c.yaml").write_text(
-            textwrap.dedent(CONFIG.format(trials=trials, at_once=at_once)) + engine
-        )
-        site = write(root / "site", reporter_hooks=HOOKS, reporter=TRIAL, reporter_adapter=ADAPTER)
-        info = site / "reporter-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reporter\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text("[det]\nreporter = reporter_hooks\n")
-        env = {**os.environ, "DET_HOME": str(root / "home"), "PYTHONPATH": str(site), "DET_SLOTS_TOTAL": str(at_once)}
-        env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
-        command = [sys.executable, "-m", "det_driver.cli", "run", str(root / "project" / "c.yaml"), "--quiet"]
-        with ray_cluster(at_once, env) if on == "ray" else nullcontext():
-            start = time.time()
-            with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as process:
-                meter = Meter(process.pid)
-            whole = time.time() - start
-        if process.returncode:
-            raise SystemExit(f"det run ended with status {process.returncode}")
-        with Store.reader(root / "home") as store:
-            times = [report.time for report in store.metrics.read(experiment_id=1, group="validation")]
+    root = Path(tempfile.mkdtemp(prefix="det-bench-"))
+    # Not before: ext4 without a journal makes a file slowly after many were deleted.
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    write(root / "project", model_def=MODEL)
+    (root / "project" / "c.yaml").write_text(textwrap.dedent(CONFIG.format(trials=trials, at_once=at_once)) + engine)
+    site = write(root / "site", reporter_hooks=HOOKS, reporter=TRIAL, reporter_adapter=ADAPTER)
+    info = site / "reporter-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reporter\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[det]\nreporter = reporter_hooks\n")
+    env = {**os.environ, "DET_HOME": str(root / "home"), "PYTHONPATH": str(site), "DET_SLOTS_TOTAL": str(at_once)}
+    env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    command = [sys.executable, "-m", "det_driver.cli", "run", str(root / "project" / "c.yaml"), "--quiet"]
+    with ray_cluster(at_once, env) if on == "ray" else nullcontext():
+        start = time.time()
+        with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as process:
+            meter = Meter(process.pid)
+        whole = time.time() - start
+    if process.returncode:
+        raise SystemExit(f"det run ended with status {process.returncode}")
+    with Store.reader(root / "home") as store:
+        times = [report.time for report in store.metrics.read(experiment_id=1, group="validation")]
     first, last = min(times), max(times)
     return Result(first - start, last - start, whole, len(times), meter.between(first, last, len(times) - 1))
 

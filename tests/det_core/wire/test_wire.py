@@ -507,3 +507,31 @@ def test_a_connection_can_be_waited_for(serve):
         assert select.select([connection], [], [], 0)[0] == []
         connection.send(b"x")
         assert select.select([connection], [], [], 5)[0] == [connection]
+
+
+def test_a_small_frame_is_sent_at_once_unless_that_would_wait_or_others_are_sending(
+    serve: Callable[..., Server],
+) -> None:
+    heard: queue.Queue[bytes] = queue.Queue()
+    reads = threading.Event()
+
+    def listen(connection: Connection) -> None:
+        reads.wait(20)
+        while True:
+            heard.put(connection.recv())
+
+    connection = connect(serve(listen).address, KEY, timeout=5)
+    assert not connection.offer(bytes(1 << 13)), "it is not small"
+    sent = [b"%d" % number + bytes(2000) for number in range(100_000)]
+    count = next(index for index, frame in enumerate(sent) if not connection.offer(frame))
+    assert count > 1
+    waiting = threading.Thread(target=connection.send, args=(bytes(1 << 24),))
+    waiting.start()
+    time.sleep(0.1)
+    assert not connection.offer(b"overtakes")
+    reads.set()
+    waiting.join(20)
+    assert [heard.get(timeout=5) for _ in range(count + 1)] == [*sent[:count], bytes(1 << 24)]
+    connection.close()
+    with pytest.raises(ConnectionLost):
+        connection.offer(b"too late")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,42 @@ def test_a_killed_driver_costs_no_training(project, under_way, undisturbed, wait
     assert begun(project.det.home) == dict.fromkeys(workers, 40)  # the same processes, each batch once
     assert [[run.number for run in runs] for runs in project.runs().values()] == [[1], [1]]
     assert agent_of(project.det.home) == 0
+    assert project.outcome().table == undisturbed()
+
+
+SLOW_TO_CLOSE = """
+
+    from det_testing import fakes
+
+    def close(self, close=fakes.OwnedAdapter.close):
+        close(self)
+        home = os.environ["DET_HOME"]
+        open(f"{home}/closing-{os.getpid()}", "w").close()
+        while not os.path.exists(f"{home}/close"):
+            time.sleep(0.05)
+
+    fakes.OwnedAdapter.close = close
+"""
+
+
+def test_a_run_that_ends_while_there_is_no_driver_is_not_trained_again(project, undisturbed, wait_until):
+    home, model = project.det.home, project.det.cwd / "model_def.py"
+    plain = model.read_text()
+    model.write_text(plain + textwrap.dedent(SLOW_TO_CLOSE))
+    driver = project.det.start(
+        "run", project.write(SEARCH), "--quiet", env=project.environ(2, {"PAUSE": "0.01", "DET_LEASE": "60"})
+    )
+    wait_until(lambda: len(list(home.glob("closing-*"))) == 2, "the last checkpoint of each")
+    workers = [int(path.name.rpartition("-")[2]) for path in home.glob("closing-*")]
+    driver.kill()
+    driver.wait()
+    (home / "close").touch()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "their end without a driver")
+    project.det("resume", "1", "--quiet", env=project.environ())
+    assert sorted(begun(home).values()) == [40, 40]
+    assert [[run.number for run in runs] for runs in project.runs().values()] == [[1], [1]]
+    assert [(str(trial.state), trial.restarts) for trial in project.outcome().trials] == [("COMPLETED", 0)] * 2
+    model.write_text(plain)
     assert project.outcome().table == undisturbed()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -53,14 +54,14 @@ FACTS = """
 """
 
 
-def facts_of(project, tmp_path: Path, text: str = SEARCH, **options) -> list[dict]:
+def facts_of(project, tmp_path: Path, text: str = SEARCH, env: dict[str, str] | None = None, **options) -> list[dict]:
     """Run a search; return what each of its runs found."""
     model = project.det.cwd / "model_def.py"
     if "FACTS" not in model.read_text():
         model.write_text(model.read_text() + textwrap.dedent(FACTS))
     file = tmp_path / "facts"
     file.unlink(missing_ok=True)
-    project.run(text, env={"FACTS": str(file)}, **options)
+    project.run(text, env={"FACTS": str(file), **(env or {})}, **options)
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
@@ -213,6 +214,66 @@ def test_a_second_ctrl_c_ends_a_search_whose_framework_is_still_being_imported(p
         driver.wait(timeout=1)
     os.kill(driver.pid, signal.SIGINT)
     assert driver.wait(timeout=10) == 130
+
+
+MANY = SEARCH.replace("max_trials: 3", "max_trials: 14")
+# A run that tells when it and its process began, and lasts; the tenth may look at the fork that waits for the next run.
+WATCHED = """
+    import time
+
+    def stat(pid):
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+    FOUND["born"] = int(stat("self")[19]) / os.sysconf("SC_CLK_TCK")
+    FOUND["now"] = time.clock_gettime(time.CLOCK_BOOTTIME)
+    if os.environ.get("KILLED") and os.environ["DET_TRIAL_ID"] == "10":
+        server, waiting = os.getppid(), []
+        for turn in range(200):
+            children = pathlib.Path(f"/proc/{server}/task/{server}/children").read_text().split()
+            waiting = [pid for pid in children if pid != str(os.getpid()) and stat(pid)[0] != "Z"]
+            if waiting:
+                break
+            time.sleep(0.05)
+        os.kill({"server": server, "waiting": int(waiting[0])}[os.environ["KILLED"]], 9)
+        for turn in range(200):
+            FOUND["left"] = [pid for pid in waiting if os.path.exists(f"/proc/{pid}") and stat(pid)[0] != "Z"]
+            if not FOUND["left"]:
+                break
+            time.sleep(0.05)
+    with open(os.environ["FACTS"] + "-watched", "a") as file:
+        file.write(json.dumps(FOUND) + "\\n")
+    time.sleep(0.2)
+"""
+
+
+def watched(project, tmp_path: Path, killed: str = "") -> list[dict]:
+    """Run a search of many trials, one after the other; return what each found."""
+    model = project.det.cwd / "model_def.py"
+    model.write_text(model.read_text() + textwrap.dedent(FACTS) + textwrap.dedent(WATCHED))
+    facts_of(project, tmp_path, MANY, env={"KILLED": killed} if killed else {})
+    return [json.loads(line) for line in (tmp_path / "facts-watched").read_text().splitlines()]
+
+
+def test_after_many_runs_a_fork_waits_for_the_next_which_finds_what_the_others_found(project, tmp_path):
+    found = watched(project, tmp_path)
+    assert len(found) == 14
+    waited = [late["born"] < early["now"] + 0.1 for early, late in itertools.pairwise(found)]
+    assert not any(waited[:7])
+    assert any(waited[8:])
+    for each in found:
+        assert each["forked"]
+        for name in each.keys() - {"born", "now", "environ", "random"}:
+            assert each[name] == found[0][name], name
+    assert len({each["random"] for each in found}) == 14
+
+
+@pytest.mark.parametrize("killed", ["waiting", "server"])
+def test_a_fork_that_waits_is_missed_by_nobody_and_outlives_no_server(project, tmp_path, killed):
+    found = watched(project, tmp_path, killed)
+    assert [each["left"] for each in found if "left" in each] == [[]]
+    outcome = project.outcome()
+    assert [(str(trial.state), trial.restarts) for trial in outcome.trials] == [("COMPLETED", 0)] * 14
+    assert [len(runs) for runs in project.runs().values()] == [1] * 14
 
 
 def test_a_single_trial_is_not_forked(project, tmp_path):

@@ -52,8 +52,7 @@ class RunInfo:
     position; `warm` says whether it is another trial's, from which this one begins at 0, and None that the checkpoint knows.
     `length` is what the trial is trained for if nothing ends it earlier, from its start: what a framework may make a
     schedule from; None where only the trial knows. `slots` counts the processes of the run. `quick` asks for one batch of
-    everything (a check). What is left in `scratch` is deleted when the run has ended, also where it was killed; None outside
-    of an experiment. `environment` is the digest of the environment that was made for it, `commit` that of its code.
+    everything (a check). `environment` is the digest of the environment that was made for it, `commit` that of its code.
     `observe` is called with the number of each batch, from 0, and the batch, where somebody asks in which order data comes;
     give batches through `observed`.
 
@@ -78,11 +77,21 @@ class RunInfo:
     warm: bool | None = None
     quick: bool = False
     backend: BackendRecord | None = None
-    scratch: Path | None = None
+    scratch_dir: Path | None = None
     environment: str | None = None
     commit: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
     observe: Callable[[int, Any], None] | None = None
+
+    @property
+    def scratch(self) -> Path | None:
+        """A directory, made when it is asked for, of which nothing is left when the run has ended, also where it was killed.
+
+        None outside of an experiment.
+        """
+        if self.scratch_dir is not None:
+            self.scratch_dir.mkdir(parents=True, exist_ok=True)
+        return self.scratch_dir
 
     def observed(self, batches: Iterator[B], first: int) -> Iterator[B]:
         """Return training batches, which begin with that number, as they are, or through `observe` where that is asked for."""

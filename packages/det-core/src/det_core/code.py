@@ -31,7 +31,7 @@ def code_files(root: Path) -> list[Path]:
     """
     if not root.is_dir():
         raise DetError(f"the code directory {root} is not a directory; name the one that holds your model")
-    return sorted(_walk(root, root, (root.resolve(),), _ignored_in(root)))
+    return sorted(map(Path, _walk(root, "", (os.path.realpath(root),), _ignored_in(root))))
 
 
 def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES, without: Iterable[Path] = ()) -> int:
@@ -39,8 +39,10 @@ def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES, without: I
 
     `target` may lie inside `source`: it is never copied into itself. Raises DetError past `max_bytes`, naming the largest.
     """
-    left_out = [path.resolve() for path in (target, *without)]
-    files = [f for f in code_files(source) if not any((source / f).resolve().is_relative_to(p) for p in left_out)]
+    left_out, root = [path.resolve() for path in (target, *without)], source.resolve()
+    files = code_files(source)
+    if any(path.is_relative_to(root) or root.is_relative_to(path) for path in left_out):
+        files = [f for f in files if not any((source / f).resolve().is_relative_to(path) for path in left_out)]
     try:
         sizes = {f: (source / f).stat().st_size for f in files}
         total = sum(sizes.values())
@@ -50,39 +52,37 @@ def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES, without: I
                 f"the code directory {source} holds {total / 2**20:.0f} MiB, more than {max_bytes / 2**20:.0f}; "
                 f"the largest file is {largest} ({sizes[largest] / 2**20:.0f} MiB); list what is not code in {IGNORE_FILE}"
             )
-        target.mkdir(parents=True, exist_ok=True)
+        for directory in {Path(), *(file.parent for file in files)}:
+            (target / directory).mkdir(parents=True, exist_ok=True)
         for file in files:
-            (target / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source / file, target / file)
     except PermissionError as error:
         raise _unreadable(source, error) from error
     return total
 
 
-def _walk(root: Path, directory: Path, around: tuple[Path, ...], ignored: Callable[[str], bool]) -> Iterator[Path]:
-    """Yield the files below `directory`; `around` are the real paths of it and of those that it was reached through."""
+def _walk(root: Path, inside: str, around: tuple[str, ...], ignored: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the names of the files below `inside`; `around` are the real paths of it and of those that it was reached through."""
     try:
-        entries = sorted(os.scandir(directory), key=lambda e: e.name)
+        entries = sorted(os.scandir(root / inside), key=lambda e: e.name)
     except PermissionError as error:
         raise _unreadable(root, error) from error
     for entry in entries:
-        path = Path(entry.path)
-        relative = path.relative_to(root)
-        is_dir = entry.is_dir()
-        if ignored(f"{relative.as_posix()}/" if is_dir else relative.as_posix()):
+        name, is_dir, is_link = f"{inside}{entry.name}", entry.is_dir(), entry.is_symlink()
+        if ignored(f"{name}/" if is_dir else name):
             continue
-        real = path.resolve() if entry.is_symlink() else around[-1] / entry.name
-        if not real.is_relative_to(around[0]):
+        real = os.path.realpath(entry.path) if is_link else os.path.join(around[-1], entry.name)
+        if is_link and os.path.commonpath((real, around[0])) != around[0]:
             raise DetError(
-                f"{path} is a link that leads out of the code directory; copy the file, or list it in {IGNORE_FILE}"
+                f"{entry.path} is a link that leads out of the code directory; copy the file, or list it in {IGNORE_FILE}"
             )
         if real in around:
-            raise DetError(f"{path} is a link to a directory around it; remove it, or list it in {IGNORE_FILE}")
+            raise DetError(f"{entry.path} is a link to a directory around it; remove it, or list it in {IGNORE_FILE}")
         if is_dir:
-            if not _is_checkpoint(path):
-                yield from _walk(root, path, (*around, real), ignored)
+            if not _is_checkpoint(Path(entry.path)):
+                yield from _walk(root, f"{name}/", (*around, real), ignored)
         elif entry.is_file():  # not a pipe, a socket or a link to nothing, such as an editor's lock
-            yield relative
+            yield name
 
 
 def _is_checkpoint(directory: Path) -> bool:

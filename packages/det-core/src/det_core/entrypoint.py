@@ -29,8 +29,7 @@ def load_trial(entrypoint: str, code_dir: Path) -> type:
     if sys.path[:1] != [str(code_dir)]:
         sys.path.insert(0, str(code_dir))
         importlib.invalidate_caches()
-    _must_exist(module_name, entrypoint, code_dir)
-    found: object = _imported(module_name, entrypoint)
+    found: object = _imported(module_name, entrypoint, code_dir)
     where = module_name
     for name in path.split("."):
         if not hasattr(found, name):
@@ -46,11 +45,18 @@ def load_trial(entrypoint: str, code_dir: Path) -> type:
     return found
 
 
-def _imported(module_name: str, entrypoint: str) -> object:
-    """Import a module of the user's; a plugin of det's that it lacks is a sentence, all else passes through."""
+def _imported(module_name: str, entrypoint: str, code_dir: Path) -> object:
+    """Import a module of the user's; that it is not there, or lacks a plugin of det's, is a sentence, all else passes through."""
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
+            files = sorted(path.name for path in code_dir.glob("*.py"))
+            near = did_you_mean(module_name, [name.removesuffix(".py") for name in files])
+            raise EntrypointError(
+                f"entrypoint {entrypoint!r}: no module named {module_name!r} in {code_dir} "
+                f"(it has {', '.join(files) or 'no Python files'}){near}"
+            ) from None
         package = (error.name or "").partition(".")[0]
         if package.startswith("det_") and importlib.util.find_spec(package) is None:
             raise EntrypointError(
@@ -70,22 +76,6 @@ def make_importable(code_dir: Path) -> None:
     if str(code_dir) not in sys.path:
         sys.path.insert(0, str(code_dir))
         importlib.invalidate_caches()
-
-
-def _must_exist(module_name: str, entrypoint: str, code_dir: Path) -> None:
-    try:
-        spec = importlib.util.find_spec(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        spec = None
-    if spec is None:
-        files = sorted(path.name for path in code_dir.glob("*.py"))
-        near = did_you_mean(module_name, [name.removesuffix(".py") for name in files])
-        raise EntrypointError(
-            f"entrypoint {entrypoint!r}: no module named {module_name!r} in {code_dir} "
-            f"(it has {', '.join(files) or 'no Python files'}){near}"
-        )
 
 
 def make_trial(trial_class: type[T], base: type, context: Any, **arguments: Any) -> T:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import encodings.idna  # noqa: F401 - a worker's first connection needs it
 import gc
 import json
@@ -24,7 +25,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable
+from collections import ChainMap
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,10 +37,15 @@ from .config import ExperimentConfig
 from .environ import WorkerEnv
 from .errors import DetError
 from .manifest import own_version
-from .origin import origin
+from .origin import brief, origin
 from .plugins import Plugins
-from .process import end_group, note_process
+from .process import born, end_group, note_process
+from .saving import described
 from .worker import checked, work
+
+_MANY = 8  # runs, after which there is a fork in waiting, and pages are gathered, which takes a third of a second
+_HUGE = 1 << 21  # bytes of a huge page
+_MADV_COLLAPSE = 25  # Linux 6.1
 
 
 def main(argv: list[str]) -> int:
@@ -60,12 +66,14 @@ def main(argv: list[str]) -> int:
         channel.sendall(json.dumps({"unfit": reason}).encode() + b"\n")
         return 0
     own_version()
-    origin()  # what it says of the interpreter is kept
+    for keep in (origin, brief, partial(born, os.getpid())):  # what they say of the interpreter and the machine is kept
+        keep()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to every process of a job it is for the workers, which save
     server = _Server(channel, plugins, Ahead(code_dir, unfit))
     server.serve()
     for each in server.finalizers:
         each.atexit = True
+    atexit.register(getattr(weakref.finalize, "_exitfunc"))  # noqa: B009
     return 0
 
 
@@ -88,22 +96,33 @@ class _Server:
         self._channel, self._plugins, self._ahead = channel, plugins, ahead
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._hear)
-        self._children: dict[
-            int, tuple[int, int, Path]
-        ] = {}  # of each run, the process, its descriptor and its directory
+        # Of each run, the process, its descriptor and its directory:
+        self._children: dict[int, tuple[int, int, Path]] = {}
         self._trying: tuple[int, int] | None = None  # the process of `ahead`, and its descriptor
         self.finalizers: list[Any] = []
+        self._ended = 0  # runs
+        self._scattered: list[int] = []  # addresses of memory to be gathered
+        self._waiting: tuple[int, socket.socket] | None = None  # a fork that waits for the next run, and what it reads
+        self._wanted = False  # such a fork
         self._settle()
         self._rest = b""
         self._alone = False  # the driver is gone
-        self._parsed: WorkerEnv | None = None
+        self._first: WorkerEnv | None = None
         self._checked: ExperimentConfig | None = None
 
     def serve(self) -> None:
         """Fork and reap until the driver is gone and every worker has ended."""
         while self._children or not self._alone:
-            for key, _ in self._selector.select():
+            events = self._selector.select(0 if self._scattered or self._wanted else None)
+            for key, _ in events:
                 key.data()
+            if not events and self._scattered:
+                _gather(self._scattered.pop())
+            elif not events:
+                with contextlib.suppress(OSError):  # the next run will see whether it can be started
+                    self._waiting = self._fork()
+                self._wanted = False
+        self._dismiss()
         if self._trying is not None:
             os.kill(self._trying[0], signal.SIGKILL)
             os.waitpid(self._trying[0], 0)
@@ -112,10 +131,16 @@ class _Server:
         """Make what has been imported cheap for forks."""
         gc.freeze()  # left alone, its pages stay shared
         # What was imported is the server's to finalize: each fork would take it down at its exit, at length.
-        finalizers = [each for each in list(getattr(weakref.finalize, "_registry")) if each.atexit]  # noqa: B009 - it has no other list
+        registry, exit_function = (getattr(weakref.finalize, name) for name in ("_registry", "_exitfunc"))
+        finalizers = [each for each in list(registry) if each.atexit]
         for each in finalizers:
             each.atexit = False
         self.finalizers += finalizers
+        # It looks at each of them; a fork that makes one of its own registers it again.
+        atexit.unregister(exit_function)
+        setattr(weakref.finalize, "_registered_with_atexit", False)  # noqa: B010 - typeshed hides it
+        if self._ended >= _MANY:
+            self._scattered = _scattered()
 
     def _hear(self) -> None:
         try:
@@ -130,30 +155,60 @@ class _Server:
         for line in lines:
             request = json.loads(line)
             if "signal" not in request:
-                self._fork(request)
+                self._start(request)
             elif request["run"] in self._children:
                 end_group(self._children[request["run"]][0], request["signal"])
 
-    def _fork(self, request: dict[str, Any]) -> None:
-        if not self._parsed and (parsed := WorkerEnv.read(request["variables"])):
-            # Once here, and not in each child; a configuration that plugins do not take is a child's to complain of.
-            self._parsed = parsed
-            with contextlib.suppress(DetError):
-                self._checked = checked(parsed, self._plugins).config
-        server = os.getpid()
+    def _start(self, request: dict[str, Any]) -> None:
+        if self._first is None:
+            self._read(request["variables"])
         try:
             with open(os.devnull):  # there is a descriptor for the child's, so that it never runs unwatched
-                pid = os.fork()
+                if self._waiting is None or os.waitpid(self._waiting[0], os.WNOHANG)[0]:  # it was killed
+                    self._waiting = self._fork()
+                (pid, channel), self._waiting = self._waiting, None
         except OSError as error:
             self._tell({"ended": request["run"], "status": 1, "unstarted": error.strerror})
             return
-        if pid == 0:
-            self._release()
-            _be_worker(request, self._plugins, server, self._known, self._ahead)
         descriptor = os.pidfd_open(pid)
+        with contextlib.suppress(OSError), channel:  # one that was killed is heard of by its end
+            channel.sendall(json.dumps(request).encode())
         self._children[request["run"]] = pid, descriptor, Path(request["log_dir"])
         self._selector.register(descriptor, selectors.EVENT_READ, partial(self._reap, request["run"]))
         self._tell({"started": request["run"], "pid": pid})
+        self._wanted = self._ended >= _MANY
+
+    def _fork(self) -> tuple[int, socket.socket]:
+        """Return a fork, which waits for its run, and where to tell it; it ends where that is closed."""
+        server, (ours, theirs) = os.getpid(), socket.socketpair()
+        gc.collect(0)  # else each fork would
+        gc.freeze()
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            if os.getpid() == server:
+                theirs.close()
+        if pid:
+            return pid, ours
+        ours.close()
+        self._release()
+        with theirs:
+            text = b"".join(iter(partial(theirs.recv, 1 << 20), b""))
+        if not text:
+            os._exit(0)
+        request = json.loads(text)
+        _be_worker(request, self._read(request["variables"]), self._plugins, server, self._ahead)
+        raise AssertionError  # it has ended the process
+
+    def _dismiss(self) -> None:
+        """End the fork that waits, which is not what a later one is."""
+        if self._waiting is not None:
+            self._waiting[1].close()
+            os.waitpid(self._waiting[0], 0)
+        self._waiting, self._wanted = None, False
 
     def _release(self) -> None:
         """In a fork: close what is the server's."""
@@ -161,12 +216,21 @@ class _Server:
             os.close(descriptor)
         if self._trying is not None:
             os.close(self._trying[1])
+        if self._waiting is not None:
+            self._waiting[1].close()
         self._selector.close()
         self._channel.close()
 
-    def _known(self, env: WorkerEnv) -> WorkerEnv:
-        """Return a run whose configuration need not be checked again, where it is that of the first."""
-        if self._checked is None or self._parsed is None or env.config is not self._parsed.config:
+    def _read(self, variables: dict[str, str]) -> WorkerEnv:
+        """Return the run that variables describe, which costs a fork more; a configuration like the first is checked once."""
+        env = WorkerEnv.read(ChainMap(variables, os.environ))
+        assert env is not None
+        if self._first is None:
+            self._first = env
+            with contextlib.suppress(DetError):  # one that plugins do not take is the child's to complain of
+                self._checked = checked(env, self._plugins).config
+                described(self._checked)
+        if self._checked is None or env.config is not self._first.config:
             return env
         return replace(env, config=self._checked, checked=True)
 
@@ -177,6 +241,9 @@ class _Server:
         end_group(pid)  # before it is reaped, so that its number cannot be another's
         _, status = os.waitpid(pid, 0)
         self._tell({"ended": run, "status": os.waitstatus_to_exitcode(status)})
+        self._ended += 1
+        if self._ended == _MANY:
+            self._scattered = _scattered()
         with contextlib.suppress(OSError):
             if trying := self._ahead.hear(log_dir, self._release):
                 self._trying = trying, os.pidfd_open(trying)
@@ -189,6 +256,7 @@ class _Server:
         self._selector.unregister(descriptor)
         os.close(descriptor)
         self._trying = None
+        self._dismiss()
         self._ahead.take(well=os.waitpid(pid, 0)[1] == 0)
         self._settle()
 
@@ -197,9 +265,23 @@ class _Server:
             self._channel.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _be_worker(
-    request: dict[str, Any], plugins: Plugins, server: int, known: Callable[[WorkerEnv], WorkerEnv], ahead: Ahead
-) -> None:
+def _scattered() -> list[int]:
+    """Return where this process has memory of its own that huge pages can hold."""
+    found: list[int] = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        where, access, _, _, inode, *name = line.split(maxsplit=5)
+        if access == "rw-p" and inode == "0" and name in ([], ["[heap]"]):
+            begin, end = (int(address, 16) for address in where.split("-"))
+            found += range(-(-begin // _HUGE) * _HUGE, end - _HUGE + 1, _HUGE)
+    return found
+
+
+def _gather(address: int) -> None:
+    """Have one huge page hold what many hold there, where the kernel can: a fork copies a line for each, and its end drops it."""
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(_HUGE), _MADV_COLLAPSE)
+
+
+def _be_worker(request: dict[str, Any], env: WorkerEnv, plugins: Plugins, server: int, ahead: Ahead) -> None:
     """Become what a new interpreter would be for this run, train, and end."""
     status = 1
     try:
@@ -220,9 +302,7 @@ def _be_worker(
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
         gc.enable()
-        env = WorkerEnv.read(os.environ)
-        assert env is not None
-        status = work(known(env), request["entrypoint"], Path(request["code_dir"]), plugins=plugins)
+        status = work(env, request["entrypoint"], Path(request["code_dir"]), plugins=plugins)
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:

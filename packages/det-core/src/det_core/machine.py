@@ -38,9 +38,11 @@ def told_address() -> str | None:
 
 def is_loopback(address: str) -> bool:
     """Tell whether an address leads to the machine itself, whichever that is."""
+    if address in ("127.0.0.1", "localhost"):
+        return True
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(address).is_loopback
-    return address == "localhost"
+    return False
 
 
 def address_to_bind(told: str) -> str:

@@ -22,7 +22,12 @@ def origin() -> dict[str, Any]:
 
 def brief() -> dict[str, Any]:
     """Return the part that goes with each checkpoint."""
-    return {"host": platform.node(), "packages": digest(_interpreter()["packages"]), "devices": devices()}
+    return {"host": platform.node(), "packages": _packages(), "devices": devices()}
+
+
+@cache
+def _packages() -> str:
+    return digest(_interpreter()["packages"])
 
 
 @cache
@@ -51,8 +56,10 @@ def packages() -> dict[str, str]:
 
 def devices(nvidia: Path = _NVIDIA) -> list[str]:
     """Return the GPUs of NVIDIA's driver, each with its UUID, and the version of that driver, as it tells of them in /proc."""
+    if not os.path.isdir(nvidia):
+        return []
     files = sorted(nvidia.glob("gpus/*/information"))
-    driver = _fact(nvidia / "version", "NVRM version") if files else ""
+    driver = _fact(nvidia / "version", "NVRM version")
     return [f"{_fact(file, 'Model')}, {_fact(file, 'GPU UUID')}, driver {driver}" for file in files]
 
 

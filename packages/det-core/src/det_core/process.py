@@ -7,15 +7,14 @@ import json
 import os
 import signal
 import time
+from functools import cache
 from pathlib import Path
 
 
 def note_process(log_dir: Path, pid: int, rank: int = 0) -> None:
-    """Note the process of one rank of a run, whole or not at all."""
-    name = f"process-{rank}.json" if rank else "process.json"
-    temporary = log_dir / f".{name}"
-    temporary.write_text(json.dumps({"pid": pid, "born": born(pid)}))
-    temporary.replace(log_dir / name)
+    """Note the process of one rank of a run, in one write: a note that is not whole is none."""
+    with open(log_dir / (f"process-{rank}.json" if rank else "process.json"), "wb", buffering=0) as file:
+        file.write(json.dumps({"pid": pid, "born": born(pid)}).encode())
 
 
 def noted_processes(log_dir: Path) -> list[tuple[int, str]]:
@@ -90,12 +89,14 @@ def end_leftover(log_dir: Path, patience: float) -> None:
             end_group(pid)
 
 
+@cache
 def _here() -> str:
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
 
 
 def _stat(pid: int) -> list[str] | None:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return file.read().rpartition(b")")[2].decode().split()
     except OSError:
         return None

@@ -81,8 +81,9 @@ class RemoteHost(TrialHost):
     def status(self, text: str) -> None:
         self._tell(Status(text))
 
-    def finished(self, outcome: Outcome, message: str = "", traceback: str = "") -> None:
-        self._ask(Finished(outcome, message, traceback))
+    def finished(self, outcome: Outcome, message: str = "", traceback: str = "", *, wait: bool = True) -> None:
+        """Say how the process ended; `wait` until the driver knows, where others may say it later that fail of it."""
+        (self._ask if wait else self._tell)(Finished(outcome, message, traceback))
 
     def meet(self, address: tuple[str, int] | None = None, timeout: float | None = None) -> tuple[str, int]:
         """Tell where the ranks of the run meet, as their chief, or wait to be told; TimeoutError after `timeout` seconds."""

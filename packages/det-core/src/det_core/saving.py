@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from .adapter import Adapter, RunInfo
 from .beside import Beside, Work
 from .checkpoint import Manifest, write_checkpoint, write_sharded_checkpoint
 from .code import copy_code
-from .config import masked, to_builtins, without_secrets
+from .config import MASK, ExperimentConfig, masked, without_secrets
 from .host import HostLost, TrialHost
 from .loop import Progress
 from .storage import Storage
@@ -42,6 +42,16 @@ class Keep:
             self.unrecorded(manifest, url)
             return False
         return True
+
+
+_DESCRIBED: list[tuple[ExperimentConfig, dict[str, Any]]] = []
+
+
+def described(config: ExperimentConfig) -> dict[str, Any]:
+    """Return what goes with a checkpoint of its configuration, which is made once: forks of a process that has asked find it."""
+    if not _DESCRIBED or _DESCRIBED[0][0] is not config:
+        _DESCRIBED[:] = [(config, masked(config))]
+    return _DESCRIBED[0][1]
 
 
 class Saving:
@@ -116,13 +126,13 @@ class Saving:
 
     def _fill(self, path: Path, write: Callable[[Path], None], progress: Progress) -> None:
         write(path)
-        state = asdict(progress) | {"trial_id": self._info.trial_id}
+        state = vars(progress) | {"trial_id": self._info.trial_id}
         (path / PROGRESS_FILE).write_text(json.dumps(state))
-        config = masked(self._info.config)
-        (path / LOAD_FILE).write_text(json.dumps(self._load_data(config)))
+        load_data = json.dumps(self._load_data(described(self._info.config)))
+        (path / LOAD_FILE).write_text(load_data)
         if self._info.code_dir is not None:
             copy_code(self._info.code_dir, path / "code")
-            if config != to_builtins(self._info.config):
+            if MASK in load_data:
                 self._blot(path / "code")
 
     def _blot(self, code: Path) -> None:

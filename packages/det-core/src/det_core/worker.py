@@ -81,7 +81,7 @@ def work(env: WorkerEnv, entrypoint: str, code_dir: Path, *, alone: bool = True,
             sys.stderr.flush()
             if env.ranks.rank == 0 or outcome in FAILURES:
                 with suppress(HostLost):  # the checkpoint is noted in the spool; the next driver finds it
-                    host.finished(outcome, message, trace)
+                    host.finished(outcome, message, trace, wait=env.ranks.size > 1)
         return EXIT.get(outcome, 0)
     finally:
         host.close()
@@ -156,8 +156,6 @@ def _tell_first(host: RemoteHost, error: BaseException) -> None:
 
 def run_info(env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, distributed: Communicator) -> RunInfo:
     """Return the run of this environment, as a framework's plugin sees it."""
-    if env.scratch is not None:
-        env.scratch.mkdir(parents=True, exist_ok=True)
     return RunInfo(
         config=env.config,
         hparams=env.hparams,
@@ -173,7 +171,7 @@ def run_info(env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, d
         length=length_of(env.config),
         code_dir=code_dir,
         tensorboard_dir=env.tensorboard_dir,
-        scratch=env.scratch,
+        scratch_dir=env.scratch,
         checkpoint=env.latest_checkpoint,
         first_batch=env.steps_completed if env.latest_checkpoint else 0,
         warm=env.warm if env.latest_checkpoint else None,

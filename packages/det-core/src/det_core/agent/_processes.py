@@ -80,7 +80,7 @@ class Processes:
         """Raise OSError where those are not left that a run takes here, and those that are to come will."""
         found: list[int] = []
         try:
-            while len(found) < _SPARE + self._coming():
+            for _ in range(_SPARE + self._coming()):
                 found.append(os.open(os.devnull, os.O_RDONLY))
         finally:
             for each in found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from ._shards import directory_id, merge_metadata, plan_shards, sources
 
 _THREADS = min(4, os.cpu_count() or 1)
 _LARGE = 1 << 22  # bytes in all, from which on threads are worth their start
+_SMALL = 1 << 16  # bytes of a file, below which a large buffer costs more than it saves
 _OWN = frozenset({MANIFEST, METADATA})
 
 
@@ -185,22 +187,27 @@ def names(directory: Path) -> list[str]:
     found = []
     for folder, folders, files in os.walk(directory):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
-        found += [Path(folder, name).relative_to(directory).as_posix() for name in files]
+        inside = os.path.relpath(folder, directory)
+        found += [name if inside == "." else f"{inside}/{name}" for name in files]
     return sorted(found)
 
 
 def entries(directory: Path, wanted: Iterable[str]) -> dict[str, FileEntry]:
     """Return size and SHA-256 of the named files, each read once in big blocks, several at a time where they are large."""
-    wanted = list(wanted)
-    if sum((directory / name).stat().st_size for name in wanted) < _LARGE:
-        return {name: entry(directory / name) for name in wanted}
+    paths = {name: os.path.join(directory, name) for name in wanted}
+    if sum(os.stat(path).st_size for path in paths.values()) < _LARGE:
+        return {name: entry(path) for name, path in paths.items()}
     with ThreadPoolExecutor(_THREADS) as pool:
-        return dict(zip(wanted, pool.map(lambda name: entry(directory / name), wanted), strict=True))
+        return dict(zip(paths, pool.map(entry, paths.values()), strict=True))
 
 
-def entry(path: Path) -> FileEntry:
+def entry(path: str | Path) -> FileEntry:
     """Return size and SHA-256 of one file."""
-    with path.open("rb") as file:
+    with open(path, "rb", buffering=0) as file:
+        data = file.read(_SMALL)
+        if len(data) < _SMALL:
+            return FileEntry(size=len(data), digest=hashlib.sha256(data).hexdigest())
+        file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return FileEntry(size=file.tell(), digest=digest)
 
@@ -212,9 +219,10 @@ def _settle(directory: Path) -> None:
     """
     for folder, folders, files in os.walk(directory):
         for path in (Path(folder, name) for name in (*folders, *files)):
-            if path.is_symlink() and path.is_file():
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode) and path.is_file():
                 _copy_over(path)
-            elif path.is_symlink() or not (path.is_file() or path.is_dir()):
+            elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 name = path.relative_to(directory)
                 raise CheckpointError(f"{name} is neither a file nor a directory; a checkpoint holds nothing else")
 

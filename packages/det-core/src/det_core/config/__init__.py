@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ._experiment import is_trial_entrypoint as is_trial_entrypoint
     from ._extensions import SECTIONS as SECTIONS
     from ._extensions import Extensions as Extensions
+    from ._plain import MASK as MASK
     from ._plain import Notice as Notice
     from ._plain import from_json as from_json
     from ._plain import masked as masked

@@ -48,6 +48,9 @@ def _struct(value: Struct, masked: bool) -> dict[str, Any]:
     plain: dict[str, Any] = {config.tag_field: config.tag} if config.tag_field else {}
     for field in fields_of(type(value)).values():
         item = getattr(value, field.name)
+        if item is None or item is True or item is False:
+            plain[field.key] = item
+            continue
         if "rest" in field.type.marks:
             plain |= to_builtins(item, masked=masked)
         else:

@@ -57,6 +57,7 @@ class Plugins:
         self._warn = warn or _to_stderr
         self._failed = failed
         self._infos: dict[str, PluginInfo] = {}
+        self._frameworks: dict[str, records.Framework] | None = None  # once asked for
         self._pm = pluggy.PluginManager(hookspecs.PROJECT)
         for group in hookspecs.GROUPS:
             self._pm.add_hookspecs(group)
@@ -78,6 +79,7 @@ class Plugins:
         Raises PluginError when it implements a hook that core does not have, takes an argument that the hook does not
         give, yields what is not a record, or registers a name that is taken.
         """
+        self._frameworks = None
         try:
             check_implementations(self._pm, plugin, name)
             self._pm.register(plugin, name=name)
@@ -129,7 +131,9 @@ class Plugins:
     # Register
 
     def frameworks(self) -> dict[str, records.Framework]:
-        return self._records("framework", self._pm.hook.det_frameworks)
+        if self._frameworks is None:
+            self._frameworks = self._records("framework", self._pm.hook.det_frameworks)
+        return self._frameworks
 
     def frameworks_imported(self, modules: Collection[str]) -> tuple[str, ...]:
         """Return the frameworks that code is of which imports these top-level modules, by their trials or by what they need."""

@@ -98,6 +98,7 @@ def readable(size: float) -> str:
 STAGING = ".staging"
 """The directory of what is not there yet, or no longer: looking through it costs nothing, however much lies beside it."""
 _WRITING, _DELETING = "writing-", "deleting-"
+_UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 _HOUR = 3600.0
 
 
@@ -167,11 +168,11 @@ def tidy(root: Path) -> None:
 
 def sweep(root: Path) -> None:
     """Remove what dead writers and interrupted deletions left in `root`."""
-    for path in _apart(root, _DELETING):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in _apart(root, _WRITING):
-        sweep_one(root, path)
-    tidy(root)
+    for path in _apart(root, ""):
+        if path.name.startswith(_DELETING):
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name.startswith(_WRITING):
+            sweep_one(root, path)
 
 
 def sweep_one(root: Path, path: Path) -> bool:
@@ -214,4 +215,4 @@ def _last_change(directory: Path) -> float:
 
 
 def _host() -> str:
-    return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())
+    return _UNSAFE.sub("-", socket.gethostname())

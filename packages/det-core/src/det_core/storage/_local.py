@@ -21,7 +21,7 @@ class LocalStorage(Storage):
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).expanduser().absolute()
-        self._locks: dict[str, int] = {}
+        self._begun: dict[str, tuple[Path, int]] = {}  # what is being filled here, and the descriptor that locks it
 
     def __repr__(self) -> str:
         return f"LocalStorage({str(self.root)!r})"
@@ -84,7 +84,7 @@ class LocalStorage(Storage):
         with self._writing(uuid):
             self.root.mkdir(parents=True, exist_ok=True)
             _files.sweep(self.root)
-            _, self._locks[uuid] = _files.claim(self.root, uuid)
+            self._begun[uuid] = _files.claim(self.root, uuid)
 
     def put(self, uuid: str, source: Path, names: Iterable[str]) -> None:
         staging = self._staging(uuid)
@@ -104,8 +104,8 @@ class LocalStorage(Storage):
         self._release(uuid)
 
     def abort(self, uuid: str) -> None:
-        if uuid in self._locks and (staging := _files.staged(self.root, uuid)):
-            _files.discard(self.root, staging)
+        if uuid in self._begun:
+            _files.discard(self.root, self._begun[uuid][0])
         self._release(uuid)
 
     def check(self) -> None:
@@ -124,13 +124,15 @@ class LocalStorage(Storage):
         return path
 
     def _staging(self, uuid: str) -> Path:
+        if uuid in self._begun:
+            return self._begun[uuid][0]
         if path := _files.staged(self.root, checked(uuid)):
             return path
         raise StorageError(f"checkpoint {uuid} was not begun in {self.root}; begin it first, in one process")
 
     def _release(self, uuid: str) -> None:
-        if (descriptor := self._locks.pop(uuid, None)) is not None:
-            os.close(descriptor)
+        if begun := self._begun.pop(uuid, None):
+            os.close(begun[1])
 
     @contextmanager
     def _writing(self, uuid: str) -> Iterator[None]:

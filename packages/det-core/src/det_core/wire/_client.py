@@ -41,7 +41,7 @@ def connect(
     check_key(key)
     deadline, where = time.monotonic() + timeout, shown(address)
     try:
-        sock = socket.create_connection(address, timeout)
+        sock = _reach(address, timeout)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sealed, nonce = _challenged(sock, deadline, where)
@@ -64,6 +64,22 @@ def connect(
         raise TimeoutError(f"{where} did not answer within {timeout:g} s") from error
     except OSError as error:
         raise ConnectionLost(f"cannot connect to {where}: {error.strerror or error}") from error
+
+
+def _reach(address: Address, timeout: float) -> socket.socket:
+    """Return a socket that is connected; the resolver, which costs a fork a hundred pages, is not asked what a number means."""
+    try:
+        socket.inet_pton(socket.AF_INET, address[0])
+    except OSError:
+        return socket.create_connection(address, timeout)
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout)
+        sock.connect(address)
+        return sock
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _challenged(sock: socket.socket, deadline: float, where: str) -> tuple[bool, bytes]:

@@ -38,6 +38,7 @@ HELLO = len(MAGIC) + RUN.size + NONCE + PROOF
 REFUSAL = bytes(PROOF)
 _HEAD = struct.Struct("!Q")
 _SMALL = 1 << 16  # frames up to here are copied into one buffer, which is cheaper than a list of them
+_AT_ONCE = 1 << 12  # less than is free in the smallest buffer of a socket that can be written to: a third of it
 _MAX_PARTS = 512  # below IOV_MAX
 _INFO = struct.Struct("=2xBB52xI")  # of tcp_info: retransmits and probes without an answer, milliseconds since the last
 _PROBES = 4  # a healthy peer answers nearly every one
@@ -138,6 +139,21 @@ class Connection:
             except BaseException as error:
                 self._shut(f"sending failed: {type(error).__name__}")
                 raise
+
+    def offer(self, frame: bytes) -> bool:
+        """Send a frame if that takes no waiting, as it is small and nobody else is sending; return whether it is sent.
+
+        Raises ConnectionLost.
+        """
+        if len(frame) > _AT_ONCE or not self._sending.acquire(blocking=False):
+            return False
+        try:
+            if not self._writable.poll(0):
+                return False
+            self.send(frame)
+            return True
+        finally:
+            self._sending.release()
 
     def recv(self, timeout: float | None = None) -> bytes:
         """Return the next frame.
