@@ -26,8 +26,9 @@ class WorkerEnv:
     process stands among those of the run, which meet at the address `chief` within `start_timeout` seconds. What the run
     leaves in `scratch` is deleted when it has ended, however it did. `alone` is how many seconds it has to end once it has
     lost its driver, where another machine may go on with it then. `checked` says that what plugins configure is in their
-    own structs. `environment` is the digest of what the interpreter was made of, where it was made for the experiment,
-    `commit` that of the code's repository, with a + where the code is not as committed.
+    own structs, `described` is the configuration as checkpoints hold it, where that is known. `environment` is the digest of
+    what the interpreter was made of, where it was made for the experiment, `commit` that of the code's
+    repository, with a + where the code is not as committed.
     """
 
     experiment_id: int
@@ -54,6 +55,7 @@ class WorkerEnv:
     environment: str | None = None
     commit: str | None = None
     checked: bool = False
+    described: Mapping[str, Any] | None = None
     warm: bool = False
     cluster_id: str = "local"
 

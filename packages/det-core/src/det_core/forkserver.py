@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import encodings.idna  # noqa: F401 - a worker's first connection needs it
 import gc
 import json
@@ -24,7 +23,6 @@ import socket
 import sys
 import threading
 import traceback
-import weakref
 from collections import ChainMap
 from dataclasses import replace
 from functools import partial
@@ -33,19 +31,17 @@ from typing import Any
 
 from .ahead import Ahead
 from .code import code_files
-from .config import ExperimentConfig
+from .config import ExperimentConfig, masked
 from .environ import WorkerEnv
 from .errors import DetError
+from .forks import Shared
 from .manifest import own_version
 from .origin import brief, origin
 from .plugins import Plugins
 from .process import born, end_group, note_process
-from .saving import described
 from .worker import checked, work
 
 _MANY = 8  # runs, after which there is a fork in waiting, and pages are gathered, which takes a third of a second
-_HUGE = 1 << 21  # bytes of a huge page
-_MADV_COLLAPSE = 25  # Linux 6.1
 
 
 def main(argv: list[str]) -> int:
@@ -69,11 +65,7 @@ def main(argv: list[str]) -> int:
     for keep in (origin, brief, partial(born, os.getpid())):  # what they say of the interpreter and the machine is kept
         keep()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to every process of a job it is for the workers, which save
-    server = _Server(channel, plugins, Ahead(code_dir, unfit))
-    server.serve()
-    for each in server.finalizers:
-        each.atexit = True
-    atexit.register(getattr(weakref.finalize, "_exitfunc"))  # noqa: B009
+    _Server(channel, plugins, Ahead(code_dir, unfit)).serve()
     return 0
 
 
@@ -99,25 +91,25 @@ class _Server:
         # Of each run, the process, its descriptor and its directory:
         self._children: dict[int, tuple[int, int, Path]] = {}
         self._trying: tuple[int, int] | None = None  # the process of `ahead`, and its descriptor
-        self.finalizers: list[Any] = []
+        self._shared = Shared()
         self._ended = 0  # runs
-        self._scattered: list[int] = []  # addresses of memory to be gathered
         self._waiting: tuple[int, socket.socket] | None = None  # a fork that waits for the next run, and what it reads
         self._wanted = False  # such a fork
-        self._settle()
+        self._shared.settle()
         self._rest = b""
         self._alone = False  # the driver is gone
         self._first: WorkerEnv | None = None
         self._checked: ExperimentConfig | None = None
+        self._described: dict[str, Any] | None = None  # that, as checkpoints hold it
 
     def serve(self) -> None:
         """Fork and reap until the driver is gone and every worker has ended."""
         while self._children or not self._alone:
-            events = self._selector.select(0 if self._scattered or self._wanted else None)
+            events = self._selector.select(0 if self._shared.scattered or self._wanted else None)
             for key, _ in events:
                 key.data()
-            if not events and self._scattered:
-                _gather(self._scattered.pop())
+            if not events and self._shared.scattered:
+                self._shared.gather()
             elif not events:
                 with contextlib.suppress(OSError):  # the next run will see whether it can be started
                     self._waiting = self._fork()
@@ -126,21 +118,7 @@ class _Server:
         if self._trying is not None:
             os.kill(self._trying[0], signal.SIGKILL)
             os.waitpid(self._trying[0], 0)
-
-    def _settle(self) -> None:
-        """Make what has been imported cheap for forks."""
-        gc.freeze()  # left alone, its pages stay shared
-        # What was imported is the server's to finalize: each fork would take it down at its exit, at length.
-        registry, exit_function = (getattr(weakref.finalize, name) for name in ("_registry", "_exitfunc"))
-        finalizers = [each for each in list(registry) if each.atexit]
-        for each in finalizers:
-            each.atexit = False
-        self.finalizers += finalizers
-        # It looks at each of them; a fork that makes one of its own registers it again.
-        atexit.unregister(exit_function)
-        setattr(weakref.finalize, "_registered_with_atexit", False)  # noqa: B010 - typeshed hides it
-        if self._ended >= _MANY:
-            self._scattered = _scattered()
+        self._shared.release()
 
     def _hear(self) -> None:
         try:
@@ -181,8 +159,7 @@ class _Server:
     def _fork(self) -> tuple[int, socket.socket]:
         """Return a fork, which waits for its run, and where to tell it; it ends where that is closed."""
         server, (ours, theirs) = os.getpid(), socket.socketpair()
-        gc.collect(0)  # else each fork would
-        gc.freeze()
+        self._shared.refresh()
         try:
             pid = os.fork()
         except OSError:
@@ -229,10 +206,10 @@ class _Server:
             self._first = env
             with contextlib.suppress(DetError):  # one that plugins do not take is the child's to complain of
                 self._checked = checked(env, self._plugins).config
-                described(self._checked)
+                self._described = masked(self._checked)
         if self._checked is None or env.config is not self._first.config:
             return env
-        return replace(env, config=self._checked, checked=True)
+        return replace(env, config=self._checked, checked=True, described=self._described)
 
     def _reap(self, run: int) -> None:
         pid, descriptor, log_dir = self._children.pop(run)
@@ -243,7 +220,7 @@ class _Server:
         self._tell({"ended": run, "status": os.waitstatus_to_exitcode(status)})
         self._ended += 1
         if self._ended == _MANY:
-            self._scattered = _scattered()
+            self._shared.scatter()
         with contextlib.suppress(OSError):
             if trying := self._ahead.hear(log_dir, self._release):
                 self._trying = trying, os.pidfd_open(trying)
@@ -258,27 +235,13 @@ class _Server:
         self._trying = None
         self._dismiss()
         self._ahead.take(well=os.waitpid(pid, 0)[1] == 0)
-        self._settle()
+        self._shared.settle()
+        if self._ended >= _MANY:
+            self._shared.scatter()
 
     def _tell(self, message: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
             self._channel.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _scattered() -> list[int]:
-    """Return where this process has memory of its own that huge pages can hold."""
-    found: list[int] = []
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        where, access, _, _, inode, *name = line.split(maxsplit=5)
-        if access == "rw-p" and inode == "0" and name in ([], ["[heap]"]):
-            begin, end = (int(address, 16) for address in where.split("-"))
-            found += range(-(-begin // _HUGE) * _HUGE, end - _HUGE + 1, _HUGE)
-    return found
-
-
-def _gather(address: int) -> None:
-    """Have one huge page hold what many hold there, where the kernel can: a fork copies a line for each, and its end drops it."""
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(_HUGE), _MADV_COLLAPSE)
 
 
 def _be_worker(request: dict[str, Any], env: WorkerEnv, plugins: Plugins, server: int, ahead: Ahead) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +14,7 @@ from .adapter import Adapter, RunInfo
 from .beside import Beside, Work
 from .checkpoint import Manifest, write_checkpoint, write_sharded_checkpoint
 from .code import copy_code
-from .config import MASK, ExperimentConfig, masked, without_secrets
+from .config import MASK, masked, without_secrets
 from .host import HostLost, TrialHost
 from .loop import Progress
 from .storage import Storage
@@ -28,9 +28,13 @@ LOAD_FILE = "load_data.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Keep:
-    """Where a run's checkpoints go: the storage, and what to do when the driver cannot be told of one."""
+    """Where a run's checkpoints go: the storage, and what to do when the driver cannot be told of one.
+
+    `described` is the configuration as they hold it, with its secrets masked, where that is known already.
+    """
 
     storage: Storage
+    described: Mapping[str, Any] | None = None
     unrecorded: Callable[[Manifest, str], None] = lambda manifest, storage: None
 
     def record(self, host: TrialHost, manifest: Manifest) -> bool:
@@ -42,16 +46,6 @@ class Keep:
             self.unrecorded(manifest, url)
             return False
         return True
-
-
-_DESCRIBED: list[tuple[ExperimentConfig, dict[str, Any]]] = []
-
-
-def described(config: ExperimentConfig) -> dict[str, Any]:
-    """Return what goes with a checkpoint of its configuration, which is made once: forks of a process that has asked find it."""
-    if not _DESCRIBED or _DESCRIBED[0][0] is not config:
-        _DESCRIBED[:] = [(config, masked(config))]
-    return _DESCRIBED[0][1]
 
 
 class Saving:
@@ -128,7 +122,7 @@ class Saving:
         write(path)
         state = vars(progress) | {"trial_id": self._info.trial_id}
         (path / PROGRESS_FILE).write_text(json.dumps(state))
-        load_data = json.dumps(self._load_data(described(self._info.config)))
+        load_data = json.dumps(self._load_data(self._keep.described or masked(self._info.config)))
         (path / LOAD_FILE).write_text(load_data)
         if self._info.code_dir is not None:
             copy_code(self._info.code_dir, path / "code")
@@ -143,7 +137,7 @@ class Saving:
             if (data := after.encode("utf-8", "surrogateescape")) != before:
                 file.write_bytes(data)
 
-    def _load_data(self, config: dict[str, Any]) -> dict[str, Any]:
+    def _load_data(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """What is needed to build the trial again without det's store."""
         trial = type(self._adapter.trial)
         return {

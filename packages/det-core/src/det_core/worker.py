@@ -180,7 +180,7 @@ def run_info(env: WorkerEnv, plugins: Plugins, framework: str, code_dir: Path, d
 
 def keep_of(env: WorkerEnv, storage: Storage) -> Keep:
     """Return where the checkpoints of a run go, to be noted for the next driver where this one is gone."""
-    return Keep(storage=storage, unrecorded=partial(spool, env))
+    return Keep(storage=storage, described=env.described, unrecorded=partial(spool, env))
 
 
 def spool(env: WorkerEnv, manifest: Manifest, storage: str) -> None:
