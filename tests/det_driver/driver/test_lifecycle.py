@@ -331,7 +331,7 @@ def test_a_driver_hears_what_is_asked_and_who_asks_returns_then(home: Store) -> 
     id, heard = experiment(home, TrialState.RUNNING), list[Any]()
 
     def hears(own: Store) -> None:
-        time.sleep(0.3)
+        time.sleep(0.8)  # longer than it takes to see that somebody has the lock
         heard.extend(own.commands.take(id))
 
     with driven(home, id, hears):
