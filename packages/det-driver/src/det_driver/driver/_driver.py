@@ -158,13 +158,13 @@ class Driver:
                 came.append(self._inbox.get_nowait())
         try:
             while came:
-                if not _joins(came[0]):
+                if _joins(came[0]):
+                    with self._state.group():
+                        while came and _joins(came[0]):
+                            self._take(came.popleft())
+                        self._follow_closes()
+                else:
                     self._take(came.popleft())
-                    continue
-                with self._state.group():
-                    while came and _joins(came[0]):
-                        self._take(came.popleft())
-                    self._follow_closes()
         finally:
             for event in came:  # who gives up waits for the ends of runs
                 self._inbox.put(event)
@@ -265,13 +265,11 @@ class Driver:
         """End the runs of trials that the searcher closed; those that have none are complete; in a group."""
         while self._state.closed:
             live = self._state.closed.popleft()
-            if live.plan.exited is not None:
-                continue
-            if live.active is None:
+            if live.active is not None and not live.active.preempting:
+                self._state.then(partial(self._runs.preempt, live, "the searcher closed the trial"))
+            elif live.active is None and live.plan.exited is None:
                 with self._state.turn():
                     self._state.exit(live, Exit.COMPLETED, TrialState.COMPLETED)
-            elif not live.active.preempting:
-                self._state.then(partial(self._runs.preempt, live, "the searcher closed the trial"))
 
     # The end
 
