@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
@@ -689,9 +690,11 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = self.step = 0.0
+        self.looks = 0
 
     def monotonic(self) -> float:
         now = self.now
+        self.looks += 1
         self.now += self.step
         return now
 
@@ -739,6 +742,19 @@ def test_a_driver_looks_around_and_shows_its_progress_now_and_then(store: Store,
     seen = looks(Play(store, SINGLE), clock, times)
     assert [polls for polls, _ in seen] == [1, 1, 2, 2, 3, 4, 4, 5, 6]
     assert [words for _, words in seen] == [1, 1, 1, 1, 1, 1, 1, 8, 8]
+
+
+def test_a_driver_that_hears_nothing_sleeps(store: Store, clock: Clock) -> None:
+    play, looks = Play(store, SINGLE), list[int]()
+
+    def speak() -> None:
+        looks.append(clock.looks)
+        for event in trains(1):
+            play.engine.hears(event)
+
+    play.when("start", 1, then=[threading.Timer(0.3, speak).start])
+    assert play.driver.run() is ExperimentState.COMPLETED
+    assert looks[0] < 20
 
 
 @pytest.mark.parametrize(("times", "shown"), [([0.0, 6.6875], [1, 1]), ([0.0, 6.5, 6.75], [1, 1, 3])])
