@@ -461,6 +461,19 @@ def test_a_full_disk_pauses_an_experiment_and_its_runs_save_by_themselves(play: 
     assert play.driver.run() is ExperimentState.COMPLETED
 
 
+def test_a_word_that_cannot_be_written_is_not_its_runs_mistake(play: Play) -> None:
+    """As where a file has become read-only: SQLite undoes what it was about to write, and nothing else."""
+
+    def forbid() -> None:
+        play.driver._store._databases.held()._connection.execute("PRAGMA query_only = 1")
+
+    play.when("start", 1, then=[forbid, says(1, 1, Validated(3, {"loss": 1.0}, None))])
+    play.when("let go", then=[Ended(1, 0)])
+    assert play.driver.run() is ExperimentState.PAUSED
+    assert not play.driver.failures.mistake
+    assert (play.all("taken"), play.all("preempt"), play.all("answer")) == ([], [], [])
+
+
 def out_of_disk() -> None:
     raise OSError(errno.ENOSPC, "the disk says no")
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from det_driver.driver._warm import read_code
+from det_core.agent import HOOK
+from det_core.config import parse
+from det_driver.driver._warm import read_code, warm_modules
+
+RANDOM = {"name": "random", "metric": "loss", "max_trials": 2, "max_length": 10}
 
 
 def write(directory, **files):
@@ -70,3 +74,70 @@ def test_files_that_are_no_python_and_modules_that_are_not_there_are_passed_over
     write(tmp_path, model_def="import broken\nimport torch\n", broken="def :\n")
     assert read_code("model_def", tmp_path).imports == {"torch"}
     assert read_code("absent", tmp_path).imports == set()
+
+
+@pytest.mark.parametrize("kind", ["no Python", "of another encoding", "unreadable"])
+def test_whatever_a_file_is_the_others_are_read(tmp_path, kind):
+    write(tmp_path, model_def="import other\nimport broken\n", other="import torch\n", broken="def :\n")
+    if kind == "of another encoding":
+        (tmp_path / "broken.py").write_bytes("# coding: latin-1\nimport k\u00e4se\n".encode("latin-1"))
+    elif kind == "unreadable":
+        (tmp_path / "broken.py").unlink()
+        (tmp_path / "broken.py").symlink_to("/proc/self/mem")  # which even root cannot read from its beginning
+    assert read_code("model_def", tmp_path).imports == {"torch"}
+    assert read_code("broken", tmp_path).imports == set()
+
+
+def test_imports_that_are_relative_are_found_where_they_lead(tmp_path):
+    write(
+        tmp_path,
+        pkg__deep__model="from ..blocks import x\nfrom .near import y\nfrom .. import beside\n",
+        pkg__blocks="import torch\n",
+        pkg__deep__near="import numpy\n",
+        pkg__beside="import scipy\n",
+        pkg__deep__blocks="import tensorflow\n",
+        pkg__near="import tensorflow\n",
+    )
+    assert read_code("pkg.deep.model", tmp_path).imports == {"torch", "numpy", "scipy"}
+
+
+# Which runs may be forks
+
+
+def warm_of(directory, gpus=(), **settings):
+    space = {"lr": {"type": "double", "minval": 0, "maxval": 1}}
+    settings = {"entrypoint": "pkg.model:Trial", "hyperparameters": space, "searcher": RANDOM, **settings}
+    return warm_modules(parse(settings).config, gpus, directory)
+
+
+@pytest.fixture
+def code(tmp_path):
+    write(tmp_path, pkg__model="import torch, json\nfrom det_core import Trial\nimport os.path\n")
+    return tmp_path
+
+
+def test_trials_of_a_search_have_in_common_what_their_code_imports_of_others(code):
+    assert warm_of(code) == ("det_core", "torch")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"entrypoint": "python3 pkg/model.py"},
+        {"entrypoint": ["python3", "-c", "pkg.model:Trial"]},
+        {"searcher": {"name": "single", "metric": "loss", "max_length": 10}, "hyperparameters": {}},
+        {"environment": {"container": "podman", "image": "an/image"}},
+        {"environment": {"environment_variables": ["A=1"]}},
+        {"gpus": ("0",)},
+    ],
+)
+def test_what_has_nothing_in_common_or_has_to_come_before_imports_needs_interpreters_of_its_own(code, settings):
+    assert warm_of(code, **settings) is None
+
+
+def test_a_startup_hook_and_code_that_sets_the_environment_come_before_imports(code):
+    (code / HOOK).write_text("true")
+    assert warm_of(code) is None
+    (code / HOOK).unlink()
+    write(code, pkg__model="import torch, os\nos.environ['A'] = 'b'\n")
+    assert warm_of(code) is None

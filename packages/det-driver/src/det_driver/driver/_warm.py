@@ -74,12 +74,9 @@ def _files(module: str, code_dir: Path) -> Iterator[Path]:
     for part in module.split("."):
         if (place / f"{part}.py").is_file():
             yield place / f"{part}.py"
-            return
         place = place / part
         if (place / "__init__.py").is_file():
             yield place / "__init__.py"
-        elif not place.is_dir():
-            return
 
 
 def _imported(tree: ast.AST, file: Path, code_dir: Path) -> Iterator[str]:
@@ -88,7 +85,7 @@ def _imported(tree: ast.AST, file: Path, code_dir: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = package[: max(0, len(package) - node.level + 1)] if node.level else ()
+            above = package[: len(package) - node.level + 1] if node.level else ()
             base = ".".join([*above, *([node.module] if node.module else [])])
             inside = [f"{base}.{alias.name}".strip(".") for alias in node.names]
             yield from (name for name in (base, *inside) if name and any(_files(name, code_dir)))
