@@ -155,10 +155,10 @@ FRAIL = """
         pass
 
     class Frail(LocalStorage):
-        def delete(self, *what):
-            if os.environ.get("DIES"):
+        def delete(self, uuid, *what):
+            if os.environ.get("DIES") and self.exists(uuid):  # and no copy of TensorBoard's files
                 os.kill(os.getpid(), signal.SIGKILL)
-            return super().delete(*what)
+            return super().delete(uuid, *what)
 
     @hookimpl
     def det_storages():
