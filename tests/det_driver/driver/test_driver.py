@@ -461,17 +461,26 @@ def test_a_full_disk_pauses_an_experiment_and_its_runs_save_by_themselves(play: 
     assert play.driver.run() is ExperimentState.COMPLETED
 
 
-def test_a_word_that_cannot_be_written_is_not_its_runs_mistake(play: Play) -> None:
-    """As where a file has become read-only: SQLite undoes what it was about to write, and nothing else."""
+def damage(play: Play) -> None:
+    """Let the index of the best metrics be somewhere else in its database."""
+    connection = play.driver._store._databases.held()._connection
+    (version,) = connection.execute("PRAGMA schema_version").fetchone()
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute(
+        "UPDATE sqlite_master SET rootpage = (SELECT rootpage FROM sqlite_master WHERE name = 'journal')"
+        " WHERE name = 'trials_by_metric'"
+    )
+    connection.execute(f"PRAGMA schema_version = {version + 1}")
 
-    def forbid() -> None:
-        play.driver._store._databases.held()._connection.execute("PRAGMA query_only = 1")
 
-    play.when("start", 1, then=[forbid, says(1, 1, Validated(3, {"loss": 1.0}, None))])
-    play.when("let go", then=[Ended(1, 0)])
+def test_a_store_that_is_damaged_is_not_the_mistake_of_the_run_whose_word_finds_it(play: Play) -> None:
+    """And that is what is said, not what follows from it."""
+    play.when("start", 1, then=[lambda: damage(play), says(1, 1, AskBest()), says(1, 2, AskBest())])
+    for told in (("answer", 1, 1, ""), ("let go",)):
+        play.when(*told, then=[Ended(1, 0)])
     assert play.driver.run() is ExperimentState.PAUSED
-    assert not play.driver.failures.mistake
-    assert (play.all("taken"), play.all("preempt"), play.all("answer")) == ([], [], [])
+    assert (play.driver.failures.mistake, play.all("answer")) == (False, [])
+    assert "experiment.db is damaged (" in play.row.reason
 
 
 def out_of_disk() -> None:
@@ -649,7 +658,8 @@ def test_where_a_trial_can_go_on_nowhere_the_others_save(store: Store) -> None:
 
 
 def test_a_closed_trial_whose_run_is_blocked_at_its_end_is_complete(play: Play) -> None:
-    play.when("start", 1, then=[completed(1), says(1, 2, Finished(Outcome.BLOCKED, "no room")), Ended(1, 1)])
+    play.when("start", 1, then=[completed(1)])
+    play.when("preempt", 1, CLOSED, then=[says(1, 2, Finished(Outcome.BLOCKED, "no room")), Ended(1, 1)])
     assert play.driver.run() is ExperimentState.ERROR
     assert play.trials == ["COMPLETED", "PAUSED"]
 
