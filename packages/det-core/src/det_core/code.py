@@ -74,10 +74,12 @@ def _walk(root: Path, inside: str, around: tuple[str, ...], ignored: Callable[[s
         real = os.path.realpath(entry.path) if is_link else os.path.join(around[-1], entry.name)
         if is_link and os.path.commonpath((real, around[0])) != around[0]:
             raise DetError(
-                f"{entry.path} is a link that leads out of the code directory; copy the file, or list it in {IGNORE_FILE}"
+                f"{Path(entry.path)} is a link that leads out of the code directory; copy the file, or list it in {IGNORE_FILE}"
             )
         if real in around:
-            raise DetError(f"{entry.path} is a link to a directory around it; remove it, or list it in {IGNORE_FILE}")
+            raise DetError(
+                f"{Path(entry.path)} is a link to a directory around it; remove it, or list it in {IGNORE_FILE}"
+            )
         if is_dir:
             if not _is_checkpoint(Path(entry.path)):
                 yield from _walk(root, f"{name}/", (*around, real), ignored)

@@ -25,7 +25,8 @@ class WorkerEnv:
     checkpoint is noted that the driver could not be told of. `steps_completed` is 0 on a warm start. `ranks` is where the
     process stands among those of the run, which meet at the address `chief` within `start_timeout` seconds. What the run
     leaves in `scratch` is deleted when it has ended, however it did. `alone` is how many seconds it has to end once it has
-    lost its driver, where another machine may go on with it then. `checked` says that what plugins configure is in their
+    lost its driver, where another machine may go on with it then. `kept` says that it talks to an agent, which keeps what was
+    said when the process has ended. `checked` says that what plugins configure is in their
     own structs, `described` is the configuration as checkpoints hold it, where that is known. `environment` is the digest of
     what the interpreter was made of, where it was made for the experiment, `commit` that of the code's
     repository, with a + where the code is not as committed.
@@ -57,6 +58,7 @@ class WorkerEnv:
     checked: bool = False
     described: Mapping[str, Any] | None = None
     warm: bool = False
+    kept: bool = False
     cluster_id: str = "local"
 
     @property
@@ -127,6 +129,7 @@ _FACTS: dict[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
     "start_timeout": ("DET_START_TIMEOUT", "{:g}".format, float),
     "environment": ("DET_ENVIRONMENT", str, str),
     "commit": ("DET_CODE_COMMIT", str, str),
+    "kept": ("DET_WORDS_KEPT", lambda kept: str(int(kept)), lambda text: text == "1"),
     "alone": ("DET_ALONE_SECONDS", "{:g}".format, float),
     "checkpoint_root": ("DET_CHECKPOINT_ROOT", str, Path),
     "tensorboard_dir": ("DET_TENSORBOARD_DIR", str, Path),

@@ -81,7 +81,7 @@ def work(env: WorkerEnv, entrypoint: str, code_dir: Path, *, alone: bool = True,
             sys.stderr.flush()
             if env.ranks.rank == 0 or outcome in FAILURES:
                 with suppress(HostLost):  # the checkpoint is noted in the spool; the next driver finds it
-                    host.finished(outcome, message, trace, wait=env.ranks.size > 1)
+                    host.finished(outcome, message, trace, wait=not env.kept or env.ranks.size > 1)
         return EXIT.get(outcome, 0)
     finally:
         host.close()

@@ -129,6 +129,8 @@ class Native(TorchBackend):
         folder = ""
         if control.rank == 0:
             place = os.environ.get("DET_SCRATCH_DIR")  # it is deleted with the run, also where this process is killed
+            if place:
+                os.makedirs(place, exist_ok=True)
             folder = tempfile.mkdtemp(prefix="det-ranks-", dir=place)
         self._folder = Path(control.broadcast(folder))
         return FileStore(str(self._folder / "store"))
