@@ -47,7 +47,8 @@ class Processes:
         try:
             self._find_descriptors()
             spec.log_dir.mkdir(parents=True, exist_ok=True)
-            spec = self._relay.introduced(msgspec.structs.replace(spec, python=python_of(spec)))
+            kept = {**spec.variables, "DET_WORDS_KEPT": "1"}  # the relay's are passed on before the end of the run is
+            spec = self._relay.introduced(msgspec.structs.replace(spec, python=python_of(spec), variables=kept))
             if spec.warm is None:
                 self._start_fresh(spec)
             else:

@@ -78,7 +78,7 @@ class Relay:
         host, port = self.address
         door = {"DET_DRIVER": f"{host}:{port}", "DET_DRIVER_KEY": wire.run_key(self.key, spec.run_id).hex()}
         alone = {"DET_ALONE_SECONDS": f"{self.alone:g}"} if self.alone is not None else {}
-        variables = shortened({**spec.variables, **door, **alone, "DET_WORDS_KEPT": "1"}, spec.log_dir)
+        variables = shortened({**spec.variables, **door, **alone}, spec.log_dir)
         return msgspec.structs.replace(spec, variables=variables)
 
     def came(self, run: int) -> bool:
