@@ -60,6 +60,11 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def saved(checkpoints: Path) -> list[Path]:
+    """Return what is there whole: who is killed just then leaves the directory in which it was filled, too."""
+    return list(checkpoints.glob("[!.]*"))
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """A sum over several threads is another sum."""
@@ -92,7 +97,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_numbers(
     trained: Any, killed: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(killed / name)
-    (checkpoint,) = Path("checkpoints").iterdir()
+    (checkpoint,) = saved(Path("checkpoints"))
     trial, result = trained.train(name, latest=checkpoint)
     compare_with_torch(trained, "killed", trained.Alone(name), trial, result)
 
@@ -154,9 +159,9 @@ def test_a_network_with_batch_normalization_trains_on_two_ranks_as_two_replicas_
     first.mkdir()
     with pytest.raises(RuntimeError, match="rank 1 ended with status -9"):
         play(cast, [Request(name="killed", length=trained.LENGTH, save_at=[trained.SAVE_EVERY], hparams=killed)], first)
-    (saved,) = (first / "checkpoints").iterdir()
-    shutil.copytree(saved, second / "checkpoints" / saved.name)
-    going_on = Request(name="killed", length=trained.LENGTH, checkpoint=saved.name, hparams={"model": "cnn"})
+    (checkpoint,) = saved(first / "checkpoints")
+    shutil.copytree(checkpoint, second / "checkpoints" / checkpoint.name)
+    going_on = Request(name="killed", length=trained.LENGTH, checkpoint=checkpoint.name, hparams={"model": "cnn"})
     whole = Request(name="undisturbed", length=trained.LENGTH, hparams={"model": "cnn"})
     chief, alone = play(cast, [whole, going_on], second)[0], two_replicas(trained)
     for way, run in chief.items():
