@@ -11,9 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HOUSES = ("det-core", "det-driver", "det-testing", "det-horovod")
-AT_MOST = {"det-core": 14_690}
+AT_MOST = {"det-core": 14_830}
 """The aim is 9,000; docs/decisions/0011-size-of-core.md says part by part what is above it."""
-TOGETHER = 37_020
+TOGETHER = 37_180
 """What was once one package had as many."""
 ENGINES = {"det-slurm": 300, "det-kubernetes": 400, "det-ray": 400}
 """An engine says what is its scheduler's, and det_driver.engines has what they share."""

@@ -159,13 +159,15 @@ def test_what_is_no_directory_is_refused(tmp_path: Path, kind: str) -> None:
         code_files(place)
 
 
-def test_a_copy_holds_the_bytes_and_the_modes(tmp_path: Path) -> None:
+def test_a_copy_holds_the_bytes_the_modes_and_the_times(tmp_path: Path) -> None:
     root = tree(tmp_path / "code", "a.py", "bin/run.sh", "naïve dir/ü.txt")
-    (root / "bin" / "run.sh").chmod(0o755)
+    (root / "bin" / "run.sh").chmod(0o775)
+    os.utime(root / "a.py", ns=(1, 2_000_000_003))
     size = copy_code(root, tmp_path / "copy")
     assert names(tmp_path / "copy") == names(root)
     assert size == sum((root / name).stat().st_size for name in names(root))
-    assert os.access(tmp_path / "copy" / "bin" / "run.sh", os.X_OK)
+    assert (tmp_path / "copy" / "bin" / "run.sh").stat().st_mode & 0o7777 == 0o775
+    assert (tmp_path / "copy" / "a.py").stat().st_mtime_ns == 2_000_000_003
 
 
 def test_a_target_inside_the_source_is_not_copied_into_itself(tmp_path: Path) -> None:

@@ -274,3 +274,27 @@ def _dotted(root: Path) -> Iterator[Path]:
     for path in root.glob(".*"):
         yield from path.rglob("*")
         yield path
+
+
+def test_every_file_and_directory_is_on_the_disk_before_a_checkpoint_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, fsync = list[str](), os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with LocalStorage(tmp_path).store("one") as directory:
+        (directory / "code" / "more").mkdir(parents=True)
+        for name in ("manifest.json", "weights", "code/a.py", "code/more/b.py"):
+            (directory / name).write_text('{"uuid": "one"}')
+    (before,) = {str(Path(path).parent) for path in synced if path.endswith("/weights")}
+    *inside, root = [path.removeprefix(before) for path in synced]
+    assert root == str(tmp_path)
+    assert sorted(inside) == sorted(
+        ["", "/code", "/code/more", "/manifest.json", "/weights", "/code/a.py", "/code/more/b.py"]
+    )
+    assert inside[-1] == ""  # the content before the names
+    assert inside.index("/code/more/b.py") < inside.index("/code/more") < inside.index("/code")

@@ -266,6 +266,41 @@ def test_the_key_of_a_run_opens_the_door_to_that_run(serve):
         assert came.get(timeout=5) == 0
 
 
+def test_who_is_given_an_end_is_of_its_run_and_proves_nothing(serve):
+    runs = queue.SimpleQueue()
+
+    def told(connection: Connection) -> None:
+        runs.put((connection.run, connection.given, connection.peer))
+        echo(connection)
+
+    server = serve(told)
+    with Connection(server.give(7)) as given, connect(server.address, KEY) as came:
+        for connection in (given, came):
+            connection.send(b"word" * 100_000)
+            assert connection.recv(timeout=5) == b"word" * 100_000
+            connection.heed()
+        assert (given.given, came.given) == (True, False)
+    assert {runs.get(timeout=5)[:2] for _ in range(2)} == {(7, True), (0, False)}
+
+
+def test_an_end_that_was_given_ends_with_either_side(serve):
+    over = threading.Event()
+
+    def ends(connection: Connection) -> None:
+        try:
+            echo(connection)
+        finally:
+            over.set()
+
+    server = serve(ends)
+    server.give(7).close()
+    assert over.wait(5)
+    with Connection(server.give(7)) as given:
+        server.close()
+        with pytest.raises(ConnectionLost):
+            given.recv(timeout=5)
+
+
 @pytest.mark.parametrize(("key", "run"), [(run_key(KEY, 3), 4), (run_key(KEY, 3), 0), (KEY, 3)])
 def test_the_key_of_a_run_is_of_no_use_for_another(serve, key, run):
     with pytest.raises(KeyRefused, match="refused the key"):

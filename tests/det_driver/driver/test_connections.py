@@ -121,6 +121,14 @@ def test_what_is_only_told_has_no_answer_and_is_done(line: Line) -> None:
     assert line.store.runs.get(line.active.run.id).backend == "b"
 
 
+def test_a_report_may_say_how_much_is_done(line: Line) -> None:
+    assert line.says(protocol.Reported("training", 3, {"x": 1}, 0.5), 1) is None
+    assert line.live.progress == line.state.row(line.live).progress == 0.5
+    line.says(protocol.Reported("training", 4, {"x": 1}), 2)
+    assert line.state.row(line.live).progress == 0.5
+    assert line.reports == [("training", 3, {"x": 1}), ("training", 4, {"x": 1})]
+
+
 def test_an_answer_says_too_what_is_committed(line: Line) -> None:
     line.says(protocol.Reported("mine", 3, {"x": 1}), 1)
     line.says(protocol.AskTarget(), 2)

@@ -287,14 +287,14 @@ def test_what_a_word_closes_is_ended_with_it(store: Store) -> None:
     play, seen = Play(store, HALVING), list[Any]()
     play.when("start", 1, then=trains(1, 2.0))
     play.when("start", 2, then=[completed(2, 1.0)])
-    play.when("answer", 2, 1, "", then=[lambda: seen.append(play.trials)])
-    play.when("preempt", 2, CLOSED, then=saves(2, 2))
+    play.when("answer", 2, 1, "", then=[lambda: seen.append(play.trials), *saves(2, 2)])
     assert play.driver.run() is ExperimentState.COMPLETED
     assert seen == [["COMPLETED", "RUNNING"]]
     assert play.trials == ["COMPLETED", "COMPLETED"]
 
 
-def test_a_trial_that_its_searcher_closes_is_asked_to_end_unless_it_has_been(play: Play) -> None:
+def test_a_trial_that_its_searcher_closes_is_asked_to_end_unless_it_has_been(store: Store) -> None:
+    play = Play(store, entrypoint="python3 train.py")
     play.when("start", 1, then=[completed(1)])
     play.when("preempt", 1, CLOSED, then=saves(1, 2))
     play.when("start", 2, then=[play.driver.pause])
@@ -305,6 +305,22 @@ def test_a_trial_that_its_searcher_closes_is_asked_to_end_unless_it_has_been(pla
     assert play.trials == ["COMPLETED", "COMPLETED"]
     events = [decode_event(event.data) for event in play.store.journal.read(play.id)]
     assert [event.trial for event in events if isinstance(event, TrialExited)] == [0, 1]
+
+
+def test_a_trial_class_that_an_answer_told_to_stop_is_not_asked_to_as_well(play: Play) -> None:
+    play.when("start", 1, then=trains(1))
+    play.when("start", 2, then=[completed(2)])
+    play.when("answer", 2, 1, "", then=[*saves(2, 2)])
+    assert play.driver.run() is ExperimentState.COMPLETED
+    assert play.all("preempt") == []
+
+
+def test_a_trial_class_that_was_told_to_stop_is_asked_to_save_by_a_pause(store: Store) -> None:
+    play = Play(store, HALVING, slots=2)
+    play.when("start", 2, then=[completed(1, 2.0), play.driver.pause])
+    play.when("preempt", 2, PAUSE, then=[*saves(1, 2), *saves(2)])
+    assert play.driver.run() is ExperimentState.PAUSED
+    assert play.all("preempt") == [(1, PAUSE), (2, PAUSE)]
 
 
 def test_what_is_asked_between_words_is_done_between_them(play: Play) -> None:
@@ -548,7 +564,7 @@ def test_a_run_that_outlived_its_driver_goes_on_with_the_next_one(play: Play) ->
 def test_what_a_killed_driver_left_is_taken_up(play: Play) -> None:
     """A checkpoint that was saved without a driver, and a trial that its searcher had closed."""
     play.when("start", 1, then=[completed(1)])
-    play.killed_at("preempt", 1, CLOSED)
+    play.killed_at("answer", 1, 1, "")
     play.leave(1, "a", 10)
     play.when("start", 2, then=trains(2))
     assert play.driver.run() is ExperimentState.COMPLETED
@@ -560,7 +576,7 @@ def test_what_a_killed_driver_left_is_taken_up(play: Play) -> None:
 def test_an_experiment_of_which_nothing_is_left_to_train_ends_with_its_next_driver(store: Store) -> None:
     play = Play(store, SINGLE)
     play.when("start", 1, then=[completed(1)])
-    play.killed_at("preempt", 1, CLOSED)
+    play.killed_at("answer", 1, 1, "")
     assert play.driver.run() is ExperimentState.COMPLETED
     assert play.trials == ["COMPLETED"]
 
@@ -659,7 +675,7 @@ def test_where_a_trial_can_go_on_nowhere_the_others_save(store: Store) -> None:
 
 def test_a_closed_trial_whose_run_is_blocked_at_its_end_is_complete(play: Play) -> None:
     play.when("start", 1, then=[completed(1)])
-    play.when("preempt", 1, CLOSED, then=[says(1, 2, Finished(Outcome.BLOCKED, "no room")), Ended(1, 1)])
+    play.when("answer", 1, 1, "", then=[says(1, 2, Finished(Outcome.BLOCKED, "no room")), Ended(1, 1)])
     assert play.driver.run() is ExperimentState.ERROR
     assert play.trials == ["COMPLETED", "PAUSED"]
 

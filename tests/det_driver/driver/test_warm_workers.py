@@ -37,6 +37,8 @@ FACTS = """
             "limits": resource.getrlimit(resource.RLIMIT_NOFILE), "stdin": os.readlink("/proc/self/fd/0"),
             "buffered": [sys.stdout.write_through, sys.stdout.line_buffering, sys.stderr.line_buffering],
             "out": os.readlink("/proc/self/fd/1").rpartition("/")[2], "threads": threading.active_count(),
+            "sockets": [os.readlink(f"/proc/self/fd/{n}").partition(":")[0] for n in os.listdir("/proc/self/fd")
+                        if os.path.exists(f"/proc/self/fd/{n}")].count("socket"),
             "changed": getattr(json, "changed", 0), "main": threading.current_thread() is threading.main_thread(),
         }
 

@@ -6,13 +6,16 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from .backend import Ranks, rank_variables, ranks_in
 from .backends.socket import START_SECONDS
 from .config import ExperimentConfig, Extensions, from_json, to_json
+from .host import Target
 
 _LONGEST = 100_000  # Linux takes 128 KiB for one variable
 
@@ -21,15 +24,15 @@ _LONGEST = 100_000  # Linux takes 128 KiB for one variable
 class WorkerEnv:
     """One run, as its processes find it in `DET_*`.
 
-    `driver` is the address of the driver's connection, `key` its secret, for this run alone. `spool` is where a
-    checkpoint is noted that the driver could not be told of. `steps_completed` is 0 on a warm start. `ranks` is where the
-    process stands among those of the run, which meet at the address `chief` within `start_timeout` seconds. What the run
-    leaves in `scratch` is deleted when it has ended, however it did. `alone` is how many seconds it has to end once it has
-    lost its driver, where another machine may go on with it then. `kept` says that it talks to an agent, which keeps what was
-    said when the process has ended. `checked` says that what plugins configure is in their
+    `driver` is the address of the driver's connection, `key` its secret, for this run alone. `spool` is where a checkpoint is
+    noted that the driver could not be told of. `steps_completed` is 0 on a warm start. `ranks` is where the process stands
+    among those of the run, which meet at the address `chief` within `start_timeout` seconds. What the run leaves in `scratch`
+    is deleted when it has ended, however it did. `alone` is how many seconds it has to end once it has lost its driver, where
+    another machine may go on with it then. `kept` says that it talks to an agent, which keeps what was said when the process
+    has ended. `target` is the first one of a trial class; others ask. `checked` says that what plugins configure is in their
     own structs, `described` is the configuration as checkpoints hold it, where that is known. `environment` is the digest of
-    what the interpreter was made of, where it was made for the experiment, `commit` that of the code's
-    repository, with a + where the code is not as committed.
+    what the interpreter was made of, where it was made for the experiment, `commit` that of the code's repository, with a +
+    where the code is not as committed.
     """
 
     experiment_id: int
@@ -59,6 +62,7 @@ class WorkerEnv:
     described: Mapping[str, Any] | None = None
     warm: bool = False
     kept: bool = False
+    target: Target | None = None
     cluster_id: str = "local"
 
     @property
@@ -129,6 +133,11 @@ _FACTS: dict[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
     "start_timeout": ("DET_START_TIMEOUT", "{:g}".format, float),
     "environment": ("DET_ENVIRONMENT", str, str),
     "commit": ("DET_CODE_COMMIT", str, str),
+    "target": (
+        "DET_TARGET",
+        lambda target: msgspec.json.encode(target).decode(),
+        partial(msgspec.json.decode, type=Target),
+    ),
     "kept": ("DET_WORDS_KEPT", lambda kept: str(int(kept)), lambda text: text == "1"),
     "alone": ("DET_ALONE_SECONDS", "{:g}".format, float),
     "checkpoint_root": ("DET_CHECKPOINT_ROOT", str, Path),
@@ -153,5 +162,7 @@ def shortened(variables: Mapping[str, str], directory: Path) -> dict[str, str]:
 
 def variable(environ: Mapping[str, str], name: str) -> str | None:
     """Return a variable, wherever `shortened` has put it; None where there is none."""
+    if name in environ:
+        return environ[name]
     file = environ.get(f"{name}_FILE")
-    return environ[name] if name in environ else Path(file).read_text() if file else None
+    return Path(file).read_text() if file else None

@@ -1,16 +1,23 @@
-"""What a process that has imported much does so that its forks share its memory: a page that either writes to is copied."""
+"""What a process that forks others does for them: a page of its memory that either writes to is copied."""
 
 from __future__ import annotations
 
 import atexit
 import ctypes
 import gc
+import socket
 import weakref
 from pathlib import Path
 from typing import Any
 
 _HUGE = 1 << 21  # bytes of a huge page
 _MADV_COLLAPSE = 25  # Linux 6.1
+
+
+def send_with(channel: socket.socket, data: bytes, *descriptors: int) -> None:
+    """Send data over a Unix socket, and with its first byte descriptors."""
+    sent = socket.send_fds(channel, [data], descriptors) if descriptors else 0
+    channel.sendall(data[sent:])
 
 
 class Shared:

@@ -4,8 +4,8 @@ Importing a framework costs seconds; a fork, milliseconds. The server has one th
 ends when its driver is gone and its workers have ended. What a worker does to its memory, no other sees. What the first run
 that ended well had imported of others' packages, the server imports then, so that later ones find it (det_core.ahead).
 
-It is told of runs on a socket, a line of JSON each, and answers with lines: `unfit` (why it cannot serve), `started`,
-`ended`, which says with `unstarted` that the machine could start no process.
+It is told of runs on a socket, a line of JSON each, with the end of a connection for it, and answers with lines: `unfit`
+(why it cannot serve), `started`, `ended`, which says with `unstarted` that the machine could start no process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import encodings.idna  # noqa: F401 - a worker's first connection needs it
 import gc
 import json
 import os
+import pkgutil
 import random
 import selectors
 import signal
@@ -23,7 +24,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections import ChainMap
+from collections import deque
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from .code import code_files
 from .config import ExperimentConfig, masked
 from .environ import WorkerEnv
 from .errors import DetError
-from .forks import Shared
+from .forks import Shared, send_with
 from .manifest import own_version
 from .origin import brief, origin
 from .plugins import Plugins
@@ -55,6 +56,8 @@ def main(argv: list[str]) -> int:
             plugins.frameworks()[name].load()
         with contextlib.suppress(DetError):
             code_files(code_dir)  # compiles what every worker would
+        if (finder := pkgutil.get_importer(str(code_dir))) is not None:
+            finder.find_spec("det")  # it knows what is there then
         reason = unfit(code_dir)
     except BaseException as error:  # a worker of its own will fail of it, and say so in the log of its run
         reason = f"{type(error).__name__}: {error}"
@@ -96,7 +99,7 @@ class _Server:
         self._waiting: tuple[int, socket.socket] | None = None  # a fork that waits for the next run, and what it reads
         self._wanted = False  # such a fork
         self._shared.settle()
-        self._rest = b""
+        self._rest, self._doors = b"", deque[int]()  # each the end of a connection, for the runs that are to be started
         self._alone = False  # the driver is gone
         self._first: WorkerEnv | None = None
         self._checked: ExperimentConfig | None = None
@@ -122,7 +125,8 @@ class _Server:
 
     def _hear(self) -> None:
         try:
-            data = self._channel.recv(1 << 20)
+            data, doors, _, _ = socket.recv_fds(self._channel, 1 << 20, 1, socket.MSG_CMSG_CLOEXEC)
+            self._doors += doors
         except OSError:
             data = b""
         if not data:
@@ -134,6 +138,7 @@ class _Server:
             request = json.loads(line)
             if "signal" not in request:
                 self._start(request)
+                os.close(self._doors.popleft())
             elif request["run"] in self._children:
                 end_group(self._children[request["run"]][0], request["signal"])
 
@@ -150,7 +155,7 @@ class _Server:
             return
         descriptor = os.pidfd_open(pid)
         with contextlib.suppress(OSError), channel:  # one that was killed is heard of by its end
-            channel.sendall(json.dumps(request).encode())
+            send_with(channel, json.dumps(request).encode(), self._doors[0])
         self._children[request["run"]] = pid, descriptor, Path(request["log_dir"])
         self._selector.register(descriptor, selectors.EVENT_READ, partial(self._reap, request["run"]))
         self._tell({"started": request["run"], "pid": pid})
@@ -173,11 +178,12 @@ class _Server:
         ours.close()
         self._release()
         with theirs:
-            text = b"".join(iter(partial(theirs.recv, 1 << 20), b""))
-        if not text:
-            os._exit(0)
-        request = json.loads(text)
-        _be_worker(request, self._read(request["variables"]), self._plugins, server, self._ahead)
+            text, door, _, _ = socket.recv_fds(theirs, 1 << 20, 1, socket.MSG_CMSG_CLOEXEC)
+            if not text:
+                os._exit(0)
+            request = json.loads(text + b"".join(iter(partial(theirs.recv, 1 << 20), b"")))
+        env, joined = self._read(request["variables"]), socket.socket(fileno=door[0])
+        _be_worker(request, env, joined, self._plugins, server, self._ahead)
         raise AssertionError  # it has ended the process
 
     def _dismiss(self) -> None:
@@ -191,6 +197,8 @@ class _Server:
         """In a fork: close what is the server's."""
         for _, descriptor, _ in self._children.values():
             os.close(descriptor)
+        for door in self._doors:
+            os.close(door)
         if self._trying is not None:
             os.close(self._trying[1])
         if self._waiting is not None:
@@ -200,7 +208,7 @@ class _Server:
 
     def _read(self, variables: dict[str, str]) -> WorkerEnv:
         """Return the run that variables describe, which costs a fork more; a configuration like the first is checked once."""
-        env = WorkerEnv.read(ChainMap(variables, os.environ))
+        env = WorkerEnv.read(os.environ | variables)
         assert env is not None
         if self._first is None:
             self._first = env
@@ -244,8 +252,10 @@ class _Server:
             self._channel.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _be_worker(request: dict[str, Any], env: WorkerEnv, plugins: Plugins, server: int, ahead: Ahead) -> None:
-    """Become what a new interpreter would be for this run, train, and end."""
+def _be_worker(
+    request: dict[str, Any], env: WorkerEnv, joined: socket.socket, plugins: Plugins, server: int, ahead: Ahead
+) -> None:
+    """Become what a new interpreter would be for this run, which is connected already, train, and end."""
     status = 1
     try:
         os.setsid()
@@ -265,7 +275,7 @@ def _be_worker(request: dict[str, Any], env: WorkerEnv, plugins: Plugins, server
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
         gc.enable()
-        status = work(env, request["entrypoint"], Path(request["code_dir"]), plugins=plugins)
+        status = work(env, request["entrypoint"], Path(request["code_dir"]), plugins=plugins, joined=joined)
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:

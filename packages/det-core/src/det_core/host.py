@@ -76,6 +76,8 @@ class TrialHost(ABC):
 
     preempted: Flag
     stores: bool = True
+    asks_next: bool = False
+    """Whether a question follows what is told, as the loop knows: then nothing else need be waited for."""
 
     @abstractmethod
     def target(self) -> Target:
@@ -93,11 +95,19 @@ class TrialHost(ABC):
         """
 
     @abstractmethod
-    def checkpointed(self, manifest: Manifest, storage: str) -> None:
-        """Record a checkpoint that is published; when this returns, it is recorded."""
+    def checkpointed(self, manifest: Manifest, storage: str) -> bool | None:
+        """Record a checkpoint that is published; when this returns, it is recorded.
+
+        False says that it will be when the question is answered that follows, as `asks_next` says.
+        """
 
     def progress(self, fraction: float) -> None:
         """Report how much of the target is done, 0 to 1."""
+
+    def report_at(self, fraction: float, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
+        """Report metrics, and how much of the target is done."""
+        self.report(group, batches, metrics)
+        self.progress(fraction)
 
     def status(self, text: str) -> None:
         """Say in a word what the run is doing."""

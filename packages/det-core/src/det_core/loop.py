@@ -278,10 +278,12 @@ class RunLoop(Loop):
             return
         complete = self._batches >= self._length
         if complete:
+            self._host.asks_next = True
             self._save(wait=True)
         length = self._target.n if complete else None
         metrics = dict(self._progress.validation)
         self._aim(self._ask(lambda: self._host.validated(self._batches, metrics, length)))
+        self._host.asks_next = False
         if self._lost:
             return
         self._progress.untold.clear()
@@ -359,9 +361,10 @@ class RunLoop(Loop):
         self._progress.untold.append([group, batches, metrics])
         if self._distributed.rank == 0 and not self._lost:
             try:
-                self._host.report(group, batches, metrics)
                 if self._target.n and self._length < NEVER:
-                    self._host.progress(min(1.0, batches / self._length))
+                    self._host.report_at(min(1.0, batches / self._length), group, batches, metrics)
+                else:
+                    self._host.report(group, batches, metrics)
             except HostLost:
                 self._lost = True
 

@@ -16,7 +16,7 @@ from . import wire
 from .host import Outcome, Target
 from .manifest import Manifest, own_version
 
-PROTOCOL = 4  # to be raised with any change of these messages; Hello and Welcome stay, as they carry it
+PROTOCOL = 5  # to be raised with any change of these messages; Hello and Welcome stay, as they carry it
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
@@ -96,11 +96,12 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 
 class Reported(msgspec.Struct, frozen=True, tag="reported"):
-    """Metrics of any group."""
+    """Metrics of any group, and how much is done by then, 0 to 1, where that is known."""
 
     group: str
     batches: int
     metrics: dict[str, Any]
+    fraction: float | None = None
 
 
 class Progressed(msgspec.Struct, frozen=True, tag="progressed"):
@@ -172,7 +173,7 @@ def hello(run_id: int, rank: int) -> Hello:
     return Hello(run_id, rank, os.getpid(), PROTOCOL, own_version())
 
 
-def greeted(connection: wire.Connection, timeout: float) -> Hello | None:
+def greeted(connection: wire.Connection, timeout: float | None) -> Hello | None:
     """Return the first words of a worker, None where they are others, or those of a run whose key it has not proved."""
     said = decode_said(connection.recv(timeout))
     return said if isinstance(said, Hello) and said.run_id == connection.run else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import queue
 import threading
 import time
@@ -42,23 +43,35 @@ class RemoteHost(TrialHost):
     """Asks and tells over a connection; a thread listens for answers and for a preemption.
 
     When the connection breaks, `preempted` is raised, `on_lost` is called in that thread, and every method raises HostLost
-    from then on.
+    from then on. `target` is the first one, where it is known. With `unrecorded`, a checkpoint is not waited for where a
+    question follows; it is called, in that thread, with one that has no answer when the connection breaks.
     """
 
-    def __init__(self, connection: wire.Connection, on_lost: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        connection: wire.Connection,
+        on_lost: Callable[[], None] | None = None,
+        target: Target | None = None,
+        unrecorded: Callable[[Manifest, str], None] | None = None,
+    ) -> None:
         self.preempted = Flag()
-        self._on_lost = on_lost
+        self._on_lost, self._known, self._unrecorded = on_lost, target, unrecorded
+        # The number of a word that told of a checkpoint, and that, until it is answered; and the error in the answer.
+        self._unsure: tuple[int, Manifest, str] | None = None
+        self._error = ""
         self._closing = False
         self._connection = connection
         self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
         self._lock = threading.RLock()
         self._number = 0  # of the newest word
         self._lost = False
-        self._listener = threading.Thread(target=self._listen, name="det-driver", daemon=True)
-        self._listener.start()
+        self._over = threading.Lock()  # held by the thread that listens
+        self._over.acquire()
+        _thread.start_new_thread(self._listen, ())  # at once: `Thread.start` waits until it runs
 
     def target(self) -> Target:
-        return self._aimed(self._ask(AskTarget()))
+        known, self._known = self._known, None
+        return known or self._aimed(self._ask(AskTarget()))
 
     def report(self, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
         self._tell(Reported(group, batches, dict(metrics)))
@@ -72,8 +85,17 @@ class RemoteHost(TrialHost):
     def deleted(self, uuid: str) -> None:
         self._ask(Deleted(uuid))
 
-    def checkpointed(self, manifest: Manifest, storage: str) -> None:
-        self._ask(Checkpointed(manifest, storage))
+    def checkpointed(self, manifest: Manifest, storage: str) -> bool:
+        if self._unrecorded is None or not self.asks_next:
+            self._ask(Checkpointed(manifest, storage))
+            return True
+        with self._lock:
+            self._unsure = self._number + 1, manifest, storage
+            self._tell(Checkpointed(manifest, storage))
+        return False
+
+    def report_at(self, fraction: float, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
+        self._tell(Reported(group, batches, dict(metrics), fraction))
 
     def progress(self, fraction: float) -> None:
         self._tell(Progressed(fraction))
@@ -105,7 +127,8 @@ class RemoteHost(TrialHost):
     def close(self) -> None:
         self._closing = True
         self._connection.close()
-        self._listener.join(timeout=5)
+        if self._over.acquire(timeout=5):
+            self._over.release()
 
     def _aimed(self, answer: Answer) -> Target:
         assert answer.target is not None
@@ -127,8 +150,8 @@ class RemoteHost(TrialHost):
                     raise HostLost(LOST)
                 if answer.number == number:  # the late answer to a question that was given up is nobody's
                     break
-        if answer.error:
-            raise DetError(answer.error)
+        if error := self._error or answer.error:
+            raise DetError(error)
         return answer
 
     def _tell(self, word: Word) -> int:
@@ -149,14 +172,20 @@ class RemoteHost(TrialHost):
                 reply = decode_reply(self._connection.recv())
                 if isinstance(reply, Preempt):
                     self._raise(reply.reason)
+                elif self._unsure is not None and reply.number == self._unsure[0]:
+                    self._unsure, self._error = None, reply.error
                 else:
                     self._answers.put(reply)
         except (wire.ConnectionLost, OSError, ValueError):
-            self._lost = True
+            gone, self._lost = not self._closing, True
             self._raise(LOST)
             self._answers.put(None)
-            if self._on_lost and not self._closing:
+            if gone and self._on_lost:
                 self._on_lost()
+            if gone and self._unsure and self._unrecorded:
+                self._unrecorded(*self._unsure[1:])
+        finally:
+            self._over.release()
 
     def _raise(self, reason: str) -> None:
         self.preempted.reason = reason

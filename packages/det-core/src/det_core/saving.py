@@ -38,14 +38,13 @@ class Keep:
     unrecorded: Callable[[Manifest, str], None] = lambda manifest, storage: None
 
     def record(self, host: TrialHost, manifest: Manifest) -> bool:
-        """Tell the driver of a checkpoint that is published; return whether it is recorded there."""
+        """Tell the driver of a checkpoint that is published; return whether it is recorded there by now."""
         url = self.storage.url(manifest.uuid)
         try:
-            host.checkpointed(manifest, url)
+            return host.checkpointed(manifest, url) is not False
         except HostLost:
             self.unrecorded(manifest, url)
             return False
-        return True
 
 
 class Saving:

@@ -112,8 +112,8 @@ class Limited(TrialHost):
     def report(self, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
         self._host.report(group, batches, metrics)
 
-    def checkpointed(self, manifest: Manifest, storage: str) -> None:
-        self._host.checkpointed(manifest, storage)
+    def checkpointed(self, manifest: Manifest, storage: str) -> bool | None:
+        return self._host.checkpointed(manifest, storage)
 
     def progress(self, fraction: float) -> None:
         self._host.progress(fraction)

@@ -9,6 +9,7 @@ import hashlib
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 from contextlib import suppress
@@ -56,14 +57,22 @@ def main(argv: list[str] | None = None) -> int:
     return work(env, arguments[0], Path.cwd())
 
 
-def work(env: WorkerEnv, entrypoint: str, code_dir: Path, *, alone: bool = True, plugins: Plugins | None = None) -> int:
+def work(
+    env: WorkerEnv,
+    entrypoint: str,
+    code_dir: Path,
+    *,
+    alone: bool = True,
+    plugins: Plugins | None = None,
+    joined: socket.socket | None = None,
+) -> int:
     """Train one run of the trial class `entrypoint`; return the exit status of its process.
 
     `alone` says that standard error is the run's own and not the driver's, which has last words of its own. `plugins` are
-    those that are installed, where they have been found already.
+    those that are installed, where they have been found already; `joined` is connected to the driver, where something is.
     """
     try:
-        host = connect(env)
+        host = connect(env, joined)
     except DetError as error:  # the driver knows it as well
         if alone:
             sys.stderr.write(f"det: {error}\n")
@@ -87,18 +96,26 @@ def work(env: WorkerEnv, entrypoint: str, code_dir: Path, *, alone: bool = True,
         host.close()
 
 
-def connect(env: WorkerEnv) -> RemoteHost:
-    """Connect to the driver; when it is lost, the process has the run's patience to save, come what may.
+def connect(env: WorkerEnv, joined: socket.socket | None = None) -> RemoteHost:
+    """Connect to the driver, unless `joined` is; when it is lost, the process has the run's patience to save, come what may.
 
     Raises DetError, which names the versions of both, where the driver speaks another protocol.
     """
-    connection = wire.connect(env.driver, env.key, timeout=_CONNECT_SECONDS, run=env.run_id)
+    if joined is not None:
+        connection = wire.Connection(joined)
+    else:
+        connection = wire.connect(env.driver, env.key, timeout=_CONNECT_SECONDS, run=env.run_id)
     greeting = hello(env.run_id, env.ranks.rank)
     connection.send(encode(greeting))
     if refused := refusal(greeting, decode_welcome(connection.recv(timeout=_CONNECT_SECONDS))):
         connection.close()
         raise DetError(refused)
-    host = RemoteHost(connection, on_lost=lambda: _end_after(env.patience))
+    host = RemoteHost(
+        connection,
+        on_lost=lambda: _end_after(env.patience),
+        target=env.target,
+        unrecorded=partial(spool, env) if env.kept else None,
+    )
     if env.ranks.rank == 0:
         host.came_from(origin())
     return host
@@ -144,8 +161,8 @@ def meet(env: WorkerEnv, host: RemoteHost) -> DistributedContext:
         chief = (env.chief, 0) if env.ranks.rank == 0 else host.meet(timeout=patience)
     except TimeoutError:
         raise RankLost(0, f"rank 0 did not come within {patience:g} s; see why it did not start") from None
-    socket = Socket(env.ranks, chief=chief, key=key, start_timeout=patience, timeout=timeout, ready=host.meet)
-    return DistributedContext.from_backend(socket)
+    ranks = Socket(env.ranks, chief=chief, key=key, start_timeout=patience, timeout=timeout, ready=host.meet)
+    return DistributedContext.from_backend(ranks)
 
 
 def _tell_first(host: RemoteHost, error: BaseException) -> None:
@@ -186,7 +203,7 @@ def keep_of(env: WorkerEnv, storage: Storage) -> Keep:
 def spool(env: WorkerEnv, manifest: Manifest, storage: str) -> None:
     """Note a checkpoint for the next driver, as this one is gone; the note is there after a crash of the machine, too."""
     env.spool.mkdir(parents=True, exist_ok=True)
-    temporary = env.spool / f".{manifest.uuid}"
+    temporary = env.spool / f".{manifest.uuid}-{threading.get_ident()}"
     temporary.write_bytes(encode_note(Spooled(env.run_id, manifest, storage)))
     sync(temporary)
     temporary.rename(env.spool / f"{manifest.uuid}.json")

@@ -40,7 +40,7 @@ class Processes:
         self._relay, self._tell, self._coming = relay, ended, coming
         self._groups: dict[int, Group] = {}
         self._guards: dict[int, int] = {}
-        self._warm = WarmWorkers(ended, self._start_fresh)
+        self._warm = WarmWorkers(ended, self._start_fresh, relay.door)
 
     def start(self, spec: RunSpec) -> None:
         """Start a run's processes; where they cannot be, it has ended."""

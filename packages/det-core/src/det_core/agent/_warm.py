@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..forks import send_with
 from ..process import end_group, is_running, noted_processes
 from ._frames import Ended, RunSpec
 
@@ -24,12 +25,15 @@ _ORPHAN_SECONDS = 0.1
 class WarmWorkers:
     """Starts runs through a fork server, which is started with the first.
 
-    Runs that it cannot serve, now or ever, are handed to `fresh`. It serves one directory of code in one environment: what
-    differs from the first run's, but for `DET_*`, has to come before imports.
+    Runs that it cannot serve, now or ever, are handed to `fresh`. `door` gives the end of a connection for a run's worker.
+    It serves one directory of code in one environment: what differs from the first run's, but for `DET_*`, has to come
+    before imports.
     """
 
-    def __init__(self, ended: Callable[[Ended], None], fresh: Callable[[RunSpec], None]) -> None:
-        self._ended, self._fresh = ended, fresh
+    def __init__(
+        self, ended: Callable[[Ended], None], fresh: Callable[[RunSpec], None], door: Callable[[int], socket.socket]
+    ) -> None:
+        self._ended, self._fresh, self._door = ended, fresh, door
         self._lock = threading.RLock()
         self._runs: dict[int, RunSpec] = {}
         self._started: set[int] = set()
@@ -50,15 +54,15 @@ class WarmWorkers:
                     self._open(spec, environ, python)
                     self._key = key
                 self._runs[spec.run_id] = spec
-                self._tell(
-                    {
-                        "run": spec.run_id,
-                        "entrypoint": str(spec.entrypoint),
-                        "code_dir": str(spec.code_dir),
-                        "log_dir": str(spec.log_dir),
-                        "variables": dict(spec.variables),
-                    }
-                )
+                request = {
+                    "run": spec.run_id,
+                    "entrypoint": str(spec.entrypoint),
+                    "code_dir": str(spec.code_dir),
+                    "log_dir": str(spec.log_dir),
+                    "variables": dict(spec.variables),
+                }
+                with self._door(spec.run_id) as door:
+                    self._tell(request, door.fileno())
         if not fits:
             self._fresh(spec)
 
@@ -110,10 +114,10 @@ class WarmWorkers:
         )
         self._listener.start()
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _tell(self, message: dict[str, Any], *descriptors: int) -> None:
         if self._channel is not None:
             with contextlib.suppress(OSError):  # the listener finds out
-                self._channel.sendall(json.dumps(message).encode() + b"\n")
+                send_with(self._channel, json.dumps(message).encode() + b"\n", *descriptors)
 
     def _listen(self, server: subprocess.Popen[bytes], channel: socket.socket) -> None:
         with channel, channel.makefile("rb") as lines, contextlib.suppress(OSError):  # of a server that is gone

@@ -36,8 +36,7 @@ def write_checkpoint(storage: Storage, write: Callable[[Path], object], **facts:
     manifest = draft(**facts)
     with storage.store(manifest.uuid) as directory:
         write(directory)
-        _settle(directory)
-        found = entries(directory, (name for name in names(directory) if name not in _OWN))
+        found = entries(directory, (name for name in _settled(directory) if name not in _OWN))
         return _describe(directory, manifest, found)
 
 
@@ -98,8 +97,7 @@ class _Offer(msgspec.Struct, frozen=True):
 
 
 def _claim(directory: Path, selector: Selector | None) -> dict[str, FileEntry]:
-    _settle(directory)
-    wanted = (name for name in names(directory) if name not in _OWN)
+    wanted = (name for name in _settled(directory) if name not in _OWN)
     return entries(directory, (name for name in wanted if selector is None or selector(name)))
 
 
@@ -212,19 +210,21 @@ def entry(path: str | Path) -> FileEntry:
         return FileEntry(size=file.tell(), digest=digest)
 
 
-def _settle(directory: Path) -> None:
-    """Make a directory one of plain files: a link to a file becomes a copy of it, anything else is refused.
+def _settled(directory: Path) -> list[str]:
+    """Make a directory one of plain files, and return their `names`: a link to a file becomes a copy, anything else is refused.
 
     A link would lead elsewhere, or nowhere, once the directory has been moved or uploaded.
     """
     for folder, folders, files in os.walk(directory):
-        for path in (Path(folder, name) for name in (*folders, *files)):
-            mode = path.lstat().st_mode
-            if stat.S_ISLNK(mode) and path.is_file():
-                _copy_over(path)
+        for name in (*folders, *files):
+            path = os.path.join(folder, name)
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode) and os.path.isfile(path):
+                _copy_over(Path(path))
             elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                name = path.relative_to(directory)
-                raise CheckpointError(f"{name} is neither a file nor a directory; a checkpoint holds nothing else")
+                inside = os.path.relpath(path, directory)
+                raise CheckpointError(f"{inside} is neither a file nor a directory; a checkpoint holds nothing else")
+    return names(directory)
 
 
 def _copy_over(link: Path) -> None:

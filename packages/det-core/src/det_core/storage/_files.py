@@ -21,6 +21,7 @@ from ..errors import DetError, StorageError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NEARLY_FULL = 1 << 20
+_BEGIN = 1 << 20
 
 
 def sizes(directory: Path) -> dict[str, int]:
@@ -46,19 +47,29 @@ def copy(source: Path, target: Path) -> None:
 
 def sync(path: Path) -> None:
     """Wait until a file or directory is on the disk."""
+    _sync(path)
+
+
+def _sync(path: str | Path, *, begin: bool = False) -> None:
+    """Wait for a file, or only `begin` to write what it begins with, so that small ones are waited for together."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        if begin:
+            os.posix_fadvise(descriptor, 0, _BEGIN, os.POSIX_FADV_DONTNEED)
+        else:
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def sync_tree(directory: Path) -> None:
     """Wait until a directory and everything below it is on the disk, the content before the names."""
-    for folder, _, names in os.walk(directory, topdown=False, onerror=_raise):
-        for name in names:
-            sync(Path(folder, name))
-        sync(Path(folder))
+    folders = list(os.walk(directory, topdown=False, onerror=_raise))
+    files = [os.path.join(folder, name) for folder, _, names in folders for name in names]
+    for file in files:
+        _sync(file, begin=True)
+    for path in (*files, *(folder for folder, _, _ in folders)):
+        _sync(path)
 
 
 @contextmanager
@@ -110,7 +121,7 @@ def staged(root: Path, uuid: str) -> Path | None:
 def _apart(root: Path, beginning: str) -> list[Path]:
     """Return what is in the directory apart under names that begin so; another process may remove that at any time."""
     with suppress(FileNotFoundError):
-        return [path for path in (root / STAGING).iterdir() if path.name.startswith(beginning)]
+        return [root / STAGING / name for name in os.listdir(root / STAGING) if name.startswith(beginning)]
     return []
 
 

@@ -107,7 +107,13 @@ class Connection:
         self._body: bytearray | None = None
         self._filled = 0
         sock.setblocking(False)
-        _tune(sock)
+        if not self.given:
+            _tune(sock)
+
+    @property
+    def given(self) -> bool:
+        """Whether the peer was given its end, and did not come."""
+        return self._sock.family == socket.AF_UNIX
 
     @property
     def waiting(self) -> bool:
@@ -259,6 +265,8 @@ def _deadline(timeout: float | None) -> float:
 
 
 def _peer(sock: socket.socket) -> str:
+    if sock.family == socket.AF_UNIX:
+        return "a process of this machine"
     try:
         return shown(sock.getpeername())
     except OSError:

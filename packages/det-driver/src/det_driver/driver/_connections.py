@@ -65,14 +65,20 @@ def _answer(state: State, live: LiveTrial, active: ActiveRun, word: protocol.Wor
             state.store.checkpoints.mark_deleted(word.uuid)
         case protocol.Reported():
             state.reported(live, active, word.group, word.batches, word.metrics)
+            if word.fraction is not None:
+                _progressed(state, live, word.fraction)
         case protocol.Progressed():
-            live.progress = word.fraction
-            state.store.trials.update(live.id, progress=word.fraction)
+            _progressed(state, live, word.fraction)
         case protocol.Chose():
             state.store.runs.chose(active.run.id, word.backend)
         case protocol.CameFrom():
             state.store.runs.came_from(active.run.id, word.origin)
     return _again(state, live, active, word, rank)
+
+
+def _progressed(state: State, live: LiveTrial, fraction: float) -> None:
+    live.progress = fraction
+    state.store.trials.update(live.id, progress=fraction)
 
 
 def _again(state: State, live: LiveTrial, active: ActiveRun, word: protocol.Word, rank: int) -> protocol.Answer | None:

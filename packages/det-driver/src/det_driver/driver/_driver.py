@@ -266,7 +266,8 @@ class Driver:
         while self._state.closed:
             live = self._state.closed.popleft()
             if live.active is not None and not live.active.preempting:
-                self._state.then(partial(self._runs.preempt, live, "the searcher closed the trial"))
+                told = live.active.stopping and self._state.trial_class  # a script may have more to do
+                self._state.then(partial(self._runs.preempt, live, "the searcher closed the trial", told=told))
             elif live.active is None and live.plan.exited is None:
                 with self._state.turn():
                     self._state.exit(live, Exit.COMPLETED, TrialState.COMPLETED)

@@ -247,13 +247,14 @@ class Fleet:
         self._refused = False
         return live, active
 
-    def preempt(self, live: LiveTrial, reason: str, patience: float | None = None) -> None:
-        """Ask a run to save and end within a patience, by default the configuration's; without any it is killed."""
+    def preempt(self, live: LiveTrial, reason: str, patience: float | None = None, *, told: bool = False) -> None:
+        """Ask a run, unless it was told, to save and end within a patience, by default the configuration's; else it is killed."""
         active = live.active
         assert active is not None
         active.preempting = True
         active.deadline = time.monotonic() + (self._state.config.patience if patience is None else patience)
-        self._engine.preempt(active.run.id, reason)
+        if not told:
+            self._engine.preempt(active.run.id, reason)
 
     def preempt_all(self, reason: str) -> None:
         """Ask every run that has not been asked."""

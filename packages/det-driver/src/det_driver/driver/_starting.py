@@ -207,6 +207,7 @@ class Starter:
             start_timeout=self.settings.start_timeout,
             warm=latest is None and live.source is not None,
             commit=self._commit,
+            target=state.target(live) if state.trial_class else None,
         )
         if hosts_of(state.config):  # each of them knows its devices and cores
             return {**self._user(gpus), **env.variables(**self._config)}

@@ -226,7 +226,9 @@ class State(Turns):
         if report:
             self.reported(live, active, "validation", batches, metrics)
         self.happened(TrialValidated(live.plan.request, at, batches, metrics))
-        return self.target(live, best)
+        target = self.target(live, best)
+        self.adopt(lambda: setattr(active, "stopping", target.n is None))
+        return target
 
     def _length(self, live: LiveTrial, batches: int, metrics: dict[str, Any]) -> int:
         """Return the position, in the searcher's unit, of a validation that does not complete the target."""

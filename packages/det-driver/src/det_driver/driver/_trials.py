@@ -41,10 +41,10 @@ def how_it_ended(status: int) -> str:
 class ActiveRun:
     """A run that is executing, on the machines `nodes`.
 
-    `heard` is the newest word that was taken from each of its workers' connections, `told` up to where the engine knows
-    that. `adopted` says that an earlier driver started it, and may have asked it to end. `launched` says that the engine's
-    process is not a rank, but the launcher of ranks on several hosts. `deadline`, of the monotonic clock, is when a run
-    that was asked to end is killed. `unstarted` says why it never began.
+    `heard` is the newest word that was taken from each of its workers' connections, `told` up to where the engine knows that.
+    `stopping` says that it was told, in an answer, to stop. `adopted` says that an earlier driver started it, and may have
+    asked it to end. `launched` says that the engine's process is not a rank, but the launcher of ranks on several hosts.
+    `deadline`, of the monotonic clock, is when a run that was asked to end is killed. `unstarted` says why it never began.
     """
 
     run: Run
@@ -54,6 +54,7 @@ class ActiveRun:
     told: dict[int, int] = field(default_factory=dict)
     adopted: bool = False
     preempting: bool = False
+    stopping: bool = False
     outcome: Outcome | None = None
     message: str = ""
     traceback: str = ""
