@@ -165,6 +165,7 @@ class Trial:
         self.driver, self.schedule, self.style = driver, schedule, style
         self.hparams = {"noise": 0.5, "batches_per_epoch": 4} | hparams
         self.events: list[tuple[str, int]] = []
+        self.followed: list[tuple[int, bool]] = []  # of each save, whether the host knew that a question follows
         self.length: Length | None = None
         self.weight = 0.0
         plugins = Plugins()
@@ -214,6 +215,7 @@ class Trial:
     def _saver(self, adapter: Any, host: Host) -> Callable[[Progress], bool]:
         def save(progress: Progress) -> bool:
             self.events.append(("save", progress.batches))
+            self.followed.append((progress.batches, host.asks_next))
             directory = tempfile.TemporaryDirectory(prefix="det-loop-")
             adapter.save(Path(directory.name))
             checkpoint = (asdict(progress), directory)
@@ -223,7 +225,7 @@ class Trial:
                 if not any(known is checkpoint for known in self.driver.checkpoints):
                     self.driver.checkpoints.append(checkpoint)
                 return False
-            return True
+            return not host.asks_next  # else it is recorded by the time that the question is answered
 
         return save
 

@@ -339,6 +339,16 @@ def test_progress_is_told_with_each_report(kit: Any) -> None:
     assert trial.driver.fractions == [3 / 8, 6 / 8, 1.0]
 
 
+def test_a_question_follows_the_checkpoint_at_the_target_and_no_other(kit: Any) -> None:
+    trial = kit.Trial(kit.Driver([4, 8]), Schedule(checkpoint=Every(3), validate=Every(2), policy="all"))
+    trial.run()
+    assert trial.followed == [(2, False), (3, False), (4, True), (6, False), (8, True)]
+    trial = kit.Trial(kit.Driver([8]), Schedule(checkpoint=Every(3)))
+    trial.run(kit.Interruption("preempt", 4))
+    trial.run()
+    assert trial.followed == [(3, False), (4, False), (6, False), (8, True)]
+
+
 def test_how_far_it_is_is_not_told_where_nobody_knows(kit: Any) -> None:
     """As a trial without a length trains until its searcher, or it itself, ends it."""
     trial = kit.Trial(kit.Driver([NEVER], stop_at=4), Schedule(report=Every(2), validate=Every(4)))
