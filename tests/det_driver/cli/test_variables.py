@@ -15,6 +15,7 @@ SOMETIMES = {
     "DET_LATEST_CHECKPOINT": "once there is one",
     "DET_RANKS_KEY": "of a launch",
     "DET_RANKS_TIMEOUT": "where distributed.timeout is given",
+    "DET_TARGET": "of a trial class",
 }
 
 
