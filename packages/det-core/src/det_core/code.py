@@ -44,7 +44,8 @@ def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES, without: I
     if any(path.is_relative_to(root) or root.is_relative_to(path) for path in left_out):
         files = [f for f in files if not any((source / f).resolve().is_relative_to(path) for path in left_out)]
     try:
-        sizes = {f: os.stat(os.path.join(source, f)).st_size for f in files}
+        inside = "" if source == Path() else os.path.join(source, "")
+        sizes = {f: os.stat(f"{inside}{f}").st_size for f in files}
         total = sum(sizes.values())
         if total > max_bytes:
             largest = max(sizes, key=sizes.__getitem__)
@@ -55,7 +56,7 @@ def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES, without: I
         for directory in {"", *(os.path.dirname(file) for file in files)}:
             os.makedirs(os.path.join(target, directory), exist_ok=True)
         for file in files:
-            _copy(os.path.join(source, file), os.path.join(target, file))
+            _copy(f"{inside}{file}", os.path.join(target, file))
     except PermissionError as error:
         raise _unreadable(source, error) from error
     return total

@@ -70,6 +70,8 @@ def parse_yaml(text: str, name: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        if "nesting depth" in (error.problem or ""):  # libyaml has a limit of its own since 0.2.6, and reads ahead
+            raise ConfigError(f"{place}: nested more than {DEEPEST} deep; flatten it") from None
         raise ConfigError(f"{place}: not valid YAML: {_reason(error, text)}") from None
     except yaml.YAMLError as error:
         reason = getattr(error, "reason", None) or str(error).splitlines()[0]
