@@ -16,7 +16,6 @@ import encodings.idna  # noqa: F401 - a worker's first connection needs it
 import gc
 import json
 import os
-import pkgutil
 import random
 import selectors
 import signal
@@ -56,8 +55,6 @@ def main(argv: list[str]) -> int:
             plugins.frameworks()[name].load()
         with contextlib.suppress(DetError):
             code_files(code_dir)  # compiles what every worker would
-        if (finder := pkgutil.get_importer(str(code_dir))) is not None:
-            finder.find_spec("det")  # it knows what is there then
         reason = unfit(code_dir)
     except BaseException as error:  # a worker of its own will fail of it, and say so in the log of its run
         reason = f"{type(error).__name__}: {error}"

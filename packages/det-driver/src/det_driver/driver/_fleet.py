@@ -190,9 +190,8 @@ class Fleet:
             reports = state.store.metrics.read(trial_id=live.id, group="validation")
             at = max((report.batches for report in reports if report.run_id == run.id), default=-1)
             heard = state.store.runs.heard_of(run.id)
-            active = ActiveRun(run, lease, heard=heard, adopted=True, validated_at=at, nodes=machines)
+            live.active = active = ActiveRun(run, lease, heard=heard, adopted=True, validated_at=at, nodes=machines)
             active.launched, active.progressed_to = bool(spec.launcher), max(at, run.first_batch)
-            live.active = active
             state.queue.discard(live)
             self.running[run.id] = live
         state.store.slots.hold(*leases)
