@@ -44,8 +44,7 @@ def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES, without: I
     if any(path.is_relative_to(root) or root.is_relative_to(path) for path in left_out):
         files = [f for f in files if not any((source / f).resolve().is_relative_to(path) for path in left_out)]
     try:
-        inside = "" if source == Path() else os.path.join(source, "")
-        sizes = {f: os.stat(f"{inside}{f}").st_size for f in files}
+        sizes = {f: (source / f).stat().st_size for f in files}
         total = sum(sizes.values())
         if total > max_bytes:
             largest = max(sizes, key=sizes.__getitem__)
@@ -53,16 +52,16 @@ def copy_code(source: Path, target: Path, max_bytes: int = MAX_BYTES, without: I
                 f"the code directory {source} holds {total / 2**20:.0f} MiB, more than {max_bytes / 2**20:.0f}; "
                 f"the largest file is {largest} ({sizes[largest] / 2**20:.0f} MiB); list what is not code in {IGNORE_FILE}"
             )
-        for directory in {"", *(os.path.dirname(file) for file in files)}:
-            os.makedirs(os.path.join(target, directory), exist_ok=True)
+        for directory in {Path(), *(file.parent for file in files)}:
+            (target / directory).mkdir(parents=True, exist_ok=True)
         for file in files:
-            _copy(f"{inside}{file}", os.path.join(target, file))
+            _copy(source / file, target / file)
     except PermissionError as error:
         raise _unreadable(source, error) from error
     return total
 
 
-def _copy(source: str, target: str) -> None:
+def _copy(source: Path, target: Path) -> None:
     """Copy a small file with its mode and times, each looked at once."""
     with open(source, "rb", buffering=0) as old, open(target, "wb") as new:
         status = os.fstat(old.fileno())

@@ -156,14 +156,11 @@ class Relay:
         """Read one worker's words; runs in the connection's own thread."""
         try:
             ours = welcome()
-            if connection.given:  # who has the other end need not wait for it
-                send(connection, ours)
+            send(connection, ours)  # so that nobody waits for it
             hello = greeted(connection, None if connection.given else _HELLO_SECONDS)
             if hello is None:
                 return
             refused = refusal(hello, ours)
-            if not connection.given:
-                send(connection, ours)
             link = _Link(hello.run_id, hello.rank, connection)
             with self._lock:
                 self._newest = number = self._newest + 1

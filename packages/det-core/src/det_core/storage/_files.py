@@ -13,7 +13,7 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from ..errors import DetError, StorageError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NEARLY_FULL = 1 << 20
-_BEGIN = 1 << 20
+_SMALL = 1 << 20
 
 
 def sizes(directory: Path) -> dict[str, int]:
@@ -47,17 +47,18 @@ def copy(source: Path, target: Path) -> None:
 
 def sync(path: Path) -> None:
     """Wait until a file or directory is on the disk."""
-    _sync(path)
+    _open_to(os.fsync, path)
 
 
-def _sync(path: str | Path, *, begin: bool = False) -> None:
-    """Wait for a file, or only `begin` to write what it begins with, so that small ones are waited for together."""
+def _begin_to_write(descriptor: int) -> None:
+    """Have a small file written without waiting for it; of a large one, only the beginning is, as the kernel may forget it then."""
+    os.posix_fadvise(descriptor, 0, _SMALL, os.POSIX_FADV_DONTNEED)
+
+
+def _open_to(act: Callable[[int], object], path: str | Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        if begin:
-            os.posix_fadvise(descriptor, 0, _BEGIN, os.POSIX_FADV_DONTNEED)
-        else:
-            os.fsync(descriptor)
+        act(descriptor)
     finally:
         os.close(descriptor)
 
@@ -67,9 +68,9 @@ def sync_tree(directory: Path) -> None:
     folders = list(os.walk(directory, topdown=False, onerror=_raise))
     files = [os.path.join(folder, name) for folder, _, names in folders for name in names]
     for file in files:
-        _sync(file, begin=True)
+        _open_to(_begin_to_write, file)  # so that they are waited for together
     for path in (*files, *(folder for folder, _, _ in folders)):
-        _sync(path)
+        _open_to(os.fsync, path)
 
 
 @contextmanager
