@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HOUSES = ("det-core", "det-driver", "det-testing", "det-horovod")
-AT_MOST = {"det-core": 14_830}
+AT_MOST = {"det-core": 14_860}
 """The aim is 9,000; docs/decisions/0011-size-of-core.md says part by part what is above it."""
 TOGETHER = 37_180
 """What was once one package had as many."""

@@ -299,6 +299,8 @@ def test_an_end_that_was_given_ends_with_either_side(serve):
         server.close()
         with pytest.raises(ConnectionLost):
             given.recv(timeout=5)
+    with Connection(server.give(7)) as late, pytest.raises(ConnectionLost):
+        late.recv(timeout=5)
 
 
 @pytest.mark.parametrize(("key", "run"), [(run_key(KEY, 3), 4), (run_key(KEY, 3), 0), (KEY, 3)])

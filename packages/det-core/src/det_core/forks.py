@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import errno
 import gc
+import os
 import socket
 import weakref
+from array import array
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +18,37 @@ _HUGE = 1 << 21  # bytes of a huge page
 _MADV_COLLAPSE = 25  # Linux 6.1
 
 
-def send_with(channel: socket.socket, data: bytes, *descriptors: int) -> None:
-    """Send data over a Unix socket, and with its first byte descriptors."""
-    sent = socket.send_fds(channel, [data], descriptors) if descriptors else 0
+def send_with(channel: socket.socket, data: bytes, *descriptor: int) -> None:
+    """Send data over a Unix socket, and with its first byte a descriptor."""
+    sent = socket.send_fds(channel, [data], descriptor) if descriptor else 0
     channel.sendall(data[sent:])
+
+
+class Given:
+    """The descriptors that came over a socket, each for what came with it, in order."""
+
+    def __init__(self) -> None:
+        self._waiting = deque[int | None]()  # None for one that there was no room for here
+
+    def receive(self, channel: socket.socket) -> bytes:
+        """Return what came, and take what came with it."""
+        # Not recv_fds, which lets whatever is executed inherit them: Python 3.11 forgets its flags.
+        data, found, flags, _ = channel.recvmsg(1 << 20, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC)
+        self._waiting += [descriptor for *_, payload in found for descriptor in array("i", payload)]
+        self._waiting += [None] * (not found and bool(flags & socket.MSG_CTRUNC))
+        return data
+
+    def first(self) -> int:
+        """Return the oldest, which stays open; OSError where there was no room for it."""
+        if (descriptor := self._waiting[0]) is None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return descriptor
+
+    def close(self, most: int | None = None) -> None:
+        """Close the oldest ones, by default all."""
+        for _ in range(len(self._waiting) if most is None else most):
+            if (descriptor := self._waiting.popleft()) is not None:
+                os.close(descriptor)
 
 
 class Shared:

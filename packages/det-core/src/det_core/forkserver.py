@@ -23,7 +23,6 @@ import socket
 import sys
 import threading
 import traceback
-from collections import deque
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,7 @@ from .code import code_files
 from .config import ExperimentConfig, masked
 from .environ import WorkerEnv
 from .errors import DetError
-from .forks import Shared, send_with
+from .forks import Given, Shared, send_with
 from .manifest import own_version
 from .origin import brief, origin
 from .plugins import Plugins
@@ -96,7 +95,7 @@ class _Server:
         self._waiting: tuple[int, socket.socket] | None = None  # a fork that waits for the next run, and what it reads
         self._wanted = False  # such a fork
         self._shared.settle()
-        self._rest, self._doors = b"", deque[int]()  # each the end of a connection, for the runs that are to be started
+        self._rest, self._doors = b"", Given()  # the ends of connections, of the runs that are to be started
         self._alone = False  # the driver is gone
         self._first: WorkerEnv | None = None
         self._checked: ExperimentConfig | None = None
@@ -122,8 +121,7 @@ class _Server:
 
     def _hear(self) -> None:
         try:
-            data, doors, _, _ = socket.recv_fds(self._channel, 1 << 20, 1, socket.MSG_CMSG_CLOEXEC)
-            self._doors += doors
+            data = self._doors.receive(self._channel)
         except OSError:
             data = b""
         if not data:
@@ -135,7 +133,7 @@ class _Server:
             request = json.loads(line)
             if "signal" not in request:
                 self._start(request)
-                os.close(self._doors.popleft())
+                self._doors.close(1)
             elif request["run"] in self._children:
                 end_group(self._children[request["run"]][0], request["signal"])
 
@@ -144,6 +142,7 @@ class _Server:
             self._read(request["variables"])
         try:
             with open(os.devnull):  # there is a descriptor for the child's, so that it never runs unwatched
+                door = self._doors.first()
                 if self._waiting is None or os.waitpid(self._waiting[0], os.WNOHANG)[0]:  # it was killed
                     self._waiting = self._fork()
                 (pid, channel), self._waiting = self._waiting, None
@@ -152,7 +151,7 @@ class _Server:
             return
         descriptor = os.pidfd_open(pid)
         with contextlib.suppress(OSError), channel:  # one that was killed is heard of by its end
-            send_with(channel, json.dumps(request).encode(), self._doors[0])
+            send_with(channel, json.dumps(request).encode(), door)
         self._children[request["run"]] = pid, descriptor, Path(request["log_dir"])
         self._selector.register(descriptor, selectors.EVENT_READ, partial(self._reap, request["run"]))
         self._tell({"started": request["run"], "pid": pid})
@@ -175,11 +174,11 @@ class _Server:
         ours.close()
         self._release()
         with theirs:
-            text, door, _, _ = socket.recv_fds(theirs, 1 << 20, 1, socket.MSG_CMSG_CLOEXEC)
+            text = (doors := Given()).receive(theirs)
             if not text:
                 os._exit(0)
             request = json.loads(text + b"".join(iter(partial(theirs.recv, 1 << 20), b"")))
-        env, joined = self._read(request["variables"]), socket.socket(fileno=door[0])
+        env, joined = self._read(request["variables"]), socket.socket(fileno=doors.first())
         _be_worker(request, env, joined, self._plugins, server, self._ahead)
         raise AssertionError  # it has ended the process
 
@@ -194,8 +193,7 @@ class _Server:
         """In a fork: close what is the server's."""
         for _, descriptor, _ in self._children.values():
             os.close(descriptor)
-        for door in self._doors:
-            os.close(door)
+        self._doors.close()
         if self._trying is not None:
             os.close(self._trying[1])
         if self._waiting is not None:

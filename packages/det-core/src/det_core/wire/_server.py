@@ -92,9 +92,15 @@ class Server:
         self._thread.start()
 
     def give(self, run: int) -> socket.socket:
-        """Return one end of a connection for a process of a run, which proves nothing, as nobody else gets it."""
+        """Return one end of a connection for a process of a run, which proves nothing, as nobody else gets it.
+
+        Where the server is closed, so is the connection.
+        """
         ours, theirs = socket.socketpair()
-        self._hand_over(Connection(ours, self._max_frame, run))
+        if self._closing:
+            ours.close()
+        else:
+            self._hand_over(Connection(ours, self._max_frame, run))
         return theirs
 
     def close(self) -> None:
