@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from contextlib import suppress
 
 from .. import wire
 from ._frames import Order, Told, encode_frame
 
+_AT_ONCE_A_SECOND, _AT_ONCE = 400.0, 16.0
+
 
 class Outbox:
     """Sends what it is told, in order: at once where that takes no waiting, else in a thread of its own, what waits as one frame.
 
-    A connection that is lost drops it.
+    Much is said by that thread: a frame for each would cost more than it says. A connection that is lost drops it.
     """
 
     def __init__(self, connection: wire.Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self._waiting = 0
+        self._waiting, self._free, self._told = 0, _AT_ONCE, 0.0  # how many may be sent at once, and when that was so
         self._left: queue.SimpleQueue[Told | Order | None] = queue.SimpleQueue()
         self._sender = threading.Thread(target=self._send, daemon=True, name="det-outbox")
         self._sender.start()
@@ -27,9 +30,13 @@ class Outbox:
     def tell(self, said: Told | Order) -> None:
         """Send it, or have it sent; it never waits, and never fails."""
         with self._lock, suppress(wire.ConnectionLost, OSError):
-            if self._waiting or not self._connection.offer(encode_frame([said])):
+            before, self._told = self._told, time.monotonic()
+            self._free = min(self._free + (self._told - before) * _AT_ONCE_A_SECOND, _AT_ONCE)
+            if self._waiting or self._free < 1 or not self._connection.offer(encode_frame([said])):
                 self._waiting += 1
                 self._left.put(said)
+            else:
+                self._free -= 1
 
     def close(self, seconds: float = 0.0) -> None:
         """Say what is left, for so long, and end the connection."""

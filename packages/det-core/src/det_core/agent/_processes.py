@@ -79,13 +79,9 @@ class Processes:
 
     def _find_descriptors(self) -> None:
         """Raise OSError where those are not left that a run takes here, and those that are to come will."""
-        found: list[int] = []
-        try:
+        with contextlib.ExitStack() as opened:
             for _ in range(_SPARE + self._coming()):
-                found.append(os.open(os.devnull, os.O_RDONLY))
-        finally:
-            for each in found:
-                os.close(each)
+                opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
 
     def _start_fresh(self, spec: RunSpec) -> None:
         # The pipe's other end is held by this process alone: a script without a connection learns by its end that it is gone.

@@ -187,11 +187,9 @@ class FsspecStorage(Storage):
     def _find(self, path: str) -> dict[str, Any]:
         """Return the files below `path`; fsspec by itself would take a failure for emptiness."""
         if self._scheme in _WHOLE_OBJECTS:
-            found: dict[str, Any] = self._fs.find(path, detail=True)
-            return found
+            return dict(self._fs.find(path, detail=True))
         with suppress(FileNotFoundError):
-            found = self._fs.find(path, detail=True, on_error="raise")
-            return found
+            return dict(self._fs.find(path, detail=True, on_error="raise"))
         return {}
 
     def _is_there(self, path: str) -> bool:

@@ -257,9 +257,7 @@ class Driver:
                 self._state.closed.append(live)
             self._state.then(lambda: self._state.queue.add(live))
             self._state.then(lambda: self.engine.settled(event.run))
-            if self._plugins.observed("det_run_finished"):
-                run = self._store.runs.get(event.run)
-                self._state.observe("det_run_finished", of=live.id, run=run, outcome=outcome)
+            self._state.observe("det_run_finished", of=live.id, ended=event.run, outcome=outcome)
 
     def _follow_closes(self) -> None:
         """End the runs of trials that the searcher closed; those that have none are complete; in a group."""

@@ -133,7 +133,8 @@ def scratch_of(run: Run) -> Path:
 
 def clear_scratch(run: Run) -> None:
     """Delete what a run's processes left, as those that are killed do."""
-    shutil.rmtree(scratch_of(run), ignore_errors=True)
+    if (scratch := scratch_of(run)).exists():
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from det_core.config import ExperimentConfig, from_json, is_trial_entrypoint
@@ -96,7 +96,7 @@ class State(Turns):
 
     # Facts
 
-    @property
+    @cached_property
     def trial_class(self) -> bool:
         """Whether the entrypoint is a trial class, and not a script."""
         return is_trial_entrypoint(self.config.entrypoint)

@@ -108,18 +108,20 @@ class Turns(ABC):
         """Do this when the turn is committed: answer, start, stop."""
         self._then.append(effect)
 
-    def observe(self, hook: str, *, of: int | None = None, **arguments: Any) -> None:
+    def observe(self, hook: str, *, of: int | None = None, ended: int | None = None, **arguments: Any) -> None:
         """Tell the observers of this experiment when the turn is committed, after all that is done about it.
 
-        They see the trial `of` which they are told, by its number, as it is then, and those of one commit the same object.
+        They see the trial `of` which they are told, which is one object in a commit, and the run that `ended`, as they are then.
         """
         if self.plugins.observed(hook):
-            self._told.append(lambda: self.plugins.observe(hook, experiment=self.view, **self._seen(of), **arguments))
+            self._told.append(lambda: self._tell(hook, of, ended, arguments))
 
-    def _seen(self, trial: int | None) -> dict[str, TrialRow]:
-        if trial is not None and trial not in self._rows:
-            self._rows[trial] = self.store.trials.get(trial)
-        return {} if trial is None else {"trial": self._rows[trial]}
+    def _tell(self, hook: str, trial: int | None, run: int | None, arguments: dict[str, Any]) -> None:
+        if trial is not None:
+            arguments["trial"] = self._rows[trial] = self._rows.get(trial) or self.store.trials.get(trial)
+        if run is not None:
+            arguments["run"] = self.store.runs.get(run)
+        self.plugins.observe(hook, experiment=self.view, **arguments)
 
     def _follow_up(self) -> None:
         effects = [*self._then, *self._told]

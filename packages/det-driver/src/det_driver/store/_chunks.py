@@ -35,9 +35,7 @@ class _Chunk(msgspec.Struct, array_like=True):
 
 def pack(reports: Sequence[Report]) -> bytes:
     """Return the reports as bytes, which take each number as it is: NaN, infinities, the sign of a zero, ints as ints."""
-    shapes = {tuple(report.values): 0 for report in reports}
-    for number, shape in enumerate(shapes):
-        shapes[shape] = number
+    shapes = {shape: number for number, shape in enumerate(dict.fromkeys(tuple(report.values) for report in reports))}
     names = dict.fromkeys(name for shape in shapes for name in shape)
     columns = {name: _column([r.values[name] for r in reports if name in r.values]) for name in names}
     chunk = _Chunk(
