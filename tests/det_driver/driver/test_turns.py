@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -176,6 +176,28 @@ def test_observers_are_told_after_the_commit_and_outside_of_it(tmp_path: Path) -
             state.reported(live, live.active, "training", 6, {"loss": 1.0})
     assert observer.seen == [(5, [5], 5), (6, [5, 6], 6)]
     assert observer.started == 1
+
+
+def test_an_observer_sees_a_run_that_ended_as_it_was_committed(tmp_path: Path) -> None:
+    class Sees:
+        seen: ClassVar[list[tuple[int, Any, str]]] = []
+
+        @hookimpl
+        def det_run_finished(self, trial: Any, run: Any, outcome: str) -> None:
+            self.seen.append((trial.id, (run.id, run.outcome, run.ended is not None), outcome))
+
+    plugins = Plugins.installed()
+    plugins.register(Sees(), "sees")
+    with Store(tmp_path) as store:
+        state = state_of(store, plugins=plugins)
+        live = run(state)
+        ended = live.active.run.id
+        with state.group():
+            with state.turn():
+                state.observe("det_run_finished", of=live.id, ended=ended, outcome="COMPLETED")
+            with state.turn():  # told of the run, and not of the moment
+                store.runs.end(ended, "COMPLETED")
+        assert Sees.seen == [(live.id, (ended, "COMPLETED", True), "COMPLETED")]
 
 
 @pytest.mark.parametrize("epochs", [math.nan, math.inf, "many", None])
