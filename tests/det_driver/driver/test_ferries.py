@@ -106,6 +106,17 @@ def test_a_run_executes_and_only_who_is_cut_off_has_its_words_carried(
     assert ("write" in engine.called) == engine.cut_off
 
 
+def test_a_run_elsewhere_that_says_nothing_has_empty_logs_here_and_not_none(
+    engine: Ferried, name: str, tmp_path: Path
+) -> None:
+    spec = run(engine, tmp_path, 1, "exit 0")
+    assert spec.log_dir.is_dir()
+    assert ended(engine).status == 0
+    (tmp_path / "logs" / "2").write_text("in the way")
+    run(engine, tmp_path, 2, "exit 4")
+    assert ended(engine).status == 4, "where they cannot be, it runs all the same"
+
+
 def test_a_connection_that_is_lost_is_made_again_and_nothing_is_told_twice_or_not_at_all(
     engine: Ferried, name: str, tmp_path: Path
 ) -> None:

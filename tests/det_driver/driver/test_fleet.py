@@ -206,6 +206,22 @@ def test_slots_are_leased_in_the_name_of_the_process_that_keeps_the_runs(bench: 
     assert bench.state.store.slots.holder == os.getppid()
 
 
+def test_an_agent_that_comes_as_machines_are_looked_for_holds_what_is_leased_and_it_can_be_given_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = bench.engine.nodes
+
+    def just_come() -> list[Node]:
+        bench.engine.holder = os.getppid()
+        return nodes()
+
+    monkeypatch.setattr(bench.engine, "nodes", just_come)
+    assert bench.start() == [0, 1]
+    for run in (1, 2):
+        bench.end(run)
+    assert bench.start() == [0, 1], "else they wait for ever for what this process holds and cannot give back"
+
+
 def test_nothing_starts_in_an_experiment_that_is_to_end(bench: Bench) -> None:
     bench.state.wish = ExperimentState.PAUSED
     assert bench.start() == []
@@ -597,6 +613,7 @@ def test_runs_of_a_machine_that_is_lost_are_as_good_as_preempted_and_end_when_no
     assert second is not None
     second.nodes = ("gone",)
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as left:
+        second.run.log_dir.mkdir(parents=True)
         note_process(second.run.log_dir, left.pid)
         bench.fleet.lose("gone")
         assert (first.outcome, second.outcome, second.spoken) == (None, Outcome.PREEMPTED, {0})

@@ -182,7 +182,7 @@ def test_an_engine_is_told_all_of_a_run(store: Store) -> None:
     assert (spec.ranks, spec.launcher, spec.warm) == (({},), (), ("torch",))
     assert (spec.environment, spec.python) == ("", "")
     assert (spec.code_dir, spec.log_dir) == (store.code_dir(1), run.log_dir)
-    assert spec.log_dir.is_dir()
+    assert not spec.log_dir.exists(), "who starts it makes it, where it is"
     told = read(spec)
     assert (told.experiment_id, told.trial_id, told.run_id, told.run_number) == (1, 1, run.id, 1)
     assert (told.seed, told.hparams, told.slots, told.slot_ids) == (live.plan.seed, live.plan.hparams, 1, (0,))
@@ -311,12 +311,6 @@ def test_a_run_without_a_slot_is_one_process_all_the_same(store: Store) -> None:
     state = state_of(store, resources={"slots_per_trial": 0})
     spec = spec_of(state, DriverSettings(home=store.home, slots=1), slots=0)
     assert (spec.slots, spec.ranks, read(spec).slots, read(spec).slot_ids) == ((), ({},), 1, ())
-
-
-def test_a_log_directory_that_cannot_be_made_is_the_engines_to_say(store: Store) -> None:
-    state = state_of(store)
-    (store.experiment_dir(state.id) / "trials").write_text("in the way")
-    assert not spec_of(state, DriverSettings(home=store.home, slots=1)).log_dir.exists()
 
 
 def test_what_a_runs_processes_left_is_cleared_and_its_logs_are_kept(store: Store) -> None:

@@ -45,8 +45,8 @@ class Processes:
     def start(self, spec: RunSpec) -> None:
         """Start a run's processes; where they cannot be, it has ended."""
         try:
-            self._find_descriptors()
             spec.log_dir.mkdir(parents=True, exist_ok=True)
+            self._find_descriptors()
             kept = {**spec.variables, "DET_WORDS_KEPT": "1"}  # the relay's are passed on before the end of the run is
             spec = self._relay.introduced(msgspec.structs.replace(spec, python=python_of(spec), variables=kept))
             if spec.warm is None:

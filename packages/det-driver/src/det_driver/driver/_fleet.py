@@ -114,9 +114,11 @@ class Fleet:
     def _lease(self, count: int) -> tuple[Node, list[Lease]]:
         if self._each == 0:  # what needs no slot is to leave some of the machine, too
             count = min(count, max(len(self._devices), 1) - len(self.running))
-        slots = self._state.store.slots
-        slots.holder = self._engine.holder
-        for node in self._engine.nodes():
+        slots, nodes = self._state.store.slots, self._engine.nodes()
+        slots.holder = (
+            self._engine.holder
+        )  # an agent that comes just now is there no earlier than it holds what is leased
+        for node in nodes:
             devices = self._devices if node.devices is None else node.devices
             fits = node.devices is None or self._each <= len(devices)
             if fits and (leases := slots.leases(self._state.id, self._each, devices, most=self._most, count=count)):

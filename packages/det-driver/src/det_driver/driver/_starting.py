@@ -154,8 +154,6 @@ class Starter:
         entrypoint = state.config.entrypoint or ""
         hosts = hosts_of(state.config) if state.trial_class else []
         gpus = self.settings.gpus if node.devices is None else node.gpus
-        with suppress(OSError):  # who says nothing has empty logs, not none; what is wrong there the engine says
-            active.run.log_dir.mkdir(parents=True, exist_ok=True)
         return RunSpec(
             run_id=active.run.id,
             entrypoint=entrypoint if isinstance(entrypoint, str) else tuple(entrypoint),
