@@ -115,9 +115,7 @@ class Fleet:
         if self._each == 0:  # what needs no slot is to leave some of the machine, too
             count = min(count, max(len(self._devices), 1) - len(self.running))
         slots, nodes = self._state.store.slots, self._engine.nodes()
-        slots.holder = (
-            self._engine.holder
-        )  # an agent that comes just now is there no earlier than it holds what is leased
+        slots.holder = self._engine.holder  # looked up after its machines, as an agent may have come just now
         for node in nodes:
             devices = self._devices if node.devices is None else node.devices
             fits = node.devices is None or self._each <= len(devices)

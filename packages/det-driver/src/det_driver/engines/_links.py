@@ -135,6 +135,9 @@ class Links:
         with self._lock:
             self._codes[spec.code] = code
             self._specs.setdefault(spec.run_id, {})[spec.node] = spec
+        if spec.code:
+            with suppress(OSError):  # who is elsewhere and says nothing has empty logs, not none
+                spec.log_dir.mkdir(parents=True, exist_ok=True)
         self._start(agent, spec)
 
     def _start(self, agent: Linked, spec: RunSpec) -> None:

@@ -10,7 +10,6 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -214,8 +213,6 @@ class AgentEngine(Engine):
     def start(self, spec: RunSpec) -> None:
         there = {agent.node: agent for agent in self.links.all()}
         if not self.shared:
-            with suppress(OSError):  # who says nothing has empty logs, not none
-                spec.log_dir.mkdir(parents=True, exist_ok=True)
             spec = msgspec.structs.replace(spec, code=self._pack(spec.code_dir)[0])
         parts = split(spec, {node: agent.here.address for node, agent in there.items()}) if spec.of else [spec]
         if not {part.node for part in parts} <= there.keys():
