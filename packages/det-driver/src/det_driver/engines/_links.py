@@ -135,12 +135,12 @@ class Links:
         with self._lock:
             self._codes[spec.code] = code
             self._specs.setdefault(spec.run_id, {})[spec.node] = spec
-        if spec.code:
-            with suppress(OSError):  # who is elsewhere and says nothing has empty logs, not none
-                spec.log_dir.mkdir(parents=True, exist_ok=True)
         self._start(agent, spec)
 
     def _start(self, agent: Linked, spec: RunSpec) -> None:
+        if spec.code:
+            with suppress(OSError):  # who is elsewhere and says nothing has empty logs, not none
+                spec.log_dir.mkdir(parents=True, exist_ok=True)
         if spec.code and spec.code not in agent.codes:
             agent.codes.add(spec.code)
             agent.order(CodeTar(spec.code, self._codes[spec.code]()))
@@ -253,15 +253,14 @@ class Links:
             return dict(parts) if any(spec.of for spec in parts.values()) else {}
 
     def _write(self, told: Wrote) -> None:
-        spec = next(iter(self._specs.get(told.run, {}).values()), None)
-        if spec is not None:
-            with suppress(OSError):  # a full disk, say: a log is worth less than the run
-                spec.log_dir.mkdir(parents=True, exist_ok=True)
-                file = os.open(spec.log_dir / Path(told.file).name, os.O_WRONLY | os.O_CREAT, 0o600)
-                try:
-                    os.pwrite(file, told.data, told.offset)
-                finally:
-                    os.close(file)
+        with suppress(
+            OSError, StopIteration
+        ):  # a full disk, say, or a run that was forgotten: a log is worth less than the run
+            spec = next(iter(self._specs.get(told.run, {}).values()))
+            spec.log_dir.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(spec.log_dir / Path(told.file).name, os.O_WRONLY | os.O_CREAT, 0o600)
+            with os.fdopen(descriptor, "wb"):
+                os.pwrite(descriptor, told.data, told.offset)
 
 
 def _sizes(spec: RunSpec) -> dict[str, int]:
