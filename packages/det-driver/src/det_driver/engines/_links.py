@@ -253,9 +253,7 @@ class Links:
             return dict(parts) if any(spec.of for spec in parts.values()) else {}
 
     def _write(self, told: Wrote) -> None:
-        with suppress(
-            OSError, StopIteration
-        ):  # a full disk, say, or a run that was forgotten: a log is worth less than the run
+        with suppress(OSError, StopIteration):  # a full disk, a run that is over: a log is worth less than the run
             spec = next(iter(self._specs.get(told.run, {}).values()))
             spec.log_dir.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(spec.log_dir / Path(told.file).name, os.O_WRONLY | os.O_CREAT, 0o600)
