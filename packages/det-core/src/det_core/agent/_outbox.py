@@ -10,7 +10,7 @@ from contextlib import suppress
 from .. import wire
 from ._frames import Order, Told, encode_frame
 
-_AT_ONCE_A_SECOND, _AT_ONCE = 400.0, 16.0
+_AT_ONCE_A_SECOND, _AT_ONCE = 400.0, 16.0  # frames: more than a search on a few slots has to say
 
 
 class Outbox:
