@@ -1,6 +1,7 @@
 """What a step costs by what the processor is told to do, counted under valgrind: the same whatever else the machine does.
 
-Each loop is run twice, for a few steps and for 1,000 more, so that all that is done once cancels out.
+Each loop is run twice, for a few steps and for 1,000 more, so that all that is done once cancels out; but for what the first run
+of a new environment does, which compiles its modules, and is not counted.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ def count(name: str, script: Callable[[str, int], list[str]]) -> float:
 
     `script` gives the words that make Python run one of them for so many steps.
     """
+    for which in ("bare", name):
+        _run([sys.executable, *script(which, 1)])
     each = {which: (_refs(script(which, MORE)) - _refs(script(which, FEW))) / (MORE - FEW) for which in ("bare", name)}
     ratio = each[name] / each["bare"]
     print(f"{name:10} instructions {ratio:.4f}   (a bare step takes {each['bare']:,.0f})", flush=True)
@@ -28,11 +31,14 @@ def count(name: str, script: Callable[[str, int], list[str]]) -> float:
 
 
 def _refs(words: list[str]) -> int:
+    told = _run([*VALGRIND, sys.executable, *words])
+    return int(re.findall(r"I\s+refs:\s+([\d,]+)", told)[-1].replace(",", ""))
+
+
+def _run(words: list[str]) -> str:
     fixed = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as scratch:
-        done = subprocess.run(
-            [*VALGRIND, sys.executable, *words], capture_output=True, text=True, check=False, cwd=scratch, env=fixed
-        )
+        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=scratch, env=fixed)
     if done.returncode:
         raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr}")
-    return int(re.findall(r"I\s+refs:\s+([\d,]+)", done.stderr)[-1].replace(",", ""))
+    return done.stderr

@@ -104,6 +104,38 @@ def test_after_a_crowd_words_go_at_once_again_and_none_has_overtaken_another(lis
     outbox.close(5)
 
 
+def test_what_is_told_together_is_one_frame_at_the_end_and_an_inner_end_is_none(listener: Listener) -> None:
+    outbox, watched = outbox_to(listener)
+    outbox.tell(Settled(0))
+    with outbox.together():
+        with outbox.together():
+            outbox.tell(Settled(1))
+        for number in (2, 3):
+            outbox.tell(Settled(number))
+        assert watched.senders == [threading.current_thread().name]
+    with outbox.together():
+        pass
+    outbox.tell(Settled(4))
+    numbers = [[0], [1, 2, 3], [4]]
+    assert [listener.frames.get(timeout=30) for _ in numbers] == [[Settled(n) for n in each] for each in numbers]
+    outbox.close(5)
+
+
+def test_what_is_told_together_is_said_where_the_rest_of_it_fails_too(listener: Listener) -> None:
+    outbox, _ = outbox_to(listener)
+
+    def fails() -> None:
+        with outbox.together():
+            outbox.tell(Settled(1))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    outbox.tell(Settled(2))
+    assert listener.next(2) == [Settled(1), Settled(2)]
+    outbox.close(5)
+
+
 def test_closing_says_what_is_left_and_a_lost_connection_drops_it(listener: Listener) -> None:
     outbox, _ = outbox_to(listener)
     for number in range(3000):

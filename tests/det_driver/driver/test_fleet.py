@@ -169,7 +169,7 @@ def test_a_trial_goes_on_from_its_latest_checkpoint(bench: Bench) -> None:
 def test_a_run_that_ends_gives_its_slot_to_the_next_trial(bench: Bench) -> None:
     bench.start()
     bench.state.trials[0].plan.closed = True
-    scratch = scratch_of(bench.fleet.running[1].active.run)  # type: ignore[union-attr]
+    scratch = Path(scratch_of(bench.fleet.running[1].active.run))  # type: ignore[union-attr]
     (scratch / "left").mkdir(parents=True)
     active = bench.end(1)
     assert (active.lease.devices, bench.state.trials[0].active) == (("cpu:0",), None)

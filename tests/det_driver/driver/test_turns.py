@@ -7,6 +7,7 @@ import gc
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -263,6 +264,33 @@ def test_turns_of_a_group_are_committed_at_once_and_nothing_is_done_about_any_be
         assert done == [5, 6]
         assert [seen for _, seen, _ in observer.seen] == [[5, 6], [5, 6]]
         assert observer.trials[0] is observer.trials[1]  # looked up once for all that is told of one commit
+
+
+def test_what_follows_a_commit_is_done_together_and_no_observer_holds_it_up(tmp_path: Path) -> None:
+    plugins, order = Plugins.installed(), []
+
+    class Notes:
+        @hookimpl
+        def det_metrics_reported(self, batches: int) -> None:
+            order.append(f"observed {batches}")
+
+    @contextmanager
+    def together() -> Iterator[None]:
+        order.append("[")
+        yield
+        order.append("]")
+
+    plugins.register(Notes(), "notes")
+    with Store(tmp_path) as store:
+        state = state_of(store, plugins=plugins)
+        live = run(state)
+        state.together = together
+        with state.group():
+            for batches in (5, 6):
+                with state.turn():
+                    state.reported(live, live.active, "training", batches, {"loss": 1.0})
+                    state.then(partial(order.append, f"answered {batches}"))
+    assert order == ["[", "answered 5", "answered 6", "]", "observed 5", "observed 6"]
 
 
 def test_a_turn_that_fails_in_a_group_undoes_itself_alone(tmp_path: Path) -> None:

@@ -70,19 +70,10 @@ class WorkerEnv:
         """How many seconds the processes have to save and end when they have lost their driver."""
         return self.config.patience if self.alone is None else min(self.alone, self.config.patience)
 
-    def variables(self, **known: str) -> dict[str, str]:
-        """Return the variables to add to a process's environment; those that are `known` are not written once more."""
-        facts = ((name, write, getattr(self, field)) for field, (name, write, _) in _FACTS.items() if name not in known)
-        timeout = self.config.distributed.timeout
-        return {
-            **({} if timeout is None else {"DET_RANKS_TIMEOUT": f"{timeout:g}"}),
-            "DET_AGENT_ID": os.uname().nodename,
-            "DET_TASK_TYPE": "TRIAL",
-            "DET_TASK_ID": f"trial-{self.trial_id}",
-            "DET_ALLOCATION_ID": f"trial-{self.trial_id}.{self.run_number}",
-            **({name: write(value) for name, write, value in facts if value is not None} | known),
-            **rank_variables(self.ranks),
-        }
+    def variables(self) -> dict[str, str]:
+        """Return the variables to add to a process's environment."""
+        facts = {field: getattr(self, field) for field in _FACTS}
+        return {**variables_of_all(**facts), **variables_of_one(**facts), **rank_variables(self.ranks)}
 
     def typed(self, extensions: Extensions) -> WorkerEnv:
         """Return the run with what plugins configure in their own structs, where it was kept as written.
@@ -100,6 +91,28 @@ class WorkerEnv:
         texts = ((field, read, variable(environ, name)) for field, (name, _, read) in _FACTS.items())
         found = {field: read(text) for field, read, text in texts if text is not None}
         return cls(**found, ranks=ranks_in(environ))
+
+
+def variables_of_all(*, config: ExperimentConfig, **facts: Any) -> dict[str, str]:
+    """Return the variables that the runs of an experiment have in common; facts are named, and set, as WorkerEnv has them."""
+    timeout, others = config.distributed.timeout, {name: getattr(WorkerEnv, name, None) for name in _FACTS}
+    return {
+        **({} if timeout is None else {"DET_RANKS_TIMEOUT": f"{timeout:g}"}),
+        "DET_AGENT_ID": os.uname().nodename,
+        "DET_TASK_TYPE": "TRIAL",
+        **rank_variables(Ranks()),
+        **_written(others | facts | {"config": config}),
+    }
+
+
+def variables_of_one(**facts: Any) -> dict[str, str]:
+    """Return those that a run, and maybe no other one, has beside them."""
+    task = f"trial-{facts['trial_id']}"
+    return {"DET_TASK_ID": task, "DET_ALLOCATION_ID": f"{task}.{facts['run_number']}", **_written(facts)}
+
+
+def _written(facts: Mapping[str, Any]) -> dict[str, str]:
+    return {_FACTS[field][0]: _FACTS[field][1](value) for field, value in facts.items() if value is not None}
 
 
 @lru_cache(maxsize=1)
@@ -133,11 +146,7 @@ _FACTS: dict[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
     "start_timeout": ("DET_START_TIMEOUT", "{:g}".format, float),
     "environment": ("DET_ENVIRONMENT", str, str),
     "commit": ("DET_CODE_COMMIT", str, str),
-    "target": (
-        "DET_TARGET",
-        lambda target: msgspec.json.encode(target).decode(),
-        partial(msgspec.json.decode, type=Target),
-    ),
+    "target": ("DET_TARGET", lambda t: msgspec.json.encode(t).decode(), partial(msgspec.json.decode, type=Target)),
     "kept": ("DET_WORDS_KEPT", lambda kept: str(int(kept)), lambda text: text == "1"),
     "alone": ("DET_ALONE_SECONDS", "{:g}".format, float),
     "checkpoint_root": ("DET_CHECKPOINT_ROOT", str, Path),

@@ -86,9 +86,7 @@ class Saving:
     def _publish(self, uuid: str, write: Callable[[Path], None], progress: Progress) -> bool:
         """Write, publish and record; return whether the driver has heard of it."""
         manifest = write_checkpoint(
-            self._keep.storage,
-            lambda path: self._fill(path, write, progress),
-            **self._facts(uuid, progress),
+            self._keep.storage, lambda path: self._fill(path, write, progress), **self._facts(uuid, progress)
         )
         return self._keep.record(self._host, manifest)
 

@@ -13,19 +13,7 @@ import msgspec
 from .. import wire
 from ..environ import shortened
 from ..host import Outcome
-from ..protocol import (
-    Answer,
-    Finished,
-    Meet,
-    Preempt,
-    Said,
-    Welcome,
-    decode_said,
-    encode,
-    greeted,
-    refusal,
-    welcome,
-)
+from ..protocol import Answer, Finished, Meet, Preempt, Said, Welcome, decode_said, encode, greeted, refusal, welcome
 from ._frames import RunSpec, Spoke
 
 _HELLO_SECONDS = 30

@@ -85,13 +85,7 @@ if TYPE_CHECKING:
 else:  # typing cannot evaluate an alias that contains itself
     Hyperparameter = Const | Int | Double | Log | Categorical | dict
 
-RANGES: dict[str, type[Struct]] = {
-    "const": Const,
-    "int": Int,
-    "double": Double,
-    "log": Log,
-    "categorical": Categorical,
-}
+RANGES: dict[str, type[Struct]] = {"const": Const, "int": Int, "double": Double, "log": Log, "categorical": Categorical}
 
 
 class SearcherConfig(Struct, frozen=True, kw_only=True, tag_field="name"):

@@ -38,12 +38,7 @@ class CheckpointContext:
     """
 
     def __init__(
-        self,
-        host: TrialHost,
-        keep: Keep,
-        distributed: DistributedContext,
-        steps: Steps,
-        env: WorkerEnv | None,
+        self, host: TrialHost, keep: Keep, distributed: DistributedContext, steps: Steps, env: WorkerEnv | None
     ) -> None:
         self._host, self._keep, self._distributed, self._steps, self._env = host, keep, distributed, steps, env
 

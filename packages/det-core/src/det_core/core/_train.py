@@ -55,10 +55,7 @@ class TrainContext:
         self._dir, self._rank = tensorboard_dir, rank
 
     def report_training_metrics(
-        self,
-        steps_completed: int,
-        metrics: Mapping[str, Any],
-        batch_metrics: Sequence[Mapping[str, Any]] | None = None,
+        self, steps_completed: int, metrics: Mapping[str, Any], batch_metrics: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
         """Report metrics of training after `steps_completed` batches. `batch_metrics` is accepted and not stored."""
         self.report_metrics("training", steps_completed, metrics)

@@ -194,11 +194,7 @@ class EventView(Silent):
     @hookimpl
     def det_checkpoint_saved(self, trial: Any, checkpoint: Any) -> None:
         self._say(
-            CheckpointSaved,
-            trial=trial.id,
-            batches=checkpoint.batches,
-            uuid=checkpoint.uuid,
-            size=checkpoint.size,
+            CheckpointSaved, trial=trial.id, batches=checkpoint.batches, uuid=checkpoint.uuid, size=checkpoint.size
         )
 
     @hookimpl

@@ -35,13 +35,7 @@ def _figure(path: Path, height: float) -> Iterator[Any]:
         raise DetError(f"cannot draw into {path}: {why}; give a file such as plot.png") from error
 
 
-def draw_trials(
-    experiment: ExperimentRow,
-    trials: Sequence[TrialRow],
-    space: Space,
-    store: Store,
-    path: Path,
-) -> None:
+def draw_trials(experiment: ExperimentRow, trials: Sequence[TrialRow], space: Space, store: Store, path: Path) -> None:
     """Draw the searcher's metric against batches, the trials as lines across their hyperparameters, and the metric along each.
 
     An axis is logarithmic where its hyperparameter is declared so; a bar says which colour is which rank.

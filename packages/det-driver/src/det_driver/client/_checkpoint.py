@@ -55,13 +55,7 @@ class Home:
         engine = str(type(loaded.engine).__struct_config__.tag) if loaded.engine else "local"
         with self.writer() as store:
             id = create(
-                store,
-                loaded,
-                code,
-                default_name=name,
-                engine=engine,
-                plugins=self.plugins,
-                environments=settings.root,
+                store, loaded, code, default_name=name, engine=engine, plugins=self.plugins, environments=settings.root
             )
             store.experiments.update(id, state=ExperimentState.PAUSED)
             return store.experiments.get(id)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from det_core import protocol
 from det_core.errors import DetError
 from det_core.host import Outcome
@@ -16,23 +14,22 @@ from ._trials import ActiveRun, LiveTrial
 
 def heard(state: State, engine: Engine, live: LiveTrial, active: ActiveRun, event: Spoke) -> None:
     """Take a worker's word in a turn, and answer when that is committed; one that was taken before is only answered."""
-    word, number = event.said.word, event.said.number
+    number = event.said.number
     with state.turn():
         if number > active.heard.get(event.link, 0):
             taken = {**active.heard, event.link: number}
             state.store.runs.heard(active.run.id, taken)
             state.adopt(lambda: setattr(active, "heard", taken))
-            answer = _answer(state, live, active, word, event.rank)
+            answer = _answer(state, live, active, event)
         else:
-            answer = _again(state, live, active, word, event.rank)
+            answer = _again(state, live, active, event)
         if answer is not None:
-            reply = msgspec.structs.replace(answer, number=number)
-            state.then(lambda: _say(engine, active, event, reply))
+            state.then(lambda: _say(engine, active, event, answer))
 
 
-def _say(engine: Engine, active: ActiveRun, event: Spoke, reply: protocol.Answer) -> None:
-    engine.answer(event.run, event.link, reply)
-    active.told[event.link] = reply.number  # that says, too, that what came before is committed
+def _say(engine: Engine, active: ActiveRun, event: Spoke, answer: protocol.Answer) -> None:
+    engine.answer(event.run, event.link, answer)
+    active.told[event.link] = answer.number  # that says, too, that what came before is committed
 
 
 def broke(engine: Engine, active: ActiveRun, event: Spoke, error: Exception) -> bool:
@@ -48,16 +45,18 @@ def broke(engine: Engine, active: ActiveRun, event: Spoke, error: Exception) -> 
     return False
 
 
-def _answer(state: State, live: LiveTrial, active: ActiveRun, word: protocol.Word, rank: int) -> protocol.Answer | None:
+def _answer(state: State, live: LiveTrial, active: ActiveRun, event: Spoke) -> protocol.Answer | None:
     """Take the word of a worker, or of one of its ranks; return the answer to a question, None to what was only told."""
+    word, number = event.said.word, event.said.number
     match word:
         case protocol.Validated():
-            return protocol.Answer(target=state.validated(live, active, word.batches, word.metrics, word.length))
+            target = state.validated(live, active, word.batches, word.metrics, word.length)
+            return protocol.Answer(number, target)
         case protocol.Completed():
             # The validation's metrics may have been reported before; the one of the searcher must not replace them.
             fresh = active.validated_at != word.batches
             target = state.validated(live, active, word.batches, word.metrics, word.length, report=fresh)
-            return protocol.Answer(target=target)
+            return protocol.Answer(number, target)
         case protocol.Checkpointed():
             checkpoint = record_checkpoint(state.store, live.id, active.run.id, word)
             state.observe("det_checkpoint_saved", of=live.id, checkpoint=checkpoint)
@@ -73,7 +72,7 @@ def _answer(state: State, live: LiveTrial, active: ActiveRun, word: protocol.Wor
             state.store.runs.chose(active.run.id, word.backend)
         case protocol.CameFrom():
             state.store.runs.came_from(active.run.id, word.origin)
-    return _again(state, live, active, word, rank)
+    return _again(state, live, active, event)
 
 
 def _progressed(state: State, live: LiveTrial, fraction: float) -> None:
@@ -81,18 +80,19 @@ def _progressed(state: State, live: LiveTrial, fraction: float) -> None:
     state.store.trials.update(live.id, progress=fraction)
 
 
-def _again(state: State, live: LiveTrial, active: ActiveRun, word: protocol.Word, rank: int) -> protocol.Answer | None:
+def _again(state: State, live: LiveTrial, active: ActiveRun, event: Spoke) -> protocol.Answer | None:
     """Answer a question that is taken: the answer may have been lost with a driver."""
+    word, number = event.said.word, event.said.number
     match word:
         case protocol.AskTarget():
-            return protocol.Answer(target=state.target(live))
+            return protocol.Answer(number, state.target(live))
         case protocol.AskBest():
-            return protocol.Answer(value=state.best)
+            return protocol.Answer(number, value=state.best)
         case protocol.Validated() | protocol.Completed():
-            return protocol.Answer(target=state.target(live, state.is_best(word.metrics, again=True)))
+            return protocol.Answer(number, state.target(live, state.is_best(word.metrics, again=True)))
         case protocol.Checkpointed() | protocol.Deleted():
-            return protocol.Answer()
+            return protocol.Answer(number)
         case protocol.Finished():
-            state.adopt(lambda: active.finished(rank, word))
-            return protocol.Answer()
+            state.adopt(lambda: active.finished(event.rank, word))
+            return protocol.Answer(number)
     return None

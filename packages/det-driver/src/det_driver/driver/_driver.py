@@ -111,6 +111,7 @@ class Driver:
         adopt_spooled(self._store, self._id)
         collect_left(self._store, self._plugins)
         self._state = State(self._store, self._id, self._plugins)
+        self._state.together = self.engine.together
         self._runs = Fleet(self.engine, self._state, self._settings, self._inbox.put)
         self._endings = Endings(self._state, self.failures)
         self._runs.adopt(executing)

@@ -278,14 +278,13 @@ class Fleet:
         if not len(self._state.queue):
             self._want(0)
         now = time.monotonic()
-        for run_id, live in self.running.items():
-            if (active := live.active) is None:
-                continue
-            if now > active.deadline:
-                self._engine.signal(run_id, signal.SIGKILL)
-            for link, number in active.heard.items() - active.told.items() if active.heard != active.told else ():
-                self._engine.taken(run_id, link, number)
-                active.told[link] = number
+        with self._engine.together():
+            for run_id, active in [(id, live.active) for id, live in self.running.items() if live.active]:
+                if now > active.deadline:
+                    self._engine.signal(run_id, signal.SIGKILL)
+                for link, number in active.heard.items() - active.told.items() if active.heard != active.told else ():
+                    self._engine.taken(run_id, link, number)
+                    active.told[link] = number
 
     def kill_all(self) -> None:
         """End every run at once."""

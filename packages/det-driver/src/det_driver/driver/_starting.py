@@ -16,9 +16,9 @@ from pathlib import Path
 
 from det_core.backend import rank_variables
 from det_core.backends.socket import START_SECONDS
-from det_core.config import ExperimentConfig, is_trial_entrypoint, to_json
+from det_core.config import ExperimentConfig, is_trial_entrypoint
 from det_core.distributed import LOOPBACK
-from det_core.environ import WorkerEnv
+from det_core.environ import variables_of_all, variables_of_one
 from det_core.errors import DetError
 from det_core.launch import SSH, Host, hosts_of, ranks_on
 from det_core.machine import gpus
@@ -26,13 +26,7 @@ from det_core.machine import gpus
 from ..engines import Node, RunSpec, machine_of
 from ..provenance import commit, read
 from ..store import Run
-from ._environment import (
-    SolvedEnvironment,
-    check_environment,
-    environment_variables,
-    environments_dir,
-    recorded,
-)
+from ._environment import SolvedEnvironment, check_environment, environment_variables, environments_dir, recorded
 from ._search import UNITS, unit_of
 from ._state import State
 from ._trials import ActiveRun, LiveTrial
@@ -126,14 +120,14 @@ def check_startable(config: ExperimentConfig, settings: DriverSettings) -> None:
         )
 
 
-def scratch_of(run: Run) -> Path:
+def scratch_of(run: Run) -> str:
     """Return the directory for what a run's processes keep while they run."""
-    return run.log_dir / "scratch"
+    return f"{run.log_dir}/scratch"
 
 
 def clear_scratch(run: Run) -> None:
     """Delete what a run's processes left, as those that are killed do."""
-    if (scratch := scratch_of(run)).exists():
+    if os.access(scratch := scratch_of(run), os.F_OK):
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -184,46 +178,45 @@ class Starter:
     ) -> dict[str, str]:
         """Return the variables of the configuration, of the devices and of the run, the later ones winning."""
         state, slots = self.state, active.lease.slots
-        env = WorkerEnv(
-            experiment_id=state.id,
+        own = self._of_all | variables_of_one(
             trial_id=live.id,
             run_id=active.run.id,
             run_number=active.run.number,
             seed=live.plan.seed,
             hparams=live.plan.hparams,
-            config=state.config,
             slot_ids=slots,
-            driver=("", 0),  # whoever starts it says where it connects
-            key=b"",
-            checkpoint_root=state.store.home / "checkpoints",
-            tensorboard_dir=state.view.tensorboard_dir / f"trial-{live.id}",
-            spool=state.view.directory / "spool",
+            tensorboard_dir=f"{state.view.tensorboard_dir}/trial-{live.id}",
             latest_checkpoint=latest or live.source,
             steps_completed=active.progressed_to,
             slots=max(1, len(slots)),
-            chief=LOOPBACK,
             scratch=scratch_of(active.run),
-            start_timeout=self.settings.start_timeout,
             warm=latest is None and live.source is not None,
-            commit=self._commit,
             target=state.target(live) if state.trial_class else None,
         )
         if hosts_of(state.config):  # each of them knows its devices and cores
-            return {**self._user(gpus), **env.variables(**self._config)}
-        own = env.variables(**self._config) | environment_variables(self._environment, self.settings.root)
+            return {**self._user(gpus), **own}
+        own |= environment_variables(self._environment, self.settings.root)
         return {**self._threads, **self._user(gpus), **self._devices(slots, gpus), **own}
+
+    @cached_property
+    def _of_all(self) -> dict[str, str]:
+        """Return what all runs have in common; whoever starts one says where it connects."""
+        state = self.state
+        return variables_of_all(
+            experiment_id=state.id,
+            config=state.config,
+            driver=("", 0),
+            key=b"",
+            checkpoint_root=state.store.home / "checkpoints",
+            spool=state.view.directory / "spool",
+            chief=LOOPBACK,
+            start_timeout=self.settings.start_timeout,
+            commit=commit(read(state.store.experiment_dir(state.id))),
+        )
 
     @cached_property
     def _environment(self) -> SolvedEnvironment | None:
         return recorded(self.state.view.directory)
-
-    @cached_property
-    def _commit(self) -> str | None:
-        return commit(read(self.state.store.experiment_dir(self.state.id)))
-
-    @cached_property
-    def _config(self) -> dict[str, str]:
-        return {"DET_EXPERIMENT_CONFIG": to_json(self.state.config)}
 
     def _ranks(
         self, slots: tuple[int, ...], gpus: tuple[str, ...], places: Sequence[str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -46,6 +46,8 @@ class Turns(ABC):
         self._told: list[Effect] = []
         self._grouped = False
         self._rows: dict[int, TrialRow] = {}
+        self.together: Callable[[], AbstractContextManager[None]] = nullcontext
+        """In what all is done that was put off by `then`, before anybody observes it."""
 
     def turn(self) -> Self:
         """Decide and write inside; it is committed at the end, and what was put off by `adopt`, `then` and `observe` follows.
@@ -124,11 +126,14 @@ class Turns(ABC):
         self.plugins.observe(hook, experiment=self.view, **arguments)
 
     def _follow_up(self) -> None:
-        effects = [*self._then, *self._told]
+        then, told = [*self._then], [*self._told]
         self._then.clear()
         self._told.clear()
         self._rows.clear()
-        for effect in effects:
+        with self.together():
+            for effect in then:
+                effect()
+        for effect in told:
             effect()
 
     @abstractmethod

@@ -6,8 +6,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,8 +85,7 @@ class Links:
         joined: Callable[[Here], None],
     ) -> None:
         self._hears, self._attach, self._joined = hears, attach, joined
-        self._lock = threading.RLock()
-        self._agents: dict[str, Linked] = {}
+        self._lock, self._agents = threading.RLock(), dict[str, Linked]()
         self._specs: dict[int, dict[str, RunSpec]] = {}  # of runs that are not settled, by machine
         self._codes, self.lost = dict[str, Callable[[], bytes]](), set[str]()  # claims an agent of which was given up
         self._gangs = Gangs(self.order, hears)
@@ -124,6 +123,14 @@ class Links:
         """Return the agents that have a run, where they are known."""
         with self._lock:
             return [self._agents[node] for node in self._specs.get(run, ()) if node in self._agents]
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Say to each agent at the end what it is told inside."""
+        with ExitStack() as stack:
+            for outbox in filter(None, [agent.outbox for agent in self.all()]):
+                stack.enter_context(outbox.together())
+            yield
 
     def order(self, run: int, order: Order) -> None:
         """Say to the agents of a run what is to be done; harmless where they are gone, which is heard of otherwise."""
@@ -291,10 +298,3 @@ def secret_of(directory: Path) -> bytes:
     if not file.exists():
         write_own(file, wire.new_key().hex())
     return bytes.fromhex(file.read_text())
-
-
-def last_line(log: str) -> str:
-    """Return what a log says last, and where it is."""
-    lines = Path(log).read_text(errors="replace").split("\n") if Path(log).exists() else []
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-    return f"the last one's words: {said} ({log} has all)"

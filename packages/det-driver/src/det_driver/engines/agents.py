@@ -36,9 +36,9 @@ from det_core.launch import say
 from det_core.protocol import Answer, welcome
 
 from ._gangs import split
-from ._links import Linked, Links, last_line, make_own, secret_of
+from ._links import Linked, Links, make_own, secret_of
 from .base import Engine, Hears, Lost, Node, Site
-from .claims import AgentCommand, Claim, Granted, Standing
+from .claims import AgentCommand, Claim, Granted, Standing, last_line
 from .preparing import PREPARATIONS, Readiness
 
 MARGIN_SECONDS = 3.0
@@ -152,9 +152,9 @@ class AgentEngine(Engine):
         self.site = replace(site, lease=max(site.lease, SHORTEST_LEASE)) if self.fenced else site
         make_own(site.directory)
         self.readiness, noted = Readiness(self, site, here=self.shared), site.directory / "driver.json"
-        self.preparing = self.readiness.awaited
         key, sealed, attach, hear = secret_of(site.directory), self.carried, self._attach, self.readiness.hear
         self._links = Links(key, self.address(), noted, sealed=sealed, hears=hear, attach=attach, joined=self.joined)
+        self.preparing, self.together = self.readiness.awaited, self._links.together
         threading.Thread(target=self._watch, daemon=True, name="det-beats").start()
         claims = {n: claim for n, claim in self.look().items() if claim.standing is not Standing.ENDED}
         there = [(n, k) for n, c in claims.items() if c.standing is Standing.RUNNING for k in range(c.nodes)]

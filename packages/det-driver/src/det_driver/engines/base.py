@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
@@ -114,6 +115,8 @@ class Engine(ABC):
         """The process in whose name devices are leased."""
         self.preparing: Callable[[], str] = lambda: ""
         """For what runs wait whose environment is being made, and where that says how it goes; nothing otherwise."""
+        self.together: Callable[[], AbstractContextManager[None]] = nullcontext
+        """What is said to machines inside, from `open` on, may go at the end; inside another one, at the end of that."""
         self._relay: Relay | None = None
 
     def open(self, site: Site) -> tuple[RunSpec, ...]:

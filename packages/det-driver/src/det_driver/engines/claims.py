@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,3 +61,10 @@ def spawn(argv: Sequence[str], start: bytes, log: str) -> subprocess.Popen[bytes
     with suppress(OSError), process.stdin:  # it has ended, which is found out
         process.stdin.write(start)
     return process
+
+
+def last_line(log: str) -> str:
+    """Return what a log says last, and where it is."""
+    lines = Path(log).read_text(errors="replace").split("\n") if Path(log).exists() else []
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return f"the last one's words: {said} ({log} has all)"

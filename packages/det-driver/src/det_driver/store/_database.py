@@ -143,7 +143,7 @@ class Database(AbstractContextManager[None]):
         put, self._put = self._put, []
         if put:
             self._check()
-        done, write = 0, self._connection.execute
+        done, write = 0, self._connection.cursor().execute
         try:
             for number, mark in enumerate(self._parts):
                 if mark is not None:
