@@ -22,7 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import tensorflow as tf
-from instructions import count
+from instructions import collect_no_whole_heap, count
 from tensorflow import keras
 
 from det_core import DistributedContext, Every, Keep, LocalHost, Plugins, RunInfo, Schedule, Target, run_trial
@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--child", choices=["bare", "det"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
+        collect_no_whole_heap()
         {"bare": bare, "det": with_det}[options.child](options.steps[0], 200, 200 + options.batches)
         return
     for steps in options.steps:

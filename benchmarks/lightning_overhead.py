@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from instructions import count
+from instructions import collect_no_whole_heap, count
 from results import record
 
 BATCH, EPOCH, WARM_UP, PERIOD, LIMIT = 32, 500, 200, 100, 1.02
@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--child", choices=["bare", "det"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
+        collect_no_whole_heap()
         print(json.dumps({"bare": bare, "det": det}[arguments.child](arguments.steps)))
         return
     if arguments.instructions:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from instructions import count
+from instructions import collect_no_whole_heap, count
 from results import record
 
 BATCH, EPOCH, WARM_UP, PERIOD = 32, 500, 200, 100
@@ -49,6 +49,7 @@ def main() -> None:
     parser.add_argument("--child", choices=["bare", *PEERS], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
+        collect_no_whole_heap()
         print(json.dumps(CHILDREN[arguments.child](arguments.steps)))
         return
     absent = [name for name in arguments.only if importlib.util.find_spec(PEERS[name]) is None]

@@ -154,12 +154,12 @@ class Loop(ABC):
 
     def batches(self, source: Iterable[B]) -> Iterator[B]:
         """Yield batches of `source` until told to stop, for adapters that own their loop."""
-        if self.stop:
-            return
-        for batch in source:
-            yield batch
-            if self.stop:
-                return
+        going_on = Stop.NO
+        if self.stop is going_on:
+            for batch in source:
+                yield batch
+                if self.stop is not going_on:
+                    return
 
 
 class Adapter(ABC, Generic[T]):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from .errors import MetricError
@@ -58,16 +59,14 @@ def mean(rows: Sequence[Mapping[str, float]], counts: Sequence[int]) -> dict[str
 
     Sums are exactly rounded (`math.fsum`), so that they do not depend on how a run was cut into pieces.
     """
-    names = dict.fromkeys(name for row in rows for name in row)
     means = {}
-    for name in names:
+    for name in dict.fromkeys(chain.from_iterable(rows)):
         terms = [(row[name], count) for row, count in zip(rows, counts, strict=True) if name in row]
-        means[name] = _sum(value * count for value, count in terms) / sum(count for _, count in terms)
+        means[name] = _sum([value * count for value, count in terms]) / sum([count for _, count in terms])
     return means
 
 
-def _sum(values: Iterable[float]) -> float:
-    numbers = list(values)
+def _sum(numbers: list[float]) -> float:
     try:
         return math.fsum(numbers)
     except (OverflowError, ValueError):

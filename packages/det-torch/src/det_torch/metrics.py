@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,13 +17,13 @@ def kept(metrics: Any) -> dict[str, Any]:
 
     Raises TrialError for what is neither a loss nor a dict.
     """
-    if isinstance(metrics, torch.Tensor):
-        return {"loss": _kept(metrics)}
     if isinstance(metrics, dict):
         return {
             name: value.detach() if type(value) is torch.Tensor and value.requires_grad else _kept(value)
             for name, value in metrics.items()
         }
+    if isinstance(metrics, torch.Tensor):
+        return {"loss": _kept(metrics)}
     if isinstance(metrics, (int, float)):
         return {"loss": metrics}
     raise TrialError(f"train_batch returned {type(metrics).__name__}; return the loss, or a dict of metrics by name")
@@ -47,7 +48,7 @@ class Numbers:
 
     def __call__(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
         """Return a row of numbers for each batch, with one transfer from the device for each name."""
-        names = dict.fromkeys(name for row in rows for name in row)
+        names = dict.fromkeys(chain.from_iterable(rows))
         columns = {name: self._column(name, [row.get(name) for row in rows]) for name in names}
         return [
             {name: value for name in row if (value := columns[name][index]) is not None}
@@ -55,9 +56,10 @@ class Numbers:
         ]
 
     def _column(self, name: str, values: list[Any]) -> list[float | None]:
-        if all(isinstance(value, torch.Tensor) and value.ndim == 0 for value in values):
+        scalars = [value for value in values if isinstance(value, torch.Tensor) and value.ndim == 0]
+        if len(scalars) == len(values):
             try:
-                numbers: list[float | None] = torch.stack(values).tolist()
+                numbers: list[float | None] = torch.stack(scalars).tolist()
                 return numbers
             except RuntimeError:
                 pass  # on several devices

@@ -39,11 +39,13 @@ class Steps:
         self, loss: torch.Tensor, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False
     ) -> None:
         """Compute gradients, scaled where the precision needs it; those of a batch that is stepped are the mean over the ranks."""
-        scaler = self._context.precision.auto_scaler
-        if scaler is not None:
-            loss = scaler.scale(loss)
-        gradients, frequency = self.gradients, self._context.aggregation_frequency
-        with self._context.precision.outside():
+        precision, gradients, frequency = self._context.precision, self.gradients, self._context.aggregation_frequency
+        if precision.type is None and gradients is None:  # most trainings: nothing is entered and left for each batch
+            loss.backward(gradient, retain_graph, create_graph)  # type: ignore[no-untyped-call]
+            return
+        if precision.auto_scaler is not None:
+            loss = precision.auto_scaler.scale(loss)
+        with precision.outside():
             if gradients is None or (self._context.current_batch + 1) % frequency:
                 loss.backward(gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)  # type: ignore[no-untyped-call]
             else:
@@ -69,27 +71,30 @@ class Steps:
                 )
             if (context.current_batch + 1) % context.aggregation_frequency:
                 return
-        with context.precision.outside():
-            if self.gradients is not None:
-                self.gradients.settle(optimizer)
-            if context.aggregation_frequency > 1 and self._differing.get(id(optimizer), self._average):
-                self._divide(optimizer)
-            self._clip(optimizer, clip_grads, scaler if automatic else None)
-            if scaler is not None:
-                scaler.step(optimizer)
-                context.precision.stepped = context.precision.stepped or automatic
-            else:
-                optimizer.step()
+        if context.precision.type is None:
+            self._step(optimizer, clip_grads, scaler, automatic)
+        else:
+            with context.precision.outside():
+                self._step(optimizer, clip_grads, scaler, automatic)
         if auto_zero_grads:
             optimizer.zero_grad()
 
-    def _clip(self, optimizer: torch.optim.Optimizer, clip_grads: Callable[..., Any] | None, scaler: Any) -> None:
-        """Clip gradients; a scaler of the trial's own is the trial's to unscale."""
-        clips = [*([clip_grads] if clip_grads else ()), *self.before_step]
-        if clips and scaler is not None:
-            scaler.unscale_(optimizer)
-        for clip in clips:
-            clip(p for group in optimizer.param_groups for p in group["params"])
+    def _step(self, optimizer: torch.optim.Optimizer, clip_grads: Any, scaler: Any, automatic: bool) -> None:
+        """Step with what gradients the ranks and batches have come to, clipped; a trial's own scaler is its own to unscale."""
+        if self.gradients is not None:
+            self.gradients.settle(optimizer)
+        if self._context.aggregation_frequency > 1 and self._differing.get(id(optimizer), self._average):
+            self._divide(optimizer)
+        if clip_grads or self.before_step:
+            if automatic:
+                scaler.unscale_(optimizer)
+            for clip in [*([clip_grads] if clip_grads else ()), *self.before_step]:
+                clip(p for group in optimizer.param_groups for p in group["params"])
+        if scaler is not None:
+            scaler.step(optimizer)
+            self._context.precision.stepped = self._context.precision.stepped or automatic
+        else:
+            optimizer.step()
 
     def _divide(self, optimizer: torch.optim.Optimizer) -> None:
         gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
