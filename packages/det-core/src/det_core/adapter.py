@@ -154,7 +154,7 @@ class Loop(ABC):
 
     def batches(self, source: Iterable[B]) -> Iterator[B]:
         """Yield batches of `source` until told to stop, for adapters that own their loop."""
-        going_on = Stop.NO
+        going_on = Stop.NO  # compared with what it is: its truth is a call, for each batch
         if self.stop is going_on:
             for batch in source:
                 yield batch

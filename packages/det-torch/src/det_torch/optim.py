@@ -39,17 +39,20 @@ class Steps:
         self, loss: torch.Tensor, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False
     ) -> None:
         """Compute gradients, scaled where the precision needs it; those of a batch that is stepped are the mean over the ranks."""
-        precision, gradients, frequency = self._context.precision, self.gradients, self._context.aggregation_frequency
-        if precision.type is None and gradients is None:  # most trainings: nothing is entered and left for each batch
-            loss.backward(gradient, retain_graph, create_graph)  # type: ignore[no-untyped-call]
+        precision = self._context.precision
+        if precision.type is None:
+            self._backward(loss, gradient, retain_graph, create_graph)
             return
         if precision.auto_scaler is not None:
             loss = precision.auto_scaler.scale(loss)
         with precision.outside():
-            if gradients is None or (self._context.current_batch + 1) % frequency:
-                loss.backward(gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)  # type: ignore[no-untyped-call]
-            else:
-                gradients.backward(lambda: loss.backward(gradient, retain_graph, create_graph))  # type: ignore[no-untyped-call]
+            self._backward(loss, gradient, retain_graph, create_graph)
+
+    def _backward(self, loss: torch.Tensor, *how: Any) -> None:
+        if self.gradients is None or (self._context.current_batch + 1) % self._context.aggregation_frequency:
+            loss.backward(*how)  # type: ignore[no-untyped-call]
+        else:
+            self.gradients.backward(lambda: loss.backward(*how))  # type: ignore[no-untyped-call]
 
     def step_optimizer(
         self,
@@ -79,7 +82,9 @@ class Steps:
         if auto_zero_grads:
             optimizer.zero_grad()
 
-    def _step(self, optimizer: torch.optim.Optimizer, clip_grads: Any, scaler: Any, automatic: bool) -> None:
+    def _step(
+        self, optimizer: torch.optim.Optimizer, clip_grads: Callable[..., Any] | None, scaler: Any, automatic: bool
+    ) -> None:
         """Step with what gradients the ranks and batches have come to, clipped; a trial's own scaler is its own to unscale."""
         if self.gradients is not None:
             self.gradients.settle(optimizer)

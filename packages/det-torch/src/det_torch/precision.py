@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +11,6 @@ import torch
 from det_core import TrialError
 
 T = TypeVar("T")
-_AS_IT_IS = nullcontext()
 _TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -59,8 +58,11 @@ class Precision:
         return mixed
 
     def outside(self) -> AbstractContextManager[Any]:
-        """Return a context without autocast: passes backward, and optimizers, compute in the types that they find."""
-        return _AS_IT_IS if self.type is None else torch.autocast(self._device.type, enabled=False)
+        """Return a context without autocast: passes backward, and optimizers, compute in the types that they find.
+
+        Where `type` is None it is not entered: that would be done twice for each batch, and change nothing.
+        """
+        return torch.autocast(self._device.type, enabled=False)
 
     def watch(self, optimizer: torch.optim.Optimizer) -> None:
         """Let what follows a step in the same batch see the new weights: autocast keeps copies of the old ones."""
