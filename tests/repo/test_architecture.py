@@ -206,3 +206,27 @@ def test_the_environment_is_read_at_the_edges_only(path: Path) -> None:
         and node.value.id == "os"
     ]
     assert edge or reads == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_types_are_looked_at_while_modules_are_imported(path: Path) -> None:
+    """Where two threads decode to a struct that was never decoded to, one of them finds it half known, and the process crashes.
+
+    A `Decoder` at the level of its module has looked at its type before there are threads; so has what is made of its `type`.
+    """
+    late = []
+
+    def look(node: ast.AST, inside: bool) -> None:
+        if isinstance(node, ast.Call) and inside:
+            called, last = ast.unparse(node.func), ast.unparse(node.args[-1]) if node.args else ""
+            typed = called.startswith("msgspec.") and any(keyword.arg == "type" for keyword in node.keywords)
+            converts = called == "msgspec.convert" and not last.endswith(".type")
+            if typed or converts or re.fullmatch(r"msgspec\.\w+\.Decoder\(.*\)\.decode", called):
+                late.append(f"{node.lineno}: {ast.unparse(node)}")
+        alone = isinstance(node, ast.With) and ast.unparse(node.items[0]).endswith("._looks")
+        function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for child in ast.iter_child_nodes(node):
+            look(child, (inside or function) and not alone)
+
+    look(tree(path), inside=False)
+    assert late == []

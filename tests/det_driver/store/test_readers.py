@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from det_core.errors import StoreError
-from det_driver.store import ExperimentRow, Store, TrialRow
+from det_driver.store import ExperimentRow, Run, Store, TrialRow
 
 WRITE = """
 import sys, time
@@ -85,3 +85,41 @@ def test_reading_where_there_is_no_store_makes_none(tmp_path: Path) -> None:
         Store.reader(tmp_path)
 
     assert [*tmp_path.iterdir()] == []
+
+
+READ_AT_ONCE = """
+import sys, threading, time
+from pathlib import Path
+from det_driver.store import Store
+
+def read():
+    with Store.reader(Path(sys.argv[1])) as store:
+        begin.wait()
+        [only] = store.experiments.list()
+        said.append((only.experiment.name, len(list(store.metrics.read(trial_id=int(sys.argv[2]))))))
+
+said = []
+
+def slowly(frame, *_):
+    if frame.f_code.co_filename.endswith("enum.py"):  # which is asked for its members where a type is looked at
+        time.sleep(0.01)
+
+threading.settrace(slowly)
+begin = threading.Barrier(8)
+threads = [threading.Thread(target=read) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(*set(said), len(said))
+"""
+
+
+def test_the_first_readers_of_a_process_may_be_several_threads(
+    store: Store, trial: TrialRow, run: Run, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """As in a server that has just started: what is decoded for the first time in two threads at once is not half known to one."""
+    for batches in range(300):
+        store.metrics.report(trial.id, run.id, "training", batches, {"loss": 0.5})
+    reader = start(READ_AT_ONCE, store.home, trial.id)
+    assert (reader.communicate(timeout=60)[0], reader.returncode) == ("('digits', 300) 8\n", 0)

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,7 @@ _FACTS: dict[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
     "start_timeout": ("DET_START_TIMEOUT", "{:g}".format, float),
     "environment": ("DET_ENVIRONMENT", str, str),
     "commit": ("DET_CODE_COMMIT", str, str),
-    "target": ("DET_TARGET", lambda t: msgspec.json.encode(t).decode(), partial(msgspec.json.decode, type=Target)),
+    "target": ("DET_TARGET", lambda t: msgspec.json.encode(t).decode(), msgspec.json.Decoder(Target).decode),
     "kept": ("DET_WORDS_KEPT", lambda kept: str(int(kept)), lambda text: text == "1"),
     "alone": ("DET_ALONE_SECONDS", "{:g}".format, float),
     "checkpoint_root": ("DET_CHECKPOINT_ROOT", str, Path),

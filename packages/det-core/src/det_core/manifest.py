@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
@@ -50,6 +50,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     origin: Mapping[str, Any] = {}
     metadata: Mapping[str, Any] = {}
     files: Mapping[str, FileEntry] = {}
+
+
+of_plain: Callable[[Any], Manifest] = partial(msgspec.convert, type=msgspec.json.Decoder(Manifest).type)
 
 
 @cache
@@ -123,7 +126,7 @@ def decode(data: bytes, uuid: str) -> Manifest:
         newer = document["format"] > FORMAT
         sealed = document.pop("seal") == _seal(document)
         if not newer and sealed:
-            manifest = msgspec.convert(document, Manifest)
+            manifest = of_plain(document)
             if manifest.uuid != uuid:
                 raise CheckpointError(
                     f"checkpoint {uuid}: its manifest is that of {manifest.uuid}; give the directory that name again"

@@ -22,6 +22,7 @@ from .config import ExperimentConfig, Length
 from .errors import CheckpointError, DetError, InvalidHP
 from .host import TrialHost
 from .loop import Progress, RunLoop
+from .manifest import of_plain
 from .saving import PROGRESS_FILE, Keep, Saving
 from .schedule import Every, Period, Schedule, to_batches
 from .storage import Selector, Storage
@@ -137,7 +138,7 @@ def read_on_host(
         said = distributed.allgather_local(said)[0]
         if isinstance(said, tuple):
             raise getattr(errors, said[0], DetError)(said[1])
-        yield Path(said[0]), msgspec.convert(said[1], Manifest)
+        yield Path(said[0]), of_plain(said[1])
         distributed.allgather_local(None)
 
 

@@ -35,6 +35,7 @@ from ._runs import Run, Runs
 LIMIT_SECONDS = 240.0
 _START_SECONDS = 60.0
 _ABORT_SECONDS = 5.0
+_decode = msgspec.msgpack.Decoder(dict[str, Run]).decode
 _GRACE_SECONDS = 10.0  # for the others to end when one rank has failed
 
 
@@ -84,7 +85,7 @@ def play(cast: Cast, requests: Sequence[Request], folder: Path) -> list[dict[str
     command = [sys.executable, "-m", f"{__package__}._play", str(plan)]
     together([[*command, str(rank)] for rank in range(cast.size)], folder)
     results = [(folder / f"result-{rank}").read_bytes() for rank in range(cast.size)]
-    return [msgspec.msgpack.decode(result, type=dict[str, Run]) for result in results]
+    return [_decode(result) for result in results]
 
 
 def _spec(trial: type) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -104,22 +104,23 @@ class Endpoint:
         """Return the route that answers it, for one home."""
         client = Client(home)
         lock = threading.Lock()
+        query = msgspec.json.Decoder(self.query, strict=False) if self.query else None
+        given = msgspec.json.Decoder(self.body) if self.body else None
 
         async def answer(request: Request) -> Response:
             body = await request.body()
-            asked = Asked(home, client, lists, boards, request.path_params, None, None)
-            return await run_in_threadpool(self._answer, request, body, asked, lock)
+            try:
+                asks = query and query.decode(msgspec.json.encode(dict(request.query_params)))
+                gives = given and given.decode(body)
+            except (msgspec.ValidationError, msgspec.DecodeError) as error:
+                return failed(400, str(error))
+            asked = Asked(home, client, lists, boards, request.path_params, asks, gives)
+            return await run_in_threadpool(self._answer, asked, lock)
 
         path = self.path.replace("{id}", "{id:int}").replace("{path}", "{path:path}")
         return Route(ROOT + path, answer, methods=[self.method])
 
-    def _answer(self, request: Request, body: bytes, asked: Asked, lock: threading.Lock) -> Response:
-        try:
-            query = msgspec.convert(dict(request.query_params), self.query, strict=False) if self.query else None
-            given = msgspec.json.decode(body, type=self.body) if self.body else None
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            return failed(400, str(error))
-        asked = replace(asked, query=query, body=given)
+    def _answer(self, asked: Asked, lock: threading.Lock) -> Response:
         try:
             with lock if self.method != "GET" else nullcontext():
                 found = self.does(asked)

@@ -97,10 +97,13 @@ class _Config(msgspec.Struct):
     hyperparameters: dict[str, Any] = {}
 
 
+_read = msgspec.json.Decoder(_Config).decode
+
+
 @lru_cache(maxsize=4096)
 def _searched(config: str) -> tuple[str, list[str]]:
     """Return the searcher's name, and the names of what is searched."""
-    read = msgspec.json.decode(config, type=_Config)
+    read = _read(config)
     return read.searcher.name if read.searcher else "", [
         r.name for r in space(read.hyperparameters) if r.type != "const"
     ]

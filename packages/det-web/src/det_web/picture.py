@@ -25,6 +25,9 @@ class _Validated(msgspec.Struct):
     metrics: dict[str, Any]
 
 
+_validated = msgspec.json.Decoder(_Validated).decode
+
+
 def kind_of(config: ExperimentConfig) -> Literal["curves", "rungs", "population"]:
     """Return which picture a search has."""
     if isinstance(config.searcher, Pbt):
@@ -48,7 +51,7 @@ def _reports(store: Store, id: int, metric: str, clock: str | None) -> Reports:
     reports: Reports = defaultdict(list)
     for event in store.journal.read(id, having='"validated"'):
         try:
-            told = msgspec.json.decode(event.data, type=_Validated)
+            told = _validated(event.data)
         except (msgspec.ValidationError, msgspec.DecodeError):  # NaN among the metrics, say
             continue
         at = told.metrics.get(clock, 0) if clock else told.length

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from ..errors import CheckpointError
-from ..manifest import METADATA, WAY_OUT, FileEntry, Manifest, decode, draft, encode, metadata_json
+from ..manifest import METADATA, WAY_OUT, FileEntry, Manifest, decode, draft, encode, metadata_json, of_plain
 from ..storage import MANIFEST, Selector, Storage
 from ._shards import directory_id, merge_metadata, plan_shards, sources
 
@@ -69,31 +69,24 @@ def write_sharded_checkpoint(
     """
     together = partial(_together, allgather)
 
-    def offer() -> _Offer:
-        return _Offer(draft(**facts), directory_id(directory) if directory else None, selector is not None)
-
-    offers = together(offer, _Offer)
-    brings = sources([each.directory for each in offers], [each.selects for each in offers])
-    merged = merge_metadata([each.facts.metadata for each in offers])
-    manifest = msgspec.structs.replace(offers[0].facts, metadata=merged)
-    claims = together(lambda: _claim(directory, selector) if directory and brings[rank] else {}, dict[str, FileEntry])
+    offered = together(lambda: (draft(**facts), directory and directory_id(directory), selector is not None))
+    offers, directories, selects = zip(*offered, strict=True)
+    brings = sources(directories, selects)
+    drafts = [of_plain(each) for each in offers]
+    manifest = msgspec.structs.replace(drafts[0], metadata=merge_metadata([each.metadata for each in drafts]))
+    claimed = together(lambda: _claim(directory, selector) if directory and brings[rank] else {})
+    claims = [{name: FileEntry(**entry) for name, entry in claim.items()} for claim in claimed]
     shards = plan_shards(claims)
     files = {name: entry for claim in claims for name, entry in claim.items()}
     try:
-        together(lambda: storage.begin(manifest.uuid) if rank == 0 else None, None)
-        together(lambda: storage.put(manifest.uuid, directory, shards[rank]) if directory else None, None)
-        finished = together(lambda: _finish(storage, manifest, files) if rank == 0 else None, Manifest | None)
-        return msgspec.convert(finished[0], Manifest)
+        together(lambda: storage.begin(manifest.uuid) if rank == 0 else None)
+        together(lambda: storage.put(manifest.uuid, directory, shards[rank]) if directory else None)
+        finished = together(lambda: _finish(storage, manifest, files) if rank == 0 else None)
+        return of_plain(finished[0])
     except BaseException:
         if rank == 0:
             storage.abort(manifest.uuid)
         raise
-
-
-class _Offer(msgspec.Struct, frozen=True):
-    facts: Manifest
-    directory: str | None
-    selects: bool
 
 
 def _claim(directory: Path, selector: Selector | None) -> dict[str, FileEntry]:
@@ -109,8 +102,8 @@ def _finish(storage: Storage, manifest: Manifest, files: Mapping[str, FileEntry]
     return manifest
 
 
-def _together(allgather: Allgather, step: Callable[[], Any], kind: Any) -> list[Any]:
-    """Take a step that all ranks take, each learning how the others fared, so that none waits for one that failed."""
+def _together(allgather: Allgather, step: Callable[[], Any]) -> list[Any]:
+    """Take a step that all ranks take, each learning how the others fared; return what it gave on each, as plain JSON."""
     result, failure = None, None
     try:
         result = msgspec.to_builtins(step())
@@ -122,7 +115,7 @@ def _together(allgather: Allgather, step: Callable[[], Any], kind: Any) -> list[
     for rank, (problem, _) in enumerate(answers):
         if problem:
             raise CheckpointError(f"rank {rank} failed to write its part of the checkpoint: {problem}")
-    return [msgspec.convert(value, kind) for _, value in answers]
+    return [value for _, value in answers]
 
 
 @contextmanager

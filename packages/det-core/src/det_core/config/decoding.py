@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, get_origin
 
@@ -26,6 +27,9 @@ class Decoding:
     `rules` look at a struct once it is decoded, given its dotted path, and return problems, each with a path from the
     struct. What cannot be decoded is left at its default, so that the rest can still be looked at.
     """
+
+    _looks = threading.Lock()
+    """Of all threads: two that look at a type at once, for the first time, end the process (tests/repo/test_architecture.py)."""
 
     def __init__(self, extensions: Extensions, rules: Mapping[type[Struct], Rule] | None = None) -> None:
         self.faults: list[Fault] = []
@@ -112,7 +116,8 @@ class Decoding:
                 item = item_of(arm)
                 return _valid({key: self._value(inner, item, (*path, key)) for key, inner in value.items()})
         try:
-            return msgspec.convert(value, type_.hint)
+            with self._looks:
+                return msgspec.convert(value, type_.hint)
         except msgspec.ValidationError as error:
             return self._fault(path, "value", str(error), value=value, type=type_)
 

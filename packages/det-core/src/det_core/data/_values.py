@@ -82,5 +82,5 @@ class ValueCodec:
                 f"a cached record has arrays of kind {code}, which this framework does not have; read it with the other"
             )
         head = 2 + int.from_bytes(data[:2], "little")
-        name, shape = msgspec.msgpack.decode(data[2:head], type=tuple[str, list[int]])
+        name, shape = msgspec.msgpack.decode(data[2:head])
         return self._kinds[code].load(name, shape, data[head:])

@@ -50,6 +50,7 @@ class TrialReopened(msgspec.Struct, frozen=True, tag="reopened"):
 
 
 SearchEvent = SearchStarted | TrialValidated | TrialExited | TrialReopened
+_events: msgspec.json.Decoder[SearchEvent] = msgspec.json.Decoder(SearchEvent)
 
 
 def encode_event(event: SearchEvent) -> str:
@@ -60,13 +61,9 @@ def encode_event(event: SearchEvent) -> str:
 
 def decode_event(data: bytes) -> SearchEvent:
     try:
-        event: SearchEvent = _decode_event(data)
+        return _events.decode(data)
     except msgspec.DecodeError:  # NaN and Infinity, which few events have
-        event = msgspec.convert(load(data), SearchEvent)
-    return event
-
-
-_decode_event = msgspec.json.Decoder(SearchEvent).decode
+        return msgspec.convert(load(data), _events.type)
 
 
 @dataclass(slots=True)

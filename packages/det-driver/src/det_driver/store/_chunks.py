@@ -33,6 +33,9 @@ class _Chunk(msgspec.Struct, array_like=True):
     columns: dict[str, tuple[str, bytes]]
 
 
+_decode = msgspec.msgpack.Decoder(_Chunk).decode
+
+
 def pack(reports: Sequence[Report]) -> bytes:
     """Return the reports as bytes, which take each number as it is: NaN, infinities, the sign of a zero, ints as ints."""
     shapes = {shape: number for number, shape in enumerate(dict.fromkeys(tuple(report.values) for report in reports))}
@@ -51,7 +54,7 @@ def pack(reports: Sequence[Report]) -> bytes:
 
 def unpack(data: bytes) -> Iterator[Report]:
     """Yield the reports again."""
-    chunk = msgspec.msgpack.decode(zlib.decompress(data), type=_Chunk)
+    chunk = _decode(zlib.decompress(data))
     columns = {name: iter(_values(*column)) for name, column in chunk.columns.items()}
     lines = zip(*(_values(kind, of) for kind, of in zip("qqdq", _heads(chunk), strict=True)), strict=True)
     for run, batches, time, shape in lines:
@@ -60,7 +63,7 @@ def unpack(data: bytes) -> Iterator[Report]:
 
 def unpack_metric(data: bytes, name: str, along: str) -> tuple[Sequence[Any], Sequence[Any]]:
     """Return where those reports stand that have a metric, and its values; `along` is batches, time, or another metric."""
-    chunk = msgspec.msgpack.decode(zlib.decompress(data), type=_Chunk)
+    chunk = _decode(zlib.decompress(data))
     known = {**chunk.columns, "batches": ("q", chunk.batches), "time": ("d", chunk.times)}
     if len(chunk.shapes) == 1:
         return (_values(*known[along]), _values(*known[name])) if {along, name} <= known.keys() else ((), ())

@@ -27,6 +27,7 @@ Entry = tuple[int, ExperimentSummary | None, list[Row]]
 PATIENCE_SECONDS = 0.05
 """How long anybody waits for the index: so long, a driver waits for others."""
 _ATTEMPTS = 40
+_decode = msgspec.msgpack.Decoder(ExperimentSummary).decode
 
 
 class Index:
@@ -45,7 +46,7 @@ class Index:
     def summaries(self) -> dict[int, ExperimentSummary]:
         """What was noted of each experiment, which may be out of date."""
         rows = self.attempt(lambda database: database.rows("SELECT id, summary FROM experiments")) or []
-        return {id: msgspec.msgpack.decode(summary, type=ExperimentSummary) for id, summary in rows}
+        return {id: _decode(summary) for id, summary in rows}
 
     def put(self, summary: ExperimentSummary) -> None:
         """Note how an experiment stands."""

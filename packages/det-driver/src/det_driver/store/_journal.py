@@ -20,6 +20,7 @@ from det_driver.store._schema import dump
 
 PAGE = 2000
 _SETTLED_NS = 2_000_000_000
+_command = msgspec.json.Decoder(CommandRow).decode
 
 
 class Journal:
@@ -137,7 +138,7 @@ class CommandQueue:
         for name in names:
             if name not in taken:
                 with suppress(OSError, msgspec.DecodeError, msgspec.ValidationError):
-                    command = msgspec.json.decode((place / name).read_bytes(), type=CommandRow)
+                    command = _command((place / name).read_bytes())
                     if command.kind == FORGET:
                         record_deleted(database, **command.args)
                     else:

@@ -28,7 +28,7 @@ from det_core.storage import MANIFEST
 from det_core.worker import FAILURES
 
 from ..driver import UNITS, AskedLength, unit_of
-from ._spec import SAW, UNREAD, Replay, Seen, Tensor
+from ._spec import SAW, UNREAD, Replay, Seen, Tensor, read_seen
 
 
 class ScriptRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,8 +202,7 @@ def _by_tensors(frameworks: Sequence[str], seen: Seen, replay: Replay, environ: 
         return None
     if done.returncode:
         raise DetError(f"the checkpoints cannot be compared: {done.stderr.strip().splitlines()[-1]}")
-    found = msgspec.json.decode(saw.read_bytes(), type=Seen)
-    return msgspec.structs.replace(found, history=seen.history)
+    return msgspec.structs.replace(read_seen(saw.read_bytes()), history=seen.history)
 
 
 def _by_files(seen: Seen, replay: Replay) -> Seen:

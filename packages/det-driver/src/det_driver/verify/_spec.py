@@ -76,6 +76,10 @@ class Seen(msgspec.Struct, kw_only=True):
     failure: str = ""
 
 
+read_replay = msgspec.json.Decoder(Replay).decode
+read_seen = msgspec.json.Decoder(Seen).decode
+
+
 def train(replay: Replay, environ: Mapping[str, str], python: str = sys.executable, gpus: Sequence[str] = ()) -> Seen:
     """Train in a process of its own for each rank, which begins as a worker does, with the GPU of its number where there are any.
 
@@ -105,9 +109,7 @@ def train(replay: Replay, environ: Mapping[str, str], python: str = sys.executab
     statuses = [process.returncode for process in processes]
     if any(statuses) or not (scratch / SAW.format(rank=0)).is_file():
         raise DetError(f"training again failed: {_last_words(scratch, statuses)}")
-    saw, *others = (
-        msgspec.json.decode((scratch / SAW.format(rank=rank)).read_bytes(), type=Seen) for rank in range(replay.ranks)
-    )
+    saw, *others = (read_seen((scratch / SAW.format(rank=rank)).read_bytes()) for rank in range(replay.ranks))
     for other in others:
         for number, digests in other.data.items():
             saw.data[number] = [*saw.data.get(number, []), *digests]

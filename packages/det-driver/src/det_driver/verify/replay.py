@@ -37,12 +37,12 @@ from det_core.schedule import Every, Schedule
 from det_core.storage import LocalStorage
 from det_core.wire import Address
 
-from ._spec import SAW, UNREAD, Replay, Seen, Tensor
+from ._spec import SAW, UNREAD, Replay, Seen, Tensor, read_replay, read_seen
 
 
 def main(spec: Path) -> None:
     """Train what the file says, and write what was seen beside it."""
-    replay = msgspec.json.decode(spec.read_bytes(), type=Replay)
+    replay = read_replay(spec.read_bytes())
     seen = Seen()
     opened: dict[str, None] = {}
     sys.addaudithook(lambda event, args: _note(opened, args) if event == "open" else None)
@@ -92,11 +92,11 @@ def main(spec: Path) -> None:
 
 def compare(spec: Path, *frameworks: str) -> None:
     """Find the first tensor that differs in the checkpoints of a script, which are named beside the specification."""
-    replay = msgspec.json.decode(spec.read_bytes(), type=Replay)
+    replay = read_replay(spec.read_bytes())
     file = Path(replay.scratch) / SAW.format(rank=0)
     known = Plugins.installed().frameworks()
     for name in frameworks:
-        seen = msgspec.json.decode(file.read_bytes(), type=Seen)
+        seen = read_seen(file.read_bytes())
         with suppress(Exception):  # they are of another framework, or the script's own
             _compare(known[name], replay, seen)
             file.write_bytes(msgspec.json.encode(seen))
@@ -121,7 +121,8 @@ def _met(replay: Replay, scratch: Path) -> DistributedContext:
             if time.monotonic() > until:
                 raise RankLost(0, f"rank 0 did not come within {START_SECONDS:g} s")
             time.sleep(0.02)
-        chief = msgspec.json.decode(file.read_bytes(), type=tuple[str, int])
+        host, port = msgspec.json.decode(file.read_bytes())
+        chief = host, port
     return DistributedContext.from_backend(Socket(ranks, chief=chief, key=replay.key, ready=leave))
 
 
