@@ -3,9 +3,6 @@
 The driver, the store and the command line are the real ones, and so is the connection to the agent. The agent is this
 script: it starts no processes, but speaks for the workers of all runs, which report as fast as they are answered. When nine
 tenths of the trials have ended, the driver is killed, and another one goes on to the end.
-
-Shared machines are now faster, now slower, by half and more within minutes. So a thread counts beside the driver, and the CPU of
-a report is also told at the speed at which ten million additions in Python take a second.
 """
 
 from __future__ import annotations
@@ -14,7 +11,6 @@ import argparse
 import json
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -199,26 +195,6 @@ class Driver:
         return used
 
 
-class Counting:
-    """Adds numbers now and then, in a thread; `seconds` is what ten million additions take of a processor, at the median."""
-
-    def __init__(self) -> None:
-        self._took: list[float] = []
-        threading.Thread(target=self._count, daemon=True).start()
-
-    def _count(self) -> None:
-        while True:
-            began, total = time.thread_time(), 0
-            for number in range(100_000):
-                total += number
-            self._took.append(100 * (time.thread_time() - began))
-            time.sleep(0.2)
-
-    @property
-    def seconds(self) -> float:
-        return statistics.median(self._took)
-
-
 def seconds(environ: dict[str, str], *arguments: str) -> str:
     """Return how long a command takes, the best of three; the first one may have to compile its modules."""
 
@@ -252,19 +228,16 @@ def main() -> None:
         driver = Driver(environ)
         driver.until(lambda: agent.ended >= 0.1 * options.trials)
         began, cpu, reports, ended = time.time(), driver.cpu, agent.reports, agent.ended
-        counting = Counting()
         driver.until(lambda: agent.ended >= 0.9 * options.trials)
         wall, cpu, reports, ended = (
             *(time.time() - began, driver.cpu - cpu),
             *(agent.reports - reports, agent.ended - ended),
         )
-        additions, used = counting.seconds, driver.used()
+        used = driver.used()
         print(
             f"{options.trials} trials, {agent.most} runs at once, {VALIDATIONS * (1 + options.training)} reports each"
         )
-        each = 1e6 * cpu / reports
-        print(f"driver's CPU: {each:.0f} µs a report, starts and ends of runs included (goal: 100)")
-        print(f"meanwhile ten million additions took {additions:.2f} s: {each / additions:.0f} µs where they take 1 s")
+        print(f"driver's CPU: {1e6 * cpu / reports:.0f} µs a report, starts and ends of runs included (goal: 100)")
         print(f"{reports / wall:.0f} reports a second, {ended / wall:.0f} trials a second")
         print(f"driver's memory: {used.ru_maxrss / 1024:.0f} MB at most (goal: 400)")
         print(f"det list: {seconds(environ, 'list')} (goal: 0.3)")
