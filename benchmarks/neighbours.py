@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from search_throughput import ADAPTER, CONFIG, HOOKS, MODEL, TRIAL, write
@@ -88,32 +90,30 @@ def begin(store: Store) -> tuple[int, int, int]:
         return trial.id, store.runs.begin(trial.id).id, id
 
 
-class Timed:
-    """Notes how long each transaction of this process waited until it could begin, while it is entered."""
+@contextmanager
+def timed() -> Iterator[list[float]]:
+    """Note how long each transaction of this process waits until it can begin."""
+    found: list[float] = []
+    enter = Database.__enter__
 
-    def __init__(self) -> None:
-        self.found: list[float] = []
-        self._begin = Database.__enter__
+    def begin(database: Database) -> None:
+        began = time.perf_counter()
+        try:
+            enter(database)
+        finally:
+            found.append((time.perf_counter() - began) * 1000)
 
-    def __enter__(self) -> list[float]:
-        def begin(database: Database) -> None:
-            began = time.perf_counter()
-            try:
-                self._begin(database)
-            finally:
-                self.found.append((time.perf_counter() - began) * 1000)
-
-        Database.__enter__ = begin  # type: ignore[method-assign]
-        return self.found
-
-    def __exit__(self, *_: object) -> None:
-        Database.__enter__ = self._begin  # type: ignore[method-assign]
+    Database.__enter__ = begin  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        Database.__enter__ = enter  # type: ignore[method-assign]
 
 
 def waits(home: Path, seconds: float) -> tuple[list[float], list[float]]:
     """Return what each turn took, and how long each of its transactions waited for others."""
     found, deadline = [], time.monotonic() + seconds
-    with Store(home) as store, Timed() as others:
+    with Store(home) as store, timed() as others:
         trial, run, id = begin(store)
         with store.lock(id):
             batches = 0

@@ -35,8 +35,8 @@ from ._runs import Run, Runs
 LIMIT_SECONDS = 240.0
 _START_SECONDS = 60.0
 _ABORT_SECONDS = 5.0
-_decode = msgspec.msgpack.Decoder(dict[str, Run]).decode
 _GRACE_SECONDS = 10.0  # for the others to end when one rank has failed
+_decode = msgspec.msgpack.Decoder(dict[str, Run]).decode
 
 
 @dataclass(frozen=True, kw_only=True)
