@@ -111,6 +111,7 @@ def test_what_is_only_told_has_no_answer_and_is_done(line: Line) -> None:
             protocol.Reported("mine", 3, {"x": 1}),
             protocol.Progressed(0.25),
             protocol.Chose("b"),
+            protocol.CameFrom({"git": "abc"}),
             protocol.Status("busy"),
         ]
     ):
@@ -118,7 +119,9 @@ def test_what_is_only_told_has_no_answer_and_is_done(line: Line) -> None:
     assert not line.active.told
     assert line.reports == [("mine", 3, {"x": 1})]
     assert line.live.progress == line.state.row(line.live).progress == 0.25
-    assert line.store.runs.get(line.active.run.id).backend == "b"
+    run = line.store.runs.get(line.active.run.id)
+    assert run.backend == "b"
+    assert line.store.runs.origins(line.state.id) == {run.origin: {"git": "abc"}}
 
 
 def test_a_report_may_say_how_much_is_done(line: Line) -> None:
@@ -148,9 +151,10 @@ def test_and_is_one_where_there_was_none(line: Line) -> None:
     assert line.reports == [("validation", 10, {"loss": 1.0})]
 
 
-def test_one_at_the_target_that_is_as_good_as_the_best_is_not_the_best(line: Line) -> None:
+def test_one_that_is_as_good_as_the_best_is_not_the_best(line: Line) -> None:
     line.says(protocol.Validated(5, {"loss": 1.0}, None), 1)
-    assert line.says(protocol.Completed(10, {"loss": 1.0}, 10), 2).target.best is False
+    assert line.says(protocol.Validated(6, {"loss": 1.0}, None), 2).target.best is False
+    assert line.says(protocol.Completed(10, {"loss": 1.0}, 10), 3).target.best is False
 
 
 def test_a_checkpoint_is_recorded_once_shown_to_observers_and_confirmed(line: Line) -> None:

@@ -187,6 +187,7 @@ def test_an_engine_is_told_all_of_a_run(store: Store) -> None:
     assert (told.experiment_id, told.trial_id, told.run_id, told.run_number) == (1, 1, run.id, 1)
     assert (told.seed, told.hparams, told.slots, told.slot_ids) == (live.plan.seed, live.plan.hparams, 1, (0,))
     assert (told.latest_checkpoint, told.steps_completed, told.warm) == ("abc", 0, True)
+    assert told.target == state.target(live)
     assert (told.chief, told.start_timeout, told.scratch) == ("127.0.0.1", 33.0, run.log_dir / "scratch")
     assert told.checkpoint_root == store.home / "checkpoints"
     assert told.tensorboard_dir == state.view.tensorboard_dir / "trial-1"
@@ -248,7 +249,7 @@ def test_a_script_starts_its_ranks_itself(store: Store) -> None:
     state = state_of(store, SINGLE, entrypoint=["python3", "train.py"], resources={"slots_per_trial": 2})
     spec = spec_of(state, DriverSettings(home=store.home, slots=2, gpus=("1", "3")), slots=2)
     assert (spec.entrypoint, spec.trial_class, spec.ranks) == (("python3", "train.py"), False, ({},))
-    assert (spec.launcher, spec.of) == ((), 0)
+    assert (spec.launcher, spec.of, read(spec).target) == ((), 0, None)
     assert dict(spec.variables)["CUDA_VISIBLE_DEVICES"] == "1,3"
 
 
@@ -322,6 +323,9 @@ def test_what_a_runs_processes_left_is_cleared_and_its_logs_are_kept(store: Stor
     clear_scratch(active.run)
     assert not scratch.exists()
     assert spec.log_dir.is_dir()
+    scratch.write_text("no directory")
+    clear_scratch(active.run)
+    assert scratch.is_file(), "what cannot be cleared stops nobody"
 
 
 # Threads

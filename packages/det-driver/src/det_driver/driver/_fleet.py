@@ -72,18 +72,18 @@ class Fleet:
                 return
             node, leases = self._lease(min(len(state.queue), _AT_ONCE))
             state.show_preparing(not leases and bool(self._engine.preparing()))
-            if not leases:
+            if leases:
+                with state.group():
+                    for lease in leases:
+                        if (live := state.queue.first) is not None:
+                            self._start(live, node, lease, starter)
+                        else:
+                            self._freed.append(lease)
+            else:
                 self._refused = self._waits = True
                 self._want(self._room(len(state.queue)))
                 if not self.running:
                     self._say(self._awaited())
-                return
-            with state.group():
-                for lease in leases:
-                    if (live := state.queue.first) is not None:
-                        self._start(live, node, lease, starter)
-                    else:
-                        self._freed.append(lease)
 
     def prepare(self) -> None:
         """Have room made for a first run, which takes a while, before it is decided which one that is."""
