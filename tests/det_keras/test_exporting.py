@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.det_keras.again import again
 from tests.exporting import Trained, trained
 
 pytest.importorskip("sklearn")
@@ -32,6 +33,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return trained(tmp_path_factory.mktemp("trained"), "digits_keras", CONFIG)
 
 
-@pytest.mark.parametrize("form", READS)
+@again
+@pytest.mark.parametrize("form", [pytest.param("keras", marks=pytest.mark.thorough), "saved-model"])
 def test_a_program_without_det_finds_the_metric_again(digits: Trained, form: str) -> None:
     assert digits.evaluates(form, READS[form], 200, weighted=True) == pytest.approx(digits.accuracy, abs=1e-6)

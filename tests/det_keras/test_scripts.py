@@ -116,6 +116,7 @@ def assert_trained_as_keras_alone(det, log: str, ranks: int) -> None:
 
 
 @pytest.mark.timeout(600)
+@again
 def test_a_script_that_is_signalled_and_killed_within_epochs_goes_on_to_the_numbers_of_one_that_was_not(det, project):
     project(ALONE)
     log = run(det, TROUBLE='{"1": ["SIGTERM", 0, 1], "2": ["SIGKILL", 0, 3]}', ALONE="1")

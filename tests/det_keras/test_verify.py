@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.det_keras.again import again
 from tests.verified import example_is_verified, its_data_is_found_to_differ
 
 pytest.importorskip("sklearn")
 
 
+@again
 @pytest.mark.timeout(240)
 def test_the_example_is_verified(det: Any) -> None:
     assert example_is_verified(det, "digits_keras")["checkpoints"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_data_that_differs_each_time_is_found_in_its_first_batch(det: Any) -> None:
     its_data_is_found_to_differ(det, "digits_keras")

@@ -33,7 +33,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return trained(tmp_path_factory.mktemp("trained"), "digits_lightning", CONFIG)
 
 
-@pytest.mark.parametrize("form", READS)
+@pytest.mark.parametrize(
+    "form", [form if form == "onnx" else pytest.param(form, marks=pytest.mark.thorough) for form in READS]
+)
 def test_a_program_without_det_finds_the_metric_again(digits: Trained, form: str) -> None:
     for package in NEEDS.get(form, []):
         pytest.importorskip(package)

@@ -138,10 +138,16 @@ def test_lightnings_own_strategy_divides_among_all_ranks(det: Any, trained: Call
     ("given", "more", "said"),
     [
         ("{'strategy': ModelParallelStrategy(tensor_parallel_size=2)}", (), "whose ranks want the same data"),
-        ("{'strategy': 'fsdp'}", (), "strategy 'fsdp' is the first FSDP; give ModelParallelStrategy()"),
+        pytest.param(
+            *("{'strategy': 'fsdp'}", (), "strategy 'fsdp' is the first FSDP; give ModelParallelStrategy()"),
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             *("{}", (*FSDP, "-c", "distributed.backend=horovod"), "divided by torch's own collectives"),
-            marks=pytest.mark.skipif(not available("torch"), reason="Horovod is not installed for torch"),
+            marks=[
+                pytest.mark.thorough,
+                pytest.mark.skipif(not available("torch"), reason="Horovod is not installed for torch"),
+            ],
         ),
     ],
 )

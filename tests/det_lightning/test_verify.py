@@ -16,6 +16,7 @@ def test_the_example_is_verified(det: Any) -> None:
     assert example_is_verified(det, "digits_lightning")["checkpoints"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_a_script_is_verified_as_a_trial_class_is(det: Any) -> None:
     shutil.copytree(EXAMPLES / "script_lightning", det.cwd / "script")
