@@ -86,6 +86,7 @@ def test_a_sound_trial_is_verified_and_left_as_it_was(det: Any) -> None:
     assert "the same, 3 reports and 1 checkpoints compared" in det("verify", "1", "--from", uuid).stdout
 
 
+@pytest.mark.thorough
 def test_the_startup_hook_is_run_again(det: Any) -> None:
     det.cwd.joinpath("startup-hook.sh").write_text("export HOOKED=0.5\n")
     train(det, SCALE="* float(__import__('os').environ['HOOKED'])")
@@ -100,7 +101,9 @@ def test_the_startup_hook_is_run_again(det: Any) -> None:
             "data",
             "not reproducible at all",
         ),
-        ({"FEATURE": "* (time.time() % 1000)"}, "data", "not reproducible at all"),
+        pytest.param(
+            *({"FEATURE": "* (time.time() % 1000)"}, "data", "not reproducible at all"), marks=pytest.mark.thorough
+        ),
         (
             {"BEFORE": "count = [0]", "SCALE": "* (count.append(0) or len(count))"},
             "training",
@@ -121,6 +124,7 @@ def test_what_no_seed_reaches_is_found_in_the_first_batch_that_it_touches(
     assert "not deterministic" in det("check", "const.yaml", "--determinism", status=1).stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_the_example_is_verified(det: Any) -> None:
     assert example_is_verified(det, "digits_torch")["checkpoints"]
@@ -136,7 +140,7 @@ TWO = (
 )
 
 
-@pytest.mark.parametrize("backend", ["native", "horovod"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("horovod", marks=pytest.mark.thorough)])
 def test_two_ranks_are_trained_again_as_two(det: Any, backend: str) -> None:
     if backend == "horovod":
         pytest.importorskip("horovod.torch", reason="run: det horovod install")

@@ -50,7 +50,7 @@ def test_a_trial_that_no_machine_is_large_enough_for_trains_on_several_as_on_one
     assert metrics(project) == here()
 
 
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("which", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_where_one_of_its_machines_is_lost_the_others_end_and_it_goes_on_elsewhere(hosts, project, here, which):
     driver = hosts.run(TRIAL, hosts.network.names[1:])
     hosts.under_way(12)

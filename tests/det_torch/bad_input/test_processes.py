@@ -44,7 +44,12 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("title", ENDS)
+LONG = "interrupts itself"  # it is started again, as often as one that somebody else ends
+
+
+@pytest.mark.parametrize(
+    "title", [*(each for each in ENDS if each != LONG), pytest.param(LONG, marks=pytest.mark.thorough)]
+)
 def test_however_a_worker_ends_the_last_line_says_so(project: Any, title: str) -> None:
     model, status, line = ENDS[title]
     project.model(model)
@@ -62,6 +67,7 @@ def test_a_failure_that_repeats_itself_is_tried_twice_and_no_more(project: Any) 
     assert project.quick("logs", "1", status=0).stdout.count("ValueError: boom") == 2
 
 
+@pytest.mark.thorough
 def test_a_trial_that_asks_for_its_own_end_before_it_trains_is_not_started_for_ever(project: Any) -> None:
     project.model(trial("build_callbacks(self)", "import os", "os.kill(os.getpid(), 15)", "return {}"))
     done = project.det("run", "const.yaml", "--quiet", status=1)

@@ -146,7 +146,7 @@ def two_replicas(trained: Any) -> dict[str, Any]:
     return {"weights": trained.states(replicas[0].modules), "metrics": metrics}
 
 
-@pytest.mark.parametrize("backend", ["torch", "horovod"])
+@pytest.mark.parametrize("backend", ["torch", pytest.param("horovod", marks=pytest.mark.thorough)])
 def test_a_network_with_batch_normalization_trains_on_two_ranks_as_two_replicas_of_torchs(
     trained: Any, backend: str, tmp_path: Path
 ) -> None:
