@@ -17,6 +17,12 @@ def test_a_manifest_comes_back_as_it_was() -> None:
     assert decode(encode(MADE), MADE.uuid) == MADE
 
 
+def test_it_names_the_commit_of_the_code_where_there_is_one() -> None:
+    assert "commit" not in MADE.origin
+    found = draft(framework="x", batches=7, commit="abc+")
+    assert found.origin == MADE.origin | {"commit": "abc+"}
+
+
 def test_it_may_be_written_otherwise_as_long_as_it_says_the_same() -> None:
     other = json.dumps(json.loads(encode(MADE)), sort_keys=True, indent=4).encode()
     assert other != encode(MADE)

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.det_driver.driver.test_snapshots import event_of
 from tests.det_driver.search.test_properties import CONFIGS, SPACE
 
-from det_core.config import AdaptiveAsha, Double, ExperimentConfig, Length, Pbt, Random
+from det_core import Plugins
+from det_core.config import AdaptiveAsha, Custom, Double, ExperimentConfig, Length, Pbt, Random
+from det_core.errors import DetError
 from det_driver.driver._search import (
+    AskedLength,
     JournaledSearch,
     SearchStarted,
     SearchView,
@@ -22,6 +28,8 @@ from det_driver.driver._search import (
     TrialValidated,
     decode_event,
     encode_event,
+    lengths_asked,
+    searcher_of,
     unit_of,
 )
 from det_driver.search import Close, Create, Exit, Operation, Searcher, Shutdown, Train, make
@@ -195,3 +203,73 @@ def test_what_was_counted_before_a_snapshot_counts_on() -> None:
     search.apply(TrialValidated(0, 10, 10, {"loss": 1.0}))
     other.counted(search.rungs)
     assert [(rung.length, rung.reached, rung.under_way) for rung in other.rungs] == [(10, 1, 2)]
+
+
+# What was asked of one trial
+
+
+def validated(trial: int, length: int) -> TrialValidated:
+    return TrialValidated(trial, length, 10 * length, {})
+
+
+def test_lengths_that_were_asked_of_a_trial_are_told_with_where_they_were_reached() -> None:
+    first = [Create(0, {}, 0), Create(1, {}, 0), Train(0, 10), Train(1, 10)]
+    heard = [validated(0, 5), validated(1, 10), validated(0, 10), validated(0, 31), validated(0, 35), validated(0, 40)]
+    answers = [[], [], [Train(0, 30)], [], [Train(0, 40)], [Train(0, 50)]]
+    asked = lengths_asked(Answers(first, *answers), [SearchStarted(), *heard], 0)
+    assert asked == [AskedLength(10, 100), AskedLength(30, 310), AskedLength(40, 400), AskedLength(50, None)]
+    assert lengths_asked(Answers(first, *answers), [SearchStarted(), *heard], 1) == [AskedLength(10, 100)]
+
+
+def test_a_length_that_was_not_reached_has_no_place_and_neither_has_none() -> None:
+    begin, late = [Create(0, {}, 0), Train(0, None)], [Create(1, {}, 0), Train(1, 10)]
+    events = [SearchStarted(), validated(0, 5), validated(0, 10**6), validated(1, 9)]
+    assert lengths_asked(Answers(begin, late, [], []), events, 0) == [AskedLength(None, None)]
+    assert lengths_asked(Answers(begin, late, [], []), events, 1) == [AskedLength(10, None)]
+
+
+def test_nothing_was_asked_of_a_trial_that_was_only_made_or_closed_or_is_not_there() -> None:
+    asked = [Create(0, {}, 0), Create(1, {}, 0), Train(1, 10), Close(1)]
+    assert [lengths_asked(Answers(asked), [SearchStarted()], trial) for trial in (0, 1, 2)] == [[], [], []]
+
+
+def test_a_trial_that_was_taken_up_again_was_asked_for_its_length_once() -> None:
+    events = [SearchStarted(), TrialExited(0, Exit.ERRORED), TrialReopened(0), validated(0, 10)]
+    assert lengths_asked(random_search(1), events, 0) == [AskedLength(10, 100)]
+
+
+# Which searcher it is
+
+
+def test_an_experiment_without_a_searcher_is_told_to_have_one(tmp_path: Path) -> None:
+    with pytest.raises(DetError, match=r"^the experiment has no searcher; add one to its configuration$"):
+        searcher_of(ExperimentConfig(), Plugins.installed(), tmp_path)
+
+
+@pytest.mark.parametrize(("seed", "drawn_with"), [(None, 0), (0, 0), (7, 7)])
+def test_a_search_draws_with_the_seed_of_the_experiment_or_with_0(
+    tmp_path: Path, seed: int | None, drawn_with: int
+) -> None:
+    random = Random(metric="loss", max_trials=3, max_length=Length("batches", 10))
+    reproducibility = msgspec.structs.replace(ExperimentConfig().reproducibility, experiment_seed=seed)
+    config = ExperimentConfig(searcher=random, hyperparameters=LR, reproducibility=reproducibility)
+    found = searcher_of(config, Plugins.installed(), tmp_path)
+    assert found.start() == make(random, LR, drawn_with).start()
+    assert str(tmp_path) not in sys.path
+
+
+OWN = """
+from det_driver.search import Create, Train
+from tests.det_driver.driver.test_journaled_search import Answers
+
+class Mine(Answers):
+    def __init__(self, *given):
+        super().__init__([Create(0, {}, 5), Train(0, 10)])
+"""
+
+
+def test_a_searcher_of_the_experiments_own_comes_from_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "of_its_own.py").write_text(OWN)
+    config = ExperimentConfig(searcher=Custom(metric="loss", entrypoint="of_its_own:Mine"))
+    assert searcher_of(config, Plugins.installed(), tmp_path).start() == [Create(0, {}, 5), Train(0, 10)]
