@@ -216,11 +216,10 @@ def test_lengths_that_were_asked_of_a_trial_are_told_with_where_they_were_reache
     first = [Create(0, {}, 0), Create(1, {}, 0), Train(0, 10), Train(1, 10)]
     heard = [(0, 5), (1, 10), (0, 10), (0, 20), (0, 31), (0, 35), (0, 40)]
     answers = [[], [], [Train(0, 30)], [], [], [Train(0, 40)], [Train(0, 50)]]
-    asked = lengths_asked(Answers(first, *answers), [SearchStarted(), *(validated(*each) for each in heard)], 0)
+    events = [SearchStarted(), *(validated(*each) for each in heard)]
+    asked = lengths_asked(Answers(first, *answers), events, 0)
     assert asked == [AskedLength(10, 100), AskedLength(30, 310), AskedLength(40, 400), AskedLength(50, None)]
-    assert lengths_asked(Answers(first, *answers), [SearchStarted(), *(validated(*each) for each in heard)], 1) == [
-        AskedLength(10, 100)
-    ]
+    assert lengths_asked(Answers(first, *answers), events, 1) == [AskedLength(10, 100)]
 
 
 def test_a_length_that_was_not_reached_has_no_place_and_neither_has_none() -> None:
