@@ -319,3 +319,33 @@ def test_a_run_has_progressed_to_the_furthest_report_whatever_the_order(store: S
         with state.turn():
             state.reported(live, live.active, "training", batches, {"loss": 1.0})
     assert live.active.progressed_to == 5
+
+
+# What waits, and what is to stop
+
+
+def test_trials_of_the_queue_are_said_to_wait_for_their_environment_as_long_as_they_do(store: Store) -> None:
+    state = state_of(store, RANDOM | {"max_trials": 3, "max_concurrent_trials": 0})
+    running, *queued = state.trials.values()
+    run(state)
+    queued[0].state = TrialState.PAUSED
+    state.show_preparing(False)
+    assert queued[0].state is TrialState.PAUSED, "where nothing is prepared, nothing is written"
+    for preparing, shown in [(True, TrialState.PREPARING), (True, TrialState.PREPARING), (False, TrialState.QUEUED)]:
+        state.show_preparing(preparing)
+        assert [live.state for live in (running, *queued)] == [TrialState.RUNNING, shown, shown]
+        assert [state.row(live).state for live in queued] == [shown, shown]
+    queued[0].state = TrialState.PAUSED
+    state.show_preparing(False)
+    assert queued[0].state is TrialState.PAUSED, "nor where nothing is any more"
+
+
+def test_a_run_has_been_told_to_stop_when_its_validation_leaves_it_nothing_to_train(store: Store) -> None:
+    state = state_of(store)
+    live = run(state)
+    with state.turn():
+        state.validated(live, live.active, 5, {"loss": 1.0}, None)
+    assert live.active.stopping is False
+    with state.turn():
+        state.validated(live, live.active, 10, {"loss": 1.0}, live.plan.until)
+    assert live.active.stopping is True
