@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from signal import SIGKILL, Signals
@@ -59,6 +60,15 @@ class Stage(Engine):
         self.reactions: dict[Told, list[Reaction]] = {}
         self.found: tuple[RunSpec, ...] = ()
         self.specs: list[RunSpec] = []
+        self.frames: list[list[Told]] = []
+        self.together = self.frame
+
+    @contextmanager
+    def frame(self) -> Iterator[None]:
+        """Note what is said inside as said together."""
+        before = len(self.said)
+        yield
+        self.frames.append(self.said[before:])
 
     def tell(self, *told: Any) -> None:
         self.said.append(told)
@@ -281,6 +291,9 @@ def test_what_words_and_ends_in_a_row_say_is_committed_at_once_and_then_answered
     play.when("start", 2, then=trains(2))
     play.driver.run()
     assert seen == [(["COMPLETED", "QUEUED"], [("completed", None)])]
+    assert [("answer", 1, 1, ""), ("answer", 1, 2, ""), ("settled", 1)] in play.engine.frames, (
+        "to each agent in one frame"
+    )
 
 
 def test_what_a_word_closes_is_ended_with_it(store: Store) -> None:
