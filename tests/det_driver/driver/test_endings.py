@@ -439,6 +439,31 @@ def test_a_run_of_one_rank_is_judged_by_its_process(store: Store) -> None:
 # What becomes of the experiment
 
 
+@pytest.mark.parametrize(("now", "patience"), [(False, None), (True, 0.0)])
+def test_a_trial_that_somebody_gives_up_is_over_at_once_and_its_run_is_asked_to_end_or_killed(
+    store: Store, now: bool, patience: float | None
+) -> None:
+    bench, asked = Bench(store), list[tuple[Any, ...]]()
+    bench.begin()
+    bench.endings.give_up(bench.live.id, now, lambda *what: asked.append(what))
+    assert asked == [(bench.live, "the trial is canceled", patience)]
+    assert (bench.live.plan.exited, bench.row.exit_reason) == (Exit.USER_STOPPED, "it was canceled")
+    assert [live.plan.exited for live in bench.state.open.values()] == [None, None], "the search goes on without it"
+    events = bench.state.search.over, len([*store.journal.read(bench.state.id)])
+    assert bench.end(1) is TrialState.CANCELED, "whatever becomes of its run"
+    assert (bench.state.search.over, len([*store.journal.read(bench.state.id)])) == events
+    assert bench.failures == ExperimentFailures()
+
+
+def test_a_trial_without_a_run_that_is_given_up_asks_nobody(store: Store) -> None:
+    bench = Bench(store)
+    live = bench.state.trials[1]
+    bench.endings.give_up(live.id, False, pytest.fail)
+    assert (live.plan.exited, bench.state.row(live).state) == (Exit.USER_STOPPED, TrialState.CANCELED)
+    bench.endings.give_up(live.id, False, pytest.fail)
+    assert [*bench.state.open] == [0, 2]
+
+
 def test_an_experiment_is_complete_where_one_of_its_trials_is(store: Store) -> None:
     bench = Bench(store, max_restarts=0)
     bench.begin(outcome=Outcome.COMPLETED)
