@@ -27,6 +27,7 @@ from det_core import (
     Target,
     TrialHost,
 )
+from det_core.beside import Beside
 from det_core.config import Length
 from det_core.schedule import to_batches
 from det_testing import fake_hooks, fakes
@@ -167,6 +168,7 @@ class Trial:
         self.events: list[tuple[str, int]] = []
         self.followed: list[tuple[int, bool]] = []  # of each save, whether the host knew that a question follows
         self.length: Length | None = None
+        self.beside: Beside | None = None
         self.weight = 0.0
         plugins = Plugins()
         plugins.register(fake_hooks, "fakes")
@@ -187,9 +189,8 @@ class Trial:
         adapter = self._adapter()
         if directory is not None:
             adapter.load(directory)
-        loop = RunLoop(
-            adapter, self.schedule, host, DistributedContext(), self._saver(adapter, host), progress, self.length
-        )
+        save = self._saver(adapter, host)
+        loop = RunLoop(adapter, self.schedule, host, DistributedContext(), save, progress, self.length, self.beside)
         self._watch(adapter, host, loop, interruption, validate, each_batch)
         try:
             if not loop.begin():

@@ -14,6 +14,7 @@ import pytest
 
 from det_core import (
     Adapter,
+    At,
     Backend,
     DistributedContext,
     Every,
@@ -117,6 +118,7 @@ class Together:
         self.kit, self.driver, self.schedule = kit, driver, schedule
         self.saved: list[Progress] = []
         self.loops: list[RunLoop] = []
+        self.beside: list[Any] = [None, None, None]
         self.adapters: dict[int, Counter] = {}
 
     def __call__(
@@ -145,7 +147,8 @@ class Together:
                 self.saved.append(state)
             return True
 
-        loop = RunLoop(adapter, self.schedule, self.hosts[rank], context, save, progress)
+        beside = self.beside[rank]
+        loop = RunLoop(adapter, self.schedule, self.hosts[rank], context, save, progress, beside=beside)
         if not loop.begin():
             adapter.train(loop)
         return loop
@@ -302,3 +305,33 @@ def test_what_one_rank_of_several_decides_by_itself_saves_nothing(together: Any)
 
     assert run(each_batch=keep) == {Stop.COMPLETED}
     assert [state.batches for state in run.saved] == [4]
+
+
+class Scribe:
+    """Writes beside training; the chief's has ended when it is looked at for the fifth time."""
+
+    def __init__(self, rank: int) -> None:
+        self.rank, self.writes, self.looks = rank, False, 0
+        self.settled: list[int] = []
+
+    def begin(self, progress: Progress) -> bool:
+        self.writes = True
+        return True
+
+    @property
+    def ended(self) -> bool:
+        self.looks += 1
+        return self.writes and self.rank == 0 and self.looks >= 5
+
+    def settle(self) -> bool:
+        if self.writes:
+            self.writes = False
+            self.settled.append(self.looks)
+        return True
+
+
+def test_all_ranks_take_note_of_a_checkpoint_where_the_chief_has_written_it(together: Any) -> None:
+    run = together([8], Schedule(report=Every(1), checkpoint=At({2}), policy="none"))
+    run.beside = [Scribe(rank) for rank in range(3)]
+    assert run() == {Stop.COMPLETED}
+    assert [scribe.settled for scribe in run.beside] == [[5], [5], [5]]
