@@ -430,6 +430,12 @@ def test_a_rank_that_died_without_a_word_is_the_cause_of_what_others_say(
         assert (active.outcome, active.message) == (facts.get("outcome"), "another's")
 
 
+def test_a_run_that_was_ended_as_it_had_no_driver_for_too_long_is_as_good_as_preempted(store: Store) -> None:
+    active = Bench(store).begin()
+    active.ended(0, -signal.SIGKILL, fenced=True)
+    assert (active.outcome, active.message) == (Outcome.PREEMPTED, "")
+
+
 def test_a_run_of_one_rank_is_judged_by_its_process(store: Store) -> None:
     active = Bench(store).begin()
     active.ended(0, 3)
@@ -472,6 +478,15 @@ def test_an_experiment_is_complete_where_one_of_its_trials_is(store: Store) -> N
     bench.ends(Outcome.ERROR, message="oh")
     bench.ends(Outcome.MISTAKE, message="oh")
     assert bench.endings.final_state() is ExperimentState.COMPLETED
+
+
+def test_an_experiment_whose_trials_were_all_given_up_is_canceled(store: Store) -> None:
+    bench = Bench(store)
+    while bench.state.open:
+        assert bench.endings.final_state() is not ExperimentState.CANCELED
+        bench.endings.give_up(next(iter(bench.state.open.values())).id, False, pytest.fail)
+    assert len(bench.state.trials) == 3
+    assert bench.endings.final_state() is ExperimentState.CANCELED
 
 
 def test_an_experiment_whose_trials_all_failed_has_failed(store: Store) -> None:

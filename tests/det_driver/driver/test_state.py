@@ -343,6 +343,7 @@ def test_trials_of_the_queue_are_said_to_wait_for_their_environment_as_long_as_t
 def test_a_run_has_been_told_to_stop_when_its_validation_leaves_it_nothing_to_train(store: Store) -> None:
     state = state_of(store)
     live = run(state)
+    assert live.active.stopping is False
     with state.turn():
         state.validated(live, live.active, 5, {"loss": 1.0}, None)
     assert live.active.stopping is False
