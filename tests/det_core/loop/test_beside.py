@@ -45,6 +45,12 @@ def test_one_is_whole_before_the_next_begins_and_the_last_is_waited_for(trial: A
     assert saved == [("take", 4), ("ended", 4), ("take", 8), ("ended", 8), ("save", 10)]
 
 
+def test_a_run_that_is_preempted_waits_for_what_was_taken_and_saves_at_once(trial: Any, kit: Any) -> None:
+    made = trial(0.1)
+    assert made.run(kit.Interruption("preempt", 6)) is Stop.PREEMPTED
+    assert made.events == [("take", 4), ("ended", 4), ("save", 6)]
+
+
 @pytest.mark.parametrize(("batches", "kept"), [(4, []), (5, [("save", 5)])])
 def test_what_was_taken_is_waited_for_where_an_error_ends_training(trial: Any, batches: int, kept: list[Any]) -> None:
     made, loops = trial(0.3), list[Any]()

@@ -135,6 +135,14 @@ def test_what_cannot_be_read_just_now_stays_expected(store: Store) -> None:
         assert expected(again) == ["1"]
 
 
+def test_a_note_that_cannot_be_removed_keeps_nobody_from_the_others(store: Store) -> None:
+    active, ended = experiment(store, ExperimentState.PAUSED), experiment(store)
+    expect_garbage(store, ended)
+    (store.home / "garbage" / str(active)).mkdir()
+    assert collect_left(store, PLUGINS) == {ended: ["2-1", "2-2"]}
+    assert expected(store) == [str(active)]
+
+
 def test_a_home_in_which_nothing_was_expected_has_nothing_left(store: Store) -> None:
     assert collect_left(store, PLUGINS) == {}
 

@@ -190,6 +190,14 @@ def test_a_pause_is_recorded_with_its_reason_as_soon_as_that_can_be_written(stor
     assert found.ended is not None
 
 
+def test_where_the_disk_is_full_room_is_made_for_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = store._databases.held()._connection
+    connection.execute("PRAGMA query_only = 1")
+    monkeypatch.setattr(store, "make_room", lambda: connection.execute("PRAGMA query_only = 0"))
+    note_pause(store, 1, "the disk was full")
+    assert row(store).reason == "the disk was full"
+
+
 def test_where_it_cannot_be_written_for_long_it_is_left_to_the_next_driver(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
