@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.det_keras.again import again
 from tests.exporting import Trained, trained
+from tests.thorough import sample
 
 pytest.importorskip("sklearn")
 CONFIG = """
@@ -34,6 +35,6 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 @again
-@pytest.mark.parametrize("form", [pytest.param("keras", marks=pytest.mark.thorough), "saved-model"])
+@pytest.mark.parametrize("form", sample(READS, {"saved-model"}))
 def test_a_program_without_det_finds_the_metric_again(digits: Trained, form: str) -> None:
     assert digits.evaluates(form, READS[form], 200, weighted=True) == pytest.approx(digits.accuracy, abs=1e-6)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tests.det_keras import models
 from tests.det_keras.test_ends import EPOCH, EPOCHS, LENGTH, Whole
+from tests.thorough import sample
 
 from det_core import At, Every, Plugins, Schedule
 from det_keras import weights
@@ -132,11 +133,7 @@ def test_a_checkpoint_holds_the_state_of_optimizers_once(whole: Runs, tmp_path: 
     assert all(state["variables"] for state in read_state(directory)["optimizers"])
 
 
-@pytest.mark.parametrize(
-    "trial",
-    ["NeverCalled", *(pytest.param(n, marks=pytest.mark.thorough) for n in TRIALS if n != "NeverCalled")],
-    indirect=True,
-)
+@pytest.mark.parametrize("trial", sample(TRIALS, {"NeverCalled"}), indirect=True)
 def test_one_that_holds_it_twice_as_all_did_once_still_goes_on(
     trial: Any, whole: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.exporting import NEEDS, PROGRAMS, Trained, trained
+from tests.thorough import sample
 
 pytest.importorskip("sklearn")
 pytest.importorskip("torchmetrics")
@@ -33,9 +34,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return trained(tmp_path_factory.mktemp("trained"), "digits_lightning", CONFIG)
 
 
-@pytest.mark.parametrize(
-    "form", [form if form == "onnx" else pytest.param(form, marks=pytest.mark.thorough) for form in READS]
-)
+@pytest.mark.parametrize("form", sample(READS, {"onnx"}))
 def test_a_program_without_det_finds_the_metric_again(digits: Trained, form: str) -> None:
     for package in NEEDS.get(form, []):
         pytest.importorskip(package)

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.thorough import sample
 
 STEP = "train_batch(self, batch, epoch_idx, batch_idx)"
 GO_ON = "return super().train_batch(batch, epoch_idx, batch_idx)"
@@ -44,12 +45,8 @@ ENDS = {
 }
 
 
-LONG = "interrupts itself"  # it is started again, as often as one that somebody else ends
-
-
-@pytest.mark.parametrize(
-    "title", [*(each for each in ENDS if each != LONG), pytest.param(LONG, marks=pytest.mark.thorough)]
-)
+# One that interrupts itself is started again, as often as one that somebody else ends.
+@pytest.mark.parametrize("title", sample(ENDS, ENDS.keys() - {"interrupts itself"}))
 def test_however_a_worker_ends_the_last_line_says_so(project: Any, title: str) -> None:
     model, status, line = ENDS[title]
     project.model(model)
