@@ -17,7 +17,7 @@ ARG INDEX=https://download.pytorch.org/whl/cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 COPY packages /usr/src/det/packages
 RUN cd /usr/src/det \
-    && python -m pip install --extra-index-url "$INDEX" ./packages/det-core ./packages/det-driver $(printf './packages/%s ' $PLUGINS)
+    && python -m pip install --extra-index-url "$INDEX" ./packages/det-core ./packages/det-node ./packages/det-driver $(printf './packages/%s ' $PLUGINS)
 RUN useradd --create-home det && mkdir --mode=0700 /home/det/.det && chown det: /home/det/.det
 USER det
 WORKDIR /code

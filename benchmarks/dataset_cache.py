@@ -1,6 +1,9 @@
-"""An epoch from the data set cache beside the pipeline that made it: the same records, and the time of each, in the same run.
+"""An epoch from the data set cache beside the pipeline that made it.
 
-The pipeline unpacks and scales pictures of 64 x 64 x 3, as one that decodes files does; times are of the CPU.
+The records are the same. The time of each is measured in the same run.
+
+The pipeline unpacks and scales pictures of 64 x 64 x 3, as one that decodes files does; times are
+of the CPU.
 `python benchmarks/dataset_cache.py [RECORDS]`
 """
 
@@ -27,7 +30,8 @@ class Pictures(Dataset[Any]):
     def __init__(self, count: int) -> None:
         random = np.random.default_rng(0)
         self._packed = [
-            zlib.compress((random.random((64, 64, 3)) * 32).astype(np.uint8).tobytes()) for _ in range(count)
+            zlib.compress((random.random((64, 64, 3)) * 32).astype(np.uint8).tobytes())
+            for _ in range(count)
         ]
 
     def __len__(self) -> int:
@@ -35,7 +39,10 @@ class Pictures(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         picture = np.frombuffer(zlib.decompress(self._packed[index]), np.uint8).reshape(64, 64, 3)
-        return torch.from_numpy(picture.astype(np.float32).transpose(2, 0, 1) / 255 - 0.5), index % 10
+        return (
+            torch.from_numpy(picture.astype(np.float32).transpose(2, 0, 1) / 255 - 0.5),
+            index % 10,
+        )
 
 
 def epoch(dataset: Any) -> Iterator[Any]:
@@ -61,10 +68,12 @@ def main(count: int) -> None:
         original, cache = (min(column) for column in zip(*times, strict=True))
         size = sum(path.stat().st_size for path in Path(place).rglob("*") if path.is_file())
     print(
-        f"{count} records, {size / 2**20:.0f} MiB in the cache, built in {built:.2f} s; an epoch gives the same records: {same}"
+        f"{count} records, {size / 2**20:.0f} MiB in the cache, built in {built:.2f} s; an epoch"
+        f" gives the same records: {same}"
     )
     print(
-        f"an epoch of the pipeline {original:.3f} s, of the cache {cache:.3f} s: {cache / original:.2f} times as long"
+        f"an epoch of the pipeline {original:.3f} s, of the cache {cache:.3f} s:"
+        f" {cache / original:.2f} times as long"
     )
 
 

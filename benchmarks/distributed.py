@@ -1,8 +1,10 @@
-"""What a step on two ranks costs under det, as a ratio to the same loop on the same collectives without det.
+"""What a step on two ranks costs under det, as a ratio to the same loop without det.
 
-An MLP of 1 M parameters, 64 records to a rank, one torch thread, reported every 100 steps: `det run` with `distributed.backend:
-horovod` against a plain script with Horovod's optimizer under `horovodrun`, and `native` against torch's DDP under `torchrun`.
-How the pairs are run: `pairs.py`.
+Both are on the same collectives.
+
+An MLP of 1 M parameters, 64 records to a rank, one torch thread, reported every 100 steps:
+`det run` with `distributed.backend: horovod` against a plain script with Horovod's optimizer under
+`horovodrun`, and `native` against torch's DDP under `torchrun`. How the pairs are run: `pairs.py`.
 
     python benchmarks/distributed.py [--pairs 10] [--steps 300] [--only native] [--launcher det]
 """
@@ -34,7 +36,9 @@ reproducibility: {{experiment_seed: 1}}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--only", nargs="*", default=list(BARE), choices=list(BARE))
@@ -49,7 +53,11 @@ def main() -> None:
     if arguments.child:
         SCRIPTS[arguments.child]()
         return
-    absent = [name for name in arguments.only if name == "horovod" and importlib.util.find_spec("horovod") is None]
+    absent = [
+        name
+        for name in arguments.only
+        if name == "horovod" and importlib.util.find_spec("horovod") is None
+    ]
     if absent:
         print("Horovod is not installed, and left out; run: det horovod install")
     bare = {
@@ -77,11 +85,29 @@ def plain_command(backend: str, launcher: str) -> list[str]:
     script = ["distributed.py", "--child", BARE[backend]]
     if launcher == "det":
         kind = "horovod" if backend == "horovod" else "torch"
-        return [sys.executable, "-m", "det_driver.cli", "launch", kind, "-np", "2", "--", sys.executable, *script]
+        return [
+            sys.executable,
+            "-m",
+            "det_driver.cli",
+            "launch",
+            kind,
+            "-np",
+            "2",
+            "--",
+            sys.executable,
+            *script,
+        ]
     if backend == "native":
         run = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
         return [sys.executable, *run, *script]
-    return [str(Path(sys.executable).with_name("horovodrun")), "--gloo", "-np", "2", sys.executable, *script]
+    return [
+        str(Path(sys.executable).with_name("horovodrun")),
+        "--gloo",
+        "-np",
+        "2",
+        sys.executable,
+        *script,
+    ]
 
 
 def parts() -> tuple[Any, Any, Any]:
@@ -170,7 +196,9 @@ else:  # det imports the trial
             self.clock = Clock(context.distributed.rank)
 
         def build_training_data_loader(self) -> Any:
-            return DataLoader(self.data, batch_size=self.context.get_per_slot_batch_size(), shuffle=True)
+            return DataLoader(
+                self.data, batch_size=self.context.get_per_slot_batch_size(), shuffle=True
+            )
 
         def build_validation_data_loader(self) -> Any:
             return DataLoader(self.data, batch_size=EPOCH * BATCH)

@@ -1,4 +1,6 @@
-"""What an environment costs: a first one, again, with a package more, twenty at once: python benchmarks/environments.py.
+"""What an environment costs: a first one, again, with a package more, twenty at once.
+
+`python benchmarks/environments.py`
 
 Packages come from the indexes that pip knows. `--packages` names others than PyTorch.
 """
@@ -14,11 +16,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from det_core.environments import READY, Wanted, digest_of, interpreter, make, place_of
-from det_core.plugins import Plugins
+from det_core.hooks import Plugins
 from det_env import UvMaker
+from det_node.environments import READY, Wanted, digest_of, interpreter, make, place_of
 
-BRINGS = ("det-core",)
+BRINGS = ("det-training-core", "det-node")
 
 
 def disk(root: Path) -> int:
@@ -38,7 +40,9 @@ def processor() -> float:
 
 def solved(root: Path, code: Path, requirements: tuple[str, ...]) -> Path:
     into = Path(tempfile.mkdtemp(dir=code))
-    UvMaker().solve(Wanted(python="", requirements=requirements, directory=code, brings=BRINGS, root=root), into)
+    UvMaker().solve(
+        Wanted(python="", requirements=requirements, directory=code, brings=BRINGS, root=root), into
+    )
     return into
 
 
@@ -72,22 +76,45 @@ def main() -> None:
         subprocess.run([first, "-c", imports], check=True)
         print(f"{'importing them there':32} {time.perf_counter() - began:7.2f} s")
         once("the same again", root, code, packages, ", to be at most 0.1 s")
-        more = once("one package more", root, code, (*packages, arguments.more), ", to be at most 2 s and 20 MB")
+        more = once(
+            "one package more",
+            root,
+            code,
+            (*packages, arguments.more),
+            ", to be at most 2 s and 20 MB",
+        )
         before = disk(root)
         began = time.perf_counter()
         subprocess.run([more, "-c", imports], check=True)
         took = time.perf_counter() - began
-        print(f"{'importing them there':32} {took:7.2f} s, {(disk(root) - before) / 1e6:8.1f} MB of byte code more")
+        print(
+            f"{'importing them there':32} {took:7.2f} s, {(disk(root) - before) / 1e6:8.1f} MB of"
+            " byte code more"
+        )
 
         files = solved(root, code, (*packages, arguments.more, "click==8.1.7"))
-        argv = [sys.executable, "-P", "-m", "det_core.environments", "uv", digest_of(files), str(root)]
+        argv = [
+            sys.executable,
+            "-P",
+            "-m",
+            "det_node.environments",
+            "uv",
+            digest_of(files),
+            str(root),
+        ]
         began = time.perf_counter()
         with ThreadPoolExecutor(arguments.at_once) as threads:
             said = list(
-                threads.map(lambda _: subprocess.check_output(argv, cwd=files, text=True), range(arguments.at_once))
+                threads.map(
+                    lambda _: subprocess.check_output(argv, cwd=files, text=True),
+                    range(arguments.at_once),
+                )
             )
         built = sum("making" in text for text in said)
-        print(f"{f'{arguments.at_once} at once':32} {time.perf_counter() - began:7.2f} s, made {built} time(s)")
+        print(
+            f"{f'{arguments.at_once} at once':32} {time.perf_counter() - began:7.2f} s, made"
+            f" {built} time(s)"
+        )
         assert (place_of(root, digest_of(files)) / READY).exists()
 
 

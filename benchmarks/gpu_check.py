@@ -1,8 +1,10 @@
-"""Whether det-torch does on a GPU what it does on a CPU, and what a step costs there, as a ratio to a bare loop.
+"""Whether det-torch does on a GPU what it does on a CPU, and what a step costs there.
 
-One GPU is enough; with none, it says so. Checks training in fp32, fp16, bf16, compiled and with aggregated gradients, that a
-run which is resumed from a checkpoint ends with the weights of one that was not interrupted, and that the profiler sees the GPU.
-Exit status 1 where a check fails.
+The cost is a ratio to a bare loop.
+
+One GPU is enough; with none, it says so. Checks training in fp32, fp16, bf16, compiled and with
+aggregated gradients, that a run which is resumed from a checkpoint ends with the weights of one
+that was not interrupted, and that the profiler sees the GPU. Exit status 1 where a check fails.
 
     python benchmarks/gpu_check.py [--steps 300] [--pairs 5]
 """
@@ -23,7 +25,17 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from det_core import DistributedContext, Every, Keep, LocalHost, Plugins, RunInfo, Schedule, Target, run_trial
+from det_core import (
+    CheckpointSink,
+    DistributedContext,
+    Every,
+    LocalHost,
+    Plugins,
+    RunInfo,
+    Schedule,
+    Target,
+    run_trial,
+)
 from det_core.config import parse
 from det_core.core._profiler import ProfilerContext
 from det_core.core._train import Steps
@@ -36,7 +48,13 @@ DEVICE = torch.device("cuda", 0)
 
 def model() -> nn.Module:
     torch.manual_seed(0)
-    hidden = [nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Dropout(0.1), nn.Linear(WIDTH, WIDTH), nn.ReLU()]
+    hidden = [
+        nn.Linear(WIDTH, WIDTH),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+        nn.Linear(WIDTH, WIDTH),
+        nn.ReLU(),
+    ]
     return nn.Sequential(*hidden, nn.Linear(WIDTH, 10))
 
 
@@ -49,7 +67,9 @@ class Trial(PyTorchTrial):
     def __init__(self, context: Any) -> None:
         self.context = context
         self.model = context.wrap_model(model())
-        self.optimizer = context.wrap_optimizer(torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9))
+        self.optimizer = context.wrap_optimizer(
+            torch.optim.SGD(self.model.parameters(), lr=0.05, momentum=0.9)
+        )
         self.loss, self.times = nn.CrossEntropyLoss(), TIMES
 
     def build_training_data_loader(self) -> Any:
@@ -82,16 +102,31 @@ class Runs:
     def __init__(self, root: Path) -> None:
         self._plugins, self._storage = Plugins.installed(), LocalStorage(root)
 
-    def __call__(self, length: int, checkpoint: str | None = None, **optimizations: Any) -> LocalHost:
+    def __call__(
+        self, length: int, checkpoint: str | None = None, **optimizations: Any
+    ) -> LocalHost:
         config = parse({"entrypoint": "m:Trial", "optimizations": optimizations}).config
         build, alone = self._plugins.build("torch"), DistributedContext()
         info = RunInfo(
-            config=config, hparams={}, seed=1, build=build, distributed=alone, trial_id=1, checkpoint=checkpoint
+            config=config,
+            hparams={},
+            seed=1,
+            build=build,
+            distributed=alone,
+            trial_id=1,
+            checkpoint=checkpoint,
         )
-        host, keep = LocalHost(Target(n=length)), Keep(storage=self._storage)
+        host, keep = LocalHost(Target(n=length)), CheckpointSink(storage=self._storage)
         TIMES.clear()
         plan = Schedule(report=Every(100), policy="none")
-        run_trial(self._plugins.frameworks()["torch"], Trial, info, host, keep, schedule=lambda adapter: plan)
+        run_trial(
+            self._plugins.frameworks()["torch"],
+            Trial,
+            info,
+            host,
+            keep,
+            schedule=lambda adapter: plan,
+        )
         return host
 
 
@@ -132,7 +167,10 @@ def sampled(runs: Runs) -> str:
 def bare(steps: int) -> float:
     """Seconds of a step of the loop to compare with."""
     net = model().to(DEVICE)
-    optimizer, loss_of = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9), nn.CrossEntropyLoss()
+    optimizer, loss_of = (
+        torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9),
+        nn.CrossEntropyLoss(),
+    )
     loader = torch.utils.data.DataLoader(data(), batch_size=BATCH, shuffle=True, pin_memory=True)
     done, total, began = 0, torch.zeros((), device=DEVICE), 0.0
     while True:
@@ -143,7 +181,9 @@ def bare(steps: int) -> float:
             if done == steps + WARM_UP:
                 torch.cuda.synchronize()
                 return (time.perf_counter() - began) / steps
-            loss = loss_of(net(inputs.to(DEVICE, non_blocking=True)), labels.to(DEVICE, non_blocking=True))
+            loss = loss_of(
+                net(inputs.to(DEVICE, non_blocking=True)), labels.to(DEVICE, non_blocking=True)
+            )
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -160,18 +200,26 @@ def throughput(runs: Runs, steps: int, pairs: int) -> str:
         runs(steps + WARM_UP + 1)
         ratios.append((TIMES[steps + WARM_UP] - TIMES[WARM_UP]) / steps / plain[-1])
     spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-    return f"{statistics.median(ratios):.3f} times a bare step of {statistics.median(plain) * 1e6:.0f} us ({spread})"
+    return (
+        f"{statistics.median(ratios):.3f} times a bare step of {statistics.median(plain) * 1e6:.0f}"
+        f" us ({spread})"
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--pairs", type=int, default=5)
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("no GPU here: torch.cuda.is_available() is false; nothing was checked")
         return 0
-    print(f"{torch.cuda.get_device_name(DEVICE)}, torch {torch.__version__}, {torch.cuda.device_count()} GPUs")
+    print(
+        f"{torch.cuda.get_device_name(DEVICE)}, torch {torch.__version__},"
+        f" {torch.cuda.device_count()} GPUs"
+    )
     with tempfile.TemporaryDirectory() as scratch:
         runs = Runs(Path(scratch))
         checks: dict[str, Callable[[], str]] = {

@@ -1,8 +1,11 @@
-"""det's Keras on two ranks over Horovod against a plain `model.fit` under `horovodrun`, as a ratio of step times.
+"""det's Keras on two ranks over Horovod against a plain `model.fit` under `horovodrun`.
 
-The plain script's optimizer averages its gradients in one grouped allreduce, as one writes it by hand, since Horovod's own
-integration exchanges nothing under Keras 3; under Keras 2 it is Horovod's `DistributedOptimizer`. A network of 1 M parameters, 64
-records to a rank; both report every 100 steps, and both have one callback. How the pairs are run: `pairs.py`.
+The figure is a ratio of step times.
+
+The plain script's optimizer averages its gradients in one grouped allreduce, as one writes it by
+hand, since Horovod's own integration exchanges nothing under Keras 3; under Keras 2 it is Horovod's
+`DistributedOptimizer`. A network of 1 M parameters, 64 records to a rank; both report every 100
+steps, and both have one callback. How the pairs are run: `pairs.py`.
 
     python benchmarks/keras_distributed.py [--pairs 10] [--steps 500]
 """
@@ -33,7 +36,9 @@ reproducibility: {{experiment_seed: 1}}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -46,7 +51,9 @@ def main() -> None:
         "det": [sys.executable, "-m", "det_driver.cli", "run", "config.yaml", "."],
         "plain": [*horovodrun, sys.executable, Path(__file__).name, "--child"],
     }
-    compare("horovod", commands, CONFIG, script=__file__, pairs=arguments.pairs, steps=arguments.steps)
+    compare(
+        "horovod", commands, CONFIG, script=__file__, pairs=arguments.pairs, steps=arguments.steps
+    )
 
 
 def make_model(optimizer: Any) -> Any:
@@ -98,10 +105,18 @@ def plain_script() -> None:
             return super().apply(grouped_allreduce(list(grads)), trainable_variables)
 
     keras_3 = hasattr(keras.optimizers.SGD, "apply")
-    model = make_model(Averaged(0.01) if keras_3 else hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)))
+    model = make_model(
+        Averaged(0.01) if keras_3 else hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    )
     steps = int(os.environ["BENCHMARK_STEPS"]) + WARM_UP
     data = make_data().batch(BATCH, drop_remainder=True).repeat()
-    model.fit(data, epochs=-(-steps // PERIOD), steps_per_epoch=PERIOD, verbose=0, callbacks=[timer(hvd.rank())])
+    model.fit(
+        data,
+        epochs=-(-steps // PERIOD),
+        steps_per_epoch=PERIOD,
+        verbose=0,
+        callbacks=[timer(hvd.rank())],
+    )
 
 
 if __name__ == "__main__":
@@ -118,7 +133,9 @@ else:  # det imports the trial
             return self.context.wrap_model(make_model(keras.optimizers.SGD(0.01)))
 
         def build_training_data_loader(self) -> Any:
-            return self.context.wrap_dataset(make_data(), shard_dataset=False).batch(BATCH, drop_remainder=True)
+            return self.context.wrap_dataset(make_data(), shard_dataset=False).batch(
+                BATCH, drop_remainder=True
+            )
 
         def build_validation_data_loader(self) -> Any:
             return self.context.wrap_dataset(make_data(), shard_dataset=False).batch(BATCH).take(1)

@@ -1,10 +1,13 @@
-"""det's Keras adapter against a bare `model.fit`: the same model, data and number of callbacks, the same batches.
+"""det's Keras adapter against a bare `model.fit`.
 
-    python benchmarks/keras_overhead.py [--instructions]
+Both have the same model, data, number of callbacks and batches.
 
-Prints, for several values of `steps_per_execution`, the median over rounds of the ratio of the two times, with its quartiles.
-The two run in turn in one process; each is compiled, and has trained some batches, before it is timed. `--instructions` counts
-instead what the processor is told to do, under valgrind.
+    python benchmarks/keras_overhead.py [--steps 1 10 50] [--instructions [--record]]
+
+Prints, for several values of `steps_per_execution`, the median over rounds of the ratio of the two
+times, with its quartiles. The two run in turn in one process; each is compiled, and has trained
+some batches, before it is timed. `--instructions` counts instead what the processor is told to do,
+under valgrind.
 """
 
 from __future__ import annotations
@@ -23,9 +26,20 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 import tensorflow as tf
 from instructions import collect_no_whole_heap, count
+from results import record
 from tensorflow import keras
 
-from det_core import DistributedContext, Every, Keep, LocalHost, Plugins, RunInfo, Schedule, Target, run_trial
+from det_core import (
+    CheckpointSink,
+    DistributedContext,
+    Every,
+    LocalHost,
+    Plugins,
+    RunInfo,
+    Schedule,
+    Target,
+    run_trial,
+)
 from det_core.config import parse
 from det_core.storage import LocalStorage
 from det_keras import TFKerasTrial
@@ -35,7 +49,9 @@ RECORDS, WIDTH, BATCH, REPORT = 4096, 256, 64, 100
 
 def make_data() -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
-    return rng.normal(size=(RECORDS, WIDTH)).astype("float32"), rng.integers(0, 10, size=RECORDS).astype("int32")
+    return rng.normal(size=(RECORDS, WIDTH)).astype("float32"), rng.integers(
+        0, 10, size=RECORDS
+    ).astype("int32")
 
 
 def make_model(steps: int) -> Any:
@@ -48,7 +64,13 @@ def make_model(steps: int) -> Any:
         ]
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.01), loss, metrics=["accuracy"], steps_per_execution=steps, jit_compile=False)
+    model.compile(
+        keras.optimizers.SGD(0.01),
+        loss,
+        metrics=["accuracy"],
+        steps_per_execution=steps,
+        jit_compile=False,
+    )
     return model
 
 
@@ -88,7 +110,9 @@ class Bare(Clock):
 
 def bare(steps: int, first: int, last: int) -> float:
     clock = Bare(first, last, steps)
-    make_model(steps).fit(make_dataset().repeat(), epochs=1, steps_per_epoch=2**31 - 1, verbose=0, callbacks=[clock])
+    make_model(steps).fit(
+        make_dataset().repeat(), epochs=1, steps_per_epoch=2**31 - 1, verbose=0, callbacks=[clock]
+    )
     return clock.seconds
 
 
@@ -120,10 +144,15 @@ def with_det(steps: int, first: int, last: int) -> float:
         distributed=DistributedContext(),
     )
     with tempfile.TemporaryDirectory() as folder:
-        keep = Keep(storage=LocalStorage(Path(folder)))
+        keep = CheckpointSink(storage=LocalStorage(Path(folder)))
         plan = Schedule(report=Every(REPORT), policy="none")
         run_trial(
-            plugins.frameworks()["keras"], Trial, info, Timed(Target(n=last)), keep, schedule=lambda adapter: plan
+            plugins.frameworks()["keras"],
+            Trial,
+            info,
+            Timed(Target(n=last)),
+            keep,
+            schedule=lambda adapter: plan,
         )
     return clock.seconds
 
@@ -138,7 +167,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, default=3000)
     parser.add_argument("--steps", type=int, nargs="+", default=[1, 10, 50])
-    parser.add_argument("--instructions", action="store_true", help="count instructions instead; takes minutes")
+    parser.add_argument(
+        "--instructions", action="store_true", help="count instructions instead; takes minutes"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="keep the counts of instructions in results.json"
+    )
     parser.add_argument("--child", choices=["bare", "det"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -148,7 +182,9 @@ def main() -> None:
     for steps in options.steps:
         if options.instructions:
             print(f"steps_per_execution {steps:3d}: ", end="")
-            count("det", partial(words, steps))
+            ratio = count("det", partial(words, steps))
+            if options.record:
+                record("keras_overhead", {f"det, steps_per_execution={steps}": ratio})
             continue
         pairs = []
         for number in range(options.rounds):
@@ -159,7 +195,8 @@ def main() -> None:
         low, ratio, high = statistics.quantiles([det / alone for det, alone in pairs], n=4)
         each = statistics.median(alone for _, alone in pairs) / options.batches * 1e6
         print(
-            f"steps_per_execution {steps:3d}: det / model.fit {ratio:.3f} [{low:.3f}, {high:.3f}] ({each:.0f} us a batch)",
+            f"steps_per_execution {steps:3d}: det / model.fit {ratio:.3f} [{low:.3f}, {high:.3f}]"
+            f" ({each:.0f} us a batch)",
             flush=True,
         )
 

@@ -1,8 +1,9 @@
 """What Lightning's Trainer costs under det, as a ratio to the same Trainer without it.
 
-A 32-64-10 MLP, batch 32, one torch thread, 5,000 steps; the loss is logged in each step. Without det, a callback takes the
-loss to the host every 100 batches; with det, it is reported as often. Each training runs in a process of its own, both in
-alternation; the figure is the median over the pairs of the ratio of CPU times, with the interval between its quartiles.
+A 32-64-10 MLP, batch 32, one torch thread, 5,000 steps; the loss is logged in each step. Without
+det, a callback takes the loss to the host every 100 batches; with det, it is reported as often.
+Each training runs in a process of its own, both in alternation; the figure is the median over the
+pairs of the ratio of CPU times, with the interval between its quartiles.
 
     python benchmarks/lightning_overhead.py [--pairs 11] [--steps 5000] [--instructions [--record]]
 """
@@ -26,11 +27,17 @@ BATCH, EPOCH, WARM_UP, PERIOD, LIMIT = 32, 500, 200, 100, 1.02
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=11)
     parser.add_argument("--steps", type=int, default=5000)
-    parser.add_argument("--instructions", action="store_true", help="count instructions instead; takes minutes")
-    parser.add_argument("--record", action="store_true", help="keep the count of instructions in results.json")
+    parser.add_argument(
+        "--instructions", action="store_true", help="count instructions instead; takes minutes"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="keep the count of instructions in results.json"
+    )
     parser.add_argument("--child", choices=["bare", "det"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -38,7 +45,9 @@ def main() -> None:
         print(json.dumps({"bare": bare, "det": det}[arguments.child](arguments.steps)))
         return
     if arguments.instructions:
-        ratio = count("det", lambda which, steps: [__file__, "--child", which, "--steps", str(steps)])
+        ratio = count(
+            "det", lambda which, steps: [__file__, "--child", which, "--steps", str(steps)]
+        )
         if arguments.record:
             record("lightning_overhead", {"det": ratio})
         return
@@ -49,7 +58,10 @@ def main() -> None:
         cpu.append(times["det"]["cpu"] / times["bare"]["cpu"])
         wall.append(times["det"]["wall"] / times["bare"]["wall"])
         steps.append(times["bare"]["cpu"] / arguments.steps * 1e6)
-    print(f"CPU {shown(cpu)}   wall {shown(wall)}   ({arguments.pairs} pairs; a bare step takes {min(steps):.0f} us)")
+    print(
+        f"CPU {shown(cpu)}   wall {shown(wall)}   ({arguments.pairs} pairs; a bare step takes"
+        f" {min(steps):.0f} us)"
+    )
     if statistics.median(cpu) > LIMIT:
         raise SystemExit(f"more than {LIMIT}")
 
@@ -62,7 +74,9 @@ def shown(ratios: list[float]) -> str:
 def child(name: str, steps: int) -> dict[str, float]:
     command = [sys.executable, __file__, "--child", name, "--steps", str(steps)]
     with tempfile.TemporaryDirectory() as scratch:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=scratch, timeout=600)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=scratch, timeout=600
+        )
     if done.returncode:
         raise SystemExit(f"{name} failed:\n{done.stderr}")
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -70,7 +84,10 @@ def child(name: str, steps: int) -> dict[str, float]:
 
 
 class Clock:
-    """CPU and wall time from the end of the warm-up to the last step; both trainings ask it once a step."""
+    """CPU and wall time from the end of the warm-up to the last step.
+
+    Both trainings ask it once a step.
+    """
 
     def __init__(self, steps: int) -> None:
         self.steps = steps + WARM_UP
@@ -80,7 +97,10 @@ class Clock:
         if done == WARM_UP:
             self._cpu, self._wall = time.process_time(), time.perf_counter()
         elif done == self.steps:
-            self.result = {"cpu": time.process_time() - self._cpu, "wall": time.perf_counter() - self._wall}
+            self.result = {
+                "cpu": time.process_time() - self._cpu,
+                "wall": time.perf_counter() - self._wall,
+            }
 
 
 def parts(clock: Clock) -> tuple[Any, Any]:
@@ -121,7 +141,9 @@ def bare(steps: int) -> dict[str, float]:
     module, loader = parts(clock)
 
     class Report(pl.Callback):
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        def on_train_batch_end(
+            self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+        ) -> None:
             if (batch_idx + 1) % PERIOD == 0:
                 float(trainer.callback_metrics["train_loss"])
 
@@ -140,7 +162,17 @@ def bare(steps: int) -> dict[str, float]:
 
 
 def det(steps: int) -> dict[str, float]:
-    from det_core import DistributedContext, Every, Keep, LocalHost, Plugins, RunInfo, Schedule, Target, run_trial
+    from det_core import (
+        CheckpointSink,
+        DistributedContext,
+        Every,
+        LocalHost,
+        Plugins,
+        RunInfo,
+        Schedule,
+        Target,
+        run_trial,
+    )
     from det_core.config import ExperimentConfig
     from det_core.storage import LocalStorage
     from det_lightning import LightningAdapter
@@ -160,9 +192,15 @@ def det(steps: int) -> dict[str, float]:
     run_trial(
         plugins.frameworks()["lightning"],
         Trial,
-        RunInfo(config=ExperimentConfig(), hparams={}, seed=0, build=build, distributed=DistributedContext()),
+        RunInfo(
+            config=ExperimentConfig(),
+            hparams={},
+            seed=0,
+            build=build,
+            distributed=DistributedContext(),
+        ),
         LocalHost(Target(n=clock.steps + 1)),
-        Keep(storage=LocalStorage(Path("checkpoints"))),
+        CheckpointSink(storage=LocalStorage(Path("checkpoints"))),
         schedule=lambda adapter: Schedule(report=Every(PERIOD), policy="none"),
     )
     return clock.result

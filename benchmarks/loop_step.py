@@ -1,4 +1,7 @@
-"""Print what one `Loop.step` costs in nanoseconds: between boundaries, and with a report every 100 batches."""
+"""Print what one `Loop.step` costs in nanoseconds.
+
+Between boundaries, and with a report every 100 batches.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from det_core import Adapter, DistributedContext, Every, LocalHost, Loop, Metrics, RunInfo, Schedule, Target
+from det_core import (
+    Adapter,
+    DistributedContext,
+    Every,
+    LocalHost,
+    Loop,
+    Metrics,
+    RunInfo,
+    Schedule,
+    Target,
+)
 
 BETWEEN = 4_000  # fewer than the loop keeps on the device before it fetches them
 ROUNDS = 100
@@ -37,7 +50,9 @@ class Nothing(Adapter[Any]):
 def a_loop(report: int) -> Loop:
     """Return a loop that has begun, and reports every `report` batches."""
     schedule = Schedule(report=Every(report))
-    loop = Loop(Nothing(), schedule, LocalHost(Target(n=NEVER)), DistributedContext(), lambda progress: True)
+    loop = Loop(
+        Nothing(), schedule, LocalHost(Target(n=NEVER)), DistributedContext(), lambda progress: True
+    )
     loop.begin()
     return loop
 
@@ -60,9 +75,15 @@ def nanoseconds(report: int, steps: int) -> list[float]:
 
 
 def main() -> None:
-    for name, report, steps in (("between boundaries", NEVER, BETWEEN), ("reported every 100", 100, 20_000)):
+    for name, report, steps in (
+        ("between boundaries", NEVER, BETWEEN),
+        ("reported every 100", 100, 20_000),
+    ):
         rounds = nanoseconds(report, steps)
-        print(f"Loop.step, {name}: best {min(rounds):.0f} ns, median {statistics.median(rounds):.0f} ns")
+        print(
+            f"Loop.step, {name}: best {min(rounds):.0f} ns, median"
+            f" {statistics.median(rounds):.0f} ns"
+        )
 
 
 if __name__ == "__main__":

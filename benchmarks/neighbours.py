@@ -1,9 +1,12 @@
-"""How long a driver waits for others of the same home: three whose observers sleep, and one experiment that is deleted meanwhile.
+"""How long a driver waits for others of the same home.
 
-A fourth driver does, over and over, what a driver does with a word: it leases a device, commits a report to its own database and
-gives the device back. The figures are milliseconds, alone and beside the others: what a turn takes, with what the disk and the
-machine take for themselves, and how long it waited for a database that another was writing (a transaction begins when that is
-over, before anything of its own is written): at most 50 is the goal.
+They are three whose observers sleep, and one experiment that is deleted meanwhile.
+
+A fourth driver does, over and over, what a driver does with a word: it leases a device, commits a
+report to its own database and gives the device back. The figures are milliseconds, alone and beside
+the others: what a turn takes, with what the disk and the machine take for themselves, and how long
+it waited for a database that another was writing (a transaction begins when that is over, before
+anything of its own is written): at most 50 is the goal.
 
     python benchmarks/neighbours.py [--seconds 20]
 """
@@ -38,28 +41,43 @@ REPORTS = 200_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=20.0)
     seconds = parser.parse_args().seconds
     with tempfile.TemporaryDirectory(prefix="det-bench-") as scratch:
         root = Path(scratch)
         write(root / "project", model_def=MODEL)
-        (root / "project" / "c.yaml").write_text(CONFIG.format(trials=1000, at_once=2).replace("\n    ", "\n"))
-        site = write(root / "site", reporter_hooks=HOOKS + SLEEPS, reporter=TRIAL, reporter_adapter=ADAPTER)
+        (root / "project" / "c.yaml").write_text(
+            CONFIG.format(trials=1000, at_once=2).replace("\n    ", "\n")
+        )
+        site = write(
+            root / "site", reporter_hooks=HOOKS + SLEEPS, reporter=TRIAL, reporter_adapter=ADAPTER
+        )
         info = site / "reporter-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reporter\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text("[det]\nreporter = reporter_hooks\n")
         home = root / "home"
-        env = {**os.environ, "DET_HOME": str(home), "PYTHONPATH": str(site), "DET_SLOTS_TOTAL": "6", "DET_LEASE": "0"}
+        env = {
+            **os.environ,
+            "DET_HOME": str(home),
+            "PYTHONPATH": str(site),
+            "DET_SLOTS_TOTAL": "6",
+            "DET_LEASE": "0",
+        }
         det = [sys.executable, "-m", "det_driver.cli"]
         doomed = fill(home)
         shown("alone", *waits(home, seconds))
         drivers = [
-            subprocess.Popen([*det, "run", str(root / "project" / "c.yaml"), "--quiet"], env=env) for _ in range(3)
+            subprocess.Popen([*det, "run", str(root / "project" / "c.yaml"), "--quiet"], env=env)
+            for _ in range(3)
         ]
         time.sleep(10.0)
-        removal = subprocess.Popen([*det, "rm", str(doomed), "--yes"], env=env, stdout=subprocess.DEVNULL)
+        removal = subprocess.Popen(
+            [*det, "rm", str(doomed), "--yes"], env=env, stdout=subprocess.DEVNULL
+        )
         shown("beside three drivers whose observers sleep, and a deletion", *waits(home, seconds))
         for driver in drivers:
             driver.kill()
@@ -81,9 +99,15 @@ def fill(home: Path) -> int:
 
 def begin(store: Store) -> tuple[int, int, int]:
     searcher = {"name": "single", "metric": "loss", "max_length": 1}
-    config = to_json(parse({"name": "waits", "entrypoint": "model_def:Trial", "searcher": searcher}).config)
+    config = to_json(
+        parse({"name": "waits", "entrypoint": "model_def:Trial", "searcher": searcher}).config
+    )
     id = store.experiments.create(
-        name="waits", config=config, entrypoint="model_def:Trial", metric="loss", smaller_is_better=True
+        name="waits",
+        config=config,
+        entrypoint="model_def:Trial",
+        metric="loss",
+        smaller_is_better=True,
     ).id
     with store.lock(id), store.transaction():
         trial = store.trials.create(id, 0, {}, seed=0)
@@ -133,8 +157,9 @@ def waits(home: Path, seconds: float) -> tuple[list[float], list[float]]:
 def shown(name: str, found: list[float], others: list[float]) -> None:
     parts = statistics.quantiles(found, n=1000)
     print(
-        f"{name}: median {parts[499]:.1f} ms, 99 % within {parts[989]:.1f}, 99.9 % within {parts[998]:.1f}, longest "
-        f"{max(found):.1f} ({len(found)} turns); waited for others at most {max(others):.1f} ms (goal: 50)",
+        f"{name}: median {parts[499]:.1f} ms, 99 % within {parts[989]:.1f}, 99.9 % within"
+        f" {parts[998]:.1f}, longest {max(found):.1f} ({len(found)} turns); waited for others at"
+        f" most {max(others):.1f} ms (goal: 50)",
         flush=True,
     )
 

@@ -1,9 +1,13 @@
-"""Print what the page of `det ui` costs and how quick it is, in a headless Chromium, beside the Optuna dashboard.
+"""Print what the page of `det ui` costs and how quick it is, beside the Optuna dashboard.
 
-The first home holds a search of 200 real trials (digits), which runs with the page open and without, in turns; the other
-one, written by the driver's own store, a search of 10,000 trials with 100 validations each, of which the first trial reported
-10⁶ training rows, and a log of 1 GB. `--optuna PYTHON` names the interpreter of an environment with optuna-dashboard, which
-is given the same real search. Where cores are few, server, browser and this script share them: what is printed is an upper bound.
+Both are in a headless Chromium.
+
+The first home holds a search of 200 real trials (digits), which runs with the page open and
+without, in turns; the other one, written by the driver's own store, a search of 10,000 trials with
+100 validations each, of which the first trial reported 10⁶ training rows, and a log of 1 GB.
+`--optuna PYTHON` names the interpreter of an environment with optuna-dashboard, which is given the
+same real search. Where cores are few, server, browser and this script share them: what is printed
+is an upper bound.
 """
 
 from __future__ import annotations
@@ -85,7 +89,9 @@ class Asked:
     def __init__(self, home: Path, browser: Browser) -> None:
         self.browser, self.began = browser, time.time()
         command = [*DET, "ui", "--port", "0", "--no-browser"]
-        self.process = subprocess.Popen(command, env=environ(home), stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, env=environ(home), stdout=subprocess.PIPE, text=True
+        )
         assert self.process.stdout is not None
         found = re.search(r":(\d+)/login\?token=(\S+)", self.process.stdout.readline())
         assert found is not None
@@ -98,13 +104,16 @@ class Asked:
 
     def get(self, path: str, cookie: str | None = None) -> tuple[int, Any, bytes]:
         with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)) as connection:
-            headers = {"Cookie": self.cookie if cookie is None else cookie, "Accept-Encoding": "gzip"}
+            headers = {
+                "Cookie": self.cookie if cookie is None else cookie,
+                "Accept-Encoding": "gzip",
+            }
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
             return answer.status, answer.headers, answer.read()
 
     def timed(self, path: str) -> tuple[float, int]:
-        """Return the milliseconds that an answer takes, the best of three, and its bytes as they are sent."""
+        """Return the milliseconds of an answer, the best of three, and its bytes as sent."""
         took = []
         for _ in range(3):
             began = time.perf_counter()
@@ -122,7 +131,8 @@ class Asked:
         """Do something in the page; return the milliseconds until what is wanted was painted."""
         return float(
             self.browser.evaluate(
-                f"(async () => {{ let pressed = performance.now(); {action}; return await when(() => {wanted}) - pressed }})()"
+                f"(async () => {{ let pressed = performance.now(); {action}; return await when(()"
+                f" => {wanted}) - pressed }})()"
             )
         )
 
@@ -195,7 +205,12 @@ def real(home: Path, scratch: Path, trials: int, rounds: int) -> None:
         f"  without: {', '.join(f'{each:.1f}' for each in took[False])} s; "
         f"with: {', '.join(f'{each:.1f}' for each in took[True])} s"
     )
-    said("6. how much longer it takes with the page open, best against best", 100 * (ratio - 1), 2, "%")
+    said(
+        "6. how much longer it takes with the page open, best against best",
+        100 * (ratio - 1),
+        2,
+        "%",
+    )
     said("   the server's processor meanwhile", 100 * used / lasted, None, "%")
 
 
@@ -231,16 +246,24 @@ def synthetic(home: Path, scratch: Path, trials: int, rows: int) -> None:
                                 )
                                 store.metrics.report(trial, run.id, "training", at, {"loss": loss})
                             run.log_dir.mkdir(parents=True)
-                            line = b"epoch 1 batch 00000 loss 0.123456 accuracy 0.98765 learning rate 0.001\n"
+                            line = (
+                                b"epoch 1 batch 00000 loss 0.123456 accuracy 0.98765 learning rate"
+                                b" 0.001\n"
+                            )
                             with (run.log_dir / "rank-0.log").open("wb") as log:
                                 for _ in range(1 << 10):
                                     log.write(line * ((1 << 20) // len(line)))
                                 log.write(b"the last line\n")
                         level = abs(math.log10(hparams["lr"]) + 2.5) + chance.random()
                         for at in range(10, 1001, 10):
-                            store.metrics.report(trial, run.id, "validation", at, {"loss": level + 10 / at})
+                            store.metrics.report(
+                                trial, run.id, "validation", at, {"loss": level + 10 / at}
+                            )
                         store.trials.update(
-                            trial, state=TrialState.COMPLETED, ended=time.time(), batches=1000 if number else rows
+                            trial,
+                            state=TrialState.COMPLETED,
+                            ended=time.time(),
+                            batches=1000 if number else rows,
                         )
                         store.runs.end(run.id, "completed")
             store.experiments.update(
@@ -270,14 +293,21 @@ def measured(home: Path, scratch: Path, trials: int, rows: int) -> None:
             "kB",
             f", compressed {len(server.get('/static/app.js')[2]) / 1000:.1f} kB (goal: 45)",
         )
-        drawn = f"document.querySelector('.parallel canvas')?.dataset.drawn === '{trials}' && {ROWS} > 10"
+        drawn = (
+            f"document.querySelector('.parallel canvas')?.dataset.drawn === '{trials}' && {ROWS}"
+            " > 10"
+        )
         server.opened("/e/1/trials", drawn)  # the first one reads the trials
-        said("2. table and parallel coordinates of all trials", server.opened("/e/1/trials", drawn), 1500)
+        said(
+            "2. table and parallel coordinates of all trials",
+            server.opened("/e/1/trials", drawn),
+            1500,
+        )
         counted = "document.querySelector('.counted').textContent"
         handle = "document.querySelector('.handle[data-axis=lr]')"
         pointer = (
-            f"let box = {handle}.getBoundingClientRect(), "
-            "at = (kind, y) => new PointerEvent(kind, {clientX: box.x + 20, clientY: box.y + y, bubbles: true})"
+            f"let box = {handle}.getBoundingClientRect(), at = (kind, y) => new PointerEvent(kind,"
+            " {clientX: box.x + 20, clientY: box.y + y, bubbles: true})"
         )
         brush = [
             server.acted(
@@ -286,9 +316,16 @@ def measured(home: Path, scratch: Path, trials: int, rows: int) -> None:
                 f"{counted} !== was && {counted}.includes(' of ')",
             )
             for k in range(5)
-            if browser.evaluate("window.dispatchEvent(new PointerEvent('pointerup', {clientY: 0})) && true")
+            if browser.evaluate(
+                "window.dispatchEvent(new PointerEvent('pointerup', {clientY: 0})) && true"
+            )
         ]
-        said("   a brush, until the table follows", statistics.median(brush), 100, more=f", at most {max(brush):.0f}")
+        said(
+            "   a brush, until the table follows",
+            statistics.median(brush),
+            100,
+            more=f", at most {max(brush):.0f}",
+        )
         server.opened("/e/1/trials", drawn)
         order = "document.querySelector('.rows tbody a').textContent"
         button = "[...document.querySelectorAll('.rows th button')].find(b => b.title === '{}')"
@@ -313,7 +350,12 @@ def measured(home: Path, scratch: Path, trials: int, rows: int) -> None:
             ("   a zoom", "&from=400000&to=500000", 150),
         ):
             took, size = server.timed(series + query)
-            said(f"{what} of {rows} points, the server's time", took, goal, more=f", {size / 1000:.0f} kB (goal: 100)")
+            said(
+                f"{what} of {rows} points, the server's time",
+                took,
+                goal,
+                more=f", {size / 1000:.0f} kB (goal: 100)",
+            )
         curve = Client(home).get_trial(1).series("loss", "training", 1000)
         assert rows < 10**6 or (max(curve.y) > 5 and min(curve.y) < -2.5), "an extreme is lost"
         server.opened("/t/1/metrics", "document.querySelector('.plot canvas')?.dataset.drawn >= 1")
@@ -328,19 +370,29 @@ def measured(home: Path, scratch: Path, trials: int, rows: int) -> None:
             0.1,
             "%",
         )
-        said("5. a log of 1 GB, opened at its end: the server", server.timed("/trials/1/log?offset=-65536")[0], None)
+        said(
+            "5. a log of 1 GB, opened at its end: the server",
+            server.timed("/trials/1/log?offset=-65536")[0],
+            None,
+        )
         tail = "document.querySelector('.log')?.textContent.includes('the last line')"
         server.opened("/t/1/logs", tail)
         said("   the page of it, loaded anew", server.opened("/t/1/logs", tail), None)
         server.opened("/t/1/metrics", "document.querySelector('.plot canvas')?.dataset.drawn >= 1")
-        tab = "[...document.querySelectorAll('main nav a')].find(a => a.textContent === 'logs').click()"
+        tab = (
+            "[...document.querySelectorAll('main nav a')].find(a => a.textContent ==="
+            " 'logs').click()"
+        )
         said("   and from the trial's page", server.acted(tab, tail), 200)
         said("6. the server's memory, at most", peak(server.process.pid), 150, "MB")
         server.close()
 
 
 def commit_to_pixel(server: Asked, home: Path) -> None:
-    """Change a row as often as changes are told as they come; print how long it takes to be seen, and how much is sent for it."""
+    """Change a row as often as changes are told as they come.
+
+    Print how long it takes to be seen, and how much is sent for it.
+    """
     with Store(home) as store:
         server.opened("/", f"{ROWS} > 0")
         time.sleep(1)
@@ -348,8 +400,9 @@ def commit_to_pixel(server: Asked, home: Path) -> None:
         for number in range(AT_ONCE):
             name = f"renamed-{number}"
             server.browser.evaluate(
-                f"window.seen = 0, when(() => document.querySelector('.rows tbody').textContent.includes('{name}'))"
-                ".then(at => window.seen = performance.timeOrigin + at), 0"
+                "window.seen = 0, when(() => document.querySelector('.rows"
+                f" tbody').textContent.includes('{name}')).then(at => window.seen ="
+                " performance.timeOrigin + at), 0"
             )
             store.experiments.update(1, name=name)
             committed = 1000 * time.time()
@@ -357,7 +410,12 @@ def commit_to_pixel(server: Asked, home: Path) -> None:
                 time.sleep(0.01)
             took.append(seen - committed)
             time.sleep(0.05 * (number % 5))
-        said("4. commit to pixel, median", statistics.median(took), 500, more=f", at most {max(took):.0f}")
+        said(
+            "4. commit to pixel, median",
+            statistics.median(took),
+            500,
+            more=f", at most {max(took):.0f}",
+        )
         path = "/experiments/1/trials"
         whole = server.get(f"/api/v1{path}")[2]
         version = re.search(rb'"version":"([^"]+)"', gzip.decompress(whole))
@@ -391,28 +449,42 @@ SENT = "performance.getEntries().reduce((sum, each) => sum + (each.transferSize 
 
 
 def beside_optuna(home: Path, scratch: Path, python: Path) -> None:
-    """Show the same search in both; of each print the bytes sent, the time to the first picture, the memory."""
+    """Show the same search in both.
+
+    Of each print the bytes sent, the time to the first picture, the memory.
+    """
     import json
     import socket
 
     rows = []
     for trial in Client(home).get_experiment(1).list_trials():
         curve = trial.series("accuracy", "validation", 1000)
-        rows.append({"hparams": trial.hparams, "value": max(curve.y), "curve": [*zip(curve.x, curve.y, strict=True)]})
+        rows.append(
+            {
+                "hparams": trial.hparams,
+                "value": max(curve.y),
+                "curve": [*zip(curve.x, curve.y, strict=True)],
+            }
+        )
     storage = f"sqlite:///{scratch}/study.db"
     subprocess.run([python, "-c", STUDY, storage], input=json.dumps(rows), text=True, check=True)
     with closing(socket.create_server(("127.0.0.1", 0))) as free:
         port = free.getsockname()[1]
-    print(f"The same search of {len(rows)} trials, by whom: bytes sent, time to the first picture, memory")
+    print(
+        f"The same search of {len(rows)} trials, by whom: bytes sent, time to the first picture,"
+        " memory"
+    )
     with browsing(scratch) as browser:
         server = Asked(home, browser)
         ready = time.time() - server.began
         took = server.opened(
-            "/e/1/trials", f"document.querySelector('.parallel canvas')?.dataset.drawn === '{len(rows)}'"
+            "/e/1/trials",
+            f"document.querySelector('.parallel canvas')?.dataset.drawn === '{len(rows)}'",
         )
         sent = browser.evaluate(SENT)
         print(
-            f"  det: {sent / 1e6:.3f} MB, {took:.0f} ms after {ready:.2f} s of starting, {peak(server.process.pid):.0f} MB"
+            f"  det: {sent / 1e6:.3f} MB, {took:.0f} ms after {ready:.2f} s of starting,"
+            f" {peak(server.process.pid):.0f} MB"
         )
         server.close()
     with browsing(scratch) as browser:
@@ -425,8 +497,8 @@ def beside_optuna(home: Path, scratch: Path, python: Path) -> None:
         took = browser.evaluate("when(() => document.querySelector('.js-plotly-plot .trace'))")
         sent = browser.evaluate(SENT)
         print(
-            f"  Optuna's dashboard: {sent / 1e6:.3f} MB, {took:.0f} ms after {ready:.2f} s of starting, "
-            f"{peak(dashboard.pid):.0f} MB"
+            f"  Optuna's dashboard: {sent / 1e6:.3f} MB, {took:.0f} ms after {ready:.2f} s of"
+            f" starting, {peak(dashboard.pid):.0f} MB"
         )
         dashboard.terminate()
         dashboard.wait()
@@ -451,10 +523,17 @@ def until(done: Callable[[], bool]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--real", type=int, default=200, help="trials of the real search")
-    parser.add_argument("--rounds", type=int, default=2, help="how often it runs with the page, and as often without")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=2,
+        help="how often it runs with the page, and as often without",
+    )
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--optuna", type=Path, metavar="PYTHON", help="the interpreter that has optuna-dashboard")
+    parser.add_argument(
+        "--optuna", type=Path, metavar="PYTHON", help="the interpreter that has optuna-dashboard"
+    )
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, shared by server, browser, search and this script")
     with tempfile.TemporaryDirectory(prefix="det-bench-") as made:

@@ -1,4 +1,7 @@
-"""The last figures, kept in results.json: a benchmark that is run with `--record` writes its own, and README shows them."""
+"""The last figures, kept in results.json.
+
+A benchmark that is run with `--record` writes its own, and README shows them.
+"""
 
 from __future__ import annotations
 

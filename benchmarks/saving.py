@@ -1,8 +1,11 @@
-"""What a checkpoint costs training: written at once, and beside training from a copy, in turns in the same run.
+"""What a checkpoint costs training: written at once, and while training goes on, from a copy.
 
-The state of a model that is trained by Adam is saved every 50 steps, alternately at once and beside training. A save costs what it
-adds to the steps from it to the next one: the wait at its boundary, and what steps beside the writing are slower than others.
-The device is a GPU where there is one; on a CPU training has one thread. `python benchmarks/saving.py [MEGABYTES [SAVES [IN]]]`
+Both are measured in turns in the same run.
+
+The state of a model that is trained by Adam is saved every 50 steps, alternately at once and beside
+training. A save costs what it adds to the steps from it to the next one: the wait at its boundary,
+and what steps beside the writing are slower than others. The device is a GPU where there is one; on
+a CPU training has one thread. `python benchmarks/saving.py [MEGABYTES [SAVES [IN]]]`
 """
 
 from __future__ import annotations
@@ -21,7 +24,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from det_core import DistributedContext, Every, Keep, LocalHost, Plugins, RunInfo, Schedule, Target, run_trial
+from det_core import (
+    CheckpointSink,
+    DistributedContext,
+    Every,
+    LocalHost,
+    Plugins,
+    RunInfo,
+    Schedule,
+    Target,
+    run_trial,
+)
 from det_core.config import parse
 from det_core.storage import LocalStorage
 from det_torch import DataLoader, PyTorchTrial
@@ -33,7 +46,10 @@ BATCH = 256
 
 
 class Large(PyTorchTrial):
-    """Most of its weights are a table, of which a step reads and changes a few rows: a step takes milliseconds, not seconds."""
+    """Most of its weights are a table, of which a step reads and changes a few rows.
+
+    So a step takes milliseconds, not seconds.
+    """
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
@@ -104,7 +120,7 @@ def train(megabytes: int, saves: int, place: Path) -> Newest:
         seed=1,
         build=plugins.build("torch"),
         distributed=DistributedContext(),
-        scratch=place,
+        scratch_dir=place,
     )
     storage = Newest(place)
     schedule = Schedule(report=Every(10**6), checkpoint=Every(EVERY), policy="none")
@@ -114,7 +130,7 @@ def train(megabytes: int, saves: int, place: Path) -> Newest:
         Large,
         info,
         LocalHost(Target(n=EVERY * saves + 1)),
-        Keep(storage=storage),
+        CheckpointSink(storage=storage),
         schedule=lambda _: schedule,
     )
     return storage
@@ -127,18 +143,29 @@ def main(megabytes: int, saves: int, place: str | None) -> None:
     step = statistics.median(gaps[: EVERY - 1])  # before the first save
     waits: dict[bool, list[float]] = {True: [], False: []}
     costs: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(2, saves):  # the first copy makes its memory, the first file the directories
+    for number in range(
+        2, saves
+    ):  # the first copy makes its memory, the first file the directories
         beside = bool(number % 2)
         window = gaps[number * EVERY - 1 : (number + 1) * EVERY - 1]
         waits[beside].append(window[0] - step)
         costs[beside].append(sum(window) - step * EVERY)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "the CPU, one thread"
     writing = statistics.median(storage.seconds)
-    print(f"{megabytes} MB every {EVERY} steps of {step * 1e3:.1f} ms on {device}; writing takes {writing:.2f} s")
+    print(
+        f"{megabytes} MB every {EVERY} steps of {step * 1e3:.1f} ms on {device}; writing takes"
+        f" {writing:.2f} s"
+    )
     for name, found in (("waits", waits), ("costs in all", costs)):
         at_once, beside = statistics.median(found[False]), statistics.median(found[True])
-        print(f"  training {name}: {at_once:.3f} s at once, {beside:.3f} s beside ({beside / step:.1f} steps)")
-        print(f"    each: {' '.join(f'{a:.3f}' for a in found[False])} / {' '.join(f'{b:.3f}' for b in found[True])}")
+        print(
+            f"  training {name}: {at_once:.3f} s at once, {beside:.3f} s beside"
+            f" ({beside / step:.1f} steps)"
+        )
+        print(
+            f"    each: {' '.join(f'{a:.3f}' for a in found[False])} /"
+            f" {' '.join(f'{b:.3f}' for b in found[True])}"
+        )
         print(f"    ratio {beside / at_once:.3f}")
 
 

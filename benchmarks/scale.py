@@ -1,11 +1,15 @@
-"""Print what an experiment of many trials costs its driver (CPU a report, memory), and how long a resume and a look at it take.
+"""Print what an experiment of many trials costs its driver (CPU a report, memory).
 
-The driver, the store and the command line are the real ones, and so is the connection to the agent. The agent is this
-script: it starts no processes, but speaks for the workers of all runs, which report as fast as they are answered. When nine
-tenths of the trials have ended, the driver is killed, and another one goes on to the end.
+Also print how long a resume and a look at it take.
 
-Shared machines are now faster, now slower, by half and more within minutes. So what the agent's side of a report takes of a
-processor is told, too: it does the same on all machines and in all runs, at the same time.
+The driver, the store and the command line are the real ones, and so is the connection to the agent.
+The agent is this script: it starts no processes, but speaks for the workers of all runs, which
+report as fast as they are answered. When nine tenths of the trials have ended, the driver is
+killed, and another one goes on to the end.
+
+Shared machines are now faster, now slower, by half and more within minutes. So what the agent's
+side of a report takes of a processor is told, too: it does the same on all machines and in all
+runs, at the same time.
 """
 
 from __future__ import annotations
@@ -24,29 +28,38 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from det_core import wire
-from det_core.agent import (
-    NOTE,
-    Answered,
-    Ended,
-    Here,
-    LetGo,
-    Order,
-    RunSpec,
-    Settled,
-    Spoke,
-    StartRun,
-    Told,
-    encode_frame,
-)
-from det_core.agent._frames import decode_attach, decode_orders
-from det_core.agent._note import note_agent
-from det_core.host import Outcome
-from det_core.protocol import AskTarget, Completed, Finished, Reported, Said, Validated, Word, welcome
+from det_core.train.host import Outcome
 from det_driver.config import load
 from det_driver.driver import create
-from det_driver.engines._links import secret_of
+from det_driver.engines._links import read_secret
 from det_driver.store import Store
+from det_node import wire
+from det_node.agent import (
+    NOTE,
+    AgentEvent,
+    AgentHello,
+    Ended,
+    EndRuns,
+    Order,
+    RunAck,
+    RunSpec,
+    StartRun,
+    WorkerMessage,
+    WorkerReply,
+    encode_frame,
+)
+from det_node.agent._frames import decode_attach, decode_orders
+from det_node.agent._note import note_agent
+from det_node.protocol import (
+    AskTarget,
+    Completed,
+    Envelope,
+    Finished,
+    Message,
+    Reported,
+    Validated,
+    welcome,
+)
 
 VALIDATIONS = 10
 DET = (sys.executable, "-P", "-m", "det_driver.cli")
@@ -65,17 +78,20 @@ class Worker:
 
     spec: RunSpec
     newest: int = 0
-    waiting: list[Said] = field(default_factory=list)
+    waiting: list[Envelope] = field(default_factory=list)
     at: int = 0
     ended: bool = False
 
-    def say(self, word: Word) -> None:
+    def say(self, word: Message) -> None:
         self.newest += 1
-        self.waiting.append(Said(self.newest, word))
+        self.waiting.append(Envelope(self.newest, word))
 
 
 class Agent:
-    """Speaks for the workers of all runs, each of which goes on when it is answered. A run's number is its link's, too."""
+    """Speaks for the workers of all runs, each of which goes on when it is answered.
+
+    A run's number is its link's, too.
+    """
 
     def __init__(self, directory: Path, training: int) -> None:
         self.workers: dict[int, Worker] = {}
@@ -89,7 +105,7 @@ class Agent:
 
     def _dial(self) -> None:
         """Connect to the driver, and to the one after it."""
-        key = secret_of(self._directory)
+        key = read_secret(self._directory)
         while True:
             with suppress(OSError, ValueError):
                 host, port = json.loads((self._directory / "driver.json").read_text())
@@ -98,9 +114,9 @@ class Agent:
             time.sleep(0.02)
 
     def _attend(self, connection: wire.Connection) -> None:
-        """Take the orders of a driver, which hears first what the one before it has not answered."""
+        """Take the orders of a driver, which hears first what the last one has not answered."""
         ours, self.ordered = welcome(), 0.0
-        here = Here(
+        here = AgentHello(
             protocol=ours.protocol,
             version=ours.version,
             name="scale",
@@ -119,10 +135,10 @@ class Agent:
             told = [each for order in orders for each in self._obey(order)]
             if told:
                 connection.send(encode_frame(told))
-            if any(isinstance(order, LetGo) for order in orders):
+            if any(isinstance(order, EndRuns) for order in orders):
                 return
 
-    def _obey(self, order: Order) -> list[Told]:
+    def _obey(self, order: Order) -> list[AgentEvent]:
         """Do what is ordered; return what there is to say then."""
         match order:
             case StartRun(spec):
@@ -130,17 +146,17 @@ class Agent:
                 self.workers[spec.run_id].say(AskTarget())
                 self.most = max(self.most, len(self.workers))
                 return self._waiting(spec.run_id)
-            case Answered(run, answer):
+            case WorkerReply(run, answer):
                 self._go_on(self.workers[run], answer.target.n if answer.target else None)
                 return self._waiting(run)
-            case Settled(run):
+            case RunAck(run):
                 del self.workers[run]
                 self.ended += 1
         return []
 
     def _go_on(self, worker: Worker, target: int | None) -> None:
         """Take the answer to the last of the words that wait."""
-        last = worker.waiting[-1].word
+        last = worker.waiting[-1].message
         worker.waiting.clear()
         if isinstance(last, Finished):
             worker.ended = True
@@ -162,9 +178,13 @@ class Agent:
         loss = worker.spec.run_id * 7919 % 10007 / 10007 + 1 / (1 + at)
         return {"loss": loss, "accuracy": 1 - loss / 3, "batches": at, "epochs": at / 100}
 
-    def _waiting(self, run: int) -> list[Told]:
+    def _waiting(self, run: int) -> list[AgentEvent]:
         worker = self.workers[run]
-        return [Ended(run, 0)] if worker.ended else [Spoke(run, 0, run, said) for said in worker.waiting]
+        return (
+            [Ended(run, 0)]
+            if worker.ended
+            else [WorkerMessage(run, 0, run, said) for said in worker.waiting]
+        )
 
 
 class Driver:
@@ -172,10 +192,16 @@ class Driver:
 
     def __init__(self, environ: dict[str, str]) -> None:
         self.began = time.time()
-        # Event files for TensorBoard, where that is installed, are the work of an observer, and cost more than all else.
-        code = "import sys; sys.modules['tensorboard'] = None; from det_driver.cli._main import main; main()"
+        # Event files for TensorBoard, where that is installed, are the work of an observer, and
+        # cost more than all else.
+        code = (
+            "import sys; sys.modules['tensorboard'] = None; from det_driver.cli._main import main;"
+            " main()"
+        )
         command = [sys.executable, "-P", "-c", code, "resume", "1", "--quiet"]
-        self.process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
 
     def until(self, done: Callable[[], bool]) -> None:
         """Wait for it to end, or for something else."""
@@ -199,7 +225,10 @@ class Driver:
 
 
 def seconds(environ: dict[str, str], *arguments: str) -> str:
-    """Return how long a command takes, the best of three; the first one may have to compile its modules."""
+    """Return how long a command takes, the best of three.
+
+    The first one may have to compile its modules.
+    """
 
     def once() -> tuple[float, float]:
         began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -216,18 +245,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--at-once", type=int, default=1000)
-    parser.add_argument("--training", type=int, default=0, help="reports of training before each validation")
+    parser.add_argument(
+        "--training", type=int, default=0, help="reports of training before each validation"
+    )
     parser.add_argument("--searcher", default="random")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="det-bench-") as scratch:
         home = Path(scratch) / "home"
         file = Path(scratch) / "scale.yaml"
-        file.write_text(CONFIG.format(trials=options.trials, searcher=options.searcher, at_once=options.at_once))
+        file.write_text(
+            CONFIG.format(trials=options.trials, searcher=options.searcher, at_once=options.at_once)
+        )
         with Store(home) as store:
             create(store, load(file).config, None)
             agent = Agent(store.agents_dir(1), options.training)
         environ = {**os.environ, "DET_HOME": str(home), "DET_SLOTS_TOTAL": str(options.at_once)}
-        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # commands are to find their modules compiled, as people's do
+        environ.pop(
+            "PYTHONDONTWRITEBYTECODE", None
+        )  # commands are to find their modules compiled, as people's do
         driver = Driver(environ)
         driver.until(lambda: agent.ended >= 0.1 * options.trials)
         began, cpu, reports, ended = time.time(), driver.cpu, agent.reports, agent.ended
@@ -239,11 +274,12 @@ def main() -> None:
         )
         own, used = time.process_time() - own, driver.used()
         print(
-            f"{options.trials} trials, {agent.most} runs at once, {VALIDATIONS * (1 + options.training)} reports each"
+            f"{options.trials} trials, {agent.most} runs at once,"
+            f" {VALIDATIONS * (1 + options.training)} reports each"
         )
         print(
-            f"driver's CPU: {1e6 * cpu / reports:.0f} µs a report, starts and ends of runs included (goal: 100); "
-            f"the agent's: {1e6 * own / reports:.0f} µs, {cpu / own:.2f} to one"
+            f"driver's CPU: {1e6 * cpu / reports:.0f} µs a report, starts and ends of runs included"
+            f" (goal: 100); the agent's: {1e6 * own / reports:.0f} µs, {cpu / own:.2f} to one"
         )
         print(f"{reports / wall:.0f} reports a second, {ended / wall:.0f} trials a second")
         print(f"driver's memory: {used.ru_maxrss / 1024:.0f} MB at most (goal: 400)")
@@ -252,13 +288,18 @@ def main() -> None:
         driver = Driver(environ)
         driver.until(lambda: agent.ordered > driver.began)
         print(
-            f"det resume: {agent.ordered - driver.began:.2f} s to its first decision, {driver.cpu:.2f} s of them CPU (goal: 5)"
+            f"det resume: {agent.ordered - driver.began:.2f} s to its first decision,"
+            f" {driver.cpu:.2f} s of them CPU (goal: 5)"
         )
         driver.until(lambda: False)
         with Store.reader(home) as store:
             summary = store.experiments.summary(1)
-            assert sum(summary.trials.values()) == summary.trials["COMPLETED"] == options.trials, summary
-            size = sum(each.stat().st_size for each in store.experiment_dir(1).glob("experiment.db*"))
+            assert sum(summary.trials.values()) == summary.trials["COMPLETED"] == options.trials, (
+                summary
+            )
+            size = sum(
+                each.stat().st_size for each in store.experiment_dir(1).glob("experiment.db*")
+            )
         print(f"experiment.db: {size / 2**20:.0f} MB")
 
 

@@ -1,11 +1,12 @@
 """What adaptive_asha finds, and what random search finds with as many batches.
 
-The trials are those of examples/digits_torch/search.yaml, whose space is fixed, to be searched and not tuned: a network
-with one hidden layer on the digits, 64 trials of at most 32 epochs, error on every third digit. Both searchers are det's
-own and are driven in process, one trial at a time: training is real, and a trial that is promoted goes on from where it
-paused. Random search trains each trial to the end, until it has used as many batches as adaptive_asha did (its last trial
-may use more). The figure is the lowest error that a searcher was told of; the medians are over the seeds, with the
-quartiles and the extremes.
+The trials are those of examples/digits_torch/search.yaml, whose space is fixed, to be searched and
+not tuned: a network with one hidden layer on the digits, 64 trials of at most 32 epochs, error on
+every third digit. Both searchers are det's own and are driven in process, one trial at a time:
+training is real, and a trial that is promoted goes on from where it paused. Random search trains
+each trial to the end, until it has used as many batches as adaptive_asha did (its last trial may
+use more). The figure is the lowest error that a searcher was told of; the medians are over the
+seeds, with the quartiles and the extremes.
 
     python benchmarks/search_quality.py [--seeds 10] [--trials 64] [--epochs 32]
 """
@@ -32,7 +33,9 @@ SPACE = load(Path(__file__).parents[1] / "examples/digits_torch/search.yaml").co
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--trials", type=int, default=64, help="of adaptive_asha")
     parser.add_argument("--epochs", type=int, default=32, help="the most that a trial trains")
@@ -52,7 +55,10 @@ def main() -> None:
     better = sum(a.error < b.error for a, b in zip(halved, full, strict=True))
     equal = sum(a.error == b.error for a, b in zip(halved, full, strict=True))
     seconds = time.perf_counter() - began
-    print(f"adaptive_asha is better for {better} of {arguments.seeds} seeds, equal for {equal}; {seconds:.0f} s")
+    print(
+        f"adaptive_asha is better for {better} of {arguments.seeds} seeds, equal for {equal};"
+        f" {seconds:.0f} s"
+    )
 
 
 @dataclass
@@ -85,7 +91,7 @@ def digits() -> Digits:
 
 
 def search(searcher: Searcher, data: Digits, budget: int | None = None) -> Outcome:
-    """Run a search, one trial at a time in the order in which they are asked for, until `budget` batches are used."""
+    """Run a search, one trial at a time in the order of asking, until `budget` batches are used."""
     outcome, trials = Outcome(), dict[int, Trial]()
     waiting: deque[tuple[int, int]] = deque()
     operations = searcher.start()
@@ -163,8 +169,13 @@ class Trial:
 
 def spread(outcomes: list[Outcome]) -> str:
     errors = sorted(outcome.error for outcome in outcomes)
-    low, middle, high = statistics.quantiles(errors, n=4, method="inclusive") if len(errors) > 1 else errors * 3
-    return f"median {middle:.4f}, quartiles [{low:.4f}, {high:.4f}], from {errors[0]:.4f} to {errors[-1]:.4f}"
+    low, middle, high = (
+        statistics.quantiles(errors, n=4, method="inclusive") if len(errors) > 1 else errors * 3
+    )
+    return (
+        f"median {middle:.4f}, quartiles [{low:.4f}, {high:.4f}], from {errors[0]:.4f} to"
+        f" {errors[-1]:.4f}"
+    )
 
 
 if __name__ == "__main__":

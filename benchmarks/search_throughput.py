@@ -1,8 +1,12 @@
-"""Print how many trials a second a search gets through where each reports one number and ends, beside Ray Tune and Optuna.
+"""Print how many trials a second a search finishes, beside Ray Tune and Optuna.
 
-Every worker has torch imported. det and Ray Tune give each trial a process of its own; Optuna runs them as threads of one.
-Peers are compared where they are installed (`pip install 'ray[tune]' optuna`), alternated with det in every round. A rate is that
-after the first result, which is told apart. The processor's time for a trial, by process, says more on a machine that is busy.
+Each trial reports one number and ends.
+
+Every worker has torch imported. det and Ray Tune give each trial a process of its own; Optuna runs
+them as threads of one. Peers are compared where they are installed
+(`pip install 'ray[tune]' optuna`), alternated with det in every round. A rate is that after the
+first result, which is told apart. The processor's time for a trial, by process, says more on a
+machine that is busy.
 """
 
 from __future__ import annotations
@@ -125,7 +129,10 @@ OPTUNA = """
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds to the first result, to the last and to the end; how many trials; the processor's milliseconds for each."""
+    """Seconds to the first result, to the last and to the end.
+
+    How many trials. The processor's milliseconds for each.
+    """
 
     first: float
     last: float
@@ -140,7 +147,10 @@ class Result:
 
 
 class Meter:
-    """Reads now and then how much of the processor's time a driver has taken, its agent, its fork server, and the workers."""
+    """Reads now and then how much of the processor's time the processes have taken.
+
+    They are a driver, its agent, its fork server, and the workers.
+    """
 
     def __init__(self, driver: int) -> None:
         self._pids = {"driver": driver}
@@ -154,7 +164,11 @@ class Meter:
         self._over.set()
         self._thread.join()
         inside = [read for at, read in self._read if first <= at <= last and "workers" in read]
-        return {who: 1e3 * (inside[-1][who] - inside[0][who]) / trials for who in inside[-1]} if inside else {}
+        return (
+            {who: 1e3 * (inside[-1][who] - inside[0][who]) / trials for who in inside[-1]}
+            if inside
+            else {}
+        )
 
     def _watch(self) -> None:
         tick = os.sysconf("SC_CLK_TCK")
@@ -191,18 +205,35 @@ def det(trials: int, at_once: int, on: str = "local") -> Result:
 
     On Ray, the agent is in an actor, and forks the trials.
     """
-    engine = {"local": "", "ray": f"engine: {{name: ray, address: '127.0.0.1:6379', slots_per_node: {at_once}}}\n"}[on]
+    engine = {
+        "local": "",
+        "ray": f"engine: {{name: ray, address: '127.0.0.1:6379', slots_per_node: {at_once}}}\n",
+    }[on]
     root = new_directory()
     write(root / "project", model_def=MODEL)
-    (root / "project" / "c.yaml").write_text(textwrap.dedent(CONFIG.format(trials=trials, at_once=at_once)) + engine)
+    (root / "project" / "c.yaml").write_text(
+        textwrap.dedent(CONFIG.format(trials=trials, at_once=at_once)) + engine
+    )
     site = write(root / "site", reporter_hooks=HOOKS, reporter=TRIAL, reporter_adapter=ADAPTER)
     info = site / "reporter-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reporter\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[det]\nreporter = reporter_hooks\n")
-    env = {**os.environ, "DET_HOME": str(root / "home"), "PYTHONPATH": str(site), "DET_SLOTS_TOTAL": str(at_once)}
+    env = {
+        **os.environ,
+        "DET_HOME": str(root / "home"),
+        "PYTHONPATH": str(site),
+        "DET_SLOTS_TOTAL": str(at_once),
+    }
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
-    command = [sys.executable, "-m", "det_driver.cli", "run", str(root / "project" / "c.yaml"), "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "det_driver.cli",
+        "run",
+        str(root / "project" / "c.yaml"),
+        "--quiet",
+    ]
     with ray_cluster(at_once, env) if on == "ray" else nullcontext():
         start = time.time()
         with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) as process:
@@ -213,21 +244,32 @@ def det(trials: int, at_once: int, on: str = "local") -> Result:
     with Store.reader(root / "home") as store:
         times = [report.time for report in store.metrics.read(experiment_id=1, group="validation")]
     first, last = min(times), max(times)
-    return Result(first - start, last - start, whole, len(times), meter.between(first, last, len(times) - 1))
+    return Result(
+        first - start, last - start, whole, len(times), meter.between(first, last, len(times) - 1)
+    )
 
 
 def new_directory() -> Path:
-    """Make a directory on a part of the disk where nothing was deleted lately, to be deleted at the end.
+    """Make a directory on a part of the disk where nothing was deleted lately.
 
-    ext4 without a journal makes a file slowly for minutes where many were deleted: it looks at each number that was freed.
+    It is deleted at the end.
+
+    ext4 without a journal makes a file slowly for minutes where many were deleted: it looks at each
+    number that was freed.
     """
     place = Path(tempfile.mkdtemp(prefix="det-bench-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     descriptor = os.open(place, os.O_RDONLY)
-    with suppress(OSError):  # other file systems know no such flag: `chattr +T`, as for what holds home directories
+    with suppress(
+        OSError
+    ):  # other file systems know no such flag: `chattr +T`, as for what holds home directories
         flags = bytearray(8)
         fcntl.ioctl(descriptor, _GET_FLAGS, flags)
-        fcntl.ioctl(descriptor, _SET_FLAGS, (int.from_bytes(flags, "little") | _TOP_DIRECTORY).to_bytes(8, "little"))
+        fcntl.ioctl(
+            descriptor,
+            _SET_FLAGS,
+            (int.from_bytes(flags, "little") | _TOP_DIRECTORY).to_bytes(8, "little"),
+        )
     os.close(descriptor)
     (root := place / place.name).mkdir()  # which part it is depends on its name
     return root
@@ -237,7 +279,13 @@ def new_directory() -> Path:
 def ray_cluster(at_once: int, env: dict[str, str]) -> Iterator[None]:
     """Have a Ray cluster of this machine alone."""
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
-    how = ["--head", "--port=6379", f"--num-cpus={at_once}", "--include-dashboard=false", "--disable-usage-stats"]
+    how = [
+        "--head",
+        "--port=6379",
+        f"--num-cpus={at_once}",
+        "--include-dashboard=false",
+        "--disable-usage-stats",
+    ]
     try:
         subprocess.run([*ray, "start", *how], env=env, check=True, capture_output=True)
         yield
@@ -254,7 +302,7 @@ def peer(code: str, trials: int, at_once: int, how: str) -> Result:
 
 
 def bare_forks(trials: int, at_once: int) -> Result:
-    """Fork a process that holds torch, so many times, one after the other: what no search can beat."""
+    """Fork a process that holds torch, so many times, one by one: what no search can beat."""
     code = textwrap.dedent(f"""
         import os, resource, time
         import torch
@@ -274,7 +322,9 @@ def bare_forks(trials: int, at_once: int) -> Result:
     start = time.time()
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     begun, ended, used = map(float, done.stdout.split())
-    return Result(begun - start, ended - start, ended - start, trials + 1, {"forks": 1e3 * used / trials})
+    return Result(
+        begun - start, ended - start, ended - start, trials + 1, {"forks": 1e3 * used / trials}
+    )
 
 
 def write(directory: Path, **modules: str) -> Path:
@@ -290,7 +340,9 @@ def contestants() -> dict[str, Callable[[int, int], Result]]:
         found["det on Ray"] = lambda trials, at_once: det(trials, at_once, "ray")
     if find_spec("ray") is not None:
         found["Ray Tune"] = lambda trials, at_once: peer(RAY, trials, at_once, "new")
-        found["Ray Tune, actors reused"] = lambda trials, at_once: peer(RAY, trials, at_once, "reuse")
+        found["Ray Tune, actors reused"] = lambda trials, at_once: peer(
+            RAY, trials, at_once, "reuse"
+        )
     if find_spec("optuna") is not None:
         found["Optuna, SQLite"] = lambda trials, at_once: peer(OPTUNA, trials, at_once, "sqlite")
         found["Optuna, in memory"] = lambda trials, at_once: peer(OPTUNA, trials, at_once, "memory")
@@ -302,10 +354,16 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--at-once", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--record", action="store_true", help="keep the trials a second in results.json")
-    parser.add_argument("--tools", nargs="+", metavar="NAME", help="compare these alone, such as: det 'bare forks'")
+    parser.add_argument(
+        "--record", action="store_true", help="keep the trials a second in results.json"
+    )
+    parser.add_argument(
+        "--tools", nargs="+", metavar="NAME", help="compare these alone, such as: det 'bare forks'"
+    )
     options = parser.parse_args()
-    tools = {name: search for name, search in contestants().items() if name in (options.tools or (name,))}
+    tools = {
+        name: search for name, search in contestants().items() if name in (options.tools or (name,))
+    }
     results: dict[str, list[Result]] = {name: [] for name in tools}
     for _ in range(options.rounds):
         for name, search in tools.items():
@@ -315,13 +373,19 @@ def main() -> None:
     for name, found in results.items():
         rates = [r.rate for r in found]
         rate = statistics.median(rates)
-        first, whole = (statistics.median(getattr(r, at) for r in found) for at in ("first", "whole"))
+        first, whole = (
+            statistics.median(getattr(r, at) for r in found) for at in ("first", "whole")
+        )
         used = {who: statistics.median(r.cpu.get(who, 0.0) for r in found) for who in found[0].cpu}
         by = ", ".join(f"{who} {milliseconds:.1f}" for who, milliseconds in used.items())
         print(
-            f"{name}: {rate:.1f} trials/s ({min(rates):.1f} to {max(rates):.1f}), {whole:.1f} s in all, first result after "
-            f"{first:.1f} s, det is {ours / rate:.2f} times as fast"
-            + (f"; {sum(used.values()):.1f} ms of the processor's time for a trial ({by})" if used else "")
+            f"{name}: {rate:.1f} trials/s ({min(rates):.1f} to {max(rates):.1f}), {whole:.1f} s in"
+            f" all, first result after {first:.1f} s, det is {ours / rate:.2f} times as fast"
+            + (
+                f"; {sum(used.values()):.1f} ms of the processor's time for a trial ({by})"
+                if used
+                else ""
+            )
         )
         if options.record:
             record("search_throughput", {name: round(rate, 1)})

@@ -1,8 +1,11 @@
-"""What a step of a model that is divided among ranks costs under det, as a ratio to a bare loop with `fully_shard`.
+"""What a step of a model that is divided among ranks costs under det.
 
-A transformer of 3 M parameters (`--width`, `--layers` make it another), 32 records to a rank, reported every 50 steps: `det run`
-with `optimizations.sharding: fsdp` against a plain script under `torchrun`, by Gloo between CPUs or NCCL between GPUs. With
-`--ranks 1`, as on a machine with one GPU, both divide the model over a mesh of one. How the pairs are run: `pairs.py`.
+The figure is a ratio to a bare loop with `fully_shard`.
+
+A transformer of 3 M parameters (`--width`, `--layers` make it another), 32 records to a rank,
+reported every 50 steps: `det run` with `optimizations.sharding: fsdp` against a plain script under
+`torchrun`, by Gloo between CPUs or NCCL between GPUs. With `--ranks 1`, as on a machine with one
+GPU, both divide the model over a mesh of one. How the pairs are run: `pairs.py`.
 
     python benchmarks/sharded.py [--pairs 5] [--steps 100] [--ranks 2]
 """
@@ -31,7 +34,9 @@ reproducibility: {{experiment_seed: 1}}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--ranks", type=int, default=2)
@@ -50,7 +55,9 @@ def main() -> None:
             "det": [sys.executable, "-m", "det_driver.cli", "run", "config.yaml", "."],
             "plain": [sys.executable, *run, "sharded.py", "--child"],
         },
-        CONFIG.replace("GLOBAL", str(BATCH * arguments.ranks)).replace("RANKS", str(arguments.ranks)),
+        CONFIG.replace("GLOBAL", str(BATCH * arguments.ranks)).replace(
+            "RANKS", str(arguments.ranks)
+        ),
         script=__file__,
         pairs=arguments.pairs,
         steps=arguments.steps,
@@ -69,7 +76,9 @@ def parts() -> tuple[Any, Any]:
     layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
     encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
     inputs = torch.randn(RECORDS, 16, width)
-    return nn.Sequential(encoder, nn.Linear(width, 10)), TensorDataset(inputs, inputs[:, :, :10].argmax(dim=2))
+    return nn.Sequential(encoder, nn.Linear(width, 10)), TensorDataset(
+        inputs, inputs[:, :, :10].argmax(dim=2)
+    )
 
 
 def loss_of(model: Any, inputs: Any, labels: Any) -> Any:
@@ -144,7 +153,9 @@ else:  # det imports the trial
                 dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
                 model = divided(model, context.device)
             self.model = context.wrap_model(model)
-            self.optimizer = context.wrap_optimizer(torch.optim.AdamW(self.model.parameters(), lr=0.001))
+            self.optimizer = context.wrap_optimizer(
+                torch.optim.AdamW(self.model.parameters(), lr=0.001)
+            )
             self.clock = Clock(context.distributed.rank)
 
         def build_training_data_loader(self) -> Any:

@@ -1,6 +1,9 @@
-"""What it costs to import det_core and to ask the command for help, beside an empty interpreter: python benchmarks/startup.py.
+"""What it costs to import det_core and to ask the command for help, beside an empty interpreter.
 
-Each figure is the median of paired differences against `python -c pass`, with the interval between the quartiles.
+`python benchmarks/startup.py`
+
+Each figure is the median of paired differences against `python -c pass`, with the interval between
+the quartiles.
 """
 
 from __future__ import annotations
@@ -34,7 +37,10 @@ def main() -> None:
         more = [seconds(arguments) - seconds(NOTHING) for _ in range(pairs)]
         low, middle, high = statistics.quantiles(more, n=4)
         aim = f", to be at most {1e3 * most:.0f} ms" if most else ""
-        print(f"{name:24} {1e3 * middle:6.1f} ms [{1e3 * low:.1f}, {1e3 * high:.1f}] more than nothing{aim}")
+        print(
+            f"{name:24} {1e3 * middle:6.1f} ms [{1e3 * low:.1f}, {1e3 * high:.1f}] more than"
+            f" nothing{aim}"
+        )
 
 
 if __name__ == "__main__":

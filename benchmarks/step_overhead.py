@@ -1,13 +1,16 @@
 """What a step costs under det, and under its peers, as a ratio to a bare loop.
 
-A 32-64-10 MLP, batch 32, one torch thread, 5,000 steps reported every 100. Each loop runs in a process of its own, the bare
-one and each other in alternation; the figure is the median over the pairs of the ratio of CPU times, with the interval
-between its quartiles. Peers that are not installed are left out and named.
+A 32-64-10 MLP, batch 32, one torch thread, 5,000 steps reported every 100. Each loop runs in a
+process of its own, the bare one and each other in alternation; the figure is the median over the
+pairs of the ratio of CPU times, with the interval between its quartiles. Peers that are not
+installed are left out and named.
 
-Where other programs use the machine, CPU times vary by a tenth. `--instructions` counts instead what the processor is told to
-do, under valgrind: in two trainings that differ by 1,000 steps, so that all that is done once cancels out.
+Where other programs use the machine, CPU times vary by a tenth. `--instructions` counts instead
+what the processor is told to do, under valgrind: in two trainings that differ by 1,000 steps, so
+that all that is done once cancels out.
 
-    python benchmarks/step_overhead.py [--pairs 11] [--steps 5000] [--only det] [--instructions [--record]]
+    python benchmarks/step_overhead.py [--pairs 11] [--steps 5000] [--only det]
+        [--instructions [--record]]
 """
 
 from __future__ import annotations
@@ -40,12 +43,18 @@ PEERS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=11)
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--only", nargs="*", default=list(PEERS), choices=list(PEERS))
-    parser.add_argument("--instructions", action="store_true", help="count instructions instead; takes minutes")
-    parser.add_argument("--record", action="store_true", help="keep the counts of instructions in results.json")
+    parser.add_argument(
+        "--instructions", action="store_true", help="count instructions instead; takes minutes"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="keep the counts of instructions in results.json"
+    )
     parser.add_argument("--child", choices=["bare", *PEERS], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
@@ -57,7 +66,9 @@ def main() -> None:
         print(f"not installed, left out: {', '.join(absent)}")
     for name in (name for name in arguments.only if name not in absent):
         if arguments.instructions:
-            ratio = count(name, lambda which, steps: [__file__, "--child", which, "--steps", str(steps)])
+            ratio = count(
+                name, lambda which, steps: [__file__, "--child", which, "--steps", str(steps)]
+            )
             if arguments.record:
                 record("step_overhead", {name: ratio})
         else:
@@ -74,7 +85,8 @@ def compare(name: str, pairs: int, steps: int) -> None:
         wall.append(times[name]["wall"] / times["bare"]["wall"])
     bare = child("bare", steps)["cpu"] / steps * 1e6
     print(
-        f"{name:10} CPU {shown(cpu)}   wall {shown(wall)}   ({pairs} pairs; a bare step takes {bare:.0f} us)",
+        f"{name:10} CPU {shown(cpu)}   wall {shown(wall)}   ({pairs} pairs; a bare step takes"
+        f" {bare:.0f} us)",
         flush=True,
     )
 
@@ -87,7 +99,9 @@ def shown(ratios: list[float]) -> str:
 def child(name: str, steps: int) -> dict[str, float]:
     command = [sys.executable, __file__, "--child", name, "--steps", str(steps)]
     with tempfile.TemporaryDirectory() as scratch:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=scratch, timeout=600)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=scratch, timeout=600
+        )
     if done.returncode:
         raise SystemExit(f"{name} failed:\n{done.stderr}")
     result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -95,7 +109,10 @@ def child(name: str, steps: int) -> dict[str, float]:
 
 
 class Clock:
-    """CPU and wall time from the end of the warm-up to the last step; every loop asks it once a step."""
+    """CPU and wall time from the end of the warm-up to the last step.
+
+    Every loop asks it once a step.
+    """
 
     def __init__(self, steps: int) -> None:
         self._last = steps + WARM_UP
@@ -106,7 +123,10 @@ class Clock:
         if done == WARM_UP:
             self._cpu, self._wall = time.process_time(), time.perf_counter()
         elif done == self._last:
-            self.result = {"cpu": time.process_time() - self._cpu, "wall": time.perf_counter() - self._wall}
+            self.result = {
+                "cpu": time.process_time() - self._cpu,
+                "wall": time.perf_counter() - self._wall,
+            }
 
 
 def parts() -> tuple[Any, Any, Any]:
@@ -154,7 +174,17 @@ def bare(steps: int) -> dict[str, float]:
 def det(steps: int) -> dict[str, float]:
     import torch
 
-    from det_core import DistributedContext, Every, Keep, LocalHost, Plugins, RunInfo, Schedule, Target, run_trial
+    from det_core import (
+        CheckpointSink,
+        DistributedContext,
+        Every,
+        LocalHost,
+        Plugins,
+        RunInfo,
+        Schedule,
+        Target,
+        run_trial,
+    )
     from det_core.config import ExperimentConfig
     from det_core.storage import LocalStorage
     from det_torch import DataLoader, PyTorchTrial
@@ -187,14 +217,18 @@ def det(steps: int) -> dict[str, float]:
 
     plugins = Plugins.installed()
     info = RunInfo(
-        config=ExperimentConfig(), hparams={}, seed=0, build=plugins.build("torch"), distributed=DistributedContext()
+        config=ExperimentConfig(),
+        hparams={},
+        seed=0,
+        build=plugins.build("torch"),
+        distributed=DistributedContext(),
     )
     run_trial(
         plugins.frameworks()["torch"],
         Trial,
         info,
         LocalHost(Target(n=clock.steps + 1)),
-        Keep(storage=LocalStorage(Path("checkpoints"))),
+        CheckpointSink(storage=LocalStorage(Path("checkpoints"))),
         schedule=lambda adapter: Schedule(report=Every(PERIOD), policy="none"),
     )
     return clock.result
@@ -296,7 +330,9 @@ def accelerate(steps: int) -> dict[str, float]:
     model, loss_of, data = parts()
     engine = Accelerator(cpu=True)
     model, optimizer, prepared = engine.prepare(
-        model, torch.optim.SGD(model.parameters(), lr=0.01), DataLoader(data, batch_size=BATCH, shuffle=True)
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        DataLoader(data, batch_size=BATCH, shuffle=True),
     )
     clock, total, loader = Clock(steps), torch.zeros(()), endless(prepared)
     for done in range(1, clock.steps + 1):
@@ -377,7 +413,9 @@ def transformers(steps: int) -> dict[str, float]:
         optim="sgd",
         max_grad_norm=0.0,
     )
-    rows = [{"inputs": inputs, "labels": label} for inputs, label in zip(*data.tensors, strict=True)]
+    rows = [
+        {"inputs": inputs, "labels": label} for inputs, label in zip(*data.tensors, strict=True)
+    ]
     Trainer(model=Module(), args=arguments, train_dataset=rows, callbacks=[Ticks()]).train()
     return clock.result
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-# In reStructuredText these begin a substitution, emphasis or a reference that nobody meant, outside of `code`.
+# In reStructuredText these begin a substitution, emphasis or a reference that nobody meant, outside
+# of `code`.
 _MEANT_AS_IT_IS = re.compile(r"`[^`]*`|(\*+|\||_(?=\W|$))")
 _ITEM = re.compile(r"\s*(?:[-*]|\d+\.) ")
 
@@ -19,7 +20,13 @@ def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list
         plain = _MEANT_AS_IT_IS.sub(
             lambda m: m[0] if m[1] is None else "".join(f"\\{c}" for c in m[1]), line[len(head) :]
         )
-        if bullet and found and found[-1].strip() and not _ITEM.match(found[-1]) and not found[-1].startswith(" "):
+        if (
+            bullet
+            and found
+            and found[-1].strip()
+            and not _ITEM.match(found[-1])
+            and not found[-1].startswith(" ")
+        ):
             found.append("")
         found.append(head + plain)
     lines[:] = found

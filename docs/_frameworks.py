@@ -1,6 +1,9 @@
-"""Stand-ins for the frameworks, so that the API of their plugins can be read where none of them is installed.
+"""Stand-ins for the frameworks.
 
-Sphinx's own mocks are objects, of which no type can be made (`int | torch.Tensor`); these are classes.
+With them the API of their plugins can be read where none of them is installed.
+
+Sphinx's own mocks are objects, of which no type can be made (`int | torch.Tensor`); these are
+classes.
 """
 
 from __future__ import annotations
@@ -13,19 +16,35 @@ import types
 from typing import Any
 
 NAMES = (
-    *("accelerate", "keras", "lightning", "tensorboard", "tensorflow", "tensorflow_estimator", "torch"),
-    *("h5py", "httpx2", "lightkube", "starlette", "torchmetrics", "transformers", "uv"),
+    *(
+        "accelerate",
+        "keras",
+        "lightning",
+        "tensorboard",
+        "tensorflow",
+        "tensorflow_estimator",
+        "torch",
+    ),
+    *("anyio", "argon2", "h5py", "httpx2", "lightkube", "starlette"),
+    *("torchmetrics", "transformers", "uv"),
 )
 VERSIONS = {"keras": "3.0.0", "lightning": "2.6.1", "tensorflow": "2.15.0"}
 
 
 class _Kind(type):
-    """The type of what a framework brings: it has every attribute, and may be called, derived from and subscripted."""
+    """The type of what a framework brings.
+
+    It has every attribute, and may be called, derived from and subscripted.
+    """
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__") and name != "__version__":
             raise AttributeError(name)
-        return _named(f"{cls.__qualname__}.{name}", cls.__module__) if name != "__version__" else "3.0.0"
+        return (
+            _named(f"{cls.__qualname__}.{name}", cls.__module__)
+            if name != "__version__"
+            else "3.0.0"
+        )
 
     def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
         """Return what was decorated, or a stand-in for what a framework would make."""
@@ -41,7 +60,9 @@ class _Kind(type):
 
 
 def _named(name: str, module: str) -> _Kind:
-    return _Kind(name.rpartition(".")[2], (), {"__module__": module, "__qualname__": name, "stands_in": True})
+    return _Kind(
+        name.rpartition(".")[2], (), {"__module__": module, "__qualname__": name, "stands_in": True}
+    )
 
 
 class _Module(types.ModuleType):
@@ -69,7 +90,9 @@ class _Distribution(importlib.metadata.Distribution):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         wanted = name.partition(".")[0] in NAMES
         return importlib.machinery.ModuleSpec(name, self, is_package=True) if wanted else None
 
@@ -84,5 +107,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """Let stand-ins be imported from now on, whatever is installed: the pages are the same everywhere."""
+    """Let stand-ins be imported from now on, whatever is installed.
+
+    So the pages are the same everywhere.
+    """
     sys.meta_path.insert(0, _Finder())

@@ -29,7 +29,12 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]
 
 # What a page of the API says is in the docstrings of the names that a package lists as public.
-autodoc_default_options = {"members": True, "undoc-members": True, "show-inheritance": True, "member-order": "bysource"}
+autodoc_default_options = {
+    "members": True,
+    "undoc-members": True,
+    "show-inheritance": True,
+    "member-order": "bysource",
+}
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True

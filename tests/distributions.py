@@ -1,4 +1,4 @@
-"""Distributions that tests install by laying them out in a directory, which is then put on Python's path."""
+"""Distributions that tests install by laying them out in a directory on Python's path."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ def lay_out(
     requires: tuple[str, ...] = (),
     modules: Mapping[str, str] | None = None,
 ) -> Path:
-    """Install a distribution of the given modules, by name and source, as pip leaves one behind; return `site`."""
+    """Install a distribution of the given modules, by name and source, as pip leaves one behind.
+
+    Return `site`.
+    """
     about = site / f"{name.replace('-', '_')}-{version}.dist-info"
     about.mkdir(parents=True)
     needs = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
-    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
+    )
     (about / "entry_points.txt").write_text(
         "[det]\n" + "".join(f"{key} = {value}\n" for key, value in (entry_points or {}).items())
     )
@@ -33,7 +38,10 @@ def lay_out(
 
 
 def lay_out_project(site: Path, project: Path) -> Path:
-    """Install a project from its source tree, so that what it imports is what lies there; return `site`."""
+    """Install a project from its source tree, so that what it imports is what lies there.
+
+    Return `site`.
+    """
     about = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lay_out(
         site,

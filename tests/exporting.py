@@ -26,16 +26,20 @@ counts = np.array([len(labels[part]) for part in parts]) if WEIGHTED else None
 print(np.average([(predict(images[part]) == labels[part]).mean() for part in parts], weights=counts))
 """
 PROGRAMS = {
-    "torch-export": """
+    "torch-export": (
+        """
         import torch
         model = torch.export.load(place + "/model.pt2").module()
         predict = lambda x: model(torch.tensor(x)).argmax(1).numpy()
-    """,
-    "onnx": """
+    """
+    ),
+    "onnx": (
+        """
         import onnxruntime
         session = onnxruntime.InferenceSession(place + "/model.onnx")
         predict = lambda x: session.run(None, {session.get_inputs()[0].name: x})[0].argmax(1)
-    """,
+    """
+    ),
 }
 """How programs of torch are read, by format."""
 NEEDS = {"safetensors": ["safetensors"], "onnx": ["onnxscript", "onnxruntime"]}
@@ -50,7 +54,9 @@ class Trained:
     accuracy: float
 
     def evaluates(self, form: str, read: str, size: int, *, weighted: bool = False) -> float:
-        """Export a format, and return what a program finds; `read` defines `predict(images)`, which gets `size` images.
+        """Export a format, and return what a program finds.
+
+        `read` defines `predict(images)`, which gets `size` images.
 
         The accuracy is the mean of batches, or, if `weighted`, of images.
         """
@@ -59,7 +65,9 @@ class Trained:
         end = END.replace("SIZE", str(size)).replace("WEIGHTED", str(weighted))
         (self.det.cwd / "program.py").write_text(BEGINNING + textwrap.dedent(read) + end)
         command = [sys.executable, "program.py", form]
-        done = subprocess.run(command, cwd=self.det.cwd, capture_output=True, text=True, timeout=100, check=False)
+        done = subprocess.run(
+            command, cwd=self.det.cwd, capture_output=True, text=True, timeout=100, check=False
+        )
         assert done.returncode == 0, done.stderr
         return float(done.stdout)
 

@@ -1,7 +1,10 @@
-"""Processes of det as forks of one that has imported all that they import: they start in milliseconds, and are real otherwise.
+"""Processes of det as forks of one that has imported all that they import.
 
-What is started as `python -m det_driver.cli`, and what that starts as `python -m` again (an agent, a fork server), is forked here,
-with the arguments, variables, directory and descriptors that it was to have.
+They start in milliseconds, and are real otherwise.
+
+What is started as `python -m det_driver.cli`, and what that starts as `python -m` again (an agent,
+a fork server), is forked here, with the arguments, variables, directory and descriptors that it was
+to have.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, cached_property
 from importlib import metadata
 from pathlib import Path
@@ -27,8 +31,8 @@ from typing import Any
 
 MAINS = {
     "det_driver.cli": "det_driver.cli._main:main",
-    "det_core.agent": "det_core.agent._agent:main",
-    "det_core.forkserver": "det_core.forkserver:main",
+    "det_node.agent": "det_node.agent._agent:main",
+    "det_node.forkserver": "det_node.forkserver:main",
 }
 CONFIGURATION = {
     "entrypoint": "model_def:Trial",
@@ -45,7 +49,10 @@ _start = subprocess.Popen
 
 
 class Forked:
-    """What `subprocess.Popen` is to who starts one of det's processes; the server at the socket `place` forks it."""
+    """What `subprocess.Popen` is to who starts one of det's processes.
+
+    The server at the socket `place` forks it.
+    """
 
     place: Path
 
@@ -68,7 +75,10 @@ class Forked:
             if stdin is subprocess.PIPE:
                 stdin, held = os.pipe()
                 ours, self.stdin = [stdin], os.fdopen(held, "wb")
-            given = [_descriptor(each, nothing.fileno(), k) for k, each in enumerate((stdin, stdout, stderr))]
+            given = [
+                _descriptor(each, nothing.fileno(), k)
+                for k, each in enumerate((stdin, stdout, stderr))
+            ]
             request = {
                 "argv": [str(word) for word in argv],
                 "env": dict(os.environ if env is None else env),
@@ -92,7 +102,10 @@ class Forked:
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return its status, a signal's as a negative number; TimeoutError where it goes on for so many seconds."""
+        """Return its status, a signal's as a negative number.
+
+        TimeoutError where it goes on for so many seconds.
+        """
         with self._lock, selectors.DefaultSelector() as selector:
             if self.returncode is None:
                 selector.register(self._server, selectors.EVENT_READ)
@@ -116,7 +129,33 @@ class Forked:
 def _descriptor(given: Any, nothing: int, own: int) -> int:
     if given is None:
         return own
-    return nothing if given is subprocess.DEVNULL else given if isinstance(given, int) else int(given.fileno())
+    return (
+        nothing
+        if given is subprocess.DEVNULL
+        else given
+        if isinstance(given, int)
+        else int(given.fileno())
+    )
+
+
+@contextmanager
+def serving(place: Path, env: Mapping[str, str]) -> Iterator[None]:
+    """Fork what is asked for at the socket `place`. At the end, all forks have to end soon."""
+    code = [sys.executable, "-P", __file__, str(place)]
+    server = _start(code, env=env, cwd=place.parent, start_new_session=True)
+    try:
+        while not place.exists():
+            assert server.poll() is None
+            time.sleep(0.01)
+        yield
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
+        began = time.monotonic()
+        while left := children.read_text():
+            assert time.monotonic() < began + 60, f"processes left behind: {left}"
+            time.sleep(0.05)
+    finally:
+        server.kill()
+        server.wait()
 
 
 def popen(argv: Sequence[str], **options: Any) -> Any:
@@ -163,7 +202,10 @@ def serve(place: str) -> None:
 
 
 def _read_once() -> None:
-    """What is installed does not change: each process would read some hundred files to find its plugins."""
+    """What is installed does not change.
+
+    Each process would read some hundred files to find its plugins.
+    """
     metadata.entry_points, metadata.version = cache(metadata.entry_points), cache(metadata.version)  # type: ignore[assignment]
     kept = cached_property(metadata.Distribution.metadata.fget)  # type: ignore[attr-defined]
     kept.__set_name__(metadata.Distribution, "metadata")
@@ -199,7 +241,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     import ctypes
     import fcntl
 
-    from det_core.forkserver import _end
+    from det_node.forkserver import _exit
 
     status = 1
     try:
@@ -227,12 +269,14 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        _end(status)
+        _exit(status)
 
 
 def _teach(before: set[str]) -> None:
     """Say what this process has imported, but for what is the user's."""
-    new = {name: str(getattr(sys.modules[name], "__file__", "")) for name in set(sys.modules) - before}
+    new = {
+        name: str(getattr(sys.modules[name], "__file__", "")) for name in set(sys.modules) - before
+    }
     installed = [name for name, file in new.items() if not file.startswith(os.environ["DET_HOME"])]
     if installed:
         file = Path(f"{Forked.place}.{os.getpid()}")

@@ -1,4 +1,6 @@
-"""An API server of Kubernetes, as far as det needs one: over TLS, for who has the token, with all that is sent held to the schemas.
+"""An API server of Kubernetes, as far as det needs one.
+
+It serves over TLS, for who has the token, and holds all that is sent to the schemas.
 
 There is no etcd and no watch; nothing of it is outside of the test's process.
 """
@@ -55,7 +57,10 @@ def now(seconds: float = 0.0) -> str:
 
 
 class Api:
-    """Objects of one namespace, by plural and name, behind a lock; `sent` is what clients applied, in order."""
+    """Objects of one namespace, by plural and name, behind a lock.
+
+    `sent` is what clients applied, in order.
+    """
 
     def __init__(self, directory: Path, host: str) -> None:
         self.lock = threading.RLock()
@@ -71,8 +76,24 @@ class Api:
             self._openssl(*words)
 
     def _openssl(self, *words: str) -> None:
-        new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-        subprocess.run(["openssl", *new, *words], cwd=self.directory, check=True, capture_output=True, timeout=60)
+        new = (
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+        )
+        subprocess.run(
+            ["openssl", *new, *words],
+            cwd=self.directory,
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
 
     def _certificate(self, name: str) -> tuple[str, ...]:
         names = (
@@ -92,12 +113,18 @@ class Api:
         context.load_cert_chain(self.directory / "server.crt", self.directory / "server.key")
         context.load_verify_locations(self.directory / "ca.crt")
         context.verify_mode = ssl.CERT_OPTIONAL
-        server = ThreadingHTTPServer((self.host, self.port), type("Handler", (_Handler,), {"api": self}))
-        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        server = ThreadingHTTPServer(
+            (self.host, self.port), type("Handler", (_Handler,), {"api": self})
+        )
+        server.socket = context.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
         server.daemon_threads = True
         self.port = server.server_address[1]
         self._server = server
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True, name="api-server").start()
+        threading.Thread(
+            target=server.serve_forever, args=(0.05,), daemon=True, name="api-server"
+        ).start()
 
     def stop(self) -> None:
         """Be gone, with every connection."""
@@ -119,7 +146,12 @@ class Api:
         }
         told = {
             "clusters": [{"name": "fake", "cluster": cluster}],
-            "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "me", "namespace": "research"}}],
+            "contexts": [
+                {
+                    "name": "fake",
+                    "context": {"cluster": "fake", "user": "me", "namespace": "research"},
+                }
+            ],
             "users": [{"name": "me", "user": user or {"token": self.token}}],
             "current-context": "fake",
         }
@@ -146,7 +178,11 @@ class Api:
         with self.lock:
             self._version += 1
             made = copy.deepcopy(wanted)
-            given = {"uid": secrets.token_hex(16), "creationTimestamp": now(), "resourceVersion": str(self._version)}
+            given = {
+                "uid": secrets.token_hex(16),
+                "creationTimestamp": now(),
+                "resourceVersion": str(self._version),
+            }
             made["metadata"] = {"namespace": "research", **made["metadata"], **given}
             made.setdefault("status", {})
             self.objects[PLURALS[made["kind"]], made["metadata"]["name"]] = made
@@ -159,13 +195,18 @@ class Api:
     def listed(self, plural: str, labels: str, fields: str) -> list[dict[str, Any]]:
         found = self.all(plural)
         for key, values in _selected(labels):
-            found = [each for each in found if each["metadata"].get("labels", {}).get(key) in values]
+            found = [
+                each for each in found if each["metadata"].get("labels", {}).get(key) in values
+            ]
         for key, values in _selected(fields):
             found = [each for each in found if _at(each, key) in values]
         return copy.deepcopy(found)
 
     def apply(self, plural: str, name: str, wanted: dict[str, Any], manager: str) -> dict[str, Any]:
-        """Do a server-side apply: create, or lay what is wanted over what is there, unless somebody else has changed that."""
+        """Do a server-side apply.
+
+        Create, or lay what is wanted over what is there, unless somebody else has changed that.
+        """
         self._judge(plural, name, wanted, manager)
         with self.lock:
             self.sent.append(copy.deepcopy(wanted))
@@ -176,14 +217,26 @@ class Api:
             there = self.objects[plural, name]
             for path in there.get("managed", {}).get("others", ()):
                 if _at(wanted, path) not in (None, _at(there, path)):
-                    raise Refused(409, "Conflict", f'Apply failed with 1 conflict: conflict with "kueue": .{path}')
+                    raise Refused(
+                        409,
+                        "Conflict",
+                        f'Apply failed with 1 conflict: conflict with "kueue": .{path}',
+                    )
             if plural == "jobs" and _at(wanted, "spec.template") != _at(there, "spec.template"):
-                raise Refused(422, "Invalid", f'Job.batch "{name}" is invalid: spec.template: field is immutable')
+                raise Refused(
+                    422,
+                    "Invalid",
+                    f'Job.batch "{name}" is invalid: spec.template: field is immutable',
+                )
             with self.changed(plural, name) as found:
                 labels = found["metadata"].get("labels", {}) | wanted["metadata"].get("labels", {})
                 found["metadata"]["labels"] = labels
                 found.update(
-                    {key: value for key, value in copy.deepcopy(wanted).items() if key not in ("metadata", "status")}
+                    {
+                        key: value
+                        for key, value in copy.deepcopy(wanted).items()
+                        if key not in ("metadata", "status")
+                    }
                 )
             return there
 
@@ -192,29 +245,45 @@ class Api:
             raise Refused(
                 400,
                 "BadRequest",
-                "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch",
+                "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for"
+                " apply patch",
             )
         for each in (name, wanted["metadata"]["name"]):
             if not NAME.match(each) or len(each) > 63 or each != name:
-                raise Refused(422, "Invalid", f'{plural} "{each}" is invalid: metadata.name: Invalid value')
+                raise Refused(
+                    422, "Invalid", f'{plural} "{each}" is invalid: metadata.name: Invalid value'
+                )
         bad = [v for v in wanted["metadata"].get("labels", {}).values() if not LABEL.match(v)]
         if bad:
-            raise Refused(422, "Invalid", f'{plural} "{name}" is invalid: metadata.labels: Invalid value: "{bad[0]}"')
+            raise Refused(
+                422,
+                "Invalid",
+                f'{plural} "{name}" is invalid: metadata.labels: Invalid value: "{bad[0]}"',
+            )
         for version in VERSIONS[-1:]:
             try:
                 kubernetes_validate.validate(wanted, version, strict=True)
             except kubernetes_validate.ValidationError as error:
                 path = ".".join(map(str, error.path))
                 raise Refused(
-                    400, "BadRequest", f"failed to create typed patch object ({name}): .{path}: {error.message}"
+                    400,
+                    "BadRequest",
+                    f"failed to create typed patch object ({name}): .{path}: {error.message}",
                 ) from None
 
     def delete(self, plural: str, name: str, grace: int | None, cascade: str | None) -> None:
-        """Begin to delete; what has a grace, or dependents that go first, is gone when controllers have seen to it."""
+        """Begin to delete.
+
+        What has a grace, or dependents that go first, is gone when controllers have seen to it.
+        """
         with self.changed(plural, name) as found:
             metadata = found["metadata"]
             if plural == "pods":
-                seconds = found["spec"].get("terminationGracePeriodSeconds", 30) if grace is None else grace
+                seconds = (
+                    found["spec"].get("terminationGracePeriodSeconds", 30)
+                    if grace is None
+                    else grace
+                )
                 ends = time.time() + seconds
                 metadata["ends"] = min(ends, metadata.get("ends", ends))
                 metadata["deletionTimestamp"] = now(metadata["ends"] - time.time())
@@ -229,7 +298,9 @@ class Api:
         with self.lock:
             uid = self.objects.pop((plural, name))["metadata"]["uid"]
             for key, each in list(self.objects.items()):
-                if any(owner["uid"] == uid for owner in each["metadata"].get("ownerReferences", ())):
+                if any(
+                    owner["uid"] == uid for owner in each["metadata"].get("ownerReferences", ())
+                ):
                     self.gone(*key)
 
 
@@ -260,7 +331,12 @@ class _Handler(BaseHTTPRequestHandler):
             code, said = 200, self._do(verb, body)
         except Refused as error:
             code = error.code
-            status = {"status": "Failure", "message": str(error), "reason": error.reason, "code": code}
+            status = {
+                "status": "Failure",
+                "message": str(error),
+                "reason": error.reason,
+                "code": code,
+            }
             said = {"kind": "Status", "apiVersion": "v1", "metadata": {}, **status}
         data = json.dumps(said).encode()
         self.send_response(code)
@@ -279,20 +355,35 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refused(404, "NotFound", "the server could not find the requested resource")
         plural, name = parts["plural"], parts["name"]
         if why := api.refuses(verb, plural):
-            raise Refused(403, "Forbidden", f'{plural} is forbidden: User "det" cannot {verb} resource "{plural}"{why}')
+            raise Refused(
+                403,
+                "Forbidden",
+                f'{plural} is forbidden: User "det" cannot {verb} resource "{plural}"{why}',
+            )
         if plural != "nodes" and parts["namespace"] != "research":
             raise Refused(404, "NotFound", f'namespaces "{parts["namespace"]}" not found')
         if name is None:
-            items = api.listed(plural, asked.get("labelSelector", ""), asked.get("fieldSelector", ""))
-            return {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}
+            items = api.listed(
+                plural, asked.get("labelSelector", ""), asked.get("fieldSelector", "")
+            )
+            return {
+                "kind": "List",
+                "apiVersion": "v1",
+                "metadata": {"resourceVersion": "1"},
+                "items": items,
+            }
         if verb == "patch":
             assert self.headers["Content-Type"] == "application/apply-patch+yaml"
-            return copy.deepcopy(api.apply(plural, name, json.loads(body), asked.get("fieldManager", "")))
+            return copy.deepcopy(
+                api.apply(plural, name, json.loads(body), asked.get("fieldManager", ""))
+            )
         if (plural, name) not in api.objects:
             raise Refused(404, "NotFound", f'{plural} "{name}" not found')
         if verb == "delete":
             grace = asked.get("gracePeriodSeconds")
-            api.delete(plural, name, None if grace is None else int(grace), asked.get("propagationPolicy"))
+            api.delete(
+                plural, name, None if grace is None else int(grace), asked.get("propagationPolicy")
+            )
             return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
         return copy.deepcopy(api.objects[plural, name])
 

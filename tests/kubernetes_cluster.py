@@ -1,6 +1,9 @@
-"""A cluster of Kubernetes in network namespaces: a fake API server, its controllers, and kubelets that run pods as real processes.
+"""A cluster of Kubernetes in network namespaces.
 
-Pods have the network of their node, and see what this machine has installed; Secrets and empty directories are mounted.
+It has a fake API server, its controllers, and kubelets that run pods as real processes.
+
+Pods have the network of their node, and see what this machine has installed; Secrets and empty
+directories are mounted.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Any
 from tests.kubernetes_api import Api, decoded, now
 from tests.networks import Network, inside, joined, why_no_network
 
-from det_core.process import kill_below
+from det_node.process import kill_below
 
 IMAGE = "registry.example/det:1"
 TURN_SECONDS, GONE_SECONDS, BYTES = 0.05, 1.0, 2048
@@ -63,7 +66,11 @@ class Kubernetes:
 
     def pods(self, *phases: str) -> dict[str, str]:
         """Return the node of each pod, of those phases where any are given."""
-        found = [pod for pod in self.api.all("pods") if not phases or pod["status"].get("phase") in phases]
+        found = [
+            pod
+            for pod in self.api.all("pods")
+            if not phases or pod["status"].get("phase") in phases
+        ]
         return {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in found}
 
     def drain(self, node: str) -> None:
@@ -79,7 +86,9 @@ class Kubernetes:
         self.network.cut(self._host(node))
         self.lost[node] = time.monotonic()
         with self.api.changed("nodes", node) as found:
-            found["status"]["conditions"] = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
+            found["status"]["conditions"] = [
+                {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+            ]
 
     def down(self) -> None:
         """Have no API server; controllers and kubelets go on."""
@@ -128,19 +137,41 @@ class Kubernetes:
         name, queue = job["metadata"]["name"], job["metadata"]["labels"].get(QUEUE)
         if not queue or not job["spec"]["suspend"] or "deletionTimestamp" in job["metadata"]:
             return
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"]}
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": name,
+            "uid": job["metadata"]["uid"],
+        }
         about = {"name": f"job-{name[-30:]}", "ownerReferences": [owner]}
         if ("workloads", about["name"]) not in self.api.objects:
             labels = {"kueue.x-k8s.io/job-uid": owner["uid"]}
             self.api.put(
-                {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": about | {"labels": labels}}
+                {
+                    "apiVersion": "kueue.x-k8s.io/v1beta2",
+                    "kind": "Workload",
+                    "metadata": about | {"labels": labels},
+                }
             )
         running = [
-            j for j in self.api.all("jobs") if j["metadata"]["labels"].get(QUEUE) == queue and not j["spec"]["suspend"]
+            j
+            for j in self.api.all("jobs")
+            if j["metadata"]["labels"].get(QUEUE) == queue and not j["spec"]["suspend"]
         ]
-        used = sum(j["spec"]["parallelism"] * _cpus(j["spec"]["template"]) for j in running if not _finished(j))
-        more = used + job["spec"]["parallelism"] * _cpus(job["spec"]["template"]) - self.quota.get(queue, 0)
-        message = f"couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor any, {more} more needed"
+        used = sum(
+            j["spec"]["parallelism"] * _cpus(j["spec"]["template"])
+            for j in running
+            if not _finished(j)
+        )
+        more = (
+            used
+            + job["spec"]["parallelism"] * _cpus(job["spec"]["template"])
+            - self.quota.get(queue, 0)
+        )
+        message = (
+            "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor"
+            f" any, {more} more needed"
+        )
         said = {
             "type": "QuotaReserved",
             "status": "False" if more > 0 else "True",
@@ -153,34 +184,56 @@ class Kubernetes:
 
     def _control(self, job: Object) -> None:
         name, spec, status = job["metadata"]["name"], job["spec"], job["status"]
-        pods = [pod for pod in self.api.all("pods") if pod["metadata"]["labels"].get(JOB_NAME) == name]
+        pods = [
+            pod for pod in self.api.all("pods") if pod["metadata"]["labels"].get(JOB_NAME) == name
+        ]
         for pod in pods:
             ended = pod["status"].get("phase") in ("Succeeded", "Failed")
             index = pod["metadata"]["annotations"][INDEX]
             if ended and not spec["suspend"]:
-                status.setdefault("done" if pod["status"]["phase"] == "Succeeded" else "bad", {})[index] = True
+                status.setdefault("done" if pod["status"]["phase"] == "Succeeded" else "bad", {})[
+                    index
+                ] = True
             if ended and "deletionTimestamp" in pod["metadata"]:
                 self.api.gone("pods", pod["metadata"]["name"])
         pods = [pod for pod in pods if ("pods", pod["metadata"]["name"]) in self.api.objects]
         running = [pod for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
         if "deletionTimestamp" in job["metadata"] and not pods:
             self.api.gone("jobs", name)
-        late = time.time() > status.get("began", time.time()) + spec.get("activeDeadlineSeconds", 1e9)
-        wrong = ("BackoffLimitExceeded", "Job has reached the specified backoff limit") if status.get("bad") else None
-        wrong = ("DeadlineExceeded", "Job was active longer than specified deadline") if late else wrong
+        late = time.time() > status.get("began", time.time()) + spec.get(
+            "activeDeadlineSeconds", 1e9
+        )
+        wrong = (
+            ("BackoffLimitExceeded", "Job has reached the specified backoff limit")
+            if status.get("bad")
+            else None
+        )
+        wrong = (
+            ("DeadlineExceeded", "Job was active longer than specified deadline") if late else wrong
+        )
         if "deletionTimestamp" in job["metadata"] or spec["suspend"] or wrong:
             for pod in pods if "deletionTimestamp" in job["metadata"] else running:
                 self._take_away(pod)
             if wrong and not running and not _finished(job):
-                status["conditions"] = [{"type": "Failed", "status": "True", "reason": wrong[0], "message": wrong[1]}]
+                status["conditions"] = [
+                    {"type": "Failed", "status": "True", "reason": wrong[0], "message": wrong[1]}
+                ]
             return
         if _finished(job):
             return
         status.setdefault("began", time.time())
-        done, there = set(status.get("done", ())), {pod["metadata"]["annotations"][INDEX] for pod in pods}
+        done, there = (
+            set(status.get("done", ())),
+            {pod["metadata"]["annotations"][INDEX] for pod in pods},
+        )
         if len(done) == spec["completions"]:
             status["conditions"] = [
-                {"type": "Complete", "status": "True", "reason": "CompletionsReached", "message": ""}
+                {
+                    "type": "Complete",
+                    "status": "True",
+                    "reason": "CompletionsReached",
+                    "message": "",
+                }
             ]
         for index in (str(k) for k in range(spec["parallelism"])):
             if index not in there | done:
@@ -195,7 +248,9 @@ class Kubernetes:
                 "message": self.no_pods,
                 "type": "Warning",
             }
-            self.api.put({"apiVersion": "v1", "kind": "Event", "metadata": {"name": f"{name}.1"}} | about)
+            self.api.put(
+                {"apiVersion": "v1", "kind": "Event", "metadata": {"name": f"{name}.1"}} | about
+            )
             return
         owner = {
             "apiVersion": "batch/v1",
@@ -207,7 +262,9 @@ class Kubernetes:
         labels = template["metadata"]["labels"] | {JOB_NAME: name, INDEX: index}
         about = {"labels": labels, "annotations": {INDEX: index}, "ownerReferences": [owner]}
         metadata = {"name": f"{name}-{index}-{os.urandom(2).hex()}"} | about
-        pod = self.api.put({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+        pod = self.api.put(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        )
         pod["status"]["phase"] = "Pending"
 
     def _place(self, pod: Object) -> None:
@@ -222,14 +279,20 @@ class Kubernetes:
             there = [
                 p
                 for p in self.api.all("pods")
-                if p["spec"].get("nodeName") == name and p["status"]["phase"] in ("Pending", "Running")
+                if p["spec"].get("nodeName") == name
+                and p["status"]["phase"] in ("Pending", "Running")
             ]
             if sum(map(_cpus, there)) + _cpus(pod) <= int(node["status"]["allocatable"]["cpu"]):
                 pod["spec"]["nodeName"] = name
                 pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
                 return
         message = f"0/{len(self.nodes)} nodes are available: {len(self.nodes)} Insufficient cpu."
-        said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        said = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": message,
+        }
         pod["status"]["conditions"] = [said]
 
     # Kubelets
@@ -253,7 +316,15 @@ class Kubernetes:
             code = process.returncode if process.returncode >= 0 else 128 - process.returncode
             said = self._log(name).read_bytes()[-BYTES:].decode(errors="replace") if code else ""
             reason = "Error" if code else "Completed"
-            self._report(pod, terminated={"exitCode": code, "reason": reason, "message": said, "finishedAt": now()})
+            self._report(
+                pod,
+                terminated={
+                    "exitCode": code,
+                    "reason": reason,
+                    "message": said,
+                    "finishedAt": now(),
+                },
+            )
             status["phase"] = "Failed" if code else "Succeeded"
         elif ends is not None and "told" not in pod:
             pod["told"] = True
@@ -264,7 +335,12 @@ class Kubernetes:
 
     def _report(self, pod: Object, **state: Object) -> None:
         container = pod["spec"]["containers"][0]
-        about = {"name": container["name"], "image": container["image"], "imageID": "", "ready": "running" in state}
+        about = {
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": "",
+            "ready": "running" in state,
+        }
         pod["status"]["containerStatuses"] = [about | {"restartCount": 0, "state": state}]
 
     def _why_not(self, pod: Object) -> tuple[str, str] | None:
@@ -290,22 +366,40 @@ class Kubernetes:
             source = sources[volume["name"]] = self.directory / "volumes" / name / volume["name"]
             source.mkdir(parents=True)
             if "secret" in volume:
-                for file, data in decoded(self.api.objects["secrets", volume["secret"]["secretName"]]).items():
+                for file, data in decoded(
+                    self.api.objects["secrets", volume["secret"]["secretName"]]
+                ).items():
                     (source / file).write_bytes(data)
         for mount in container["volumeMounts"]:
-            lines += [f"mkdir -p {mount['mountPath']}", f"mount --bind {sources[mount['name']]} {mount['mountPath']}"]
+            lines += [
+                f"mkdir -p {mount['mountPath']}",
+                f"mount --bind {sources[mount['name']]} {mount['mountPath']}",
+            ]
         environ = {
             "PATH": os.environ["PATH"],
             "HOSTNAME": name,
             "JOB_COMPLETION_INDEX": pod["metadata"]["annotations"][INDEX],
         }
         environ |= {each["name"]: each["value"] for each in container["env"]}
-        words = [re.sub(r"\$\((\w+)\)", lambda m: environ[m[1]], word) for word in container["command"]]
+        words = [
+            re.sub(r"\$\((\w+)\)", lambda m: environ[m[1]], word) for word in container["command"]
+        ]
         script = "\n".join(["set -e", *lines, 'exec "$@"'])
         host = self._host(pod["spec"]["nodeName"])
         with self._log(name).open("wb") as log:
             return subprocess.Popen(
-                ["nsenter", f"--net=/run/netns/{host}", "unshare", "-m", "-u", "sh", "-c", script, "sh", *words],
+                [
+                    "nsenter",
+                    f"--net=/run/netns/{host}",
+                    "unshare",
+                    "-m",
+                    "-u",
+                    "sh",
+                    "-c",
+                    script,
+                    "sh",
+                    *words,
+                ],
                 env=environ,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -324,8 +418,13 @@ def _finished(job: Object) -> bool:
 
 
 @contextmanager
-def kubernetes(directory: Path, nodes: int, hidden: Sequence[Path] = (), cpus: int = 1) -> Iterator[Kubernetes]:
-    """Make a cluster in a directory; in the place of each of `hidden`, pods have an empty one of their own."""
+def kubernetes(
+    directory: Path, nodes: int, hidden: Sequence[Path] = (), cpus: int = 1
+) -> Iterator[Kubernetes]:
+    """Make a cluster in a directory.
+
+    In the place of each of `hidden`, pods have an empty one of their own.
+    """
     directory.mkdir()
     with ExitStack() as stack:
         network = stack.enter_context(joined(nodes + 1))
@@ -334,7 +433,14 @@ def kubernetes(directory: Path, nodes: int, hidden: Sequence[Path] = (), cpus: i
         for name in made.nodes:
             labels, status = {"kubernetes.io/hostname": name}, {"allocatable": {"cpu": str(cpus)}}
             ready = {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}
-            api.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": {}})
+            api.put(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "metadata": {"name": name, "labels": labels},
+                    "spec": {},
+                }
+            )
             api.objects["nodes", name]["status"] = status | ready
         made.up()
         thread = threading.Thread(target=made.run, name="kubernetes")

@@ -25,7 +25,10 @@ def ip(*words: str) -> None:
 
 @dataclass(frozen=True)
 class Network:
-    """Hosts whose names are their addresses: also those of the namespaces, for `ip netns exec NAME`."""
+    """Hosts whose names are their addresses.
+
+    Also those of the namespaces, for `ip netns exec NAME`.
+    """
 
     switch: str
     names: list[str]
@@ -46,7 +49,9 @@ def why_no_network() -> str:
     if shutil.which("ip") is None:
         return "there is no ip command (package iproute2)"
     name = f"det-probe-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False, timeout=20)
+    made = subprocess.run(
+        ["ip", "netns", "add", name], capture_output=True, text=True, check=False, timeout=20
+    )
     if made.returncode:
         return f"network namespaces cannot be made here: {made.stderr.strip()}"
     subprocess.run(["ip", "netns", "del", name], check=False, timeout=20)
@@ -66,7 +71,20 @@ def joined(hosts: int) -> Iterator[Network]:
         ip("-n", found.switch, "link", "set", "br0", "up")
         for n, name in enumerate(found.names):
             ip("netns", "add", name)
-            ip("link", "add", "eth7", "netns", name, "type", "veth", "peer", "name", f"p{n}", "netns", found.switch)
+            ip(
+                "link",
+                "add",
+                "eth7",
+                "netns",
+                name,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"p{n}",
+                "netns",
+                found.switch,
+            )
             ip("-n", found.switch, "link", "set", f"p{n}", "master", "br0", "up")
             ip("-n", name, "addr", "add", f"{name}/24", "dev", "eth7")
             ip("-n", name, "link", "set", "eth7", "up")
@@ -74,12 +92,16 @@ def joined(hosts: int) -> Iterator[Network]:
         yield found
     finally:
         for name in (*found.names, found.switch):
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True, timeout=20)
+            subprocess.run(
+                ["ip", "netns", "del", name], check=False, capture_output=True, timeout=20
+            )
 
 
 def processes(name: str) -> list[int]:
     """Return the processes on a host, other than this one."""
-    found = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True, check=False, timeout=20)
+    found = subprocess.run(
+        ["ip", "netns", "pids", name], capture_output=True, text=True, check=False, timeout=20
+    )
     return [pid for pid in map(int, found.stdout.split()) if pid != os.getpid()]
 
 

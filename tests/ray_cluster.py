@@ -1,4 +1,7 @@
-"""A Ray cluster in network namespaces of this machine, small and without a dashboard; all of it is gone with the test."""
+"""A Ray cluster in network namespaces of this machine, small and without a dashboard.
+
+All of it is gone with the test.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,17 @@ def why_no_ray() -> str:
     """Say why there can be no cluster here, or nothing where there can."""
     if importlib.util.find_spec("ray") is None:
         return "Ray is not installed"
-    return "a Ray cluster on hosts of one's own needs root" if os.geteuid() != 0 else why_no_network()
+    return (
+        "a Ray cluster on hosts of one's own needs root" if os.geteuid() != 0 else why_no_network()
+    )
 
 
 @dataclass
 class RayCluster:
-    """Host 0 is the head; it has the resource `head`, the others have the resource `other`, and two CPUs each."""
+    """Host 0 is the head.
+
+    It has the resource `head`, the others have the resource `other`, and two CPUs each.
+    """
 
     network: Network
     directory: Path
@@ -81,18 +89,37 @@ class RayCluster:
 
     def ask(self, script: str) -> str:
         """Return what a few lines of Python print that are connected to the cluster."""
-        begin = f"import ray; ray.init({self.address!r}, log_to_driver=False, logging_level='ERROR', namespace='det')\n"
+        begin = (
+            f"import ray; ray.init({self.address!r}, log_to_driver=False, logging_level='ERROR',"
+            " namespace='det')\n"
+        )
         return self.run(sys.executable, "-c", begin + script)
 
     def start(self, name: str, cpus: int) -> None:
         """Start Ray on a host."""
         k = self.network.names.index(name)
-        head = ["--head", f"--port={PORT}", f"--include-dashboard={str(self.jobs).lower()}", f"--dashboard-host={name}"]
+        head = [
+            "--head",
+            f"--port={PORT}",
+            f"--include-dashboard={str(self.jobs).lower()}",
+            f"--dashboard-host={name}",
+        ]
         where = head if k == 0 else [f"--address={self.address}"]
         ray = [
             *RAY,
-            *("start", "--block", *where, f"--node-ip-address={name}", f"--num-cpus={cpus}", "--num-gpus=0"),
-            *("--object-store-memory=80000000", f"--temp-dir={self.directory}/{k}", "--disable-usage-stats"),
+            *(
+                "start",
+                "--block",
+                *where,
+                f"--node-ip-address={name}",
+                f"--num-cpus={cpus}",
+                "--num-gpus=0",
+            ),
+            *(
+                "--object-store-memory=80000000",
+                f"--temp-dir={self.directory}/{k}",
+                "--disable-usage-stats",
+            ),
             f'--resources={{"{"other" if k else "head"}": 1000}}',
         ]
         with (self.directory / f"{k}.out").open("wb") as out:
@@ -124,14 +151,19 @@ class RayCluster:
         for name in self.network.names[1:]:
             for each in directories:
                 there = ["nsenter", "-m", "-t", str(self.raylets[name].pid)]
-                subprocess.run([*there, "mount", "-t", "tmpfs", "none", str(each)], check=True, timeout=SECONDS)
+                subprocess.run(
+                    [*there, "mount", "-t", "tmpfs", "none", str(each)], check=True, timeout=SECONDS
+                )
 
     def kill_raylet(self, name: str) -> None:
         """Kill the one process by which Ray has a host."""
         self._kill(name, "raylet")
 
     def down(self) -> None:
-        """Kill the head, and what of Ray is on the others; what runs on them goes on, but for the actors."""
+        """Kill the head, and what of Ray is on the others.
+
+        What runs on them goes on, but for the actors.
+        """
         for name in self.network.names:
             self.raylets[name].kill()
             self.raylets[name].wait()
@@ -158,13 +190,17 @@ class RayCluster:
 @contextmanager
 def cluster(hosts: int, cpus_of_the_head: int, *, jobs: bool = False) -> Iterator[RayCluster]:
     """Make a cluster."""
-    directory = Path(tempfile.mkdtemp(prefix="det-ray-"))  # sockets lie below it, whose paths are to be short
+    directory = Path(
+        tempfile.mkdtemp(prefix="det-ray-")
+    )  # sockets lie below it, whose paths are to be short
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         network = stack.enter_context(joined(hosts))
         made = RayCluster(network, directory, jobs=jobs)
         stack.callback(_end, made)
-        for name in network.names:  # Ray looks for the way to everywhere, to know an address of the host's
+        for (
+            name
+        ) in network.names:  # Ray looks for the way to everywhere, to know an address of the host's
             ip("-n", name, "route", "add", "default", "dev", "eth7")
         made.up(cpus_of_the_head)
         yield made

@@ -1,7 +1,10 @@
-"""A file system that several machines have: what one has read is not what another one has, and only locks are common.
+"""A file system that several machines have.
 
-Each machine has a mount of its own of a directory. As with NFS, nothing but files and locks goes from one to another: no memory
-(SQLite's log written ahead fails there), and, with `locks` left out, not even locks.
+What one has read is not what another one has, and only locks are common.
+
+Each machine has a mount of its own of a directory. As with NFS, nothing but files and locks goes
+from one to another: no memory (SQLite's log written ahead fails there), and, with `locks` left out,
+not even locks.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ def why_no_shared_disk() -> str:
 def mounting(disk: Path, place: Path, *, locks: bool = True) -> str:
     """Return the command by which a machine has a disk in a place."""
     forwarding = ["--enable-lock-forwarding"] if locks else []
-    return shlex.join(["bindfs", "--multithreaded", *forwarding, "-o", _OPTIONS, str(disk), str(place)])
+    return shlex.join(
+        ["bindfs", "--multithreaded", *forwarding, "-o", _OPTIONS, str(disk), str(place)]
+    )
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""A Slurm cluster in network namespaces of this machine: a controller and nodes that share nothing but what a test gives them.
+"""A Slurm cluster in network namespaces of this machine.
+
+The controller and nodes share nothing but what a test gives them.
 
 No systemd, cgroups, slurmdbd or anything outside of one directory; all of it is gone with the test.
 """
@@ -26,7 +28,10 @@ COMMANDS = {
 }
 BOOTED = "/proc/sys/kernel/random/boot_id"
 LOGIN = [Path.home() / name for name in (".bash_profile", ".bash_login", ".profile", ".bashrc")]
-"""What a login shell of a job would read: a person's, which may be slow, and may be killed with the test while it has a lock."""
+"""What a login shell of a job would read.
+
+A person's, which may be slow, and may be killed with the test while it has a lock.
+"""
 SECONDS = 30.0
 CONF = """\
 ClusterName=det
@@ -66,13 +71,20 @@ def why_no_slurm() -> str:
     """Say why there can be no cluster here, or nothing where there can."""
     if os.geteuid() != 0:
         return "a Slurm cluster of one's own needs root"
-    missing = sorted({package for command, package in COMMANDS.items() if shutil.which(command) is None})
-    return f"Slurm is not installed (packages {', '.join(missing)})" if missing else why_no_network()
+    missing = sorted(
+        {package for command, package in COMMANDS.items() if shutil.which(command) is None}
+    )
+    return (
+        f"Slurm is not installed (packages {', '.join(missing)})" if missing else why_no_network()
+    )
 
 
 @dataclass
 class Cluster:
-    """`nodes` have two CPUs each; jobs of the partition `high` take nodes away from those of `low`, the default."""
+    """`nodes` have two CPUs each.
+
+    Jobs of the partition `high` take nodes away from those of `low`, the default.
+    """
 
     network: Network
     directory: Path
@@ -118,7 +130,7 @@ class Cluster:
         return self.network.names[1 + self.nodes.index(node)]
 
     def booted(self, name: str) -> Path:
-        """Return a file by which a node is a machine of its own, which has been started by itself."""
+        """Return a file by which a node is a machine of its own that was started by itself."""
         told = self.directory / f"{name}.boot"
         told.write_text(f"{uuid.uuid4()}\n")
         return told
@@ -133,7 +145,16 @@ class Cluster:
         script = f"hostname {name}; {hide}exec {'slurmd' if k else 'slurmctld'} -D"
         with (self.directory / f"{name}.out").open("ab") as out:
             self.daemons[name] = subprocess.Popen(
-                ["nsenter", f"--net=/run/netns/{self.network.names[k]}", "unshare", "-m", "-u", "sh", "-c", script],
+                [
+                    "nsenter",
+                    f"--net=/run/netns/{self.network.names[k]}",
+                    "unshare",
+                    "-m",
+                    "-u",
+                    "sh",
+                    "-c",
+                    script,
+                ],
                 env=os.environ | self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -158,7 +179,9 @@ class Cluster:
             )
             if sorted(done.stdout.split()) == [f"{node}|idle" for node in self.nodes]:
                 return
-            assert time.monotonic() < deadline, f"no cluster came up: {done.stdout}{done.stderr}{self._said()}"
+            assert time.monotonic() < deadline, (
+                f"no cluster came up: {done.stdout}{done.stderr}{self._said()}"
+            )
             time.sleep(0.1)
 
     def _said(self) -> str:
@@ -170,8 +193,13 @@ class Cluster:
 
 
 @contextmanager
-def cluster(directory: Path, nodes: int, hidden: Sequence[Path] = (), mounting: str = "") -> Iterator[Cluster]:
-    """Make a cluster in a directory; in the place of each of `hidden`, nodes have an empty one of their own."""
+def cluster(
+    directory: Path, nodes: int, hidden: Sequence[Path] = (), mounting: str = ""
+) -> Iterator[Cluster]:
+    """Make a cluster in a directory.
+
+    In the place of each of `hidden`, nodes have an empty one of their own.
+    """
     directory.mkdir(mode=0o755)
     names = [f"n{k + 1}" for k in range(nodes)]
     with ExitStack() as stack:
@@ -183,10 +211,14 @@ def cluster(directory: Path, nodes: int, hidden: Sequence[Path] = (), mounting: 
         for name, address in zip(names, network.names[1:], strict=True):
             (directory / f"spool-{name}").mkdir()
             lines.append(
-                f"NodeName={name} NodeAddr={address} NodeHostname={name} CPUs=2 RealMemory=2000 State=UNKNOWN\n"
+                f"NodeName={name} NodeAddr={address} NodeHostname={name} CPUs=2 RealMemory=2000"
+                " State=UNKNOWN\n"
             )
         usual = f"Nodes={','.join(names)} MaxTime=INFINITE State=UP"
-        lines.append(f"PartitionName=low {usual} Default=YES PriorityTier=1 GraceTime=20 PreemptMode=REQUEUE\n")
+        lines.append(
+            f"PartitionName=low {usual} Default=YES PriorityTier=1 GraceTime=20"
+            " PreemptMode=REQUEUE\n"
+        )
         lines.append(f"PartitionName=high {usual} PriorityTier=10 PreemptMode=OFF\n")
         (directory / "slurm.conf").write_text("".join(lines))
         (directory / "munge.key").write_bytes(os.urandom(128))

@@ -19,7 +19,9 @@ _TOKENS = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\r|\n|[^\x1b\r\n]+|\x1b")
 
 @dataclass
 class Screen:
-    """Lines of at most `columns`; `wrapped` are those that were longer, `frames` what was seen before each redrawing.
+    """Lines of at most `columns`.
+
+    `wrapped` are those that were longer, `frames` what was seen before each redrawing.
 
     `written` is all that came, with its controls.
     """
@@ -75,10 +77,14 @@ class Screen:
             self.lines[self._row] = ""
         elif kind == "m":
             self.colours |= {
-                code for code in parameters.split(";") if code.startswith(("3", "4", "9")) and len(code) > 1
+                code
+                for code in parameters.split(";")
+                if code.startswith(("3", "4", "9")) and len(code) > 1
             }
         else:
-            assert parameters.startswith("?"), f"a control that this terminal does not know: {parameters}{kind}"
+            assert parameters.startswith("?"), (
+                f"a control that this terminal does not know: {parameters}{kind}"
+            )
 
     @property
     def text(self) -> str:
@@ -99,7 +105,9 @@ def seen(
     status: int = 0,
     **options: Any,
 ) -> Screen:
-    """Return the screen after a command has ended; Ctrl-C is typed once `interrupt` is true of what is seen.
+    """Return the screen after a command has ended.
+
+    Ctrl-C is typed once `interrupt` is true of what is seen.
 
     `watch` looks at the screen whenever something has changed.
     """

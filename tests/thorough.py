@@ -11,4 +11,6 @@ import pytest
 def sample(every: Iterable[str], usual: Iterable[str]) -> list[Any]:
     """Return the parameters of a test: those that are not `usual` are for `nox -s thorough`."""
     usual = set(usual)
-    return [each if each in usual else pytest.param(each, marks=pytest.mark.thorough) for each in every]
+    return [
+        each if each in usual else pytest.param(each, marks=pytest.mark.thorough) for each in every
+    ]

@@ -7,11 +7,18 @@ from pathlib import Path
 from typing import Any
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-SHORT = ("searcher.max_length.epochs=2", "min_validation_period.epochs=1", "min_checkpoint_period.epochs=1")
+SHORT = (
+    "searcher.max_length.epochs=2",
+    "min_validation_period.epochs=1",
+    "min_checkpoint_period.epochs=1",
+)
 
 
 def example_is_verified(det: Any, name: str) -> dict[str, Any]:
-    """Train an example for two epochs, and return what `det verify` says of it, which is that it trains the same again."""
+    """Train an example for two epochs, and return what `det verify` says of it.
+
+    It says that it trains the same again.
+    """
     shutil.copytree(EXAMPLES / name, det.cwd / name)
     settings = [word for setting in SHORT for word in ("-c", setting)]
     det("run", det.cwd / name / "const.yaml", "--quiet", *settings)
@@ -22,14 +29,26 @@ def example_is_verified(det: Any, name: str) -> dict[str, Any]:
 
 
 def its_data_is_found_to_differ(det: Any, name: str) -> None:
-    """Train an example whose data was broken on purpose, so that it differs each time: `det verify` says where first."""
+    """Train an example whose data was broken on purpose, so that it differs each time.
+
+    `det verify` says where first.
+    """
     shutil.copytree(EXAMPLES / name, det.cwd / name)
     model = det.cwd / name / "model_def.py"
     whole = model.read_text()
     broken = whole.replace(" / 16", " / (16 + __import__('time').time_ns() % 997 / 1000)")
     assert broken != whole
     model.write_text(broken)
-    det("run", det.cwd / name / "const.yaml", "--quiet", *(word for setting in SHORT for word in ("-c", setting)))
+    det(
+        "run",
+        det.cwd / name / "const.yaml",
+        "--quiet",
+        *(word for setting in SHORT for word in ("-c", setting)),
+    )
     said: dict[str, Any] = det.json("verify", "1", status=1)
-    assert (said["same"], said["difference"]["what"], said["difference"]["batches"]) == (False, "data", 0)
+    assert (said["same"], said["difference"]["what"], said["difference"]["batches"]) == (
+        False,
+        "data",
+        0,
+    )
     assert "reads the time" in said["causes"][0]

@@ -1,8 +1,9 @@
-"""Mutation testing: `nox -s mutants`, or `python -m tools.mutants [TARGET ...]` from the root of the repository.
+"""Mutation testing: `nox -s mutants`, or `python -m tools.mutants [TARGET ...]` from the root.
 
-Cosmic Ray makes the mutants: one change of one place each. A target of `tests/mutants.toml` is a module with the tests that have to
-notice them. Each mutant is tested in a fork of one warm process that has imported what is not this repository's, and is put in
-place as it is imported: the files are left alone, so that others may go on working with the tree.
+Cosmic Ray makes the mutants: one change of one place each. A target of `tests/mutants.toml` is a
+module with the tests that have to notice them. Each mutant is tested in a fork of one warm process
+that has imported what is not this repository's, and is put in place as it is imported: the files
+are left alone, so that others may go on working with the tree.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ MEMORY = 6 * 2**30  # bytes of address space for one mutant
 
 @dataclass(frozen=True)
 class Target:
-    """A module, the tests that have to notice its mutants, with pytest's options, and the mutants that nobody has to notice."""
+    """A module, the tests that have to notice its mutants, and the mutants that are excused.
+
+    The tests have pytest's options with them.
+    """
 
     name: str
     source: Path
@@ -56,8 +60,12 @@ def targets(file: Path = CONFIGURATION) -> list[Target]:
     found = []
     for name, table in document["target"].items():
         excused = [excuse for excuse in document.get("excused", []) if excuse["target"] == name]
-        found.append(Target(name, Path(table["source"]), table["tests"], table.get("options", []), excused))
-    unknown = {excuse["target"] for excuse in document.get("excused", [])} - {target.name for target in found}
+        found.append(
+            Target(name, Path(table["source"]), table["tests"], table.get("options", []), excused)
+        )
+    unknown = {excuse["target"] for excuse in document.get("excused", [])} - {
+        target.name for target in found
+    }
     if unknown:
         raise SystemExit(f"{file}: no target is called {', '.join(sorted(unknown))}")
     return found
@@ -86,7 +94,9 @@ class _Finder:
         if name != self.target.module:
             return None
         file = str(self.target.source.absolute())
-        return importlib.util.spec_from_file_location(name, file, loader=_Loader(name, file, self.code))
+        return importlib.util.spec_from_file_location(
+            name, file, loader=_Loader(name, file, self.code)
+        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,9 @@ class Limits:
     clock: float = 1200
 
 
-def start(target: Target, code: str, limits: Limits, out: IO[str], modules: Path | None = None) -> int:
+def start(
+    target: Target, code: str, limits: Limits, out: IO[str], modules: Path | None = None
+) -> int:
     """Run a target's tests on a text of its module, in a fork; return its process id."""
     sys.stdout.flush()
     pid = os.fork()
@@ -111,21 +123,38 @@ def start(target: Target, code: str, limits: Limits, out: IO[str], modules: Path
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         seconds = int(limits.processor) + 1
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-        sys.meta_path.insert(0, _Finder(target, code))  # type: ignore[arg-type]  # typeshed asks for a class of its own
+        # Typeshed asks for a class of its own.
+        sys.meta_path.insert(0, _Finder(target, code))  # type: ignore[arg-type]
         import pytest
 
         status = int(
-            pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *target.options, *target.tests])
+            pytest.main(
+                [
+                    "-x",
+                    "-q",
+                    "-p",
+                    "no:cacheprovider",
+                    "-p",
+                    "no:randomly",
+                    *target.options,
+                    *target.tests,
+                ]
+            )
         )
         if modules:
-            modules.write_text(json.dumps([name for name, each in sys.modules.items() if not _is_ours(each)]))
+            modules.write_text(
+                json.dumps([name for name, each in sys.modules.items() if not _is_ours(each)])
+            )
         sys.stdout.flush()
     finally:
         os._exit(status)
 
 
 def warm(target: Target) -> Limits:
-    """Test the module as it is, import what its tests import of others, and return how long a mutant may take."""
+    """Test the module as it is, and import what its tests import of others.
+
+    Return how long a mutant may take.
+    """
     with tempfile.TemporaryDirectory(prefix="det-mutants-") as folder:
         modules, log = Path(folder) / "modules", Path(folder) / "log"
         began, before = time.monotonic(), os.times()
@@ -133,18 +162,25 @@ def warm(target: Target) -> Limits:
             pid = start(target, target.source.read_text(), Limits(), out, modules)
             status = os.waitpid(pid, 0)[1]
         if status:
-            raise SystemExit(f"{target.name}: the tests fail without a mutant:\n{log.read_text()[-4000:]}")
+            raise SystemExit(
+                f"{target.name}: the tests fail without a mutant:\n{log.read_text()[-4000:]}"
+            )
         names = json.loads(modules.read_text())
     spent = os.times()
     for name in names:
         with suppress(Exception):  # made by a test, or by another module as it was imported
             importlib.import_module(name)
-    processor = spent.children_user + spent.children_system - before.children_user - before.children_system
+    processor = (
+        spent.children_user + spent.children_system - before.children_user - before.children_system
+    )
     return Limits(1 + 3 * processor, 60 + 10 * (time.monotonic() - began))
 
 
 def _is_ours(module: object) -> bool:
-    """Tell whether a module is one of this repository's, and not of the environment, which may lie in it."""
+    """Tell whether a module is one of this repository's.
+
+    The environment may lie in the repository, and does not count.
+    """
     file = Path(getattr(module, "__file__", None) or "/")
     return file.is_relative_to(Path.cwd()) and not file.is_relative_to(sys.prefix)
 
@@ -166,8 +202,15 @@ def survivors(target: Target, chosen: Sequence[Mutant], workers: int) -> list[Mu
                 if status == 0:
                     found.append(mutant)
                     _show(target, None)
-                    print(f"{target.source}:{mutant.line}\n  - {mutant.before}\n  + {mutant.after}", flush=True)
-                _show(target, f"{len(chosen) - len(left) - len(running)} of {len(chosen)}, {len(found)} not noticed")
+                    print(
+                        f"{target.source}:{mutant.line}\n  - {mutant.before}\n  + {mutant.after}",
+                        flush=True,
+                    )
+                _show(
+                    target,
+                    f"{len(chosen) - len(left) - len(running)} of {len(chosen)},"
+                    f" {len(found)} not noticed",
+                )
                 continue
             for each, (_, began) in running.items():
                 if time.monotonic() - began > limits.clock:
@@ -185,7 +228,12 @@ def _end(pid: int) -> None:
 
 def _show(target: Target, text: str | None) -> None:
     if sys.stderr.isatty():
-        print(f"\r\x1b[K{target.name}: {text}" if text else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+        print(
+            f"\r\x1b[K{target.name}: {text}" if text else "\r\x1b[K",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 # The verdict
@@ -202,22 +250,34 @@ def excused(target: Target, made: Iterable[Mutant]) -> tuple[list[Mutant], list[
             those = by_change.get((excuse["line"], after), [])
             found += those
             if not those:
-                stale.append(f"{target.name}: excused, but no mutant any more: {excuse['line']}  ->  {after}")
+                stale.append(
+                    f"{target.name}: excused, but no mutant any more: {excuse['line']}  ->  {after}"
+                )
     return found, stale
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Test the mutants of some targets or of all; print a table, and fail where too few are noticed."""
+    """Test the mutants of some targets or of all.
+
+    Print a table, and fail where too few are noticed.
+    """
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description="test the tests")
-    parser.add_argument("targets", nargs="*", help="names of tests/mutants.toml; all of them if none is given")
-    parser.add_argument("--workers", type=int, default=2, help="how many mutants are tested at once")
+    parser.add_argument(
+        "targets", nargs="*", help="names of tests/mutants.toml; all of them if none is given"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, help="how many mutants are tested at once"
+    )
     parser.add_argument("--only", default="", help="only mutants of lines with this text")
     parser.add_argument("--list", action="store_true", help="list the mutants and test none")
     options = parser.parse_args(arguments)
     known = targets()
     unknown = set(options.targets) - {target.name for target in known}
     if unknown:
-        parser.error(f"no target {', '.join(sorted(unknown))} in {CONFIGURATION}: {', '.join(t.name for t in known)}")
+        parser.error(
+            f"no target {', '.join(sorted(unknown))} in {CONFIGURATION}:"
+            f" {', '.join(t.name for t in known)}"
+        )
     failures: list[str] = []
     rows = []
     _settle_hypothesis()
@@ -230,7 +290,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         made = mutants(target.source.read_text())
         pardoned, stale = excused(target, made)
         failures += stale
-        chosen = [mutant for mutant in made if mutant not in pardoned and options.only in mutant.before]
+        chosen = [
+            mutant for mutant in made if mutant not in pardoned and options.only in mutant.before
+        ]
         if options.list:
             print(*(f"{target.name}:{m.line}: {m.before}  ->  {m.after}" for m in chosen), sep="\n")
             continue
@@ -240,12 +302,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         share = noticed / len(chosen) if chosen else 1.0
         seconds = time.monotonic() - began
         rows.append(
-            f"{target.name:14}{len(made):8}{noticed:9}{len(pardoned):9}{len(left):10}{share:9.1%}{seconds:8.0f} s"
+            f"{target.name:14}{len(made):8}{noticed:9}{len(pardoned):9}{len(left):10}"
+            f"{share:9.1%}{seconds:8.0f} s"
         )
         if share < SHARE:
-            failures.append(f"{target.name}: {share:.1%} of its mutants are noticed, and {SHARE:.0%} have to be")
+            failures.append(
+                f"{target.name}: {share:.1%} of its mutants are noticed, and {SHARE:.0%} have to be"
+            )
     if rows:
-        print(f"\n{'target':14}{'mutants':>8}{'noticed':>9}{'excused':>9}{'survived':>10}{'share':>9}{'time':>10}")
+        print(
+            f"\n{'target':14}{'mutants':>8}{'noticed':>9}{'excused':>9}{'survived':>10}"
+            f"{'share':>9}{'time':>10}"
+        )
         print(*rows, sep="\n")
     if failures:
         raise SystemExit("\n".join(failures))
@@ -255,7 +323,9 @@ def _settle_hypothesis() -> None:
     """Let properties try the same examples each time, and not look for the smallest that fails."""
     from hypothesis import Phase, settings
 
-    settings.register_profile("mutants", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate))
+    settings.register_profile(
+        "mutants", derandomize=True, database=None, phases=(Phase.explicit, Phase.generate)
+    )
     settings.load_profile("mutants")
 
 

@@ -9,12 +9,20 @@ from itertools import takewhile
 from typing import Any
 
 SWAPS = {
-    "Comparison": "Eq_NotEq NotEq_Eq Lt_LtE Lt_GtE LtE_Lt LtE_Gt Gt_GtE Gt_LtE GtE_Gt GtE_Lt Is_IsNot IsNot_Is",
+    "Comparison": (
+        "Eq_NotEq NotEq_Eq Lt_LtE Lt_GtE LtE_Lt LtE_Gt Gt_GtE Gt_LtE GtE_Gt GtE_Lt"
+        " Is_IsNot IsNot_Is"
+    ),
     "Binary": "Add_Sub Sub_Add Mul_Div Div_Mul FloorDiv_Mul Mod_FloorDiv Pow_Mul",
 }
 OPERATORS = [
     *(f"Replace{kind}Operator_{swap}" for kind, swaps in SWAPS.items() for swap in swaps.split()),
-    *("ReplaceUnaryOperator_Delete_Not", "ReplaceUnaryOperator_Delete_USub", "AddNot", "NumberReplacer"),
+    *(
+        "ReplaceUnaryOperator_Delete_Not",
+        "ReplaceUnaryOperator_Delete_USub",
+        "AddNot",
+        "NumberReplacer",
+    ),
     *("ReplaceTrueWithFalse", "ReplaceFalseWithTrue", "ReplaceAndWithOr", "ReplaceOrWithAnd"),
     *("ReplaceBreakWithContinue", "ReplaceContinueWithBreak", "ZeroIterationForLoop"),
 ]
@@ -49,11 +57,13 @@ def mutants(source: str) -> list[Mutant]:
 
 
 def _is_another(operator: Any, node: Any, index: int) -> bool:
-    """Tell whether a mutant says something that neither the module nor another mutant says in other words."""
+    """Tell whether a mutant says what neither the module nor another mutant says in other words."""
     if type(operator).__name__ == "AddNot":
         condition = node.children[2 if node.type == "test" else 1]
         text = condition.get_code().strip()
-        return text != "TYPE_CHECKING" and (condition.type not in ("not_test", "comparison") or " in " in text)
+        return text != "TYPE_CHECKING" and (
+            condition.type not in ("not_test", "comparison") or " in " in text
+        )
     if type(operator).__name__ == "NumberReplacer":
         value = ast.literal_eval(node.value)
         return bool(value != value + (1, -1)[index])  # a very large one does not change
@@ -65,7 +75,9 @@ def _mutated(tree: Any, node: Any, operator: Any, index: int) -> str:
     from cosmic_ray.ast import ast_nodes
 
     kept = [
-        (each, "children", [*each.children]) if hasattr(each, "children") else (each, "value", each.value)
+        (each, "children", [*each.children])
+        if hasattr(each, "children")
+        else (each, "value", each.value)
         for each in ast_nodes(node)
     ]
     siblings = node.parent.children
@@ -84,7 +96,8 @@ def _changed(source: str, code: str) -> tuple[int, str, str]:
     start = _alike(old, new)
     same = _alike(old[start:][::-1], new[start:][::-1])
     before, after = (
-        " ".join(line.partition("  #")[0].strip() for line in lines[start : len(lines) - same]) for lines in (old, new)
+        " ".join(line.partition("  #")[0].strip() for line in lines[start : len(lines) - same])
+        for lines in (old, new)
     )
     return start + 1, before, after
 
@@ -95,7 +108,10 @@ def _alike(one: list[str], other: list[str]) -> int:
 
 
 class CatchAnother:
-    """An exception is not caught any more. Cosmic Ray's own stumbles over `module.Error` among several."""
+    """An exception is not caught any more.
+
+    Cosmic Ray's own stumbles over `module.Error` among several.
+    """
 
     def mutation_positions(self, node: Any) -> Iterator[Any]:
         if node.type == "except_clause":
@@ -106,7 +122,9 @@ class CatchAnother:
         from parso.python.tree import Name
 
         siblings, place = self._caught(node)[index]
-        siblings[place] = Name("StopAsyncIteration", siblings[place].start_pos, prefix=" " if place else "")
+        siblings[place] = Name(
+            "StopAsyncIteration", siblings[place].start_pos, prefix=" " if place else ""
+        )
         return node
 
     def _caught(self, node: Any) -> list[tuple[list[Any], int]]:
@@ -151,7 +169,12 @@ class DropStatement:
                 each = each.get_next_leaf()
             if leaf.value not in names:
                 return
-        if statement.type not in self.KEPT or leaf.value in ("break", "continue", "return", "raise"):
+        if statement.type not in self.KEPT or leaf.value in (
+            "break",
+            "continue",
+            "return",
+            "raise",
+        ):
             yield statement.start_pos, statement.end_pos
 
     def mutate(self, node: Any, index: int) -> Any:

@@ -5,8 +5,9 @@
     links URL       gives every package the links of the repository at URL
     build           puts the wheel and the source distribution of every package into dist/
 
-All packages share one version. It is written in their metadata and modules, in the requirements between them, in the plugins below
-examples/, in the README's table, in CITATION.cff, and on pages and in tests that quote them.
+All packages share one version. It is written in their metadata and modules, in the requirements
+between them, in the plugins below examples/, in the README's table, in CITATION.cff, and on pages
+and in tests that quote them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import datetime
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +35,10 @@ QUOTING = (
 
 
 def bounds(version: str) -> str:
-    """Return what a package asks of another that was released with it: before 1.0 a minor version may break what the last had."""
+    """Return what a package asks of another that was released with it.
+
+    Before 1.0 a minor version may break what the last had.
+    """
     match = VERSION.fullmatch(version)
     if match is None:
         raise SystemExit(f"{version!r} is no version; give one such as 0.2.0 or 1.0.0rc1")
@@ -43,8 +48,20 @@ def bounds(version: str) -> str:
 
 
 def packages(root: Path) -> dict[str, Path]:
-    """Return the folders of all packages by their names."""
-    return {file.parent.name: file.parent for file in sorted(root.glob("packages/*/pyproject.toml"))}
+    """Return the folders of all packages by the names of these."""
+    return {
+        file.parent.name: file.parent for file in sorted(root.glob("packages/*/pyproject.toml"))
+    }
+
+
+def distributions(root: Path) -> dict[str, Path]:
+    """Return the folders of all packages by the names under which an index has them."""
+    return {
+        tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+            "name"
+        ]: folder
+        for folder in packages(root).values()
+    }
 
 
 def versions(root: Path) -> dict[str, str]:
@@ -63,7 +80,7 @@ def move(root: Path, version: str) -> list[str]:
     new = bounds(version)
     [before] = set(versions(root).values()) or {version}
     old = bounds(before)
-    names = "|".join(packages(root))
+    names = "|".join(distributions(root).keys() | packages(root).keys())
     quoted = re.compile(rf"\b((?:{names}) +){re.escape(before)}(?![\w.])")
     changed = []
     for file in _files(root):
@@ -76,7 +93,9 @@ def move(root: Path, version: str) -> list[str]:
         if file.name == "CITATION.cff":
             moved = re.sub(r"^version: .*$", f"version: {version}", moved, flags=re.MULTILINE)
         if file.name == "CHANGELOG.md":
-            moved = re.sub(r"^## Unreleased: .*$", f"## Unreleased: {version}", text, flags=re.MULTILINE)
+            moved = re.sub(
+                r"^## Unreleased: .*$", f"## Unreleased: {version}", text, flags=re.MULTILINE
+            )
         if moved != text:
             file.write_text(moved, encoding="utf-8")
             changed.append(str(file.relative_to(root)))
@@ -98,17 +117,26 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def unready(root: Path, tag: str | None = None) -> list[str]:
-    """Return, in a sentence each, what is not ready to be published; with a tag, as that version."""
+    """Return, in a sentence each, what is not ready to be published.
+
+    With a tag, as that version.
+    """
     said = versions(root)
     version = tag.removeprefix("v") if tag else said.get("packages/det-core/pyproject.toml", "")
-    found = [f"{file} says {other}, and not {version}" for file, other in said.items() if other != version]
+    found = [
+        f"{file} says {other}, and not {version}"
+        for file, other in said.items()
+        if other != version
+    ]
     for folder in packages(root).values():
         text = (folder / "pyproject.toml").read_text(encoding="utf-8")
-        ours = re.findall(r'"(det-[a-z]+)(?:\[[\w,]+\])?([^"]*)"', text.partition("dependencies")[2])
+        ours = re.findall(
+            r'"(det-[a-z-]+)(?:\[[\w,]+\])?([^"]*)"', text.partition("dependencies")[2]
+        )
         found += [
             f"{folder.name} asks for {name}{asked}, and not for {name}{bounds(version)}"
             for name, asked in ours
-            if name in packages(root) and asked != bounds(version)
+            if name in distributions(root) and asked != bounds(version)
         ]
     heading = rf"^## {re.escape(version)}, \d{{4}}-\d\d-\d\d$"
     if not re.search(heading, (root / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE):
@@ -119,10 +147,15 @@ def unready(root: Path, tag: str | None = None) -> list[str]:
 
 
 def link(root: Path, url: str) -> None:
-    """Write the links of the repository at `url` into every package's metadata: they are known where a release is built."""
+    """Write the links of the repository at `url` into every package's metadata.
+
+    They are known where a release is built.
+    """
     url = url.rstrip("/")
     if not url.startswith("https://"):
-        raise SystemExit(f"{url!r} is no address of a repository; give one that begins with https://")
+        raise SystemExit(
+            f"{url!r} is no address of a repository; give one that begins with https://"
+        )
     for name, folder in packages(root).items():
         links = {
             "Homepage": url,
@@ -135,7 +168,9 @@ def link(root: Path, url: str) -> None:
         file = folder / "pyproject.toml"
         text = re.sub(r"\[project\.urls\]\n(?:.+\n)*\n", "", file.read_text(encoding="utf-8"))
         file.write_text(
-            text.replace("[project.entry-points", f"[project.urls]\n{table}\n[project.entry-points", 1),
+            text.replace(
+                "[project.entry-points", f"[project.urls]\n{table}\n[project.entry-points", 1
+            ),
             encoding="utf-8",
         )
 
@@ -143,22 +178,30 @@ def link(root: Path, url: str) -> None:
 def build(root: Path) -> None:
     """Build every package as an index wants it; `build` has to be installed."""
     for folder in packages(root).values():
-        subprocess.run([sys.executable, "-m", "build", "--outdir", str(root / "dist"), str(folder)], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "build", "--outdir", str(root / "dist"), str(folder)], check=True
+        )
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Do what the command line says."""
-    parser = argparse.ArgumentParser(prog="python -m tools.release", description="What a release needs.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.release", description="What a release needs."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("version", help="move the versions of all packages").add_argument("version")
     commands.add_parser("check", help="say what is not ready").add_argument("tag", nargs="?")
-    commands.add_parser("links", help="give every package the repository's links").add_argument("url")
+    commands.add_parser("links", help="give every package the repository's links").add_argument(
+        "url"
+    )
     commands.add_parser("build", help="build every package into dist/")
     asked = parser.parse_args(arguments)
     root = Path.cwd()
     match asked.command:
         case "version":
-            print("\n".join(move(root, asked.version)) or f"everything says {asked.version} already")
+            print(
+                "\n".join(move(root, asked.version)) or f"everything says {asked.version} already"
+            )
         case "check":
             if found := unready(root, asked.tag):
                 raise SystemExit("\n".join(found))

@@ -1,4 +1,7 @@
-"""CIFAR-10 (32 by 32 pixels, in colour) with a convolutional network, read through a cache on disk."""
+"""CIFAR-10 (32 by 32 pixels, in colour) with a convolutional network.
+
+It is read through a cache on disk.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,16 @@ from det_keras import TFKerasTrial
 
 
 def load():
-    """Return CIFAR-10 and its name, or, where it cannot be downloaded, made-up images of the same shapes, and say so."""
+    """Return CIFAR-10 and its name.
+
+    Where it cannot be downloaded, return made-up images of the same shapes, and say so.
+    """
     try:
         return (*keras.datasets.cifar10.load_data(), "cifar10")
     except Exception as error:  # urllib's and Keras's, of many kinds
         sys.stderr.write(
-            f"CIFAR-10 cannot be reached ({type(error).__name__}); training on made-up images of its shapes\n"
+            f"CIFAR-10 cannot be reached ({type(error).__name__}); training on made-up images of"
+            " its shapes\n"
         )
         return made_up(5000), made_up(1000), "cifar10-made-up"
 

@@ -11,7 +11,7 @@ v1 = tf.compat.v1
 
 
 def digits(validation: bool):
-    """Return the images, as rows of 64 numbers from 0 to 1, and the labels of one of the two parts."""
+    """Return the images, as rows of 64 numbers from 0 to 1, and the labels of one part."""
     images, labels = load_digits(return_X_y=True)
     chosen = [i for i in range(len(labels)) if (i % 3 == 0) == validation]
     return {"image": images[chosen].astype("float32") / 16}, labels[chosen].astype("int64")
@@ -38,9 +38,13 @@ class DigitsTrial(EstimatorTrial):
             return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
 
         step = v1.train.get_global_step()
-        rate = v1.train.exponential_decay(params["lr"], step, decay_steps=40, decay_rate=0.95, staircase=True)
+        rate = v1.train.exponential_decay(
+            params["lr"], step, decay_steps=40, decay_rate=0.95, staircase=True
+        )
         v1.summary.scalar("learning_rate", rate)
-        optimizer = self.context.wrap_optimizer(v1.train.MomentumOptimizer(rate, params["momentum"]))
+        optimizer = self.context.wrap_optimizer(
+            v1.train.MomentumOptimizer(rate, params["momentum"])
+        )
         return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, step))
 
     def build_train_spec(self):
@@ -57,9 +61,13 @@ class DigitsTrial(EstimatorTrial):
         return tf.estimator.export.ServingInputReceiver(image, image)
 
     def training_data(self):
-        data = self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices(digits(validation=False)))
+        data = self.context.wrap_dataset(
+            tf.data.Dataset.from_tensor_slices(digits(validation=False))
+        )
         return data.shuffle(2000).batch(self.context.get_per_slot_batch_size())
 
     def validation_data(self):
-        data = self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices(digits(validation=True)))
+        data = self.context.wrap_dataset(
+            tf.data.Dataset.from_tensor_slices(digits(validation=True))
+        )
         return data.batch(200)

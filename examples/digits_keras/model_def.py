@@ -48,7 +48,9 @@ class DigitsTrial(TFKerasTrial):
         )
         model = context.wrap_model(model)
         model.compile(
-            optimizer=keras.optimizers.SGD(context.get_hparam("lr"), momentum=context.get_hparam("momentum")),
+            optimizer=keras.optimizers.SGD(
+                context.get_hparam("lr"), momentum=context.get_hparam("momentum")
+            ),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
             steps_per_execution=context.get_hparams().get("steps_per_execution", 1),
@@ -59,7 +61,10 @@ class DigitsTrial(TFKerasTrial):
         return [ReduceLROnPlateau(monitor="val_loss", factor=0.5, patience=2)]
 
     def build_training_data_loader(self):
-        """Return the digits as the kind of data that the hyperparameter `data` names; all learn the same."""
+        """Return the digits as the kind of data that the hyperparameter `data` names.
+
+        All learn the same.
+        """
         images, labels = digits(validation=False)
         size = self.context.get_per_slot_batch_size()
         kind = self.context.get_hparams().get("data", "arrays")
@@ -67,11 +72,17 @@ class DigitsTrial(TFKerasTrial):
             return images, labels, np.ones(len(labels), dtype="float32")
         if kind == "tf.data":
             dataset = tf.data.Dataset.from_tensor_slices((images, labels))
-            return self.context.wrap_dataset(dataset).shuffle(len(labels)).batch(size, drop_remainder=True)
+            return (
+                self.context.wrap_dataset(dataset)
+                .shuffle(len(labels))
+                .batch(size, drop_remainder=True)
+            )
         if kind == "sequence":
             return Batches(images, labels, size)
         if kind == "adapter":
-            return SequenceAdapter(Batches(images, labels, size), use_multiprocessing=True, workers=2)
+            return SequenceAdapter(
+                Batches(images, labels, size), use_multiprocessing=True, workers=2
+            )
         return images, labels
 
     def build_validation_data_loader(self):

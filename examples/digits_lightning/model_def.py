@@ -1,4 +1,7 @@
-"""Handwritten digits (8 by 8 pixels, from scikit-learn): a LightningModule, its data, and the trial that wraps them."""
+"""Handwritten digits (8 by 8 pixels, from scikit-learn).
+
+A LightningModule, its data, and the trial that wraps them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ class DigitsData(pl.LightningDataModule):
         self.batch_size, self.workers, self.augment = batch_size, workers, augment
 
     def train_dataloader(self):
-        return DataLoader(Digits(False, self.augment), self.batch_size, shuffle=True, num_workers=self.workers)
+        return DataLoader(
+            Digits(False, self.augment), self.batch_size, shuffle=True, num_workers=self.workers
+        )
 
     def val_dataloader(self):
         return DataLoader(Digits(validation=True), batch_size=200)
@@ -50,7 +55,9 @@ class DigitsModule(pl.LightningModule):
     def __init__(self, hidden: int, lr: float, momentum: float, dropout: float) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.model = nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 10))
+        self.model = nn.Sequential(
+            nn.Linear(64, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 10)
+        )
         self.train_accuracy = torchmetrics.classification.MulticlassAccuracy(10, average="micro")
         self.accuracy = torchmetrics.classification.MulticlassAccuracy(10, average="micro")
 
@@ -71,18 +78,29 @@ class DigitsModule(pl.LightningModule):
         self.log("accuracy", self.accuracy)
 
     def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.parameters(), lr=self.hparams.lr, momentum=self.hparams.momentum)
-        scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=self.hparams.lr, total_steps=int(self.trainer.estimated_stepping_batches)
+        optimizer = torch.optim.SGD(
+            self.parameters(), lr=self.hparams.lr, momentum=self.hparams.momentum
         )
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer,
+            max_lr=self.hparams.lr,
+            total_steps=int(self.trainer.estimated_stepping_batches),
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
 
 
 class DigitsTrial(LightningAdapter):
     def __init__(self, context) -> None:
         settings = context.get_hparams()
-        module = DigitsModule(settings["hidden"], settings["lr"], settings["momentum"], settings["dropout"])
+        module = DigitsModule(
+            settings["hidden"], settings["lr"], settings["momentum"], settings["dropout"]
+        )
         data = DigitsData(
-            context.get_per_slot_batch_size(), settings.get("workers", 0), bool(settings.get("augment", False))
+            context.get_per_slot_batch_size(),
+            settings.get("workers", 0),
+            bool(settings.get("augment", False)),
         )
         super().__init__(context, module, datamodule=data)

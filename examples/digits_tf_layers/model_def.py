@@ -1,4 +1,7 @@
-"""Handwritten digits with a convolutional graph of TensorFlow 1, from the days of placeholders and tf.layers."""
+"""Handwritten digits with a convolutional graph of TensorFlow 1.
+
+It is from the days of placeholders and tf.layers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ v1 = tf.compat.v1
 
 
 def network(images, training, dropout):
-    """The graph as it was written for TensorFlow 1, but for the names that `tf.compat.v1` has now."""
+    """The graph as written for TensorFlow 1, but for the names that `tf.compat.v1` has now."""
     with v1.variable_scope("network", reuse=v1.AUTO_REUSE):
         images = tf.reshape(images, [-1, 8, 8, 1])
         maps = v1.layers.conv2d(images, 16, 3, padding="same", use_bias=False, name="conv")
@@ -38,7 +41,9 @@ class DigitsTrial(EstimatorTrial):
             metrics = {"accuracy": v1.metrics.accuracy(labels, digit)}
             return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
 
-        optimizer = self.context.wrap_optimizer(v1.train.AdamOptimizer(self.context.get_hparam("lr")))
+        optimizer = self.context.wrap_optimizer(
+            v1.train.AdamOptimizer(self.context.get_hparam("lr"))
+        )
         gradients = optimizer.compute_gradients(loss)
         clipped, norm = tf.clip_by_global_norm([gradient for gradient, _ in gradients], 5.0)
         v1.summary.scalar("gradient_norm", norm)

@@ -33,7 +33,10 @@ class Digits(Dataset):
 
 
 class OwnOptimizerSettings(PyTorchCallback):
-    """Makes a copy in population-based training (pbt.yaml) train with its own settings, not those of its parent's optimizer."""
+    """Makes a copy in population-based training (pbt.yaml) train with its own settings.
+
+    Otherwise it would have those of its parent's optimizer.
+    """
 
     def __init__(self, **settings: float) -> None:
         self.settings = settings
@@ -43,7 +46,10 @@ class OwnOptimizerSettings(PyTorchCallback):
             if group["initial_lr"] != self.settings["lr"]:
                 decay = group["lr"] / group["initial_lr"]
                 group["initial_lr"], group["lr"] = self.settings["lr"], self.settings["lr"] * decay
-            group["momentum"], group["weight_decay"] = self.settings["momentum"], self.settings["weight_decay"]
+            group["momentum"], group["weight_decay"] = (
+                self.settings["momentum"],
+                self.settings["weight_decay"],
+            )
 
 
 class DigitsTrial(PyTorchTrial):
@@ -63,7 +69,9 @@ class DigitsTrial(PyTorchTrial):
                 nn.Linear(hidden, 10),
             )
         )
-        self.optimizer = context.wrap_optimizer(torch.optim.SGD(self.model.parameters(), **self.settings))
+        self.optimizer = context.wrap_optimizer(
+            torch.optim.SGD(self.model.parameters(), **self.settings)
+        )
         context.wrap_lr_scheduler(
             torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=0.95),
             LRScheduler.StepMode.STEP_EVERY_EPOCH,

@@ -11,12 +11,16 @@ from det_keras import TFKerasTrial
 
 
 def load():
-    """Return Fashion-MNIST, or, where it cannot be downloaded, made-up images of the same shapes, and say so."""
+    """Return Fashion-MNIST.
+
+    Where it cannot be downloaded, return made-up images of the same shapes, and say so.
+    """
     try:
         return keras.datasets.fashion_mnist.load_data()
     except Exception as error:  # urllib's and Keras's, of many kinds
         sys.stderr.write(
-            f"Fashion-MNIST cannot be reached ({type(error).__name__}); training on made-up images of its shapes\n"
+            f"Fashion-MNIST cannot be reached ({type(error).__name__}); training on made-up images"
+            " of its shapes\n"
         )
         return made_up(6000), made_up(1000)
 

@@ -1,4 +1,7 @@
-"""A generative adversarial network on the digits (8 by 8 pixels, from scikit-learn): two optimizers, stepped by the module."""
+"""A generative adversarial network on the digits (8 by 8 pixels, from scikit-learn).
+
+The module steps two optimizers.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,18 @@ class Gan(pl.LightningModule):
         super().__init__()
         self.save_hyperparameters()
         self.automatic_optimization = False
-        self.generator = nn.Sequential(nn.Linear(latent, 128), nn.LeakyReLU(0.2), nn.Linear(128, 64), nn.Sigmoid())
-        self.critic = nn.Sequential(nn.Linear(64, 128), nn.LeakyReLU(0.2), nn.Dropout(0.3), nn.Linear(128, 1))
+        self.generator = nn.Sequential(
+            nn.Linear(latent, 128), nn.LeakyReLU(0.2), nn.Linear(128, 64), nn.Sigmoid()
+        )
+        self.critic = nn.Sequential(
+            nn.Linear(64, 128), nn.LeakyReLU(0.2), nn.Dropout(0.3), nn.Linear(128, 1)
+        )
 
     def loss(self, images, real: bool):
         verdicts = self.critic(images)
-        return nn.functional.binary_cross_entropy_with_logits(verdicts, torch.full_like(verdicts, float(real)))
+        return nn.functional.binary_cross_entropy_with_logits(
+            verdicts, torch.full_like(verdicts, float(real))
+        )
 
     def fakes(self, count: int):
         return self.generator(torch.randn(count, self.hparams.latent, device=self.device))
@@ -39,7 +48,9 @@ class Gan(pl.LightningModule):
         self.untoggle_optimizer(of_generator)
 
         self.toggle_optimizer(of_critic)
-        told = (self.loss(images, real=True) + self.loss(self.fakes(len(images)).detach(), real=False)) / 2
+        told = (
+            self.loss(images, real=True) + self.loss(self.fakes(len(images)).detach(), real=False)
+        ) / 2
         of_critic.zero_grad()
         self.manual_backward(told)
         of_critic.step()
@@ -58,8 +69,12 @@ class Gan(pl.LightningModule):
 
     def configure_optimizers(self):
         parts = (self.generator, self.critic)
-        optimizers = [torch.optim.Adam(p.parameters(), lr=self.hparams.lr, betas=(0.5, 0.999)) for p in parts]
-        return optimizers, [torch.optim.lr_scheduler.ExponentialLR(each, 0.97) for each in optimizers]
+        optimizers = [
+            torch.optim.Adam(p.parameters(), lr=self.hparams.lr, betas=(0.5, 0.999)) for p in parts
+        ]
+        return optimizers, [
+            torch.optim.lr_scheduler.ExponentialLR(each, 0.97) for each in optimizers
+        ]
 
 
 class GanTrial(LightningAdapter):
@@ -69,7 +84,9 @@ class GanTrial(LightningAdapter):
         self.images = TensorDataset(torch.tensor(images, dtype=torch.float32))
 
     def build_training_data_loader(self):
-        return DataLoader(self.images, self.context.get_per_slot_batch_size(), shuffle=True, drop_last=True)
+        return DataLoader(
+            self.images, self.context.get_per_slot_batch_size(), shuffle=True, drop_last=True
+        )
 
     def build_validation_data_loader(self):
         return DataLoader(self.images, batch_size=len(self.images))

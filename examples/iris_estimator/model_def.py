@@ -34,7 +34,9 @@ class IrisTrial(EstimatorTrial):
         return tf.estimator.TrainSpec(self.training_data)
 
     def build_validation_spec(self):
-        best = tf.estimator.BestExporter(serving_input_receiver_fn=self.serving_input, exports_to_keep=1)
+        best = tf.estimator.BestExporter(
+            serving_input_receiver_fn=self.serving_input, exports_to_keep=1
+        )
         return tf.estimator.EvalSpec(self.validation_data, steps=None, exporters=best)
 
     def build_serving_input_receiver_fns(self):
@@ -45,8 +47,12 @@ class IrisTrial(EstimatorTrial):
         return tf.estimator.export.ServingInputReceiver(measures, measures)
 
     def training_data(self):
-        data = self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices(irises(validation=False)))
+        data = self.context.wrap_dataset(
+            tf.data.Dataset.from_tensor_slices(irises(validation=False))
+        )
         return data.shuffle(120).batch(self.context.get_per_slot_batch_size())
 
     def validation_data(self):
-        return self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices(irises(validation=True))).batch(30)
+        return self.context.wrap_dataset(
+            tf.data.Dataset.from_tensor_slices(irises(validation=True))
+        ).batch(30)

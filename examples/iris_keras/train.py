@@ -13,7 +13,11 @@ from sklearn.datasets import load_iris
 from det_core import core
 from det_keras import DeterminedCallback, TensorBoard
 
-HPARAMS = {"learning_rate": 0.01, "layer1_dense_size": 16, "global_batch_size": 16}  # of a script without det run
+HPARAMS = {
+    "learning_rate": 0.01,
+    "layer1_dense_size": 16,
+    "global_batch_size": 16,
+}  # of a script without det run
 
 
 def load_data(validation: bool):
@@ -45,7 +49,9 @@ def main(context, strategy, checkpoint, continue_id, hparams, epochs):
         epochs=epochs,
         verbose=2,
         callbacks=[
-            DeterminedCallback(context, checkpoint=checkpoint, continue_id=continue_id, checkpoint_epochs=5),
+            DeterminedCallback(
+                context, checkpoint=checkpoint, continue_id=continue_id, checkpoint_epochs=5
+            ),
             TensorBoard(context, update_freq="epoch", profile_batch=0),
         ],
     )
@@ -59,7 +65,11 @@ if __name__ == "__main__":
     info = core.get_cluster_info()
     checkpoint, continue_id, hparams = None, "alone", HPARAMS
     if info is not None:
-        checkpoint, continue_id, hparams = info.latest_checkpoint, info.trial.trial_id, info.trial.hparams
+        checkpoint, continue_id, hparams = (
+            info.latest_checkpoint,
+            info.trial.trial_id,
+            info.trial.hparams,
+        )
         keras.utils.set_random_seed(info.trial.trial_seed)
 
     distributed, strategy = core.DistributedContext.from_tf_config()

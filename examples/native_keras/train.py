@@ -1,6 +1,7 @@
 """Handwritten digits with Keras: a script that is its own experiment.
 
-python3 train.py --local trains here; python3 train.py searches over three trials, each of which runs this script again.
+python3 train.py --local trains here; python3 train.py searches over three trials, each of which
+runs this script again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ config = {
         "activation": Categorical(["relu", "tanh"]),
         "learning_rate": Log(-3, -2),
     },
-    "searcher": {"name": "random", "metric": "val_accuracy", "smaller_is_better": False, "max_trials": 3},
+    "searcher": {
+        "name": "random",
+        "metric": "val_accuracy",
+        "smaller_is_better": False,
+        "max_trials": 3,
+    },
     "reproducibility": {"experiment_seed": 1},
 }
 
@@ -36,14 +42,18 @@ context = det_keras.init(config, mode=mode, context_dir=".")
 model = keras.Sequential(
     [
         keras.Input((64,)),
-        keras.layers.Dense(context.get_hparam("hidden"), activation=context.get_hparam("activation")),
+        keras.layers.Dense(
+            context.get_hparam("hidden"), activation=context.get_hparam("activation")
+        ),
         keras.layers.Dropout(0.2),
         keras.layers.Dense(10, activation="softmax"),
     ]
 )
 model = context.wrap_model(model)
 model.compile(
-    keras.optimizers.Adam(context.get_hparam("learning_rate")), "sparse_categorical_crossentropy", metrics=["accuracy"]
+    keras.optimizers.Adam(context.get_hparam("learning_rate")),
+    "sparse_categorical_crossentropy",
+    metrics=["accuracy"],
 )
 history = model.fit(
     images[trained],

@@ -1,4 +1,7 @@
-"""A script with a Trainer of its own. What det needs is marked; without it, this is Lightning as you know it."""
+"""A script with a Trainer of its own.
+
+What det needs is marked; without it, this is Lightning as you know it.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,19 @@ def main() -> None:
     pl.seed_everything(1)
     x = torch.linspace(-1, 1, 256).reshape(-1, 1)
     data = TensorDataset(x, 2 * x + 1)
-    train, validation = DataLoader(data, batch_size=16, shuffle=True), DataLoader(data, batch_size=256)
+    train, validation = (
+        DataLoader(data, batch_size=16, shuffle=True),
+        DataLoader(data, batch_size=256),
+    )
     with core.init() as context:  # det 3
         lr = context.info.trial.hparams["lr"] if context.info else 0.1
         trainer = det_lightning.trainer(
-            context, max_epochs=5, accelerator="cpu", logger=False, enable_progress_bar=False, log_every_n_steps=8
+            context,
+            max_epochs=5,
+            accelerator="cpu",
+            logger=False,
+            enable_progress_bar=False,
+            log_every_n_steps=8,
         )
         trainer.fit(Line(lr), train, validation)
 

@@ -1,4 +1,7 @@
-"""The one-weight model as an estimator with what real models have, and the same trained and evaluated by the Estimator alone."""
+"""The one-weight model as an estimator with what real models have.
+
+The same is trained and evaluated by the Estimator alone.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,16 @@ v1: Any = tf.compat.v1
 TRAIN, EVAL = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL
 
 
-def spec(trial: type, optimizer: Any, features: Any, mode: str, hooks: Any = lambda loss: []) -> Any:
+def spec(
+    trial: type, optimizer: Any, features: Any, mode: str, hooks: Any = lambda loss: []
+) -> Any:
     """Return the model of a trial class, trained by an optimizer."""
     weight = v1.get_variable("weight", initializer=tf.zeros([]))
     seen = features
     if trial is Buffered:
-        normal = v1.layers.batch_normalization(features[:, None], center=False, scale=False, training=mode == TRAIN)
+        normal = v1.layers.batch_normalization(
+            features[:, None], center=False, scale=False, training=mode == TRAIN
+        )
         seen = normal[:, 0]
     squares = (features - weight * seen) ** 2
     loss = tf.reduce_mean(squares)
@@ -48,7 +55,9 @@ class VariantTrial(OneVarTrial):
         return spec(type(self), self.optimizer, features, mode)
 
     def optimizer(self) -> Any:
-        return self.context.wrap_optimizer(sgd(type(self), self.settings, self.context.run.length.n))
+        return self.context.wrap_optimizer(
+            sgd(type(self), self.settings, self.context.run.length.n)
+        )
 
     def batches(self) -> Iterator[list[float]]:
         """Yield the records of each batch of an epoch, of all ranks."""
@@ -80,7 +89,9 @@ class Sharded(VariantTrial):
     def training_data(self) -> Any:
         ranks = self.context.distributed
         mine = [x for xs in self.batches() for x in xs[ranks.rank :: ranks.size]]
-        data = self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices(tf.constant(mine)), shard_dataset=False)
+        data = self.context.wrap_dataset(
+            tf.data.Dataset.from_tensor_slices(tf.constant(mine)), shard_dataset=False
+        )
         return data.batch(self.context.get_per_slot_batch_size())
 
 
@@ -94,7 +105,9 @@ class Bypassing(VariantTrial):
 
 VARIANTS: dict[str, type | str] = {
     "buffered": Buffered,
-    "finishing": "an estimator saves its last checkpoint before its hooks hear of the end of training",
+    "finishing": (
+        "an estimator saves its last checkpoint before its hooks hear of the end of training"
+    ),
     "scheduled": Scheduled,
     "sharded": Sharded,
     "streamed": Streamed,
@@ -116,10 +129,16 @@ class Losses(v1.train.SessionRunHook):  # type: ignore[misc]
 
 
 def alone(trial: type, settings: OneVar, folder: str, length: int, found: list[float]) -> Any:
-    """Return an estimator of a trial's model, as TensorFlow alone has it, which keeps its losses."""
+    """Return an estimator of a trial's model, as TensorFlow alone has it, that keeps its losses."""
 
     def model(features: Any, mode: str) -> Any:
-        return spec(trial, lambda: sgd(trial, settings, length), features, mode, lambda loss: [Losses(loss, found)])
+        return spec(
+            trial,
+            lambda: sgd(trial, settings, length),
+            features,
+            mode,
+            lambda loss: [Losses(loss, found)],
+        )
 
     return tf.estimator.Estimator(model, model_dir=folder)
 
@@ -127,7 +146,9 @@ def alone(trial: type, settings: OneVar, folder: str, length: int, found: list[f
 def evaluate(trial: type, path: Path, settings: OneVar) -> dict[str, float]:
     """Evaluate a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
-        return validated(alone(trial, settings, folder, 1, []), settings, tf.train.latest_checkpoint(str(path)))
+        return validated(
+            alone(trial, settings, folder, 1, []), settings, tf.train.latest_checkpoint(str(path))
+        )
 
 
 def plain(trial: type, settings: OneVar, batches: int) -> tuple[list[float], dict[str, float]]:
@@ -137,7 +158,9 @@ def plain(trial: type, settings: OneVar, batches: int) -> tuple[list[float], dic
     with tempfile.TemporaryDirectory() as folder:
         estimator = alone(trial, settings, folder, batches, losses)
         size = settings.global_batch_size
-        estimator.train(lambda: tf.data.Dataset.from_tensor_slices(tf.constant(xs)).batch(size), steps=batches)
+        estimator.train(
+            lambda: tf.data.Dataset.from_tensor_slices(tf.constant(xs)).batch(size), steps=batches
+        )
         return losses, validated(estimator, settings)
 
 

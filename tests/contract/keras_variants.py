@@ -1,4 +1,7 @@
-"""The one-weight model in Keras with what real models have, and the same trained and evaluated by Keras alone."""
+"""The one-weight model in Keras with what real models have.
+
+The same is trained and evaluated by Keras alone.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,11 @@ from det_testing import OneVar
 def compiled(trial: type, settings: OneVar, length: int) -> Any:
     """Return the model that a trial class trains, as it is before the first batch."""
     inputs = keras.Input((1,))
-    normal = keras.layers.BatchNormalization(center=False, scale=False)(inputs) if trial is Buffered else inputs
+    normal = (
+        keras.layers.BatchNormalization(center=False, scale=False)(inputs)
+        if trial is Buffered
+        else inputs
+    )
     outputs = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")(normal)
     lr: Any = settings.lr
     if trial is Scheduled:
@@ -40,7 +47,9 @@ class VariantTrial(OneVarTrial):
     """Trains a model without noise."""
 
     def build_model(self) -> Any:
-        return self.context.wrap_model(compiled(type(self), self.settings, self.context.run.length.n))
+        return self.context.wrap_model(
+            compiled(type(self), self.settings, self.context.run.length.n)
+        )
 
 
 class Buffered(VariantTrial):
@@ -65,7 +74,9 @@ class Streamed(VariantTrial):
         numbers = range(self.settings.batches_per_epoch)
         xs = [x for batch in numbers for x in self.settings.records(batch)]
         one = tf.TensorSpec([1], tf.float32)
-        stream = tf.data.Dataset.from_generator(lambda: (([x], [x]) for x in xs), output_signature=(one, one))
+        stream = tf.data.Dataset.from_generator(
+            lambda: (([x], [x]) for x in xs), output_signature=(one, one)
+        )
         return self.context.wrap_dataset(stream).batch(self.context.get_per_slot_batch_size())
 
 
@@ -83,7 +94,9 @@ class Share(keras.utils.Sequence):  # type: ignore[misc]
         return self.settings.batches_per_epoch
 
     def __getitem__(self, batch: int) -> Any:
-        x = np.array(self.settings.records(batch)[self.ranks.rank :: self.ranks.size], dtype="float32").reshape(-1, 1)
+        x = np.array(
+            self.settings.records(batch)[self.ranks.rank :: self.ranks.size], dtype="float32"
+        ).reshape(-1, 1)
         return x, x
 
 
@@ -152,7 +165,9 @@ def evaluate(trial: type, path: Path, settings: OneVar) -> dict[str, float]:
 def plain(trial: type, settings: OneVar, batches: int) -> tuple[list[float], dict[str, float]]:
     """Fit with a batch an epoch, so that the loss of each is Keras's own."""
     model, losses = compiled(trial, settings, batches), Losses()
-    x = np.array([settings.records(number) for number in range(batches)], dtype="float32").reshape(-1, 1)
+    x = np.array([settings.records(number) for number in range(batches)], dtype="float32").reshape(
+        -1, 1
+    )
     data = tf.data.Dataset.from_tensor_slices((x, x)).batch(settings.global_batch_size)
     callbacks = [losses, Doubling()] if trial is Finishing else [losses]
     model.fit(data.repeat(), steps_per_epoch=1, epochs=batches, callbacks=callbacks, verbose=0)

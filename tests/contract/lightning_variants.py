@@ -1,4 +1,7 @@
-"""The one-weight model in Lightning with what real models have, and the same trained and evaluated by Lightning alone."""
+"""The one-weight model in Lightning with what real models have.
+
+The same is trained and evaluated by Lightning alone.
+"""
 
 from __future__ import annotations
 
@@ -138,7 +141,12 @@ def plain(trial: type, settings: OneVar, batches: int) -> tuple[list[float], dic
 
 def quiet(**options: Any) -> pl.Trainer:
     """Return a trainer that writes nothing."""
-    off = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    off = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     return pl.Trainer(accelerator="cpu", **off, **options)
 
 

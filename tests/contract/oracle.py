@@ -1,4 +1,7 @@
-"""The framework alone, as the conformance suite asks for it: from the module that has a framework's variants."""
+"""The framework alone, as the conformance suite asks for it.
+
+From the module that has a framework's variants.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ import pytest
 
 
 class Oracle:
-    """Gives a suite the fixtures of the module `oracle`, which is imported when a test asks: it imports its framework."""
+    """Gives a suite the fixtures of the module `oracle`, which is imported when a test asks.
+
+    It imports its framework.
+    """
 
     oracle: ClassVar[str]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 from tests.contract.oracle import Oracle
@@ -24,3 +25,15 @@ class TestEstimator(Oracle, AdapterSuite):
         from det_estimator.testing import OneVarTrial
 
         return OneVarTrial
+
+    @pytest.fixture
+    def strict_trial(self) -> type:
+        from det_estimator.testing import StrictTrial
+
+        return StrictTrial
+
+    @pytest.fixture
+    def contents(self) -> Any:
+        from det_estimator.testing import contents
+
+        return contents

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.contract.oracle import Oracle
 
@@ -20,3 +22,15 @@ class TestKeras(Oracle, AdapterSuite):
         from det_keras.testing import OneVarTrial
 
         return OneVarTrial
+
+    @pytest.fixture
+    def strict_trial(self) -> type:
+        from det_keras.testing import StrictTrial
+
+        return StrictTrial
+
+    @pytest.fixture
+    def contents(self) -> Any:
+        from det_keras.testing import contents
+
+        return contents

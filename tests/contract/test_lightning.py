@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from tests.contract.oracle import Oracle
@@ -29,9 +29,24 @@ class TestLightning(Oracle, AdapterSuite):
 
         return OneVarTrial
 
+    @pytest.fixture
+    def strict_trial(self) -> type:
+        from det_lightning.testing import StrictTrial
+
+        return StrictTrial
+
+    @pytest.fixture
+    def contents(self) -> Any:
+        from det_lightning.testing import contents
+
+        return contents
+
 
 def test_its_losses_are_det_torchs(tmp_path: Path) -> None:
-    """Bit for bit, with noise and in shuffled order: the same seed, the same data, the same steps."""
+    """Bit for bit, with noise and in shuffled order.
+
+    The same seed, the same data, the same steps.
+    """
     from det_lightning.testing import OneVarTrial as Lightning
     from det_torch.testing import OneVarTrial as Torch
 

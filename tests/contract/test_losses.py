@@ -1,4 +1,7 @@
-"""Every framework, one table of losses: the one-weight model, trained by each, gives the numbers of its formula."""
+"""Every framework, one table of losses.
+
+The one-weight model, trained by each, gives the numbers of its formula.
+"""
 
 from __future__ import annotations
 

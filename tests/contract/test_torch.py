@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.contract.oracle import Oracle
 
@@ -19,3 +21,15 @@ class TestTorch(Oracle, AdapterSuite):
         from det_torch.testing import OneVarTrial
 
         return OneVarTrial
+
+    @pytest.fixture
+    def strict_trial(self) -> type:
+        from det_torch.testing import StrictTrial
+
+        return StrictTrial
+
+    @pytest.fixture
+    def contents(self) -> Any:
+        from det_torch.testing import contents
+
+        return contents

@@ -1,7 +1,10 @@
-"""A worker's environment needs det-core and one framework's plugin, nothing else: no driver, no click, no rich.
+"""A worker's environment needs det-core, det-node and one framework's plugin.
 
-The environment is made of the files that these distributions require, in an interpreter of its own; the driver runs in this one,
-and hands its runs over by an engine that a stranger could have written.
+It needs nothing else: no driver, no click, no rich.
+
+The environment is made of the files that these distributions require, in an interpreter of its own;
+the driver runs in this one, and hands its runs over by an engine that a stranger could have
+written.
 """
 
 from __future__ import annotations
@@ -20,7 +23,17 @@ from tests.distributions import lay_out, on_path
 
 pytest.importorskip("det_torch")
 
-NEVER = ("click", "rich", "packaging", "pathspec", "yaml", "pytest", "det_driver", "det_testing", "det_horovod")
+NEVER = (
+    "click",
+    "rich",
+    "packaging",
+    "pathspec",
+    "yaml",
+    "pytest",
+    "det_driver",
+    "det_testing",
+    "det_horovod",
+)
 ENGINE = """
 import os
 
@@ -30,7 +43,7 @@ from det_driver.engines.local import LocalEngine
 
 class Elsewhere(LocalEngine):
     def python(self):
-        return ("env", "-u", "PYTHONPATH", os.environ["OTHER_PYTHON"], "-P", "-m", "det_core.agent", "-")
+        return ("env", "-u", "PYTHONPATH", os.environ["OTHER_PYTHON"], "-P", "-m", "det_node.agent", "-")
 
     def environ(self):
         return None
@@ -83,7 +96,10 @@ reproducibility: {experiment_seed: 3}
 
 
 def required(*names: str) -> set[str]:
-    """Return the distributions that some require, themselves included, as pip would install them; no driver."""
+    """Return the distributions that some require, themselves included, as pip would install them.
+
+    No driver.
+    """
     found: set[str] = set()
     wanted = list(names)
     while wanted:
@@ -100,7 +116,9 @@ def required(*names: str) -> set[str]:
 def link(site: Path, distribution: str) -> None:
     """Put what a distribution installed into another place."""
     found = metadata.distribution(distribution)
-    for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+    for top in {
+        file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")
+    }:
         place = Path(str(found.locate_file(top)))
         if place.suffix != ".pth" and not (site / top).exists():
             (site / top).symlink_to(place)
@@ -108,14 +126,14 @@ def link(site: Path, distribution: str) -> None:
 
 @pytest.fixture(scope="module")
 def worker_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter with det-core, det-torch and what these need, and nothing else."""
+    """An interpreter with det-core, det-node, det-torch and what these need, and nothing else."""
     root = tmp_path_factory.mktemp("worker")
     venv.create(root, symlinks=True)
     [site] = root.glob("lib/python*/site-packages")
-    for name in required("det-core", "torch", "numpy"):
+    for name in required("det-node", "torch", "numpy"):
         link(site, name)
     link(site, "det-torch")
-    for name in ("det_core", "det_torch"):
+    for name in ("det_core", "det_node", "det_torch"):
         spec = importlib.util.find_spec(name)
         assert spec is not None
         assert spec.origin is not None
@@ -124,12 +142,23 @@ def worker_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "bin" / "python"
 
 
-def test_core_requires_three_light_distributions() -> None:
-    direct = {Requirement(text).name for text in metadata.requires("det-core") or () if "extra ==" not in text}
-    assert {name.lower() for name in direct} == {"fsspec", "msgspec", "pluggy"}
+@pytest.mark.parametrize(
+    ("distribution", "needs"),
+    [
+        ("det-training-core", {"fsspec", "msgspec", "pluggy"}),
+        ("det-node", {"cryptography", "det-training-core", "msgspec"}),
+    ],
+)
+def test_core_and_node_require_few_distributions(distribution: str, needs: set[str]) -> None:
+    direct = {
+        Requirement(text).name
+        for text in metadata.requires(distribution) or ()
+        if "extra ==" not in text
+    }
+    assert {name.lower() for name in direct} == needs
 
 
-def test_it_trains_a_trial_that_a_driver_in_another_environment_started(
+def test_worker_trains_for_a_driver_in_another_environment(
     det, tmp_path, monkeypatch, worker_python
 ) -> None:
     site = lay_out(
@@ -145,7 +174,9 @@ def test_it_trains_a_trial_that_a_driver_in_another_environment_started(
     det("run", "const.yaml", "--engine", "elsewhere")
     det("run", "const.yaml")
     assert f"could import: [] from {worker_python.parents[1]}" in det("logs", "1").stdout
-    here, there = ([(m["group"], m["batches"], m.get("val_loss")) for m in det.metrics(n)] for n in (2, 1))
+    here, there = (
+        [(m["group"], m["batches"], m.get("val_loss")) for m in det.metrics(n)] for n in (2, 1)
+    )
     assert there == here
     assert [batches for group, batches, _ in there if group == "validation"] == [6, 12]
 
@@ -153,15 +184,17 @@ def test_it_trains_a_trial_that_a_driver_in_another_environment_started(
 def test_a_mistake_is_named_there_as_it_is_here(det, tmp_path, worker_python) -> None:
     """The worker's own command, without a run."""
     done = subprocess.run(
-        [worker_python, "-P", "-m", "det_core.worker", "model_def:Trial"],
+        [worker_python, "-P", "-m", "det_node.worker", "model_def:Trial"],
         capture_output=True,
         text=True,
         check=False,
         cwd=tmp_path,
     )
     assert done.returncode == 2
-    assert "det_core.worker is started by det; run your trial with: det run CONFIG" in done.stderr
-    code = "import json, sys, det_core.worker, det_torch; print(json.dumps(sorted(sys.modules)))"
-    listed = subprocess.run([worker_python, "-P", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert "det_node.worker is started by det; run your trial with: det run CONFIG" in done.stderr
+    code = "import json, sys, det_node.worker, det_torch; print(json.dumps(sorted(sys.modules)))"
+    listed = subprocess.run(
+        [worker_python, "-P", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
     assert set(json.loads(listed.stdout)) & set(NEVER) == set()
     assert Path(sys.executable) != worker_python

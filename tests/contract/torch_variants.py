@@ -1,4 +1,7 @@
-"""The one-weight model in PyTorch with what real models have, and the same trained and evaluated by PyTorch alone."""
+"""The one-weight model in PyTorch with what real models have.
+
+The same is trained and evaluated by PyTorch alone.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +147,9 @@ def evaluate(trial: type[OneVarTrial], path: Path, settings: OneVar) -> dict[str
     return validated(model, settings)
 
 
-def plain(trial: type[OneVarTrial], settings: OneVar, batches: int) -> tuple[list[float], dict[str, float]]:
+def plain(
+    trial: type[OneVarTrial], settings: OneVar, batches: int
+) -> tuple[list[float], dict[str, float]]:
     """Train by a loop as PyTorch's own documentation has it."""
     model, losses = trial.build_model().train(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.lr)

@@ -26,7 +26,9 @@ CONFIG = """
 
 @pytest.fixture
 def project(write: Any, tmp_path: Any) -> None:
-    write(config__yaml=CONFIG.replace("/tmp/words", str(tmp_path / "checkpoints")), script__py=SCRIPT)
+    write(
+        config__yaml=CONFIG.replace("/tmp/words", str(tmp_path / "checkpoints")), script__py=SCRIPT
+    )
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def done(det: Any, project: None) -> None:
     det("experiment", "create", "config.yaml", ".", "-f")
 
 
-def test_create_runs_in_the_background_and_wait_tells_how_it_ended(det: Any, project: None) -> None:
+def test_create_runs_in_the_background_and_wait_reports_the_end(det: Any, project: None) -> None:
     assert "experiment 1 runs in the background" in det("e", "create", "config.yaml", ".").stdout
     assert "experiment 1 is completed" in det("e", "wait", "1").stdout
 
@@ -55,6 +57,9 @@ def test_downloads(det: Any, done: None) -> None:
     assert det.cwd.joinpath("best", "step").read_text() == "2"
     det("trial", "download", "1", "--latest", "-o", "latest")
     assert det.cwd.joinpath("latest", "step").read_text() == "2"
+    uuid = det.json("checkpoint", "list", "1")[0]["uuid"]
+    det("checkpoint", "download", uuid, "--output-dir", "by-uuid")
+    assert det.cwd.joinpath("by-uuid", "step").exists()
     refused = det("trial", "download", "1", "--latest", "--best", status=2)
     assert "give exactly one of --best, --latest and --uuid" in refused.stderr
 
@@ -95,7 +100,9 @@ def test_cancel_and_kill_of_what_has_ended_say_so(det: Any, done: None) -> None:
         (("--paused", "--config", "name=x"), "--paused takes no --config"),
     ],
 )
-def test_what_contradicts_itself_is_refused(det: Any, project: None, options: tuple[str, ...], message: str) -> None:
+def test_what_contradicts_itself_is_refused(
+    det: Any, project: None, options: tuple[str, ...], message: str
+) -> None:
     assert message in det("e", "create", "config.yaml", ".", *options, status=2).stderr
 
 
@@ -104,15 +111,18 @@ def test_a_typo_is_answered_with_the_word_that_was_meant(det: Any) -> None:
 
 
 def test_test_mode_checks_the_configuration(det: Any, project: None) -> None:
-    assert "config.yaml is valid" in det("e", "create", "config.yaml", ".", "--local", "--test").stdout
+    assert (
+        "config.yaml is valid" in det("e", "create", "config.yaml", ".", "--local", "--test").stdout
+    )
 
 
 def test_preview_search(det: Any, project: None) -> None:
     det("e", "create", "config.yaml", ".", "--paused", "-h")
     write = det.cwd / "search.yaml"
     write.write_text(
-        "name: s\nentrypoint: m:T\nhyperparameters: {lr: {type: log, minval: -3, maxval: 0}}\n"
-        "searcher: {name: adaptive_asha, metric: error, max_trials: 16, max_length: {batches: 64}}\n"
+        "name: s\nentrypoint: m:T\nhyperparameters: {lr: {type: log, minval: -3, maxval:"
+        " 0}}\nsearcher: {name: adaptive_asha, metric: error, max_trials: 16, max_length: {batches:"
+        " 64}}\n"
     )
     assert det("preview-search", "search.yaml").stdout == det("preview", "search.yaml").stdout
 

@@ -157,14 +157,19 @@ def test_the_tutorials_checkpoints_survive_a_pause(det: Any, write: Any, wait_un
     write(config__yaml=CONFIG, script__py=CHECKPOINTS)
     driver = det.start("e", "create", "config.yaml", ".", "-f")
     wait_until(
-        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) >= 2, "two reports"
+        lambda: (
+            det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) >= 2
+        ),
+        "two reports",
     )
     driver.send_signal(signal.SIGINT)
     driver.communicate(timeout=60)
     det("e", "continue", "1", "-f")
     assert "restored at" in det("e", "logs", "1").stdout
     rows = det.metrics(1)
-    assert [row["batches"] for row in rows if row["group"] == "training"] == list(range(10, 101, 10))
+    assert [row["batches"] for row in rows if row["group"] == "training"] == list(
+        range(10, 101, 10)
+    )
     assert (rows[-1]["group"], rows[-1]["x"]) == ("validation", 200)
 
 
@@ -216,7 +221,7 @@ RANKS = """
 """
 
 
-def test_ranks_that_a_script_starts_by_itself_meet_without_a_key_in_a_run(det: Any, write: Any) -> None:
+def test_ranks_that_a_script_starts_in_a_run_need_no_key(det: Any, write: Any) -> None:
     write(config__yaml=CONFIG.replace("script.py", f"script.py {free_port()}"), script__py=RANKS)
     det("e", "create", "config.yaml", ".", "-f")
     assert [row["x"] for row in det.metrics(1, "validation")] == [3]
@@ -242,11 +247,19 @@ def test_ranks_on_one_host_meet_without_a_key_outside_of_a_run(det: Any, write: 
     assert [path.name for path in det.home.glob(".ranks*")] == []
 
 
-def test_ranks_on_several_hosts_outside_of_a_run_are_asked_for_a_key() -> None:
+def test_ranks_on_several_hosts_outside_a_run_need_a_key() -> None:
     from determined.core import DistributedContext
 
     with pytest.raises(ValueError, match="key is not given for 2 ranks"):
-        DistributedContext(rank=0, size=2, local_rank=0, local_size=1, cross_rank=0, cross_size=2, chief_ip="127.0.0.1")
+        DistributedContext(
+            rank=0,
+            size=2,
+            local_rank=0,
+            local_size=1,
+            cross_rank=0,
+            cross_size=2,
+            chief_ip="127.0.0.1",
+        )
 
 
 def free_port() -> int:

@@ -85,7 +85,9 @@ def test_a_master_of_old_is_taken_by_init() -> None:
     from determined.experimental.estimator import init
 
     config = {"searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 1}}}
-    assert isinstance(init(config, Mode.LOCAL, ".", None, "http://master:8080"), EstimatorNativeContext)
+    assert isinstance(
+        init(config, Mode.LOCAL, ".", None, "http://master:8080"), EstimatorNativeContext
+    )
 
 
 def test_all_names_of_the_estimator_api_are_there() -> None:

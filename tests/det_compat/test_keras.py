@@ -192,18 +192,28 @@ def test_the_iris_script_with_the_callback(det: Any, write: Any) -> None:
     assert [c["batches"] for c in det.json("checkpoint", "list", "1")]
 
 
+@pytest.mark.thorough
 def test_a_native_script_with_flags_and_a_master_trains_here(det: Any, write: Any) -> None:
     write(train__py=NATIVE, data__py=DATA)
 
     def run(*flags: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "train.py", *flags]
         return subprocess.run(
-            argv, cwd=det.cwd, env=det.env(None), capture_output=True, text=True, timeout=110, check=False
+            argv,
+            cwd=det.cwd,
+            env=det.env(None),
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
         )
 
     done = run("--local")
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["losses 2"]), done.stderr
-    assert "test=True is for trial classes; let the script train a little itself" in run("--local", "--test").stderr
+    assert (
+        "test=True is for trial classes; let the script train a little itself"
+        in run("--local", "--test").stderr
+    )
 
 
 def test_all_names_of_the_keras_api_are_there() -> None:

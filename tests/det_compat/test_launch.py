@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 MODULES = ("horovod", "tensorflow", "torch_distributed")
 
 
-def module(name: str, *arguments: str, hiding: Path | None = None) -> subprocess.CompletedProcess[str]:
+def module(
+    name: str, *arguments: str, hiding: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [str(hiding or ""), os.environ.get("PYTHONPATH", "")]))
     return subprocess.run(
         [sys.executable, "-m", f"determined.launch.{name}", *arguments],
@@ -26,7 +30,13 @@ def module(name: str, *arguments: str, hiding: Path | None = None) -> subprocess
 
 def test_a_script_is_launched_on_ranks() -> None:
     done = module(
-        "torch_distributed", "-np", "2", "--", sys.executable, "-c", "import os; print('I am', os.environ['RANK'])"
+        "torch_distributed",
+        "-np",
+        "2",
+        "--",
+        sys.executable,
+        "-c",
+        "import os; print('I am', os.environ['RANK'])",
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["[rank=0] I am 0", "[rank=1] I am 1"]
@@ -47,9 +57,16 @@ def test_a_mistake_is_one_line_and_names_the_module(name: str) -> None:
 
 
 def test_what_a_command_writes_gets_its_rank_before_each_line() -> None:
-    code = "import sys; print('one\\ntwo', end='', flush=True); sys.stderr.write('three\\n'); sys.exit(7)"
+    code = (
+        "import sys; print('one\\ntwo', end='', flush=True); sys.stderr.write('three\\n');"
+        " sys.exit(7)"
+    )
     done = module("wrap_rank", "3", "--", sys.executable, "-c", code)
-    assert (done.returncode, done.stdout, done.stderr) == (7, "[rank=3] one\n[rank=3] two\n", "[rank=3] three\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        7,
+        "[rank=3] one\n[rank=3] two\n",
+        "[rank=3] three\n",
+    )
 
 
 def test_a_rank_may_be_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +75,10 @@ def test_a_rank_may_be_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrapped_command_is_told_to_end() -> None:
-    code = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(4)); print('ready', flush=True); time.sleep(60)"
+    code = (
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(4)); print('ready',"
+        " flush=True); time.sleep(60)"
+    )
     argv = [sys.executable, "-m", "determined.launch.wrap_rank", "0", sys.executable, "-c", code]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -73,9 +93,15 @@ def test_a_wrapped_command_is_told_to_end() -> None:
         ((), 2, "give: RANK COMMAND, such as: 0 python3 train.py"),
         (("1",), 2, "the command []"),
         (("NO_RANK", "true"), 2, "the rank is 'NO_RANK'"),
-        (("1", "./no-such-program"), 127, "cannot run './no-such-program': No such file or directory; name a program"),
+        (
+            ("1", "./no-such-program"),
+            127,
+            "cannot run './no-such-program': No such file or directory; name a program",
+        ),
     ],
 )
-def test_a_wrapping_that_cannot_be_meant_is_refused(arguments: tuple[str, ...], status: int, message: str) -> None:
+def test_a_wrapping_that_cannot_be_meant_is_refused(
+    arguments: tuple[str, ...], status: int, message: str
+) -> None:
     done = module("wrap_rank", *arguments)
     assert (done.returncode, message in done.stderr) == (status, True), done.stderr

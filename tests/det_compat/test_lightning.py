@@ -1,4 +1,4 @@
-"""A LightningAdapter as Determined's users wrote it, run unmodified but for the name of Lightning's package."""
+"""A LightningAdapter as Determined's users wrote it, but for the name of Lightning's package."""
 
 from __future__ import annotations
 

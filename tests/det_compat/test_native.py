@@ -100,6 +100,7 @@ def script(det: Any, write: Any) -> Any:
     return run
 
 
+@pytest.mark.thorough
 def test_a_script_that_names_its_master_is_submitted_and_trained(det: Any, script: Any) -> None:
     script(OF_12)
     assert det.json("show", "1")["experiment"]["state"] == "COMPLETED"
@@ -114,6 +115,7 @@ def test_a_script_that_is_tested_trains_one_batch(script: Any) -> None:
     assert "batch 1 validation: error=" in script(OF_13, "--local", "--test")
 
 
+@pytest.mark.thorough
 def test_a_trial_is_made_to_be_looked_at(script: Any) -> None:
     *losses, last = script(INSTANCE).splitlines()
     assert last == "context of LineTrial True 0"

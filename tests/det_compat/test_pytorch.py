@@ -205,6 +205,7 @@ GAN_CONST = """
 """
 
 
+@pytest.mark.thorough
 def test_a_gan_with_two_optimizers_and_checkpoint_hooks(det: Any, write: Any) -> None:
     """It dies once, behind its second checkpoint, and goes on from there."""
     once = """
@@ -213,9 +214,9 @@ def test_a_gan_with_two_optimizers_and_checkpoint_hooks(det: Any, write: Any) ->
     """
     model = GAN.replace(
         "            images = batch[0].flatten(1)\n            noise",
-        "            if batch_idx == 12 and not MARK.exists():\n"
-        "                MARK.parent.mkdir(parents=True, exist_ok=True); MARK.touch(); os._exit(3)\n"
-        "            images = batch[0].flatten(1)\n            noise",
+        "            if batch_idx == 12 and not MARK.exists():\n               "
+        " MARK.parent.mkdir(parents=True, exist_ok=True); MARK.touch(); os._exit(3)\n           "
+        " images = batch[0].flatten(1)\n            noise",
     )
     write(const__yaml=GAN_CONST, model_def__py=once + model, data__py=DIGITS)
     det("e", "create", "const.yaml", ".", "-f")
@@ -258,8 +259,14 @@ CONSTRAINED_CONST = """
 """
 
 
+@pytest.mark.thorough
 def test_a_search_with_constraints_replaces_what_cannot_work(det: Any, write: Any) -> None:
-    write(constrained__yaml=CONSTRAINED_CONST, constrained__py=CONSTRAINED, model_def__py=MNIST, data__py=DIGITS)
+    write(
+        constrained__yaml=CONSTRAINED_CONST,
+        constrained__py=CONSTRAINED,
+        model_def__py=MNIST,
+        data__py=DIGITS,
+    )
     det("experiment", "create", "constrained.yaml", ".", "-f")
     trials = det.json("show", "1")["trials"]
     states = [trial["state"] for trial in trials]
@@ -291,14 +298,15 @@ def test_the_trainer_of_a_script(det: Any, write: Any) -> None:
     if __name__ == "__main__":
         main()
     """
-    const = CONST.replace("entrypoint: model_def:MNistTrial", "entrypoint: python3 train.py").replace(
-        "      max_length:\n        epochs: 2\n", ""
-    )
+    const = CONST.replace(
+        "entrypoint: model_def:MNistTrial", "entrypoint: python3 train.py"
+    ).replace("      max_length:\n        epochs: 2\n", "")
     write(const__yaml=const, train__py=script, model_def__py=MNIST, data__py=DIGITS)
     det("e", "create", "const.yaml", ".", "-f")
     assert [row["batches"] for row in det.metrics(1, "validation")] == [6, 12]
 
 
+@pytest.mark.thorough
 def test_a_writer_of_determined_writes_where_tensorboard_looks(det: Any, write: Any) -> None:
     pytest.importorskip("tensorboard")
     written = """
@@ -316,7 +324,9 @@ def test_a_writer_of_determined_writes_where_tensorboard_looks(det: Any, write: 
             self.logger.writer.add_histogram("labels", batch[1], batch_idx)
             return super().train_batch(batch, epoch_idx, batch_idx)
     """
-    const = CONST.replace("model_def:MNistTrial", "written:Written").replace("epochs: 2", "batches: 3")
+    const = CONST.replace("model_def:MNistTrial", "written:Written").replace(
+        "epochs: 2", "batches: 3"
+    )
     write(const__yaml=const, written__py=written, model_def__py=MNIST, data__py=DIGITS)
     det("e", "create", "const.yaml", ".", "-f")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -325,7 +335,9 @@ def test_a_writer_of_determined_writes_where_tensorboard_looks(det: Any, write: 
     for file in det.home.glob("experiments/1/**/events*"):
         events = EventAccumulator(str(file), size_guidance={"histograms": 0})
         events.Reload()
-        found |= {tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+        found |= {
+            tag: [event.value for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+        }
         found |= {tag: len(events.Histograms(tag)) for tag in events.Tags()["histograms"]}
     assert found["mine"] == [0, 1, 2]
     assert found["labels"] == 3

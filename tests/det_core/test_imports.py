@@ -20,7 +20,7 @@ def code(tmp_path, monkeypatch):
     sys.modules.pop("the_model", None)
 
 
-def test_a_module_of_the_same_name_is_that_of_the_directory_and_the_others_is_put_back(code):
+def test_import_from_path_restores_a_module_of_the_same_name(code):
     import the_model as mine
 
     with import_from_path(code / "theirs"):
@@ -30,7 +30,7 @@ def test_a_module_of_the_same_name_is_that_of_the_directory_and_the_others_is_pu
     assert str(code / "theirs") not in sys.path
 
 
-def test_a_module_that_nobody_had_imported_stays_with_its_directory_on_the_path(code):
+def test_import_from_path_keeps_a_module_that_was_new(code):
     with import_from_path(code / "theirs"):
         import the_model
     assert the_model.OF == "theirs"
@@ -38,7 +38,7 @@ def test_a_module_that_nobody_had_imported_stays_with_its_directory_on_the_path(
     assert str(code / "theirs") in sys.path
 
 
-def test_what_was_imported_before_is_put_back_though_the_code_fails(code):
+def test_import_from_path_restores_modules_after_an_error(code):
     import the_model as mine
 
     (code / "theirs" / "the_model.py").write_text("raise ValueError('broken')\n")

@@ -11,7 +11,7 @@ import pytest
 
 INIT = """
     from typing import TYPE_CHECKING
-    from det_core.lazy import lazy
+    from det_core.support.lazy import lazy
 
     if TYPE_CHECKING:
         from . import three as three
@@ -60,7 +60,7 @@ def test_modules_of_the_package_are_imported_as_ever(package: ModuleType) -> Non
     assert one.Thing is package.Thing
 
 
-def test_a_module_may_be_a_name_of_its_package_which_a_star_leaves_out(package: ModuleType) -> None:
+def test_lazy_submodule_is_in_dir_but_not_in_a_star_import(package: ModuleType) -> None:
     assert "three" in dir(package)
     assert "three" not in package.__all__
     assert package.three.VALUE == 3

@@ -1,4 +1,4 @@
-"""Container engines of a test's own, each with an image that is made here of this machine's Python."""
+"""Container engines of a test's own, each with an image made here of this machine's Python."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ IMAGE = "localhost/det-test:1"
 
 @dataclass(frozen=True)
 class Box:
-    """An engine whose files, and whose daemon where it has one, are a test's own; `env` is what its client is told by."""
+    """An engine whose files, and whose daemon where it has one, are a test's own.
+
+    `env` is what its client is told by.
+    """
 
     program: str
     env: dict[str, str]
@@ -28,12 +31,19 @@ class Box:
 
     def __call__(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, **self.env}
-        return subprocess.run([self.program, *words], env=env, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            [self.program, *words], env=env, capture_output=True, text=True, check=False
+        )
 
     def containers(self) -> list[str]:
-        """Return the first processes of the containers that are there; where all is killed at once, the list outlives them."""
+        """Return the first processes of the containers that are there.
+
+        Where all is killed at once, the list outlives them.
+        """
         names = self("ps", "--quiet").stdout.split()
-        found = [self("inspect", "--format", "{{.State.Pid}}", name).stdout.strip() for name in names]
+        found = [
+            self("inspect", "--format", "{{.State.Pid}}", name).stdout.strip() for name in names
+        ]
         return [pid for pid in found if pid and Path(f"/proc/{pid}").exists()]
 
 
@@ -62,10 +72,17 @@ def why_not(name: str) -> str:
 
 @contextmanager
 def boxed(name: str, place: Path) -> Iterator[tuple[Box, str]]:
-    """Give an engine with an image whose python3 is this one, and what is wrong where it runs none."""
+    """Give an engine with an image whose python3 is this one.
+
+    Also give what is wrong where it runs none.
+    """
     if name == "apptainer":
         # Of the capabilities of root it wants all, and this machine may not have them all.
-        sif = Apptainer(name, {"APPTAINER_NO_PRIVS": "1", "APPTAINER_CACHEDIR": f"{place}/cache"}, f"{place}/image.sif")
+        sif = Apptainer(
+            name,
+            {"APPTAINER_NO_PRIVS": "1", "APPTAINER_CACHEDIR": f"{place}/cache"},
+            f"{place}/image.sif",
+        )
         yield sif, _with_file(sif, place)
         return
     with (_podman if name == "podman" else _docker)(place) as env:
@@ -77,10 +94,17 @@ def boxed(name: str, place: Path) -> Iterator[tuple[Box, str]]:
 def _docker(place: Path) -> Iterator[dict[str, str]]:
     """A daemon of its own, which touches no network of this machine."""
     address = f"unix://{place}/socket"
-    places = [f"--data-root={place}/data", f"--exec-root={place}/exec", f"--pidfile={place}/pid", f"--host={address}"]
+    places = [
+        f"--data-root={place}/data",
+        f"--exec-root={place}/exec",
+        f"--pidfile={place}/pid",
+        f"--host={address}",
+    ]
     none = ["--iptables=false", "--ip6tables=false", "--bridge=none"]
     with (place / "log").open("w") as log:
-        daemon = subprocess.Popen(["dockerd", *places, *none], stdout=log, stderr=log, start_new_session=True)
+        daemon = subprocess.Popen(
+            ["dockerd", *places, *none], stdout=log, stderr=log, start_new_session=True
+        )
     made = Box("docker", {"DOCKER_HOST": address})
     try:
         for _ in range(100):
@@ -100,8 +124,12 @@ def _docker(place: Path) -> Iterator[dict[str, str]]:
 @contextmanager
 def _podman(place: Path) -> Iterator[dict[str, str]]:
     limits = [
-        f'"{name}={min(resource.getrlimit(kind)[1], most)}"'  # what podman wants by itself may be more than is allowed
-        for name, kind, most in (("nofile", resource.RLIMIT_NOFILE, 1024), ("nproc", resource.RLIMIT_NPROC, 4096))
+        # What podman wants by itself may be more than is allowed.
+        f'"{name}={min(resource.getrlimit(kind)[1], most)}"'
+        for name, kind, most in (
+            ("nofile", resource.RLIMIT_NOFILE, 1024),
+            ("nproc", resource.RLIMIT_NPROC, 4096),
+        )
     ]
     (place / "storage.conf").write_text(
         f'[storage]\ndriver="overlay"\ngraphroot="{place}/graph"\nrunroot="{place}/run"\n'
@@ -111,7 +139,10 @@ def _podman(place: Path) -> Iterator[dict[str, str]]:
         f"[containers]\ndefault_ulimits=[{', '.join(limits)}]\n"
         f'[engine]\nruntime="{runtime}"\ncgroup_manager="cgroupfs"\nevents_logger="file"\n'
     )
-    env = {"CONTAINERS_STORAGE_CONF": f"{place}/storage.conf", "CONTAINERS_CONF": f"{place}/containers.conf"}
+    env = {
+        "CONTAINERS_STORAGE_CONF": f"{place}/storage.conf",
+        "CONTAINERS_CONF": f"{place}/containers.conf",
+    }
     made = Box("podman", env)
     yield env
     made("rm", "--all", "--force")
@@ -141,7 +172,18 @@ def _with_image(box: Box, place: Path) -> str:
     path = f"PATH={Path(sys.executable).parent}:/usr/bin:/bin"
     made = box("import", "--change", f"ENV {path}", image, IMAGE)
     image.unlink()
-    tried = box("run", "--rm", "--network", "host", "--pid", "host", IMAGE, "python3", "-c", "import det_core")
+    tried = box(
+        "run",
+        "--rm",
+        "--network",
+        "host",
+        "--pid",
+        "host",
+        IMAGE,
+        "python3",
+        "-c",
+        "import det_core",
+    )
     return f"{made.stderr}{tried.stderr}" if made.returncode or tried.returncode else ""
 
 
@@ -150,7 +192,12 @@ def _tarred(place: Path) -> Path:
     (place / "etc").mkdir()
     (place / "etc/its-name").write_text("a container\n")
     image = place / "image.tar"
-    big = ("*/test/*", "*.a", "__pycache__", f"{sys.base_prefix}/lib/python3.*/site-packages/*".lstrip("/"))
+    big = (
+        "*/test/*",
+        "*.a",
+        "__pycache__",
+        f"{sys.base_prefix}/lib/python3.*/site-packages/*".lstrip("/"),
+    )
     words = [
         "tar",
         "-cf",
@@ -174,19 +221,31 @@ def forget(place: Path) -> None:
 
 
 def _parts() -> list[str]:
-    """What an image needs to run this Python and det-core: this environment, what it stands on, and the libraries of both."""
+    """What an image needs to run this Python and det-core.
+
+    This environment, what it stands on, and the libraries of both.
+    """
     base = Path(sys.base_prefix)
     needed = [importlib.import_module(name) for name in ("det_core", "msgspec", "pluggy", "yaml")]
     packages = [Path(str(each.__file__)).parent for each in needed]
     paths = [*packages[0].parents[1].parent.glob("*.pth"), *Path(packages[1].parent).glob("*.pth")]
     venv = Path(sys.prefix)
     places = [base, venv / "bin", *packages, *Path(packages[1].parent).glob("*det_core*")]
-    binaries = [Path(sys.executable).resolve(), Path("/bin/sh"), *base.glob("lib/python3*/lib-dynload/*.so")]
+    binaries = [
+        Path(sys.executable).resolve(),
+        Path("/bin/sh"),
+        *base.glob("lib/python3*/lib-dynload/*.so"),
+    ]
     binaries += [each for package in packages for each in package.rglob("*.so")]
     linked = subprocess.run(["ldd", *binaries], capture_output=True, text=True, check=True).stdout
     libraries = {Path(found) for found in re.findall(r"(/\S+) \(0x", linked)}
     links = {Path(each) for each in ("/lib", "/lib64", "/bin") if os.path.islink(each)}
-    files = {Path("/bin/sh"), Path("/bin/sh").resolve(), *libraries, *(each.resolve() for each in libraries)}
+    files = {
+        Path("/bin/sh"),
+        Path("/bin/sh").resolve(),
+        *libraries,
+        *(each.resolve() for each in libraries),
+    }
     real = {Path(os.path.realpath(each.parent)) / each.name for each in files}
     alone = {
         each

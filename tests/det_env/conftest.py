@@ -30,9 +30,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Callable[..., Path]:
-    """Write a script and its configuration, whose environment is as given; return the configuration."""
+    """Write a script and its configuration, whose environment is as given.
 
-    def write(environment: str, script: str = SCRIPT, name: str = "const.yaml", **files: str) -> Path:
+    Return the configuration.
+    """
+
+    def write(
+        environment: str, script: str = SCRIPT, name: str = "const.yaml", **files: str
+    ) -> Path:
         place = tmp_path / "code"
         place.mkdir(exist_ok=True)
         (place / "train.py").write_text(script)

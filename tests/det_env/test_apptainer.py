@@ -1,4 +1,7 @@
-"""What is Apptainer's own: images that are files, known by their content, and images of a registry, known by their digest."""
+"""What is Apptainer's own.
+
+Images that are files, known by their content, and images of a registry, known by their digest.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,10 @@ with det_core.core.init() as context:
 
 
 @pytest.mark.timeout(180)
-def test_a_file_is_found_by_its_content_and_another_one_in_its_place_is_refused(
+def test_image_file_is_identified_by_its_content(
     det: Any, experiment: Written, box: Box, tmp_path: Path
 ) -> None:
+    """`det verify` refuses another file in its place."""
     image = tmp_path / "own.sif"
     os.link(box.image, image)
     config = experiment(f"{{container: auto, image: {image}}}", SCRIPT)
@@ -59,7 +63,7 @@ def test_a_file_is_found_by_its_content_and_another_one_in_its_place_is_refused(
     assert f"the image {image} is not the one that the experiment was made with" in done.stderr
 
 
-def test_what_is_not_one_image_for_good_is_refused_with_the_way_out(
+def test_image_that_is_no_fixed_file_is_refused_with_a_remedy(
     det: Any, experiment: Written, box: Box, tmp_path: Path
 ) -> None:
     for image, said in (
@@ -67,7 +71,9 @@ def test_what_is_not_one_image_for_good_is_refused_with_the_way_out(
         (f"{tmp_path}/none.sif", f"{tmp_path}/none.sif is no file"),
         (str(tmp_path), f"apptainer build NAME.sif {tmp_path}"),
     ):
-        done = det("run", experiment(f"{{container: apptainer, image: '{image}'}}"), env=box.env, status=2)
+        done = det(
+            "run", experiment(f"{{container: apptainer, image: '{image}'}}"), env=box.env, status=2
+        )
         assert said in done.stderr
         assert len(done.stderr.splitlines()) == 1
     assert not (det.home / "experiments/1").exists()
@@ -86,7 +92,9 @@ def registry(tmp_path: Path, wait_until: Callable[..., None]) -> Iterator[str]:
         f"http: {{addr: '127.0.0.1:{port}'}}\nlog: {{accesslog: {{disabled: true}}}}\n"
     )
     with (tmp_path / "registry.log").open("w") as log:
-        process = subprocess.Popen([program, "serve", tmp_path / "registry.yml"], stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [program, "serve", tmp_path / "registry.yml"], stdout=log, stderr=log
+        )
     try:
         wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, seconds=20)
         yield f"127.0.0.1:{port}"
@@ -96,7 +104,7 @@ def registry(tmp_path: Path, wait_until: Callable[..., None]) -> Iterator[str]:
 
 
 @pytest.mark.timeout(240)
-def test_an_image_of_a_registry_is_fetched_by_its_digest_once_on_each_machine(
+def test_registry_image_is_pulled_by_digest_once_per_machine(
     det: Any, experiment: Written, box: Box, registry: str, tmp_path: Path
 ) -> None:
     (tmp_path / "podman").mkdir()
@@ -104,14 +112,26 @@ def test_an_image_of_a_registry_is_fetched_by_its_digest_once_on_each_machine(
         if wrong:
             pytest.skip(f"podman runs no container here: {wrong}")
         digest = tmp_path / "digest"
-        pushed = podman("push", "--tls-verify=false", "--digestfile", digest, podman.image, f"{registry}/det-test:1")
+        pushed = podman(
+            "push",
+            "--tls-verify=false",
+            "--digestfile",
+            digest,
+            podman.image,
+            f"{registry}/det-test:1",
+        )
         assert pushed.returncode == 0, pushed.stderr
     env = {**box.env, "APPTAINER_NOHTTPS": "1"}
-    config = experiment(f"{{container: apptainer, image: '{registry}/det-test@{digest.read_text()}'}}", SCRIPT)
+    config = experiment(
+        f"{{container: apptainer, image: '{registry}/det-test@{digest.read_text()}'}}", SCRIPT
+    )
     det("run", config, env=env)
     det("run", config, env=env)
     known = json.loads((det.home / "experiments/1/environment/image.json").read_text())
     assert known["id"] == digest.read_text().removeprefix("sha256:")
-    ran = {det("logs", number).stdout.partition("it is a container of ")[2].splitlines()[0] for number in ("1", "2")}
+    ran = {
+        det("logs", number).stdout.partition("it is a container of ")[2].splitlines()[0]
+        for number in ("1", "2")
+    }
     assert len(ran) == 1
     assert Path(ran.pop()).name == "image.sif"

@@ -9,9 +9,10 @@ from typing import Any
 from det_driver.client import Client
 
 
-def test_an_environment_is_built_ahead_listed_and_kept_while_an_experiment_names_it(
+def test_environment_is_kept_while_an_experiment_names_it(
     det: Any, experiment: Callable[..., Path], root: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
+    """It is built ahead, listed and pruned by `det env`."""
     own = tmp_path / "envs"
     env = {"DET_ENVIRONMENTS": str(own), "UV_CACHE_DIR": str(root / "uv")}
     config = experiment('{requirements: ["six==1.16.0"]}')
@@ -32,6 +33,8 @@ def test_an_environment_is_built_ahead_listed_and_kept_while_an_experiment_names
     assert det("env", "list", env=env).stdout == ""
 
 
-def test_a_configuration_that_asks_for_none_is_told_so(det: Any, experiment: Callable[..., Path]) -> None:
+def test_a_configuration_that_asks_for_none_is_told_so(
+    det: Any, experiment: Callable[..., Path]
+) -> None:
     done = det("env", "build", experiment("{}"), status=2)
     assert "asks for no environment; give it environment.requirements" in done.stderr

@@ -1,4 +1,7 @@
-"""An experiment in a container: of an image made of this machine's Python, run by what is here of podman, docker and Apptainer."""
+"""An experiment in a container.
+
+Of an image made of this machine's Python, run by what is here of podman, docker and Apptainer.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 from tests.det_env.boxes import Box, boxed, why_not
 
-from det_core.environments import digest_of
+from det_node.environments import digest_of
 
 Written = Callable[..., Path]
 SCRIPT = """
@@ -45,7 +48,10 @@ with det_core.core.init() as context:
 
 @pytest.fixture(scope="module", params=["podman", "docker", "apptainer"])
 def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
-    """An engine with an image whose python3 is this one; where it runs none here, tests are skipped."""
+    """An engine with an image whose python3 is this one.
+
+    Where it runs none here, tests are skipped.
+    """
     name = request.param
     if wrong := why_not(name):
         pytest.skip(wrong)
@@ -56,20 +62,26 @@ def box(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def written(experiment: Written, box: Box, more: str = "", pause: float = 0.0) -> Path:
-    environment = f"{{container: {box.program}, image: {box.image}, environment_variables: [GREETING=hello]}}"
+    environment = (
+        f"{{container: {box.program}, image: {box.image}, environment_variables: [GREETING=hello]}}"
+    )
     config = experiment(environment, SCRIPT.replace("PAUSE", str(pause)))
     config.write_text(config.read_text() + more)
     return config
 
 
 @pytest.mark.timeout(180)
-def test_a_script_trains_in_its_image_with_the_mounts_that_it_asked_for(
+def test_script_trains_in_its_image_with_its_mounts(
     det: Any, experiment: Written, box: Box, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "word").write_text("found")
-    config = written(experiment, box, f"bind_mounts: [{{host_path: {data}, container_path: /data, read_only: true}}]\n")
+    config = written(
+        experiment,
+        box,
+        f"bind_mounts: [{{host_path: {data}, container_path: /data, read_only: true}}]\n",
+    )
     done = det("run", config, env=box.env)
     assert "experiment 1 is completed" in done.stdout
     assert "without effect" not in done.stderr
@@ -84,13 +96,15 @@ def test_a_script_trains_in_its_image_with_the_mounts_that_it_asked_for(
 
 
 @pytest.mark.timeout(180)
-def test_a_pause_reaches_the_container_which_saves_and_goes_on_in_another(
+def test_paused_container_saves_and_resumes_in_another(
     det: Any, experiment: Written, box: Box, wait_until: Callable[..., None]
 ) -> None:
     config = written(experiment, box, pause=0.2)
     config.write_text(config.read_text().replace("batches: 3", "batches: 40"))
     driver = det.start("run", config, env=box.env)
-    wait_until(lambda: det.home.exists() and "loss" in det("metrics", "1", status=None).stdout, seconds=60)
+    wait_until(
+        lambda: det.home.exists() and "loss" in det("metrics", "1", status=None).stdout, seconds=60
+    )
     det("pause", "1")
     assert driver.wait(60) == 130
     assert box.containers() == []
@@ -106,7 +120,9 @@ def test_no_container_is_left_when_its_experiment_is_killed(
     config = written(experiment, box, pause=0.2)
     config.write_text(config.read_text().replace("batches: 3", "batches: 4000"))
     driver = det.start("run", config, env=box.env)
-    wait_until(lambda: det.home.exists() and "loss" in det("metrics", "1", status=None).stdout, seconds=60)
+    wait_until(
+        lambda: det.home.exists() and "loss" in det("metrics", "1", status=None).stdout, seconds=60
+    )
     assert len(box.containers()) == 1
     if at_once:  # what stands for its interpreter is killed, as by a lack of memory
         noted = next(det.home.glob("experiments/1/trials/**/process.json"))
@@ -118,7 +134,9 @@ def test_no_container_is_left_when_its_experiment_is_killed(
 
 
 def test_what_cannot_be_run_is_refused_by_name(det: Any, experiment: Written, box: Box) -> None:
-    name = f"localhost/nobody/made-this{'@sha256:' + '0' * 64 if box.program == 'apptainer' else ':1'}"
+    name = (
+        f"localhost/nobody/made-this{'@sha256:' + '0' * 64 if box.program == 'apptainer' else ':1'}"
+    )
     config = experiment(f"{{container: {box.program}, image: '{name}'}}")
     done = det("run", config, env=box.env, status=None)
     assert done.returncode == 2
@@ -126,14 +144,19 @@ def test_what_cannot_be_run_is_refused_by_name(det: Any, experiment: Written, bo
     assert "made-this" in done.stderr
     config = experiment(f"{{container: {box.program}}}")
     done = det("run", config, env=box.env, status=None)
-    assert (done.returncode, "environment.container needs environment.image" in done.stderr) == (2, True)
+    assert (done.returncode, "environment.container needs environment.image" in done.stderr) == (
+        2,
+        True,
+    )
     config = experiment(f"{{container: {box.program}, image: {box.image}, requirements: [six]}}")
     done = det("run", config, env=box.env, status=None)
     assert "leave environment.requirements out" in done.stderr
     assert not (det.home / "experiments/1").exists()
 
 
-def test_an_engine_that_is_not_there_is_named(det: Any, experiment: Written, tmp_path: Path) -> None:
+def test_an_engine_that_is_not_there_is_named(
+    det: Any, experiment: Written, tmp_path: Path
+) -> None:
     config = experiment("{container: auto, image: python:3.12}")
     done = det("run", config, env={"PATH": str(tmp_path)}, status=2)
     assert "environment.container is auto" in done.stderr

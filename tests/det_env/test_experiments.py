@@ -1,4 +1,7 @@
-"""An experiment in an environment of its own: solved when it is made, kept with it, made again wherever it goes."""
+"""An experiment in an environment of its own.
+
+Solved when it is made, kept with it, made again wherever it goes.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from det_core.environments import READY, digest_of, place_of
 from det_core.errors import DetError
 from det_driver.client import Client
 from det_driver.store import Store
+from det_node.environments import READY, digest_of, place_of
 
 Written = Callable[..., Path]
 SIX = 'requirements: ["six==1.16.0"]'
@@ -32,7 +35,7 @@ def solved(home: Path, experiment: int = 1) -> Path:
     return home / f"experiments/{experiment}/environment"
 
 
-def test_a_script_runs_under_another_python_with_what_was_asked_for(
+def test_script_runs_under_another_python_with_requirements(
     det: Any, experiment: Written, shared: dict[str, str]
 ) -> None:
     config = experiment(f'{{python: "3.12", {SIX}, environment_variables: [GREETING=hello]}}')
@@ -57,7 +60,11 @@ def test_preparing_is_a_state_before_any_slot_is_taken(
     with place.with_name(f"{place.name}.lock").open("w") as lock:  # as somebody who makes it
         fcntl.flock(lock, fcntl.LOCK_EX)
         driver = det.start("run", config, env=env)
-        wait_until(lambda: bool((det.home / "experiments/1").exists()) and "PREPARING" in det("list").stdout)
+        wait_until(
+            lambda: (
+                bool((det.home / "experiments/1").exists()) and "PREPARING" in det("list").stdout
+            )
+        )
         shown = det("show", "1").stdout
         assert "is preparing" in shown
         assert "environment-0-" in shown  # where its log is
@@ -71,10 +78,20 @@ def test_preparing_is_a_state_before_any_slot_is_taken(
     assert "six==1.16.0" in log
 
 
-def test_the_trials_of_a_search_share_one_environment(det: Any, experiment: Written, shared: dict[str, str]) -> None:
+def test_the_trials_of_a_search_share_one_environment(
+    det: Any, experiment: Written, shared: dict[str, str]
+) -> None:
     config = experiment(f"{{{SIX}}}")
     searcher = "searcher={name: random, metric: loss, max_length: {batches: 1}, max_trials: 3}"
-    det("run", config, "-c", searcher, "-c", "hyperparameters={x: {type: int, minval: 0, maxval: 9}}", env=shared)
+    det(
+        "run",
+        config,
+        "-c",
+        searcher,
+        "-c",
+        "hyperparameters={x: {type: int, minval: 0, maxval: 9}}",
+        env=shared,
+    )
     assert det("logs", "1").stdout.count("it is 1.16.0") == 3
     assert len(list((det.home / "experiments/1/agents").glob("environment-*"))) <= 1
 
@@ -86,13 +103,17 @@ def paused(home: Path, config: Path, root: Path) -> None:
         Client(home).create_experiment(config, config.parent, start=False)
 
 
+@pytest.mark.thorough
 def test_an_export_carries_the_lock_and_a_resume_never_solves(
     det: Any, experiment: Written, root: Path, tmp_path: Path
 ) -> None:
     config = experiment(f"{{{SIX}}}")
     paused(det.home, config, root)
     det("export", "1", tmp_path / "one.tar")
-    elsewhere = {"DET_HOME": str(tmp_path / "elsewhere"), "DET_ENVIRONMENTS": str(tmp_path / "fresh")}
+    elsewhere = {
+        "DET_HOME": str(tmp_path / "elsewhere"),
+        "DET_ENVIRONMENTS": str(tmp_path / "fresh"),
+    }
     det("import", tmp_path / "one.tar", env=elsewhere)
     shutil.rmtree(config.parent)
     done = det("resume", "1", env=elsewhere)
@@ -101,19 +122,26 @@ def test_an_export_carries_the_lock_and_a_resume_never_solves(
     assert not (tmp_path / "fresh/solved").exists()
 
 
-def test_what_cannot_be_met_is_refused_with_the_resolvers_sentence(
+def test_unsolvable_environment_error_quotes_the_resolver(
     det: Any, experiment: Written, shared: dict[str, str]
 ) -> None:
     refused = {
         "{requirements: [nosuch-package-of-anybody]}": "nosuch-package-of-anybody was not found",
         '{requirements: ["six==99"]}': "there is no version of six==99",
-        '{python: "3.99", requirements: [six]}': "environment.python is '3.99': No interpreter found for Python 3.99",
-        '{python: "3.10"}': "environment.python is '3.10', and there is no det before Python 3.11; give a newer one",
+        '{python: "3.99", requirements: [six]}': (
+            "environment.python is '3.99': No interpreter found for Python 3.99"
+        ),
+        '{python: "3.10"}': (
+            "environment.python is '3.10', and there is no det before Python 3.11; give a newer one"
+        ),
         '{requirements: ["six==="]}': "cannot be met: Couldn't parse requirement in them",
         "{requirements: [./nowhere]}": "Distribution not found at: file:///",
         "{python: 3.11}": "environment.python is 3.11; give text, such as '3.11'",
         "{requirements: nothing.txt}": "nothing.txt: No such file or directory; name a file",
-        "{python: /bin/true}": "environment.python is /bin/true, which is no Python from 3.11 on; name one, or a version",
+        "{python: /bin/true}": (
+            "environment.python is /bin/true, which is no Python from 3.11 on; name one, or a"
+            " version"
+        ),
         "{python: /no/python}": "environment.python is /no/python, which is no Python from 3.11 on",
     }
     for environment, sentence in refused.items():
@@ -124,7 +152,9 @@ def test_what_cannot_be_met_is_refused_with_the_resolvers_sentence(
     assert not list((det.home / "experiments").glob("[0-9]*"))
 
 
-def test_a_lock_that_does_not_fit_this_machine_is_named(det: Any, experiment: Written, root: Path) -> None:
+def test_a_lock_that_does_not_fit_this_machine_is_named(
+    det: Any, experiment: Written, root: Path
+) -> None:
     paused(det.home, experiment(f"{{{SIX}}}"), root)
     lock = solved(det.home) / "requirements.lock"
     lock.write_text(re.sub("six==.*", "tensorflow-cpu-aws==2.15.1", lock.read_text()))
@@ -143,8 +173,8 @@ def test_a_python_by_its_path_needs_no_plugin(det: Any, experiment: Written) -> 
 
 
 def test_an_environment_that_was_taken_away_meanwhile_is_named(tmp_path: Path) -> None:
-    from det_core.agent import RunSpec
-    from det_core.agent._processes import python_of
+    from det_node.agent import RunSpec
+    from det_node.agent._processes import python_of
 
     spec = RunSpec(
         run_id=1,
@@ -156,7 +186,10 @@ def test_an_environment_that_was_taken_away_meanwhile_is_named(tmp_path: Path) -
         environment="0" * 64,
     )
     with pytest.raises(
-        DetError, match=r"its environment has been removed from .*: resume the experiment, which makes it again"
+        DetError,
+        match=(
+            r"its environment has been removed from .*: resume the experiment, which makes it again"
+        ),
     ):
         python_of(spec)
 
@@ -164,15 +197,22 @@ def test_an_environment_that_was_taken_away_meanwhile_is_named(tmp_path: Path) -
 def test_in_process_and_other_hosts_have_no_environment(det: Any, experiment: Written) -> None:
     config = experiment(f"{{{SIX}}}")
     done = det("run", config, "--in-process", status=2)
-    assert "--in-process trains in this interpreter, and environment.requirements asks for another" in done.stderr
+    assert (
+        "--in-process trains in this interpreter, and environment.requirements asks for another"
+        in done.stderr
+    )
     done = det("run", config, "-c", "distributed={hosts: [a]}", status=2)
     assert "environment.requirements is not made on distributed.hosts" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_strangers_package_comes_from_its_directory(
     det: Any, experiment: Written, shared: dict[str, str], plugin: Path
 ) -> None:
-    script = "import stranger; from det_core import core\nprint('it is', stranger.WORD, stranger.__file__)\n"
+    script = (
+        "import stranger; from det_core import core\nprint('it is', stranger.WORD,"
+        " stranger.__file__)\n"
+    )
     config = experiment(f"{{requirements: [{plugin}]}}", script=script)
     det("run", config, env=shared)
     assert "it is found" in det("logs", "1").stdout
@@ -180,7 +220,10 @@ def test_a_strangers_package_comes_from_its_directory(
     assert str(plugin) not in (solved(det.home) / "requirements.lock").read_text()
 
 
-def test_a_removed_environment_is_made_again_by_the_next_driver(det: Any, experiment: Written, tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_a_removed_environment_is_made_again_by_the_next_driver(
+    det: Any, experiment: Written, tmp_path: Path
+) -> None:
     env = {"DET_ENVIRONMENTS": str(tmp_path / "envs")}
     config = experiment(f"{{{SIX}}}")
     det("run", config, env=env)

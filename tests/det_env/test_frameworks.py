@@ -1,4 +1,7 @@
-"""One driver without any framework, and one queue: PyTorch, Keras 2, Keras 3, and a script under another Python."""
+"""One driver without any framework, and one queue.
+
+PyTorch, Keras 2, Keras 3, and a script under another Python.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,17 @@ LOCKED = {
     "keras-2": "tensorflow-cpu==2.15.1, keras==2.15.0, numpy==1.26.4",
     "keras-3": "tensorflow-cpu==2.21.0, keras==3.15.1",
 }
-FORKED = "\nimport sys\nprint('begun by', 'a fork' if 'det_core.forkserver' in sys.orig_argv else 'an interpreter')\n"
+FORKED = (
+    "\nimport sys\nprint('begun by', 'a fork' if 'det_node.forkserver' in sys.orig_argv else 'an"
+    " interpreter')\n"
+)
 
 
 def written(place: Path, name: str) -> Path:
-    """Copy an example, shortened, that asks for its framework; its search has trials enough to share what is imported."""
+    """Copy an example, shortened, that asks for its framework.
+
+    Its search has trials enough to share what is imported.
+    """
     plugin = name.partition("-")[0]
     shutil.copytree(ROOT / f"examples/digits_{plugin}", place)
     model, config = place / "model_def.py", place / "const.yaml"
@@ -38,16 +47,26 @@ def written(place: Path, name: str) -> Path:
     return config
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_one_driver_without_a_framework_runs_them_all_at_once(
     det: Any, experiment: Callable[..., Path], root: Path, tmp_path: Path
 ) -> None:
     assert not [name for name in ("torch", "tensorflow", "keras") if find_spec(name)]
-    cache = subprocess.run([find_uv_bin(), "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
-    env = {"DET_ENVIRONMENTS": str(root), "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR", cache), "DET_SLOTS_TOTAL": "2"}
+    cache = subprocess.run(
+        [find_uv_bin(), "cache", "dir"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    env = {
+        "DET_ENVIRONMENTS": str(root),
+        "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR", cache),
+        "DET_SLOTS_TOTAL": "2",
+    }
     configs = {name: written(tmp_path / name, name) for name in LOCKED}
     configs["script"] = experiment('{python: "3.12", requirements: ["six==1.16.0"]}')
-    started = {name: det.start("run", config, "-c", f"name={name}", env=env) for name, config in configs.items()}
+    started = {
+        name: det.start("run", config, "-c", f"name={name}", env=env)
+        for name, config in configs.items()
+    }
     for name, process in started.items():
         said, _ = process.communicate(timeout=600)
         assert process.returncode == 0, f"{name}: {said}"

@@ -6,19 +6,18 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.lab import EACH_BATCH, Host, Ran
 
-from det_core import DistributedContext, Every, Keep, LocalHost, Plugins, RunInfo, Schedule, Stop, Target, run_trial
+from det_core import CheckpointSink, DistributedContext, Plugins, RunInfo, Schedule, run_trial
 from det_core.checkpoint import read_checkpoint
 from det_core.config import parse
 from det_core.storage import LocalStorage
 from det_estimator._imports import installed, problem_with
 
-EACH_BATCH = Schedule(report=Every(1), policy="none")
 ANYWHERE = {"test_versions.py"}
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -34,42 +33,6 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None
 
 
-class Host(LocalHost):
-    """A driver in memory, which preempts when a report of `preempt_at` batches comes in."""
-
-    def __init__(self, length: int, preempt_at: int | None) -> None:
-        super().__init__(Target(n=length))
-        self._preempt_at = preempt_at
-
-    def report(self, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
-        super().report(group, batches, metrics)
-        self.preempted.raised = self.preempted.raised or batches == self._preempt_at
-
-
-@dataclass
-class Ran:
-    """What a run left behind."""
-
-    stop: Stop
-    host: Host
-
-    @property
-    def training(self) -> dict[int, dict[str, Any]]:
-        return {batches: metrics for group, batches, metrics in self.host.history if group == "training"}
-
-    @property
-    def validation(self) -> dict[int, dict[str, Any]]:
-        return {batches: metrics for group, batches, metrics in self.host.history if group == "validation"}
-
-    @property
-    def checkpoints(self) -> dict[int, str]:
-        return {manifest.batches: manifest.uuid for manifest, _ in self.host.checkpoints}
-
-    @property
-    def losses(self) -> dict[int, float]:
-        return {batches: metrics["loss"] for batches, metrics in self.training.items()}
-
-
 class Lab:
     """Runs trial classes."""
 
@@ -83,19 +46,24 @@ class Lab:
         self,
         trial: type,
         length: int,
+        /,
         *,
         schedule: Schedule = EACH_BATCH,
         preempt_at: int | None = None,
         **info: Any,
     ) -> Ran:
         """Train to a length in batches."""
-        host, keep = Host(length, preempt_at), Keep(storage=self.storage)
+        host, keep = Host(length, preempt_at), CheckpointSink(storage=self.storage)
         run = self.info(**info)
         stop = run_trial(self.framework, trial, run, host, keep, schedule=lambda adapter: schedule)
         return Ran(stop, host)
 
     def info(
-        self, *, config: Mapping[str, Any] | None = None, hparams: Mapping[str, Any] | None = None, **more: Any
+        self,
+        *,
+        config: Mapping[str, Any] | None = None,
+        hparams: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> RunInfo:
         """Return a run with these hyperparameters and settings."""
         facts = {"seed": 1, "trial_id": 1, "tensorboard_dir": self.root / "tensorboard"}

@@ -9,7 +9,9 @@ import tensorflow as tf
 from tests.det_estimator.trials import EVAL, TRAIN, Line, v1
 
 BATCH = 4
-X = (np.random.default_rng(0).normal(size=(24, 3)) * np.linspace(0.5, 3, 24).reshape(-1, 1)).astype("float32")
+X = (np.random.default_rng(0).normal(size=(24, 3)) * np.linspace(0.5, 3, 24).reshape(-1, 1)).astype(
+    "float32"
+)
 Y = X.sum(axis=1, keepdims=True)
 
 
@@ -20,11 +22,15 @@ def network(features: Any, labels: Any, mode: str, optimizer: Any) -> Any:
         momentum=0.8,
         training=mode == TRAIN,
     )
-    outputs = v1.layers.dense(tf.nn.relu(hidden), 1, kernel_initializer=tf.constant_initializer(0.2))
+    outputs = v1.layers.dense(
+        tf.nn.relu(hidden), 1, kernel_initializer=tf.constant_initializer(0.2)
+    )
     loss = tf.reduce_mean((outputs - labels) ** 2)
     if mode == EVAL:
         return tf.estimator.EstimatorSpec(
-            mode, loss=loss, eval_metric_ops={"off": v1.metrics.mean_absolute_error(labels, outputs)}
+            mode,
+            loss=loss,
+            eval_metric_ops={"off": v1.metrics.mean_absolute_error(labels, outputs)},
         )
     with tf.control_dependencies(v1.get_collection(v1.GraphKeys.UPDATE_OPS)):
         step = optimizer().minimize(loss, v1.train.get_global_step())
@@ -57,7 +63,9 @@ class Normalized(Line):
 
 def alone(folder: str) -> Any:
     """Return an estimator of the network, as TensorFlow alone has it."""
-    return tf.estimator.Estimator(lambda features, labels, mode: network(features, labels, mode, sgd), model_dir=folder)
+    return tf.estimator.Estimator(
+        lambda features, labels, mode: network(features, labels, mode, sgd), model_dir=folder
+    )
 
 
 def evaluated(folder: str, checkpoint: str | None = None) -> dict[str, Any]:

@@ -40,14 +40,19 @@ def test_a_class_without_its_methods_is_named(lab: Any) -> None:
     from det_estimator import EstimatorTrial
 
     trial = type("Bare", (EstimatorTrial,), {"build_estimator": lambda self: None})
-    assert refusal(lab, trial) == (
-        "Bare does not define build_train_spec, build_validation_spec; every EstimatorTrial must"
+    assert (
+        refusal(lab, trial)
+        == "Bare does not define build_train_spec, build_validation_spec; every EstimatorTrial must"
     )
 
 
 @pytest.mark.parametrize(
     ("method", "kind"),
-    [("build_estimator", "Estimator"), ("build_train_spec", "TrainSpec"), ("build_validation_spec", "EvalSpec")],
+    [
+        ("build_estimator", "Estimator"),
+        ("build_train_spec", "TrainSpec"),
+        ("build_validation_spec", "EvalSpec"),
+    ],
 )
 def test_a_method_that_returns_something_else_is_named(lab: Any, method: str, kind: str) -> None:
     said = refusal(lab, with_(**{method: lambda self: None}))
@@ -56,21 +61,30 @@ def test_a_method_that_returns_something_else_is_named(lab: Any, method: str, ki
 
 def test_receivers_are_a_dict_of_functions(lab: Any) -> None:
     trial = with_(build_serving_input_receiver_fns=lambda self: {"a": 3})
-    assert refusal(lab, trial) == "build_serving_input_receiver_fns must return a dict of functions by name"
+    assert (
+        refusal(lab, trial)
+        == "build_serving_input_receiver_fns must return a dict of functions by name"
+    )
 
 
 @pytest.mark.parametrize("name", ["train_distribute", "eval_distribute"])
 def test_a_strategy_of_the_estimators_own_is_refused(lab: Any, name: str) -> None:
-    with pytest.raises(TrialError) as error, lab.adapter(configured(**{name: tf.distribute.MirroredStrategy()})):
+    with (
+        pytest.raises(TrialError) as error,
+        lab.adapter(configured(**{name: tf.distribute.MirroredStrategy()})),
+    ):
         pass
-    assert str(error.value) == (
-        f"RunConfig.{name} is a MirroredStrategy, but det starts the ranks itself; leave it out and set "
-        "resources.slots_per_trial"
+    assert (
+        str(error.value)
+        == f"RunConfig.{name} is a MirroredStrategy, but det starts the ranks itself; leave it out"
+        " and set resources.slots_per_trial"
     )
 
 
 def test_a_cluster_is_refused(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "chief", "index": 0}}'
+    cluster = (
+        '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "chief", "index": 0}}'
+    )
     monkeypatch.setenv("TF_CONFIG", cluster)
     assert "RunConfig has a cluster (from TF_CONFIG)" in refusal(lab, Line)
 
@@ -82,9 +96,13 @@ def test_a_cluster_is_refused(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None
         ({"tf_random_seed": 7}, "reproducibility.experiment_seed"),
     ],
 )
-def test_a_setting_that_is_not_looked_at_is_told(lab: Any, setting: dict[str, int], way_out: str) -> None:
+def test_a_setting_that_is_not_looked_at_is_told(
+    lab: Any, setting: dict[str, int], way_out: str
+) -> None:
     (name,) = setting
-    with pytest.warns(UserWarning, match=f"RunConfig.{name} is 7, which det does not look at; set {way_out}"):
+    with pytest.warns(
+        UserWarning, match=f"RunConfig.{name} is 7, which det does not look at; set {way_out}"
+    ):
         assert lab(configured(**setting), 2).losses == lab(Line, 2).losses
 
 
@@ -97,7 +115,9 @@ def test_the_model_sees_dets_directory_and_seed(lab: Any, tmp_path: Path) -> Non
                 seen.append((config.model_dir, config.tf_random_seed, params["a"]))
                 return self.model(features, mode)
 
-            return tf.estimator.Estimator(model_fn, model_dir=str(tmp_path / "mine"), params={"a": 5})
+            return tf.estimator.Estimator(
+                model_fn, model_dir=str(tmp_path / "mine"), params={"a": 5}
+            )
 
     lab(Trial, 1, seed=41)
     assert {(seed, a) for _, seed, a in seen} == {(42, 5)}
@@ -106,7 +126,10 @@ def test_the_model_sees_dets_directory_and_seed(lab: Any, tmp_path: Path) -> Non
 
 
 def test_no_directory_is_left(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither det's own nor that of an estimator without a `model_dir`; also where the trial cannot be built."""
+    """Neither det's own nor that of an estimator without a `model_dir`.
+
+    Also where the trial cannot be built.
+    """
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
@@ -162,7 +185,9 @@ class Counting(Line):
         weight = v1.get_variable("weight", initializer=tf.zeros([]))
         loss = tf.reduce_mean(weight - features)
         if mode == EVAL:
-            return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=self.eval_metrics(weight, features))
+            return tf.estimator.EstimatorSpec(
+                mode, loss=loss, eval_metric_ops=self.eval_metrics(weight, features)
+            )
         counted = tf.group(weight.assign_add(1.0), v1.train.get_global_step().assign_add(1))
         return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=counted)
 
@@ -171,9 +196,13 @@ def test_an_estimator_without_an_optimizer_is_trained(lab: Any) -> None:
     assert lab(Counting, 3).validation[3]["weight"] == 3
 
 
-def test_an_estimator_without_an_optimizer_has_no_gradients_to_aggregate(lab: Any) -> None:
+def test_estimator_without_optimizer_refuses_aggregation(lab: Any) -> None:
+    """It refuses both an aggregation_frequency and several ranks."""
     config = {"optimizations": {"aggregation_frequency": 2}}
-    with pytest.raises(TrialError, match=r"wrap_optimizer got None, and aggregation_frequency is 2; .*frequency to 1"):
+    with pytest.raises(
+        TrialError,
+        match=r"wrap_optimizer got None, and aggregation_frequency is 2; .*frequency to 1",
+    ):
         lab(Counting, 3, config=config)
     ranks = DistributedContext.from_backend(Two())
     with pytest.raises(TrialError, match="wrap_optimizer got None, and there are 2 ranks"):
@@ -189,21 +218,29 @@ class Two(Serial):
 
 def test_a_hook_that_fights_the_length_is_refused(lab: Any) -> None:
     trial = with_(hooks=lambda self: [v1.train.StopAtStepHook(num_steps=5)])
-    assert refusal(lab, trial) == (
-        "TrainSpec has a StopAtStepHook, but the searcher says how long a trial is; leave it out and set searcher.max_length"
+    assert (
+        refusal(lab, trial)
+        == "TrainSpec has a StopAtStepHook, but the searcher says how long a trial is; leave it out"
+        " and set searcher.max_length"
     )
 
 
 def test_listeners_are_refused(lab: Any) -> None:
     class Trial(Line):
         def build_train_spec(self) -> Any:
-            return super().build_train_spec()._replace(saving_listeners=[v1.train.CheckpointSaverListener()])
+            return (
+                super()
+                .build_train_spec()
+                ._replace(saving_listeners=[v1.train.CheckpointSaverListener()])
+            )
 
     assert "use a det_estimator.RunHook" in refusal(lab, Trial)
 
 
 def test_max_steps_is_not_looked_at(lab: Any) -> None:
-    trial = with_(build_train_spec=lambda self: tf.estimator.TrainSpec(self.training_data, max_steps=2))
+    trial = with_(
+        build_train_spec=lambda self: tf.estimator.TrainSpec(self.training_data, max_steps=2)
+    )
     assert list(lab(trial, 5).training) == [1, 2, 3, 4, 5]
 
 
@@ -219,7 +256,9 @@ def test_a_hook_may_end_the_trial(lab: Any) -> None:
             if self.runs == 3:
                 run_context.request_stop()
 
-    ran = lab(with_(hooks=lambda self: [Enough()]), 50, schedule=Schedule(report=Every(10), policy="none"))
+    ran = lab(
+        with_(hooks=lambda self: [Enough()]), 50, schedule=Schedule(report=Every(10), policy="none")
+    )
     assert ran.stop is Stop.USER_STOPPED
     assert (list(ran.training), list(ran.validation), list(ran.checkpoints)) == ([3], [3], [3])
 
@@ -230,7 +269,8 @@ def test_a_hook_that_ends_the_loop_by_force_is_refused(lab: Any) -> None:
             raise StopIteration
 
     with pytest.raises(
-        TrialError, match=r"training ended by itself at batch 0, by StopIteration of an input or a hook"
+        TrialError,
+        match=r"training ended by itself at batch 0, by StopIteration of an input or a hook",
     ):
         lab(with_(hooks=lambda self: [Force()]), 5)
 

@@ -33,13 +33,17 @@ def cached(lab: Any, tmp_path: Path) -> Any:
             return records().batch(self.context.get_per_slot_batch_size())
 
         def validation_data(self) -> Any:
-            cache = self.context.experimental.cache_validation_dataset("validation", "1", directory=tmp_path / "cache")
+            cache = self.context.experimental.cache_validation_dataset(
+                "validation", "1", directory=tmp_path / "cache"
+            )
             return cache(lambda: tf.data.Dataset.from_tensor_slices(list(self.xs)))().batch(4)
 
     return Cached, made
 
 
-def test_a_cached_run_trains_validates_and_resumes_exactly(lab: Any, cached: Any, tmp_path: Path) -> None:
+def test_a_cached_run_trains_validates_and_resumes_exactly(
+    lab: Any, cached: Any, tmp_path: Path
+) -> None:
     trial, _ = cached
     schedule = Schedule(report=Every(1), checkpoint=At({5}), policy="none")
     whole = lab(trial, 11, schedule=schedule)
@@ -63,9 +67,15 @@ def test_a_second_dataset_of_a_kind_is_refused(lab: Any, tmp_path: Path) -> None
     class Two(Line):
         def training_data(self) -> Any:
             cache = self.context.experimental.cache_train_dataset
-            first = cache("a", "1", directory=tmp_path)(lambda: tf.data.Dataset.from_tensor_slices([1.0, 2.0]))()
-            cache("b", "1", directory=tmp_path)(lambda: tf.data.Dataset.from_tensor_slices([3.0, 4.0]))()
+            first = cache("a", "1", directory=tmp_path)(
+                lambda: tf.data.Dataset.from_tensor_slices([1.0, 2.0])
+            )()
+            cache("b", "1", directory=tmp_path)(
+                lambda: tf.data.Dataset.from_tensor_slices([3.0, 4.0])
+            )()
             return first.batch(2)
 
-    with pytest.raises(TrialError, match="cache_train_dataset is used twice; a trial has one dataset of each kind"):
+    with pytest.raises(
+        TrialError, match="cache_train_dataset is used twice; a trial has one dataset of each kind"
+    ):
         lab(Two, 1)

@@ -1,9 +1,14 @@
-"""`det checkpoint export --format`: a program that does not have det finds the metric that was reported."""
+"""`det checkpoint export --format`.
+
+A program that does not have det finds the metric that was reported.
+"""
 
 from __future__ import annotations
 
 import pytest
 from tests.exporting import trained
+
+pytestmark = pytest.mark.process
 
 pytest.importorskip("sklearn")
 CONFIG = """
@@ -20,6 +25,11 @@ predict = lambda x: model(image=tf.constant(x))["digit"].numpy()
 """
 
 
-def test_a_program_without_det_finds_the_metric_again(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.thorough
+def test_a_program_without_det_finds_the_metric_again(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     digits = trained(tmp_path_factory.mktemp("trained"), "digits_estimator", CONFIG)
-    assert digits.evaluates("saved-model", READ, 200, weighted=True) == pytest.approx(digits.accuracy, abs=1e-6)
+    assert digits.evaluates("saved-model", READ, 200, weighted=True) == pytest.approx(
+        digits.accuracy, abs=1e-6
+    )

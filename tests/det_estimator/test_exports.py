@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from tests.det_estimator.conftest import EACH_BATCH, Host
 from tests.det_estimator.trials import Line, v1
 
-from det_core import CheckpointError, Every, Schedule, TrialError
+from det_core import CheckpointError, CheckpointSink, Every, Schedule, Stop, TrialError, run_trial
+from det_core.config import Length
 from det_estimator import load_estimator_from_checkpoint_path
 
 EACH = Schedule(report=Every(1), validate=Every(1), checkpoint=Every(1), policy="none")
@@ -46,7 +48,9 @@ def test_a_saved_model_is_found_by_its_name(lab: Any) -> None:
     two = lab(type("Two", (Serving,), {"names": ("a", "b")}), 1)
     with lab.opened(two.checkpoints[1]) as path:
         assert load_estimator_from_checkpoint_path(path, name="b", tags=["serve"]) is not None
-        with pytest.raises(CheckpointError, match=r"holds 2 saved models \(a, b\); say which one by name"):
+        with pytest.raises(
+            CheckpointError, match=r"holds 2 saved models \(a, b\); say which one by name"
+        ):
             load_estimator_from_checkpoint_path(path)
         with pytest.raises(CheckpointError, match="holds no saved model 'c'; there are: a, b"):
             load_estimator_from_checkpoint_path(path, name="c")
@@ -60,11 +64,17 @@ def test_a_name_that_is_none_for_a_folder_is_refused(lab: Any, name: str) -> Non
 
 def exported(lab: Any, uuid: str, name: str) -> list[Path]:
     with lab.opened(uuid) as path:
-        return sorted(file.parent.relative_to(path) for file in (path / "export" / name).glob("*/saved_model.pb"))
+        return sorted(
+            file.parent.relative_to(path)
+            for file in (path / "export" / name).glob("*/saved_model.pb")
+        )
 
 
 def test_exporters_write_into_checkpoints(lab: Any) -> None:
-    """The latest keeps as many as it is told; the final one has the newest model, as any validation may be the last."""
+    """The latest keeps as many as it is told.
+
+    The final one has the newest model, as any validation may be the last.
+    """
 
     class Trial(Serving):
         def exporters(self) -> Any:
@@ -76,6 +86,42 @@ def test_exporters_write_into_checkpoints(lab: Any) -> None:
     assert [len(exported(lab, ran.checkpoints[n], "final")) for n in (1, 4)] == [1, 1]
     again = lab(Trial, 5, schedule=EACH, checkpoint=ran.checkpoints[4])
     assert len(exported(lab, again.checkpoints[5], "latest")) == 2
+
+
+def test_last_checkpoint_has_the_exports_of_the_last_validation(lab: Any) -> None:
+    class Trial(Serving):
+        def exporters(self) -> Any:
+            latest = tf.estimator.LatestExporter("latest", self.serving)
+            return [latest, tf.estimator.FinalExporter("final", self.serving)]
+
+    ran = lab(Trial, 4, length=Length("batches", 4))
+    assert list(ran.checkpoints) == [4]
+    with lab.opened(ran.checkpoints[4]) as path:
+        for name in ("latest", "final"):
+            [folder] = (path / "export" / name).iterdir()
+            answer = tf.saved_model.load(str(folder)).signatures["serving_default"](
+                x=tf.constant([2.0])
+            )["y"]
+            assert float(answer[0]) == pytest.approx(2 * ran.validation[4]["weight"])
+
+
+def test_an_exporter_that_raises_in_the_end_costs_no_training(lab: Any) -> None:
+    class Breaks(tf.estimator.FinalExporter):
+        def export(self, *arguments: Any, **more: Any) -> Any:
+            raise RuntimeError("the disk of the models is full")
+
+    trial = type("Trial", (Serving,), {"exporters": lambda self: Breaks("final", self.serving)})
+    host, keep = Host(4, None), CheckpointSink(storage=lab.storage)
+    with pytest.raises(RuntimeError, match="the disk of the models is full"):
+        run_trial(
+            lab.framework,
+            trial,
+            lab.info(length=Length("batches", 4)),
+            host,
+            keep,
+            schedule=lambda _: EACH_BATCH,
+        )
+    assert [manifest.batches for manifest, _ in host.checkpoints] == [4]
 
 
 class Best(Serving):
@@ -92,3 +138,49 @@ def test_the_best_stays_the_best_over_a_restart(lab: Any) -> None:
     assert len(exported(lab, ran.checkpoints[2], "best")) == 1
     again = lab(Best, 4, schedule=EACH, checkpoint=ran.checkpoints[2])
     assert exported(lab, again.checkpoints[4], "best") == exported(lab, ran.checkpoints[2], "best")
+
+
+def test_hook_that_stops_without_a_decrease_reads_validations(lab: Any) -> None:
+    """It reads them where its estimator evaluates, and remembers existing ones over a restart."""
+
+    class Stopping(Line):
+        rate = 0.0
+
+        def build_estimator(self) -> Any:
+            self.estimator = super().build_estimator()
+            return self.estimator
+
+        def hooks(self) -> list[Any]:
+            stop: Any = tf.estimator.experimental.stop_if_no_decrease_hook
+            return [stop(self.estimator, "loss", 3, run_every_secs=None, run_every_steps=1)]
+
+    whole = lab(Stopping, 40, schedule=EACH)
+    assert whole.stop is Stop.USER_STOPPED
+    first = lab(Stopping, 40, schedule=EACH, preempt_at=2)
+    second = lab(Stopping, 40, schedule=EACH, checkpoint=first.checkpoints[2], first_batch=2)
+    # The batch behind the validation that is the third without a decrease is the last.
+    assert max(second.training) == max(whole.training) == 5
+
+
+def test_keras_model_in_its_default_format_is_exported(lab: Any) -> None:
+    """It is validated, too."""
+
+    class OfKeras(Line):
+        def build_estimator(self) -> Any:
+            model = tf.keras.Sequential([tf.keras.Input((1,), name="x"), tf.keras.layers.Dense(1)])
+            model.compile(self.context.wrap_optimizer(tf.keras.optimizers.legacy.SGD(0.01)), "mse")
+            return tf.keras.estimator.model_to_estimator(model)
+
+        def records(self) -> Any:
+            x = tf.reshape(tf.constant(self.xs), (8, 1))
+            return self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices((x, 2 * x)))
+
+        def build_serving_input_receiver_fns(self) -> dict[str, Any]:
+            return {"line": self.serving}
+
+        def serving(self) -> Any:
+            x = v1.placeholder(tf.float32, [None, 1], "x")
+            return tf.estimator.export.TensorServingInputReceiver(x, {"x": x})
+
+    ran = lab(OfKeras, 4, schedule=EACH)
+    assert ran.validation[4]["loss"] < ran.validation[1]["loss"]

@@ -30,8 +30,9 @@ def test_a_dataset_that_is_not_wrapped_is_named(lab: Any) -> None:
 
 def test_what_is_no_dataset_is_named(lab: Any) -> None:
     tensors = lambda self: (tf.constant([1.0]), tf.constant([1.0]))  # noqa: E731
-    assert data_of(lab, with_(training_data=tensors)) == (
-        "TrainSpec.input_fn returned tuple; return a tf.data.Dataset of batches"
+    assert (
+        data_of(lab, with_(training_data=tensors))
+        == "TrainSpec.input_fn returned tuple; return a tf.data.Dataset of batches"
     )
 
 
@@ -39,12 +40,17 @@ def test_wrapping_something_else_is_named(lab: Any) -> None:
     def wrapped(self: Any) -> Any:
         return self.context.wrap_dataset([1.0])
 
-    assert data_of(lab, with_(training_data=wrapped)) == "wrap_dataset got list; give a tf.data.Dataset"
+    assert (
+        data_of(lab, with_(training_data=wrapped))
+        == "wrap_dataset got list; give a tf.data.Dataset"
+    )
 
 
 def test_an_empty_dataset_is_named(lab: Any) -> None:
     empty = lambda self: self.records().take(0).batch(2)  # noqa: E731
-    assert data_of(lab, with_(training_data=empty)).startswith("the dataset of TrainSpec.input_fn is empty; give one")
+    assert data_of(lab, with_(training_data=empty)).startswith(
+        "the dataset of TrainSpec.input_fn is empty; give one"
+    )
 
 
 def test_a_dataset_that_turns_out_empty_is_named(lab: Any) -> None:
@@ -57,8 +63,9 @@ def test_a_dataset_that_turns_out_empty_is_named(lab: Any) -> None:
 
 def test_a_batch_is_features_or_features_and_labels(lab: Any) -> None:
     three = lambda self: tf.data.Dataset.zip((self.records(),) * 3).batch(2)  # noqa: E731
-    assert data_of(lab, with_(training_data=three)) == (
-        "the dataset of TrainSpec.input_fn gives 3 values a batch; give (features, labels)"
+    assert (
+        data_of(lab, with_(training_data=three))
+        == "the dataset of TrainSpec.input_fn gives 3 values a batch; give (features, labels)"
     )
 
 
@@ -118,12 +125,20 @@ def test_input_fn_gets_what_it_asks_for(lab: Any) -> None:
 
 PIPELINES: dict[str, Any] = {
     "shuffled": lambda d: d.shuffle(8).batch(2),
-    "shuffled the same way each time": lambda d: d.shuffle(8, reshuffle_each_iteration=False).batch(2),
+    "shuffled the same way each time": (
+        lambda d: d.shuffle(8, reshuffle_each_iteration=False).batch(2)
+    ),
     "shuffled and repeated": lambda d: d.shuffle(5).repeat(3).batch(2),
     "augmented": lambda d: d.map(lambda x: x + tf.random.uniform([])).batch(2),
-    "interleaved": lambda d: d.interleave(lambda x: tf.data.Dataset.from_tensors(x).repeat(2), cycle_length=3).batch(3),
+    "interleaved": (
+        lambda d: d.interleave(
+            lambda x: tf.data.Dataset.from_tensors(x).repeat(2), cycle_length=3
+        ).batch(3)
+    ),
     "cached and prefetched": lambda d: d.cache().shuffle(8).batch(3).prefetch(2),
-    "mapped in parallel": lambda d: d.shuffle(8).map(lambda x: x * 2, num_parallel_calls=2).batch(2),
+    "mapped in parallel": lambda d: (
+        d.shuffle(8).map(lambda x: x * 2, num_parallel_calls=2).batch(2)
+    ),
     "filtered": lambda d: d.shuffle(8).filter(lambda x: x > 2).batch(2),
 }
 

@@ -15,19 +15,29 @@ BEHIND = '\nprint("behind the training")\n'
 
 @pytest.fixture
 def run(det):
-    """Runs the example's script, of fewer trials, which says so where it goes on behind its training."""
+    """Runs the example's script with fewer trials.
+
+    It says so where it goes on behind its training.
+    """
     text = EXAMPLE.read_text().replace('"max_trials": 4', '"max_trials": 2')
     (det.cwd / "train.py").write_text(text + BEHIND)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "train.py", *arguments]
         return subprocess.run(
-            argv, cwd=det.cwd, env=det.env(None), capture_output=True, text=True, timeout=280, check=False
+            argv,
+            cwd=det.cwd,
+            env=det.env(None),
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
         )
 
     return run
 
 
+@pytest.mark.thorough
 def test_here_and_now_the_script_trains_and_goes_on(run, det) -> None:
     done = run()
     assert done.returncode == 0, done.stderr
@@ -37,12 +47,16 @@ def test_here_and_now_the_script_trains_and_goes_on(run, det) -> None:
     assert len(list((det.home / "checkpoints").iterdir())) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
-def test_with_workers_it_is_searched_over_and_nothing_that_follows_runs(run, det) -> None:
+def test_script_runs_as_a_search_and_nothing_after_it_runs(run, det) -> None:
     """Neither in the process that submits it, which ends with the experiment, nor in a worker."""
     done = run("cluster")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "is submitted; its workers run train.py again, and nothing that follows runs here" in done.stdout
+    assert (
+        "is submitted; its workers run train.py again, and nothing that follows runs here"
+        in done.stdout
+    )
     assert "behind the training" not in done.stdout
     trials = det.json("show", "1")["trials"]
     assert len(trials) == 2
@@ -102,7 +116,10 @@ print(f"{result.validation['loss']:.4f}", [group for group, _, _ in result.repor
 
 def test_an_optimizer_that_cannot_wait_is_named(det) -> None:
     done = script(det, LINE + "context.wrap_optimizer(tf.keras.optimizers.legacy.Adam())\n")
-    assert "wrap_optimizer got Adam before training has begun; give an optimizer of tf.compat.v1.train" in done.stderr
+    assert (
+        "wrap_optimizer got Adam before training has begun; give an optimizer of tf.compat.v1.train"
+        in done.stderr
+    )
 
 
 CLASS = """
@@ -141,6 +158,7 @@ print("reached by", __name__)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 def test_a_search_over_a_trial_class_that_its_script_hands_over(det) -> None:
     done = script(det, CLASS)

@@ -1,4 +1,7 @@
-"""An estimator with BatchNorm: as TensorFlow alone trains it, on one rank; and what two ranks report is in the checkpoint."""
+"""An estimator with BatchNorm: as TensorFlow alone trains it, on one rank.
+
+And what two ranks report is in the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,23 @@ HPARAMS = {"global_batch_size": normalized.BATCH}
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_one_rank_trains_as_the_estimator_alone_does(lab: Any, tmp_path: Path, resumed: bool) -> None:
+def test_one_rank_trains_as_the_estimator_alone_does(
+    lab: Any, tmp_path: Path, resumed: bool
+) -> None:
     schedule = Schedule(report=Every(1), checkpoint=At({7}), policy="none")
     run = lab(normalized.Normalized, 7 if resumed else LENGTH, schedule=schedule, hparams=HPARAMS)
     if resumed:
-        run = lab(normalized.Normalized, LENGTH, schedule=schedule, hparams=HPARAMS, checkpoint=run.checkpoints[7])
+        run = lab(
+            normalized.Normalized,
+            LENGTH,
+            schedule=schedule,
+            hparams=HPARAMS,
+            checkpoint=run.checkpoints[7],
+        )
     folder = str(tmp_path / "alone")
-    normalized.alone(folder).train(lambda: normalized.records().batch(normalized.BATCH).repeat(), steps=LENGTH)
+    normalized.alone(folder).train(
+        lambda: normalized.records().batch(normalized.BATCH).repeat(), steps=LENGTH
+    )
     reader = tf.train.load_checkpoint(folder)
     found = lab.variables(run.checkpoints[LENGTH])
     for name in reader.get_variable_to_shape_map():
@@ -40,7 +53,12 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pa
     """What two ranks did, on the chief, and where its checkpoints are."""
     pytest.importorskip("horovod.tensorflow")
     folder = tmp_path_factory.mktemp("normalized")
-    cast = Cast(trial=normalized.Normalized, framework="estimator", hooks="det_estimator._hooks", backend="horovod")
+    cast = Cast(
+        trial=normalized.Normalized,
+        framework="estimator",
+        hooks="det_estimator._hooks",
+        backend="horovod",
+    )
     requests = [
         Request(name="whole", length=LENGTH, save_at=[7], hparams=HPARAMS),
         Request(name="resumed", length=LENGTH, behind=("whole", 7), hparams=HPARAMS),
@@ -51,10 +69,14 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Pa
     return chief, folder / "checkpoints"
 
 
-def test_what_two_ranks_report_is_what_the_estimator_alone_finds_in_the_checkpoint(played: Any, tmp_path: Path) -> None:
+def test_two_ranks_report_what_the_estimator_alone_evaluates(played: Any, tmp_path: Path) -> None:
+    """The estimator alone evaluates the checkpoint of the two ranks."""
     runs, checkpoints = played
     found = tf.train.latest_checkpoint(str(checkpoints / runs["whole"].checkpoints[LENGTH]))
-    expected, reported = normalized.evaluated(str(tmp_path), found), runs["whole"].validations[LENGTH]
+    expected, reported = (
+        normalized.evaluated(str(tmp_path), found),
+        runs["whole"].validations[LENGTH],
+    )
     assert reported["off"] == pytest.approx(float(expected["off"]), rel=1e-5)
 
 

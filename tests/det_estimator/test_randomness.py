@@ -47,7 +47,9 @@ class Drawn:
             self.ops = RandomOps(self.graph, seed, loops.counts) if made_anew else None
             self.variables = v1.global_variables_initializer()
 
-    def __call__(self, times: int, state: dict[str, int] | None = None) -> tuple[list[Any], dict[str, int]]:
+    def __call__(
+        self, times: int, state: dict[str, int] | None = None
+    ) -> tuple[list[Any], dict[str, int]]:
         with v1.Session(graph=self.graph) as session:
             session.run(self.variables)
             if self.ops is None:
@@ -57,7 +59,9 @@ class Drawn:
 
 
 def same(one: list[Any], other: list[Any]) -> bool:
-    return len(one) == len(other) and all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(
+        np.array_equal(a, b) for a, b in zip(one, other, strict=True)
+    )
 
 
 @pytest.mark.parametrize("kind", list(STATELESS))
@@ -105,7 +109,12 @@ def test_initializers_are_left_alone() -> None:
 
 def repeated(draw: Any, times: int = 3, at_once: int = 10) -> Any:
     """Return what a loop draws, one iteration below the other."""
-    return tf.map_fn(lambda _: draw(), tf.zeros(times), fn_output_signature=tf.float32, parallel_iterations=at_once)
+    return tf.map_fn(
+        lambda _: draw(),
+        tf.zeros(times),
+        fn_output_signature=tf.float32,
+        parallel_iterations=at_once,
+    )
 
 
 def uniform() -> Any:
@@ -122,11 +131,20 @@ LOOPS: dict[str, Any] = {
     "map_fn": lambda: repeated(uniform),
     "nested": lambda: repeated(lambda: repeated(uniform)),
     "cond": lambda: tf.cond(tf.random.uniform([]) < 2, uniform, lambda: tf.zeros([2])),
-    "cond in a loop": lambda: repeated(lambda: tf.cond(tf.constant(True), uniform, lambda: tf.zeros([2]))),
-    "while_loop": lambda: tf.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * uniform()), [0, tf.ones(2)])[1],
-    "condition": lambda: tf.while_loop(lambda i: tf.random.uniform([]) < 0.99, lambda i: i + 1, [0])[0],
+    "cond in a loop": lambda: repeated(
+        lambda: tf.cond(tf.constant(True), uniform, lambda: tf.zeros([2]))
+    ),
+    "while_loop": lambda: tf.while_loop(
+        lambda i, x: i < 3, lambda i, x: (i + 1, x * uniform()), [0, tf.ones(2)]
+    )[1],
+    "condition": lambda: tf.while_loop(
+        lambda i: tf.random.uniform([]) < 0.99, lambda i: i + 1, [0]
+    )[0],
     "dynamic_rnn": dropped_out,
-    **{kind: lambda kind=kind: repeated(lambda: tf.cast(DRAWS[kind](), tf.float32)) for kind in STATELESS},
+    **{
+        kind: lambda kind=kind: repeated(lambda: tf.cast(DRAWS[kind](), tf.float32))
+        for kind in STATELESS
+    },
 }
 
 
@@ -143,7 +161,7 @@ def test_those_in_loops_and_branches_go_on_too(name: str) -> None:
     assert not same(Drawn(LOOPS[name], seed="2/0")(5)[0], whole)
 
 
-def test_no_two_draws_of_a_loop_are_alike_and_their_order_does_not_matter() -> None:
+def test_draws_in_a_loop_differ_and_do_not_depend_on_order() -> None:
     (drawn, *_), _ = Drawn(lambda: repeated(lambda: repeated(uniform, 5), 5))(1)
     assert len({float(each) for each in drawn.ravel()}) == 50
     (both, *_), _ = Drawn(lambda: tf.stack([repeated(uniform), repeated(uniform)]))(1)
@@ -152,7 +170,7 @@ def test_no_two_draws_of_a_loop_are_alike_and_their_order_does_not_matter() -> N
     assert np.array_equal(drawn, one_by_one)
 
 
-def test_every_kind_that_is_made_anew_outside_of_loops_is_made_anew_in_them() -> None:
+def test_random_ops_remade_outside_loops_are_remade_inside_too() -> None:
     assert set(MAKERS) == set(STATELESS)
 
 
@@ -164,7 +182,7 @@ def test_outside_of_a_model_tensorflow_makes_its_ops_as_it_does() -> None:
 
 
 def test_what_cannot_go_on_is_named() -> None:
-    """Draws in functions of the graph, and candidate samplers, of which no stateless kind exists."""
+    """Draws in functions of the graph, and candidate samplers, which have no stateless kind."""
     graph = tf.Graph()
     with graph.as_default(), LoopedOps(graph, "1/0").drawing():
         tf.function(uniform)()
@@ -175,7 +193,10 @@ def test_what_cannot_go_on_is_named() -> None:
 
 
 class Noisy(Line):
-    """With dropout of Keras and of tf.layers, noise, also in a loop, shuffling of records, and random numbers in the input."""
+    """With dropout of Keras and of tf.layers, noise, also in a loop, and shuffled records.
+
+    The input draws random numbers, too.
+    """
 
     def loss(self, weight: Any, features: Any, mode: str) -> Any:
         if mode == TRAIN:
@@ -206,9 +227,15 @@ def test_when_a_run_saves_and_validates_changes_nothing(lab: Any) -> None:
 
 def test_a_graph_that_cannot_resume_exactly_is_told_of(lab: Any) -> None:
     def loss(self: Any, weight: Any, features: Any, mode: str) -> Any:
-        return tf.reduce_mean((features - weight * features) ** 2) + tf.function(lambda: tf.random.uniform([]))()
+        return (
+            tf.reduce_mean((features - weight * features) ** 2)
+            + tf.function(lambda: tf.random.uniform([]))()
+        )
 
-    with pytest.warns(UserWarning, match="random_uniform.* begin anew when a run is resumed, which is then not exact"):
+    with pytest.warns(
+        UserWarning,
+        match="random_uniform.* begin again when a run is resumed, which is then not exact",
+    ):
         lab(with_(loss=loss), 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -216,7 +243,7 @@ def test_a_graph_that_cannot_resume_exactly_is_told_of(lab: Any) -> None:
 
 
 @pytest.mark.parametrize("at_once", [None, 2])
-def test_a_pipeline_that_draws_for_several_records_at_a_time_is_told_of(lab: Any, at_once: int | None) -> None:
+def test_pipeline_with_parallel_random_draws_warns(lab: Any, at_once: int | None) -> None:
     def records(self: Any) -> Any:
         data = Line.records(self).map(lambda x: x + 1, num_parallel_calls=2)  # draws nothing
         return data.map(lambda x: x + tf.random.uniform([], 0, 0.1), num_parallel_calls=at_once)
@@ -228,5 +255,7 @@ def test_a_pipeline_that_draws_for_several_records_at_a_time_is_told_of(lab: Any
     assert len(found) == (at_once is not None)
     for message in found:
         assert re.match(
-            r"ParallelMapDataset\S* \(with .*random_uniform.*\) draws random numbers for several records", message
+            r"ParallelMapDataset\S* \(with .*random_uniform.*\) draws random numbers for several"
+            r" records",
+            message,
         )

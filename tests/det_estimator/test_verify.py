@@ -10,6 +10,7 @@ from tests.verified import example_is_verified, its_data_is_found_to_differ
 pytest.importorskip("sklearn")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_the_example_is_verified(det: Any) -> None:
     assert example_is_verified(det, "digits_estimator")["checkpoints"]

@@ -10,7 +10,11 @@ import tensorflow as tf
 from det_estimator import EstimatorTrial
 
 v1: Any = tf.compat.v1
-TRAIN, EVAL, PREDICT = tf.estimator.ModeKeys.TRAIN, tf.estimator.ModeKeys.EVAL, tf.estimator.ModeKeys.PREDICT
+TRAIN, EVAL, PREDICT = (
+    tf.estimator.ModeKeys.TRAIN,
+    tf.estimator.ModeKeys.EVAL,
+    tf.estimator.ModeKeys.PREDICT,
+)
 
 
 class Line(EstimatorTrial):
@@ -29,7 +33,9 @@ class Line(EstimatorTrial):
             return tf.estimator.EstimatorSpec(mode, predictions=outputs)
         loss = self.loss(weight, features, mode)
         if mode == EVAL:
-            return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=self.eval_metrics(weight, features))
+            return tf.estimator.EstimatorSpec(
+                mode, loss=loss, eval_metric_ops=self.eval_metrics(weight, features)
+            )
         step = self.optimizer().minimize(loss, global_step=v1.train.get_global_step())
         return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=step, **self.more())
 

@@ -1,4 +1,7 @@
-"""An environment of its own for what installs things, with stand-ins for a framework and for Horovod's source."""
+"""An environment of its own for what installs things.
+
+It has stand-ins for a framework and for Horovod's source.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ BACKEND = """
 
 @dataclass
 class Environment:
-    """A virtual environment that sees the packages of this one, and pip finds nothing but what is in `index`."""
+    """A virtual environment that sees the packages of this one.
+
+    pip finds only what is in `index`.
+    """
 
     root: Path
     index: Path
@@ -63,7 +69,9 @@ class Environment:
         return self.root / "cache" / "det" / "horovod"
 
     def environ(self) -> dict[str, str]:
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "HOROVOD_", "PYTHON"))}
+        inherited = {
+            k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "HOROVOD_", "PYTHON"))
+        }
         mine = {
             "PIP_NO_INDEX": "1",
             "PIP_CONFIG_FILE": os.devnull,
@@ -95,10 +103,14 @@ class Environment:
         """Make something importable that has a framework's name."""
         name = "torch" if distribution == "torch" else "tensorflow"
         (self.packages / name).mkdir()
-        (self.packages / name / "__init__.py").write_text("raise AssertionError('it is not to be imported')")
+        (self.packages / name / "__init__.py").write_text(
+            "raise AssertionError('it is not to be imported')"
+        )
         info = self.packages / f"{distribution.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+        )
         (info / "top_level.txt").write_text(f"{name}\n")
         (info / "RECORD").write_text(f"{name}/__init__.py,,\n")
 
@@ -112,13 +124,18 @@ class Environment:
 def environment(tmp_path: Path, index: Path) -> Environment:
     made = Environment(tmp_path / "environment", index)
     venv.create(made.root, symlinks=True)
-    (made.packages / "parent.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    (made.packages / "parent.pth").write_text(
+        f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
+    )
     return made
 
 
 @pytest.fixture(scope="session")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder, source = tmp_path_factory.mktemp("index"), tmp_path_factory.mktemp("source") / "horovod-0.28.1"
+    folder, source = (
+        tmp_path_factory.mktemp("index"),
+        tmp_path_factory.mktemp("source") / "horovod-0.28.1",
+    )
     source.mkdir()
     (source / "backend.py").write_text(textwrap.dedent(BACKEND))
     (source / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
@@ -127,11 +144,20 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     with tarfile.open(folder / "horovod-0.28.1.tar.gz", "w:gz") as archive:
         archive.add(source, source.name)
-    for name, version in (("cmake", "3.31.0"), ("setuptools", "80.0"), ("wheel", "0.45.0"), ("packaging", "24.0")):
+    for name, version in (
+        ("cmake", "3.31.0"),
+        ("setuptools", "80.0"),
+        ("wheel", "0.45.0"),
+        ("packaging", "24.0"),
+    ):
         with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
             info = f"{name}-{version}.dist-info"
-            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(
+                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            )
+            wheel.writestr(
+                f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            )
             wheel.writestr(f"{info}/RECORD", "")
             if name == "setuptools":
                 wheel.writestr("setuptools/__init__.py", f"__version__ = {version!r}")

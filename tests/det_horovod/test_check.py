@@ -15,6 +15,8 @@ import pytest
 from det_core import Plugins
 from det_horovod import available
 
+pytestmark = pytest.mark.process
+
 FRAMEWORKS = [name for name in ("torch", "tensorflow") if available(name)]
 
 
@@ -44,15 +46,31 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.skipif(not FRAMEWORKS, reason="Horovod is not built for this environment; run: det horovod install")
+@pytest.mark.skipif(
+    not FRAMEWORKS, reason="Horovod is not built for this environment; run: det horovod install"
+)
 @pytest.mark.parametrize("host", ["this one", "one whose name leads nowhere"])
 def test_two_real_ranks_add(host):
     elsewhere = ["unshare", "--uts", "sh", "-c", 'hostname nowhere.invalid && exec "$@"', "sh"]
-    if host != "this one" and subprocess.run([*elsewhere, "true"], check=False, capture_output=True).returncode:
+    if (
+        host != "this one"
+        and subprocess.run([*elsewhere, "true"], check=False, capture_output=True).returncode
+    ):
         pytest.skip("a host of another name takes rights that this process has not")
     done = subprocess.run(
-        [*(elsewhere if host != "this one" else []), sys.executable, "-m", "det_driver.cli", "horovod", "check"],
-        env={**os.environ, "HOROVOD_RANK": "5", "HOROVOD_GLOO_IFACE": "nowhere"},  # left over from another launcher
+        [
+            *(elsewhere if host != "this one" else []),
+            sys.executable,
+            "-m",
+            "det_driver.cli",
+            "horovod",
+            "check",
+        ],
+        env={
+            **os.environ,
+            "HOROVOD_RANK": "5",
+            "HOROVOD_GLOO_IFACE": "nowhere",
+        },  # left over from another launcher
         capture_output=True,
         text=True,
         timeout=240,
@@ -62,8 +80,8 @@ def test_two_real_ranks_add(host):
     assert head.split()[:2] == ["framework", "version"]
     for name in FRAMEWORKS:
         row = next(row for row in rows if row.startswith(name)).split()
-        assert (row[2], "gloo" in row) == ("yes", True), done.stderr
-    assert done.returncode == (0 if all(" yes " in row for row in rows) else 1)
+        assert (row[2], "gloo" in row) == ("true", True), done.stderr
+    assert done.returncode == (0 if all(" true " in row for row in rows) else 1)
 
 
 def test_without_a_build_it_says_how_to_get_one(environment):
@@ -74,7 +92,7 @@ def test_without_a_build_it_says_how_to_get_one(environment):
     assert output.splitlines()[1].split(maxsplit=3) == [
         "torch",
         "2.13.0",
-        "no",
+        "false",
         "not built; run: det horovod install --with torch",
     ]
 
@@ -125,7 +143,11 @@ def test_ranks_that_never_met_are_not_taken_for_a_success(pretended):
 def test_bare_it_shows_its_help(environment):
     environment.add_framework("torch", "2.13.0")
     process = subprocess.run(
-        [environment.python, "-m", "det_driver.cli", "horovod"], capture_output=True, text=True, timeout=60, check=False
+        [environment.python, "-m", "det_driver.cli", "horovod"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert process.returncode == 0
     assert "install" in process.stdout

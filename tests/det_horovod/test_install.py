@@ -1,4 +1,7 @@
-"""`det horovod install`: what is built, kept and installed, of a stand-in for Horovod's source that compiles one file."""
+"""`det horovod install`.
+
+What is built, kept and installed, of a stand-in for Horovod's source that compiles one file.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ import zipfile
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 VERSION = "2.13.0+cpu"
 
 
@@ -20,7 +25,9 @@ def torch(environment):
 
 def installed(environment) -> dict:
     code = "import horovod; print(horovod.variables, '|', horovod.__file__, '|', horovod.built)"
-    done = subprocess.run([environment.python, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [environment.python, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     variables, path, built = done.stdout.split(" | ")
     return {"variables": eval(variables), "path": path, "built": float(built)}
 
@@ -29,7 +36,8 @@ def wheels(environment) -> list:
     return sorted(environment.cache.glob("*/*.whl"))
 
 
-def test_it_is_built_once_and_installed_and_nothing_else_is_changed(environment):
+def test_horovod_is_built_once_and_installed_alone(environment):
+    """Nothing else in the environment changes."""
     environment.variables |= {
         "HOROVOD_GPU_OPERATIONS": "NCCL",
         "HOROVOD_WITH_MPI": "1",
@@ -46,7 +54,9 @@ def test_it_is_built_once_and_installed_and_nothing_else_is_changed(environment)
     assert fresh == {"horovod", "horovod-0.28.1.dist-info"}
     assert list(environment.cache.glob("*.building")) == []
     found = installed(environment)
-    assert {name: value for name, value in found["variables"].items() if name != "HOROVOD_CMAKE"} == {
+    assert {
+        name: value for name, value in found["variables"].items() if name != "HOROVOD_CMAKE"
+    } == {
         "HOROVOD_WITH_PYTORCH": "1",
         "HOROVOD_WITHOUT_TENSORFLOW": "1",
         "HOROVOD_WITHOUT_MXNET": "1",
@@ -57,10 +67,14 @@ def test_it_is_built_once_and_installed_and_nothing_else_is_changed(environment)
     }
     status, output, error = environment.det("horovod", "install")
     assert (status, error) == (0, "")
-    assert output.splitlines() == [f"built before: {wheel}", f"Horovod for torch {VERSION} is installed"]
+    assert output.splitlines() == [
+        f"built before: {wheel}",
+        f"Horovod for torch {VERSION} is installed",
+    ]
 
 
-def test_an_environment_without_it_gets_the_wheel_that_was_built_unless_told_to_build(environment):
+@pytest.mark.thorough
+def test_built_wheel_is_reused_unless_a_build_is_forced(environment):
     environment.det("horovod", "install")
     first = installed(environment)["built"]
     for folder in environment.packages.glob("horovod*"):
@@ -73,17 +87,23 @@ def test_an_environment_without_it_gets_the_wheel_that_was_built_unless_told_to_
 
 
 def test_wheels_can_be_kept_elsewhere(environment, tmp_path):
-    script = environment.det("horovod", "install", "--print", "--wheel-dir", str(tmp_path / "elsewhere"))[1]
+    script = environment.det(
+        "horovod", "install", "--print", "--wheel-dir", str(tmp_path / "elsewhere")
+    )[1]
     assert f"{tmp_path}/elsewhere/0.28.1-torch{VERSION}-gloo-cp3" in script
     assert str(environment.cache) not in script
 
 
 def test_a_place_that_cannot_be_written_to_is_a_sentence(environment, tmp_path):
     (tmp_path / "file").touch()
-    status, _, error = environment.det("horovod", "install", "--wheel-dir", str(tmp_path / "file" / "wheels"))
+    status, _, error = environment.det(
+        "horovod", "install", "--wheel-dir", str(tmp_path / "file" / "wheels")
+    )
     assert status == 2
-    assert error == (
-        f"det: wheels cannot be kept in {tmp_path}/file/wheels (Not a directory); give another place with --wheel-dir\n"
+    assert (
+        error
+        == f"det: wheels cannot be kept in {tmp_path}/file/wheels (Not a directory); give another"
+        " place with --wheel-dir\n"
     )
 
 
@@ -99,16 +119,20 @@ def test_a_failure_shows_the_end_of_the_log_and_where_it_is(environment):
     assert wheels(environment) == []
 
 
+@pytest.mark.thorough
 def test_two_builders_build_it_once(environment):
     environment.variables["STAND_IN_SECONDS"] = "2"
     first, second = environment.start("horovod", "install"), environment.start("horovod", "install")
     said = [process.communicate(timeout=120) for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0], said
-    assert sum("another process builds the same; waiting for it" in output for output, _ in said) == 1
+    assert (
+        sum("another process builds the same; waiting for it" in output for output, _ in said) == 1
+    )
     assert sum("\nbuilt in " in f"\n{output}" for output, _ in said) == 1
     assert len(wheels(environment)) == 1
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_a_builder_that_is_ended_leaves_no_half_of_a_wheel(environment, number, status):
     environment.variables["STAND_IN_SECONDS"] = "3"
@@ -136,7 +160,9 @@ def test_what_it_prints_is_what_it_does(environment):
 
 
 def test_of_a_wheel_that_is_there_it_prints_the_installation(environment):
-    key = environment.det("horovod", "install", "--print")[1].split(".building")[0].rpartition("/")[2]
+    key = (
+        environment.det("horovod", "install", "--print")[1].split(".building")[0].rpartition("/")[2]
+    )
     wheel = environment.cache / key / "horovod-0.28.1-any.whl"
     wheel.parent.mkdir(parents=True)
     zipfile.ZipFile(wheel, "w").close()
@@ -151,13 +177,23 @@ def test_of_a_wheel_that_is_there_it_prints_the_installation(environment):
     ("arguments", "expected"),
     [
         (["--mpi"], {"HOROVOD_WITH_MPI": "1", "HOROVOD_CPU_OPERATIONS": "GLOO"}),
-        (["--gpu", "nccl"], {"HOROVOD_GPU": "CUDA", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_WITHOUT_MPI": "1"}),
-        (["--rocm"], {"HOROVOD_GPU": "ROCM", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_WITHOUT_MPI": "1"}),
+        (
+            ["--gpu", "nccl"],
+            {"HOROVOD_GPU": "CUDA", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_WITHOUT_MPI": "1"},
+        ),
+        (
+            ["--rocm"],
+            {"HOROVOD_GPU": "ROCM", "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_WITHOUT_MPI": "1"},
+        ),
     ],
 )
 def test_more_can_be_asked_for(environment, arguments, expected):
     _, script, _ = environment.det("horovod", "install", "--print", *arguments)
-    exported = dict(line.removeprefix("export ").split("=", 1) for line in script.splitlines() if "export " in line)
+    exported = dict(
+        line.removeprefix("export ").split("=", 1)
+        for line in script.splitlines()
+        if "export " in line
+    )
     assert expected.items() <= exported.items()
 
 

@@ -13,6 +13,8 @@ import pytest
 from det_core import Ranks
 from det_horovod import Rendezvous, address_variables, horovod_slots
 
+pytestmark = pytest.mark.process
+
 TWO = horovod_slots([Ranks(rank=n, size=2, local_rank=n, local_size=2) for n in range(2)])
 
 
@@ -22,7 +24,9 @@ def rendezvous() -> Iterator[Rendezvous]:
         yield server
 
 
-def ask(server: Rendezvous, verb: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
+def ask(
+    server: Rendezvous, verb: str, path: str, body: bytes | None = None, **headers: str
+) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     try:
         connection.request(verb, path, body, headers)
@@ -35,7 +39,10 @@ def ask(server: Rendezvous, verb: str, path: str, body: bytes | None = None, **h
 def known(server: Rendezvous, key: str) -> str:
     """Return the path that Horovod makes for a key."""
     variables = address_variables("127.0.0.1", server.path())
-    addr, port = variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"], variables["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+    addr, port = (
+        variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"],
+        variables["HOROVOD_GLOO_RENDEZVOUS_PORT"],
+    )
     return f"{addr}:{port}/{key}".partition("/")[2].join(("/", ""))
 
 
@@ -46,7 +53,7 @@ def test_a_value_is_there_once_it_was_put(rendezvous):
     assert ask(rendezvous, "GET", path) == (200, b"\0there")
 
 
-def test_a_scope_is_emptied_when_all_of_its_ranks_are_done_with_it(rendezvous):
+def test_scope_is_emptied_when_all_its_ranks_have_finished(rendezvous):
     path = known(rendezvous, "global/x")
     ask(rendezvous, "PUT", path, b"1")
     for rank, expected in ((0, 200), (0, 200), (1, 404)):  # one that says it twice is one
@@ -54,11 +61,14 @@ def test_a_scope_is_emptied_when_all_of_its_ranks_are_done_with_it(rendezvous):
         assert ask(rendezvous, "GET", path)[0] == expected
 
 
-def test_the_keys_of_a_scope_that_ranks_opened_themselves_go_one_by_one(rendezvous):
+def test_keys_of_a_scope_made_by_ranks_are_deleted_one_by_one(rendezvous):
     for key in "ab":
         ask(rendezvous, "PUT", known(rendezvous, f"process_set/{key}"), b"1")
     ask(rendezvous, "DELETE", known(rendezvous, "process_set/a"))
-    assert [ask(rendezvous, "GET", known(rendezvous, f"process_set/{key}"))[0] for key in "ab"] == [404, 200]
+    assert [ask(rendezvous, "GET", known(rendezvous, f"process_set/{key}"))[0] for key in "ab"] == [
+        404,
+        200,
+    ]
 
 
 @pytest.mark.parametrize("verb", ["GET", "PUT", "DELETE"])

@@ -11,5 +11,8 @@ from det_keras.versions import KERAS_3
 
 
 def again(test: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a test of processes, of which each takes seconds for TensorFlow, that says with Keras 2 what it says with Keras 3."""
+    """Mark a test of processes that says with Keras 2 what it says with Keras 3.
+
+    Each process takes seconds for TensorFlow.
+    """
     return test if KERAS_3 else pytest.mark.thorough(test)

@@ -31,7 +31,9 @@ def runs(plugins: Plugins, tmp_path: Path) -> Callable[[type], Runs]:
 def info(plugins: Plugins, tmp_path: Path) -> Callable[..., RunInfo]:
     """Make what an adapter is told of a run."""
 
-    def make(*, config: dict[str, Any] | None = None, hparams: dict[str, Any] | None = None, **more: Any) -> RunInfo:
+    def make(
+        *, config: dict[str, Any] | None = None, hparams: dict[str, Any] | None = None, **more: Any
+    ) -> RunInfo:
         facts = {"seed": 1, "trial_id": 1, "tensorboard_dir": tmp_path / "tensorboard"}
         return RunInfo(
             config=parse({"entrypoint": "model_def:Trial", **(config or {})}).config,

@@ -53,11 +53,16 @@ def averaged_halfway() -> Any:
 
 
 def best_weights(monitor: str = "val_loss", **more: Any) -> Any:
-    return keras.callbacks.EarlyStopping(monitor, **{"restore_best_weights": True, "patience": 9, **more})
+    return keras.callbacks.EarlyStopping(
+        monitor, **{"restore_best_weights": True, "patience": 9, **more}
+    )
 
 
 class Line(TFKerasTrial):
-    """The linear model, on data in a fixed order; heirs have another `compiled`, other data, or callbacks."""
+    """The linear model, on data in a fixed order.
+
+    Heirs have another `compiled`, other data, or callbacks.
+    """
 
     compiled = staticmethod(line)
     training: Any = (POINTS, SUMS)
@@ -93,10 +98,13 @@ class Convolutions(Line):
 
 
 def several() -> Any:
-    """Return a model of two inputs by name, with dropout, and two outputs, each with a loss of its own."""
+    """Return a model of two inputs by name, with dropout, and two outputs with a loss each."""
     a, b = keras.Input((4,), name="a"), keras.Input((1,), name="b")
     both = keras.layers.Dropout(0.3, seed=5)(keras.layers.Concatenate()([a, b]))
-    outputs = {"c": keras.layers.Dense(1, name="c")(both), "d": keras.layers.Dense(3, name="d")(both)}
+    outputs = {
+        "c": keras.layers.Dense(1, name="c")(both),
+        "d": keras.layers.Dense(3, name="d")(both),
+    }
     model = keras.Model({"a": a, "b": b}, outputs)
     losses = {"c": "mse", "d": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}
     model.compile(keras.optimizers.Adam(0.02), losses, loss_weights={"c": 1.0, "d": 0.5})
@@ -112,7 +120,10 @@ class Several(Line):
 
 
 class Game(keras.Model):
-    """Two parts, each with an optimizer of its own; nobody calls the whole, and only training calls the second part."""
+    """Two parts, each with an optimizer of its own.
+
+    Nobody calls the whole, and only training calls the second part.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +140,10 @@ class Game(keras.Model):
             judged = tf.reduce_mean(self.critic(made) ** 2)
             distance = tf.reduce_mean((made - x) ** 2) + judged
             apart = tf.reduce_mean((self.critic(x) - 1.0) ** 2) + judged
-        for part, optimizer, loss in ((self.maker, self.of_maker, distance), (self.critic, self.of_critic, apart)):
+        for part, optimizer, loss in (
+            (self.maker, self.of_maker, distance),
+            (self.critic, self.of_critic, apart),
+        ):
             weights = part.trainable_weights
             optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
         return {"distance": distance, "apart": apart}

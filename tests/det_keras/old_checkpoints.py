@@ -1,6 +1,7 @@
 """Checkpoints as Determined saved them with Keras 2, and the model that is in them.
 
-`python -m tests.det_keras.old_checkpoints DIRECTORY`, with Keras 2, makes those that lie beside this file for Keras 3 to read.
+`python -m tests.det_keras.old_checkpoints DIRECTORY`, with Keras 2, makes those that lie beside
+this file for Keras 3 to read.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class OldTrial(TFKerasTrial):
         inputs = keras.Input((4, 3))
         hidden = keras.layers.LSTM(self.context.get_hparam("units"), name="recurrent")(inputs)
         hidden = keras.layers.BatchNormalization(name="statistics")(hidden)
-        head = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, activation="relu"), keras.layers.Dense(1)])
+        head = keras.Sequential(
+            [keras.Input((2,)), keras.layers.Dense(3, activation="relu"), keras.layers.Dense(1)]
+        )
         model = self.context.wrap_model(keras.Model(inputs, head(hidden)))
         model.compile(keras.optimizers.Adam(), "mse")
         return model
@@ -69,7 +72,10 @@ class OfAttributes(OldTrial):
 def values(shapes: list[tuple[int, ...]]) -> list[Any]:
     """Return weights of these shapes, each other than all others."""
     starts = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
-    return [np.arange(a, a + np.prod(s), dtype="float32").reshape(s) / 50 for a, s in zip(starts, shapes, strict=False)]
+    return [
+        np.arange(a, a + np.prod(s), dtype="float32").reshape(s) / 50
+        for a, s in zip(starts, shapes, strict=False)
+    ]
 
 
 def filled(model: Any) -> Any:
@@ -80,7 +86,9 @@ def filled(model: Any) -> Any:
 
 FORMATS: dict[str, Callable[[Any, Path], None]] = {
     "h5": lambda model, path: model.save(str(path / "determined-keras-model.h5"), save_format="h5"),
-    "weights": lambda model, path: model.save_weights(str(path / "determined-keras-model-weights"), save_format="tf"),
+    "weights": lambda model, path: model.save_weights(
+        str(path / "determined-keras-model-weights"), save_format="tf"
+    ),
     "saved_model": lambda model, path: model.save(str(path / "saved_model"), save_format="tf"),
 }
 
@@ -98,16 +106,26 @@ def make(model: Any, name: str, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    from det_core.load_data import loading_run
+    from det_core.train.load_data import loading_run
     from det_keras.context import TFKerasTrialContext
 
     root = Path(sys.argv[1])
     run = loading_run("keras", {"units": 2}, None)
     for kind in FORMATS:
         shutil.rmtree(root / kind, ignore_errors=True)
-        make(filled(OldTrial(TFKerasTrialContext(run, managed=False)).build_model()), kind, root / kind)
+        make(
+            filled(OldTrial(TFKerasTrialContext(run, managed=False)).build_model()),
+            kind,
+            root / kind,
+        )
     shutil.rmtree(root / "attributes", ignore_errors=True)
-    make(filled(OfAttributes(TFKerasTrialContext(run, managed=False)).build_model()), "weights", root / "attributes")
-    (root / "saved_model/saved_model/saved_model.pb").write_bytes(b"")  # the graph is not read, and large
+    make(
+        filled(OfAttributes(TFKerasTrialContext(run, managed=False)).build_model()),
+        "weights",
+        root / "attributes",
+    )
+    (root / "saved_model/saved_model/saved_model.pb").write_bytes(
+        b""
+    )  # the graph is not read, and large
     for left in ("keras_metadata.pb", "fingerprint.pb"):
         (root / "saved_model/saved_model" / left).unlink(missing_ok=True)

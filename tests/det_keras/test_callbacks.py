@@ -38,7 +38,9 @@ class Diary(Callback):
     def on_test_end(self, logs: Any = None) -> None:
         self.lines.append(f"validated: {sorted(logs)}")
 
-    def on_train_workload_begin(self, total_batches_trained: int, batches_requested: int, logs: Any) -> None:
+    def on_train_workload_begin(
+        self, total_batches_trained: int, batches_requested: int, logs: Any
+    ) -> None:
         self.lines.append(f"workload at {total_batches_trained}")
 
     def on_train_workload_end(self, total_batches_trained: int, logs: Any) -> None:
@@ -49,7 +51,7 @@ class Diary(Callback):
 
 
 def trial_with(*make: Any) -> Any:
-    """Return a trial class with callbacks that `make` makes, and the list where those of each trial are put."""
+    """Return a trial class with callbacks that `make` makes, and the list that collects them."""
     made: list[list[Any]] = []
 
     class Trial(OneVarTrial):
@@ -60,7 +62,7 @@ def trial_with(*make: Any) -> Any:
     return Trial, made
 
 
-def test_callbacks_are_told_of_epochs_validations_and_workloads_in_order(runs: Any) -> None:
+def test_callbacks_of_epochs_validations_workloads_run_in_order(runs: Any) -> None:
     trial, made = trial_with(Diary)
     runs(trial)(6, schedule=Schedule(report=Every(5), validate=Every(5), policy="none"))
     assert made[0][0].lines == [
@@ -95,6 +97,7 @@ class Counter(keras.callbacks.Callback):
         self.epochs.append((epoch, round(float(logs["loss"]), 4)))
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("at", [4, 5, 8])
 def test_what_a_callback_holds_survives_a_restart(runs: Any, at: int) -> None:
     trial, made = trial_with(Counter)
@@ -107,7 +110,7 @@ def test_what_a_callback_holds_survives_a_restart(runs: Any, at: int) -> None:
     assert [epoch for epoch, _ in second.epochs] == [0, 1]
 
 
-def test_get_state_and_load_state_are_used_where_a_callback_has_them(runs: Any) -> None:
+def test_callback_get_state_and_load_state_are_used(runs: Any) -> None:
     class Own(Callback):
         def __init__(self) -> None:
             super().__init__()
@@ -127,18 +130,22 @@ def test_get_state_and_load_state_are_used_where_a_callback_has_them(runs: Any) 
     assert made[1][0].given["array"].tolist() == [0, 1, 2]
 
 
-def test_a_state_that_would_have_to_be_unpickled_is_refused_when_it_is_saved(runs: Any) -> None:
+def test_unsafe_callback_state_is_refused_at_the_save(runs: Any) -> None:
     class Own(Callback):
         def get_state(self) -> Any:
             return {"model": object()}
 
-    with pytest.raises(TrialError, match="callback Own returned what a checkpoint cannot hold safely"):
+    with pytest.raises(
+        TrialError, match="callback Own returned what a checkpoint cannot hold safely"
+    ):
         runs(trial_with(Own)[0])(4)
 
 
-def test_early_stopping_ends_the_trial_and_its_best_value_survives(runs: Any) -> None:
+def test_early_stopping_ends_the_trial_and_keeps_its_best_value(runs: Any) -> None:
     trial, made = trial_with(
-        lambda: EarlyStopping(monitor="val_loss", patience=2, min_delta=0.5, restore_best_weights=True)
+        lambda: EarlyStopping(
+            monitor="val_loss", patience=2, min_delta=0.5, restore_best_weights=True
+        )
     )
     run = runs(trial)
     schedule = Schedule(report=Every(1), validate=Every(2), checkpoint=At({5}), policy="none")
@@ -151,14 +158,18 @@ def test_early_stopping_ends_the_trial_and_its_best_value_survives(runs: Any) ->
 
 
 def test_keras_own_early_stopping_works_at_the_end_of_epochs(runs: Any) -> None:
-    trial, _ = trial_with(lambda: keras.callbacks.EarlyStopping(monitor="loss", patience=1, min_delta=10.0))
+    trial, _ = trial_with(
+        lambda: keras.callbacks.EarlyStopping(monitor="loss", patience=1, min_delta=10.0)
+    )
     whole = runs(trial)(40, schedule=Schedule(report=Every(5), policy="none"))
     assert whole.stop is Stop.USER_STOPPED
-    assert max(whole.reports) in (10, 11)
+    assert max(whole.reports) == 10
 
 
-def test_a_plateau_lowers_the_learning_rate_and_a_restart_does_not_forget(runs: Any) -> None:
-    trial, made = trial_with(lambda: ReduceLROnPlateau(monitor="val_loss", factor=0.1, patience=1, min_delta=10.0))
+def test_plateau_lowers_learning_rate_and_survives_a_restart(runs: Any) -> None:
+    trial, made = trial_with(
+        lambda: ReduceLROnPlateau(monitor="val_loss", factor=0.1, patience=1, min_delta=10.0)
+    )
     run = runs(trial)
     schedule = Schedule(report=Every(1), validate=Every(2), checkpoint=At({5}), policy="none")
     whole = run(12, schedule=schedule)
@@ -168,7 +179,9 @@ def test_a_plateau_lowers_the_learning_rate_and_a_restart_does_not_forget(runs: 
 
 
 def test_tensorboard_writes_where_the_trial_s_event_files_belong(runs: Any, tmp_path: Any) -> None:
-    trial, _ = trial_with(lambda: TFKerasTensorBoard(log_dir=str(tmp_path / "elsewhere"), update_freq=2))
+    trial, _ = trial_with(
+        lambda: TFKerasTensorBoard(log_dir=str(tmp_path / "elsewhere"), update_freq=2)
+    )
     runs(trial)(11, schedule=PLAN)
     assert list((tmp_path / "tensorboard").glob("**/events.out.tfevents.*"))
     assert not (tmp_path / "elsewhere").exists()

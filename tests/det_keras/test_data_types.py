@@ -1,4 +1,7 @@
-"""The five types of data, and the ways to read them: the same losses, and an exact resume, for each."""
+"""The five types of data, and the ways to read them.
+
+The same losses, and an exact resume, for each.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ from det_keras import SequenceAdapter
 from det_keras.testing import OneVarTrial
 from det_keras.versions import KERAS_3, keras
 from det_testing import OneVar
+
+pytestmark = pytest.mark.process
 
 
 class Items(keras.utils.Sequence):
@@ -56,7 +61,9 @@ class OfSequence(OneVarTrial):
 
 class OfAdaptedSequence(OneVarTrial):
     def data(self, x: Any) -> Any:
-        return SequenceAdapter(Items(x, self.context.get_per_slot_batch_size()), workers=2, max_queue_size=3)
+        return SequenceAdapter(
+            Items(x, self.context.get_per_slot_batch_size()), workers=2, max_queue_size=3
+        )
 
 
 class OfProcesses(OneVarTrial):
@@ -96,23 +103,48 @@ class Compiled(OneVarTrial):
 
     def build_model(self) -> Any:
         model = super().build_model()
-        model.compile(keras.optimizers.SGD(self.settings.lr), "mse", steps_per_execution=3, jit_compile=True)
+        model.compile(
+            keras.optimizers.SGD(self.settings.lr), "mse", steps_per_execution=3, jit_compile=True
+        )
         return model
 
 
-KINDS = [Weighted, Pipeline, OfSequence, OfAdaptedSequence, OfProcesses, Cached, Executions, EagerExecutions, Compiled]
-kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+KINDS = [
+    Weighted,
+    Pipeline,
+    OfSequence,
+    OfAdaptedSequence,
+    OfProcesses,
+    Cached,
+    Executions,
+    EagerExecutions,
+    Compiled,
+]
+kinds = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.process] if kind is OfProcesses else [])
+        for kind in KINDS
+    ],
+    ids=lambda kind: kind.__name__,
+)
 
 
 @kinds
 def test_a_report_is_the_mean_over_its_batches(runs: Any, kind: type) -> None:
-    result, model = runs(kind)(12, schedule=Schedule(report=Every(5), validate=Every(7), policy="none")), OneVar()
+    result, model = (
+        runs(kind)(12, schedule=Schedule(report=Every(5), validate=Every(7), policy="none")),
+        OneVar(),
+    )
     ends = [(0, 5), (5, 7), (7, 10), (10, 12)]
-    means = {end: sum(model.loss(n) for n in range(begin, end)) / (end - begin) for begin, end in ends}
+    means = {
+        end: sum(model.loss(n) for n in range(begin, end)) / (end - begin) for begin, end in ends
+    }
     assert result.losses == pytest.approx(means, rel=1e-4)
     assert result.weight == pytest.approx(model.weight(12), rel=1e-4)
 
 
+@pytest.mark.slow
 @kinds
 def test_a_run_resumes_exactly(runs: Any, kind: type) -> None:
     """From the end of an epoch and from within one."""
@@ -120,8 +152,12 @@ def test_a_run_resumes_exactly(runs: Any, kind: type) -> None:
     schedule = Schedule(report=Every(3), checkpoint=At({5, 7}), policy="none")
     whole = run(12, schedule=schedule, noise=0.5, shuffle=True)
     for at in (5, 7):
-        second = run(12, schedule=schedule, noise=0.5, shuffle=True, checkpoint=whole.checkpoints[at])
-        assert second.losses == {batches: loss for batches, loss in whole.losses.items() if batches > at}
+        second = run(
+            12, schedule=schedule, noise=0.5, shuffle=True, checkpoint=whole.checkpoints[at]
+        )
+        assert second.losses == {
+            batches: loss for batches, loss in whole.losses.items() if batches > at
+        }
         assert second.weight == whole.weight
 
 
@@ -137,7 +173,9 @@ class Random(OfSequence):
             def on_epoch_end(self) -> None:
                 self.x = np.random.permutation(self.x)
 
-        return SequenceAdapter(Items2(x, 2), use_multiprocessing=self.processes, workers=1 + self.processes)
+        return SequenceAdapter(
+            Items2(x, 2), use_multiprocessing=self.processes, workers=1 + self.processes
+        )
 
     processes = False
 
@@ -146,7 +184,9 @@ class RandomInProcesses(Random):
     processes = True
 
 
-@pytest.mark.parametrize("kind", [Random, RandomInProcesses])
+@pytest.mark.parametrize(
+    "kind", [Random, pytest.param(RandomInProcesses, marks=pytest.mark.process)]
+)
 def test_what_a_sequence_draws_is_the_same_when_it_is_read_again(runs: Any, kind: type) -> None:
     run = runs(kind)
     schedule = Schedule(report=Every(1), checkpoint=At({7}), policy="none")
@@ -155,6 +195,7 @@ def test_what_a_sequence_draws_is_the_same_when_it_is_read_again(runs: Any, kind
     assert second.losses == {batches: loss for batches, loss in whole.losses.items() if batches > 7}
 
 
+@pytest.mark.process
 def test_processes_and_the_training_process_draw_the_same(runs: Any) -> None:
     assert runs(Random)(7).losses == runs(RandomInProcesses)(7).losses
 
@@ -170,6 +211,30 @@ def test_what_a_run_has_trained_is_not_read_again(runs: Any) -> None:
     whole = run(18, batches_per_epoch=20)
     run(19, batches_per_epoch=20, checkpoint=whole.checkpoints[18])
     assert set(trials[1].items.asked) - {0, 1} <= {18, 19}  # 0 and 1 tell what items look like
+
+
+@pytest.mark.skipif(not KERAS_3, reason="Keras 2 calls no on_epoch_begin")
+def test_pydataset_may_prepare_its_first_epoch_when_it_begins(runs: Any) -> None:
+    class Prepared(Items):
+        def __init__(self, x: Any, size: int) -> None:
+            super().__init__(x, size)
+            self.all, self.x, self.begun = x, None, 0
+
+        def __len__(self) -> int:
+            return math.ceil(len(self.all) / self.size)
+
+        def on_epoch_begin(self) -> None:
+            self.x = self.all
+            self.begun += 1
+
+    class OfPrepared(OneVarTrial):
+        def data(self, x: Any) -> Any:
+            made.append(Prepared(x, self.context.get_per_slot_batch_size()))
+            return made[-1]
+
+    made: list[Prepared] = []
+    assert runs(OfPrepared)(3).losses == runs(OneVarTrial)(3).losses
+    assert made[0].begun == 1
 
 
 @pytest.mark.skipif(not KERAS_3, reason="Keras 2's sequences have no settings of their own")
@@ -201,12 +266,19 @@ print(len(cached), sum(int(n) for n, _ in cached.whole(0, 1)), some)
 """
 
 
+@pytest.mark.thorough
+@pytest.mark.process
 @again
 def test_two_writers_of_a_cache_leave_one_that_is_whole(tmp_path: Path) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
-    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    writers = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
     for writer in writers:
         out, err = writer.communicate(timeout=120)
         assert out.splitlines()[-1] == "2000 1999000 ['1', '3']", err
-    assert [path.name for path in (tmp_path / "numbers").iterdir() if not path.name.startswith(".")] == ["1"]
+    assert [
+        path.name for path in (tmp_path / "numbers").iterdir() if not path.name.startswith(".")
+    ] == ["1"]
     assert list((tmp_path / "numbers").glob(".1.*-*")) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from det_core import StorageError, TrialError, core
 
 pytest.importorskip("tensorflow")
+
+import tensorflow as tf
 
 from det_keras import DeterminedCallback, TensorBoard
 from det_keras.rng import seed_everything
@@ -30,10 +33,19 @@ def context(tmp_path, monkeypatch):
 def make_model(optimizer="adam", first=None, eagerly=True):
     """Return a small model; run eagerly, as tracing would take most of the time of these tests."""
     seed_everything(3)
-    layers = [keras.layers.Dense(8, activation="relu"), keras.layers.Dropout(0.5), keras.layers.Dense(3)]
+    layers = [
+        keras.layers.Dense(8, activation="relu"),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(3),
+    ]
     model = keras.Sequential([*([first] if first is not None else []), *layers])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer() if callable(optimizer) else optimizer, loss, metrics=["accuracy"], run_eagerly=eagerly)
+    model.compile(
+        optimizer() if callable(optimizer) else optimizer,
+        loss,
+        metrics=["accuracy"],
+        run_eagerly=eagerly,
+    )
     return model
 
 
@@ -73,7 +85,10 @@ def reports(context, group: str) -> list[tuple[int, dict]]:
 def weights(model) -> list[np.ndarray]:
     """Return everything that training changes."""
     optimizer = model.optimizer.variables
-    return [*model.get_weights(), *(np.asarray(v) for v in (optimizer() if callable(optimizer) else optimizer))]
+    return [
+        *model.get_weights(),
+        *(np.asarray(v) for v in (optimizer() if callable(optimizer) else optimizer)),
+    ]
 
 
 def assert_equal(left, right) -> None:
@@ -85,7 +100,10 @@ def assert_equal(left, right) -> None:
 def test_each_epoch_is_reported_with_its_place(context):
     history = fit(context, make_model(), 2).history
     training = reports(context, "training")
-    assert [(batches, m["epochs"], m["batches"]) for batches, m in training] == [(5, 1, 5), (10, 2, 10)]
+    assert [(batches, m["epochs"], m["batches"]) for batches, m in training] == [
+        (5, 1, 5),
+        (10, 2, 10),
+    ]
     assert [m["loss"] for _, m in training] == pytest.approx(history["loss"])
     assert not [name for _, m in training for name in m if name.startswith("val_")]
     validation = reports(context, "validation")
@@ -93,7 +111,7 @@ def test_each_epoch_is_reported_with_its_place(context):
     assert [m["accuracy"] for _, m in validation] == pytest.approx(history["val_accuracy"])
 
 
-def test_a_validation_is_reported_before_the_training_of_its_epoch(context):
+def test_validation_is_reported_before_the_epochs_training(context):
     fit(context, make_model(), 1)
     assert [group for group, _, _ in context._host.history] == ["validation", "training"]
 
@@ -105,12 +123,15 @@ def test_training_is_reported_every_so_many_batches(context):
 
 def test_batches_are_counted_where_several_are_trained_at_once(context):
     model = make_model()
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), steps_per_execution=2)
+    model.compile(
+        "sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), steps_per_execution=2
+    )
     fit(context, model, 2)
     assert [batches for batches, _ in reports(context, "training")] == [5, 10]
 
 
-def test_keras_is_not_made_to_wait_for_each_batch_unless_batches_are_reported(context):
+def test_batch_end_hook_exists_only_if_batches_are_reported(context):
+    """Keras waits for each batch where a callback has this hook."""
     base = keras.callbacks.Callback
     assert DeterminedCallback.on_train_batch_end is base.on_train_batch_end
     assert (
@@ -120,7 +141,7 @@ def test_keras_is_not_made_to_wait_for_each_batch_unless_batches_are_reported(co
 
 
 @pytest.mark.parametrize(("every", "saved"), [(1, [5, 10, 15]), (2, [10, 15]), (0, [15])])
-def test_checkpoints_are_saved_every_so_many_epochs_and_at_the_end(context, every, saved):
+def test_checkpoints_are_saved_every_n_epochs_and_at_the_end(context, every, saved):
     fit(context, make_model(), 3, checkpoint_epochs=every)
     assert [manifest.batches for manifest, _ in context._host.checkpoints] == saved
     assert context.checkpoint.get_metadata(checkpoints(context)[-1])["epochs_completed"] == 3
@@ -129,12 +150,21 @@ def test_checkpoints_are_saved_every_so_many_epochs_and_at_the_end(context, ever
 OPTIMIZERS = ["adam"] if KERAS_3 else ["adam", keras.optimizers.legacy.Adam]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_resumed_training_is_that_which_was_never_interrupted(context, optimizer):
     whole = make_model(optimizer, eagerly=False)
     expected = fit(context, whole, 4, callbacks=[keras.callbacks.EarlyStopping(patience=9)]).history
-    fit(context, make_model(optimizer, eagerly=False), 2, callbacks=[keras.callbacks.EarlyStopping(patience=9)])
-    model, stopping = make_model(optimizer, eagerly=False), keras.callbacks.EarlyStopping(patience=9)
+    fit(
+        context,
+        make_model(optimizer, eagerly=False),
+        2,
+        callbacks=[keras.callbacks.EarlyStopping(patience=9)],
+    )
+    model, stopping = (
+        make_model(optimizer, eagerly=False),
+        keras.callbacks.EarlyStopping(patience=9),
+    )
     history = fit(context, model, 4, checkpoints(context)[-1], callbacks=[stopping])
     assert_equal(weights(model), weights(whole))
     assert history.history == expected
@@ -143,7 +173,7 @@ def test_a_resumed_training_is_that_which_was_never_interrupted(context, optimiz
     assert [batches for batches, _ in reports(context, "training")][-2:] == [15, 20]
 
 
-def test_a_model_that_gets_its_shape_from_the_data_resumes_and_so_does_one_that_has_it(context):
+def test_models_built_by_data_or_with_a_shape_both_resume(context):
     for first in (None, keras.layers.InputLayer((4,))):
         fit(context, make_model(first=first), 1)
         model = make_model(first=first)
@@ -172,7 +202,7 @@ def test_a_number_and_the_same_number_in_text_name_two_trainings(context):
     assert [batches for batches, _ in reports(context, "training")] == [5, 5, 10]
 
 
-def test_a_training_that_has_come_to_its_last_epoch_trains_no_more(context):
+def test_training_at_its_last_epoch_trains_no_more(context):
     fit(context, make_model(), 2)
     model = make_model()
     fit(context, model, 2, checkpoints(context)[-1])
@@ -187,7 +217,7 @@ def test_the_next_fit_of_a_resumed_model_begins_where_it_is_told(context):
     assert model.fit(X, Y, epochs=1, verbose=0).epoch == [0]
 
 
-def test_a_signal_within_an_epoch_saves_at_its_end_and_ends_training(context):
+def test_signal_within_an_epoch_saves_at_its_end_and_stops(context):
     before = signal.getsignal(signal.SIGTERM)
 
     def shoot(batch, logs):
@@ -196,7 +226,11 @@ def test_a_signal_within_an_epoch_saves_at_its_end_and_ends_training(context):
 
     model = make_model()
     history = fit(
-        context, model, 5, checkpoint_epochs=0, callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=shoot)]
+        context,
+        model,
+        5,
+        checkpoint_epochs=0,
+        callbacks=[keras.callbacks.LambdaCallback(on_train_batch_end=shoot)],
     )
     assert history.epoch == [0, 1]
     assert [manifest.batches for manifest, _ in context._host.checkpoints] == [10]
@@ -205,7 +239,9 @@ def test_a_signal_within_an_epoch_saves_at_its_end_and_ends_training(context):
 
 
 def test_a_signal_in_the_last_epoch_changes_nothing(context):
-    shoot = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: os.kill(os.getpid(), signal.SIGTERM))
+    shoot = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: os.kill(os.getpid(), signal.SIGTERM)
+    )
     fit(context, make_model(), 1, callbacks=[shoot])
     assert context._host.outcome is None
 
@@ -223,8 +259,11 @@ def evaluated(context, uuid) -> dict:
     return model.evaluate(X, Y, batch_size=8, verbose=0, return_dict=True)
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("preempted", [False, True])
-def test_training_goes_on_from_what_it_left_and_not_from_what_keras_makes_of_it_at_the_end(context, preempted):
+def test_training_resumes_from_weights_before_the_end_hooks(context, preempted):
+    """Keras changes the weights at the end to averages or to the best ones."""
+
     def best():
         return keras.callbacks.EarlyStopping(patience=9, restore_best_weights=True)
 
@@ -235,22 +274,40 @@ def test_training_goes_on_from_what_it_left_and_not_from_what_keras_makes_of_it_
     whole = make_model(averaged)
     expected = fit(context, whole, 4, callbacks=[best()]).history
     end = keras.callbacks.LambdaCallback(on_epoch_begin=shoot)
-    fit(context, make_model(averaged), 4 if preempted else 2, continue_id=2, callbacks=[best(), end])
+    fit(
+        context, make_model(averaged), 4 if preempted else 2, continue_id=2, callbacks=[best(), end]
+    )
     model = make_model(averaged)
-    assert fit(context, model, 4, checkpoints(context)[-1], 2, callbacks=[best()]).history == expected
+    assert (
+        fit(context, model, 4, checkpoints(context)[-1], 2, callbacks=[best()]).history == expected
+    )
     assert_equal(weights(model), weights(whole))
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_checkpoint_has_the_numbers_that_were_reported_and_the_script_the_weights_that_keras_leaves(context, first):
-    """Whichever callback comes first, where the last weights are overwritten by averages and by the best."""
+def test_checkpoint_matches_reports_and_script_has_keras_weights(context, first):
+    """Whichever callback comes first.
+
+    The last weights are overwritten by averages and by the best.
+    """
 
     def best():
-        return keras.callbacks.EarlyStopping("accuracy", patience=1, min_delta=9.0, restore_best_weights=True)
+        return keras.callbacks.EarlyStopping(
+            "accuracy", patience=1, min_delta=9.0, restore_best_weights=True
+        )
 
     def trained(callbacks):
         model = make_model(averaged)
-        model.fit(X, Y, batch_size=8, epochs=5, shuffle=False, validation_data=(X, Y), verbose=0, callbacks=callbacks)
+        model.fit(
+            X,
+            Y,
+            batch_size=8,
+            epochs=5,
+            shuffle=False,
+            validation_data=(X, Y),
+            verbose=0,
+            callbacks=callbacks,
+        )
         return model
 
     det = DeterminedCallback(context, None, 1, checkpoint_epochs=0)
@@ -266,10 +323,14 @@ def test_early_stopping_keeps_its_patience_over_a_restart(context):
         return keras.callbacks.EarlyStopping(monitor="never_better", patience=3, mode="min")
 
     def flat():
-        return keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(never_better=1.0))
+        return keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: logs.update(never_better=1.0)
+        )
 
     fit(context, make_model(), 2, callbacks=[flat(), stopping()])
-    history = fit(context, make_model(), 9, checkpoints(context)[-1], callbacks=[flat(), stopping()])
+    history = fit(
+        context, make_model(), 9, checkpoints(context)[-1], callbacks=[flat(), stopping()]
+    )
     assert history.epoch == [0, 1, 2, 3]
 
 
@@ -308,7 +369,7 @@ def test_a_script_may_save_its_model_in_its_own_way(context):
     assert_equal(model.get_weights(), trained.get_weights())
 
 
-def test_the_weights_of_a_checkpoint_can_be_loaded_by_keras_alone(context):
+def test_checkpoint_weights_can_be_loaded_by_keras_alone(context):
     trained = make_model()
     fit(context, trained, 1)
     model = make_model(first=keras.layers.InputLayer((4,)))
@@ -317,13 +378,17 @@ def test_the_weights_of_a_checkpoint_can_be_loaded_by_keras_alone(context):
     assert_equal(model.get_weights(), trained.get_weights())
 
 
-def test_progress_is_whole_lines(context, capfd):
+def test_progress_is_whole_lines(context, capfd, monkeypatch):
+    monkeypatch.setattr("det_keras.determined_callback._SECONDS", float("inf"))
     fit(context, make_model(), 2, verbose=1)
     out = capfd.readouterr().out
     lines = [line for line in out.splitlines() if not line.startswith("{")]
     assert "\r" not in out
     assert "\b" not in out
-    assert [line.partition(":")[0] for line in lines] == ["epoch 1/2, batch 5", "epoch 2/2, batch 10"]
+    assert [line.partition(":")[0] for line in lines] == [
+        "epoch 1/2, batch 5",
+        "epoch 2/2, batch 10",
+    ]
     assert "val_loss=" in lines[0]
     fit(context, make_model(), 1, verbose=0)
     assert [line for line in capfd.readouterr().out.splitlines() if not line.startswith("{")] == []
@@ -339,13 +404,18 @@ def test_validating_and_predicting_alone_print_no_bar(context, capfd):
 
 
 def test_alone_tensorboard_writes_where_it_is_told(context, tmp_path):
-    make_model().fit(X, Y, verbose=0, callbacks=[TensorBoard(context, str(tmp_path / "logs"), profile_batch=0)])
+    make_model().fit(
+        X, Y, verbose=0, callbacks=[TensorBoard(context, str(tmp_path / "logs"), profile_batch=0)]
+    )
     assert list((tmp_path / "logs" / "train").glob("*tfevents*"))
 
 
 @pytest.mark.parametrize(
     "rival",
-    [lambda: keras.callbacks.BackupAndRestore("backup"), lambda: keras.callbacks.ModelCheckpoint("model.keras")],
+    [
+        lambda: keras.callbacks.BackupAndRestore("backup"),
+        lambda: keras.callbacks.ModelCheckpoint("model.keras"),
+    ],
     ids=["BackupAndRestore", "ModelCheckpoint"],
 )
 def test_another_callback_that_saves_is_refused(context, rival):
@@ -354,8 +424,75 @@ def test_another_callback_that_saves_is_refused(context, rival):
 
 
 def test_two_of_them_are_refused(context):
-    with pytest.raises(TrialError, match="the callbacks of fit\\(\\) have two of DeterminedCallback; leave one out"):
+    with pytest.raises(
+        TrialError, match="the callbacks of fit\\(\\) have two of DeterminedCallback; leave one out"
+    ):
         fit(context, make_model(), 1, callbacks=[DeterminedCallback(context, None, 2)])
+
+
+def phases(context, checkpoint=None, signal_in=None):
+    """Train as a script with two calls of fit() does, which is interrupted in the epoch of a phase.
+
+    Return the model.
+    """
+    model = make_model()
+    for phase, (rate, epochs) in {"head": (0.1, 3), "all": (0.01, 2)}.items():
+        model.compile(keras.optimizers.Adam(rate), model.loss, run_eagerly=True)
+        stop = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs, at=phase: (
+                signal.raise_signal(signal.SIGTERM) if (at, epoch) == signal_in else None
+            )
+        )
+        fit(context, model, epochs, checkpoint, phase, [stop], verbose=0)
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interrupted", [("head", 0), ("head", 2), ("all", 0)])
+def test_script_of_two_phases_resumes_as_if_uninterrupted(context, tmp_path, interrupted):
+    """Batches are counted over both.
+
+    What is over is not trained again. What follows a pause is left to the next run.
+    """
+    whole = phases(context)
+    expected = [(batches, m["epochs"]) for batches, m in reports(context, "training")]
+    assert expected == [(5, 1), (10, 2), (15, 3), (20, 4), (25, 5)]
+    with core.init(checkpoint_storage=str(tmp_path / "checkpoints")) as first:
+        phases(first, signal_in=interrupted)
+        latest = checkpoints(first)[-1]
+        done = [(batches, m["epochs"]) for batches, m in reports(first, "training")]
+    assert done == expected[: {("head", 0): 1, ("head", 2): 4, ("all", 0): 4}[interrupted]]
+    with core.init(checkpoint_storage=str(tmp_path / "checkpoints")) as second:
+        resumed = phases(second, latest)
+        done += [(batches, m["epochs"]) for batches, m in reports(second, "training")]
+    assert done == expected
+    assert_equal(weights(resumed), weights(whole))
+
+
+def test_two_calls_of_fit_need_two_ids_in_a_run(context, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    context.info = SimpleNamespace(trial=SimpleNamespace(config={}))
+    model = make_model()
+    fit(context, model, 1)
+    with pytest.raises(
+        TrialError, match=r"two calls of fit\(\) have the continue_id 1; give each its own"
+    ):
+        fit(context, model, 1)
+
+
+UNKNOWN_TO_KERAS_2 = pytest.mark.skipif(
+    not KERAS_3, reason="Keras 2 asks for the number of steps itself"
+)
+
+
+@pytest.mark.parametrize("steps", [1, pytest.param(4, marks=UNKNOWN_TO_KERAS_2)])
+def test_batches_of_data_of_unknown_length_are_counted(context, steps):
+    """Keras begins a batch that it then does not find."""
+    records = tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda x, y: True).batch(8)
+    model = make_model()
+    model.compile("sgd", model.loss, steps_per_execution=steps)
+    model.fit(records, epochs=3, verbose=0, callbacks=[DeterminedCallback(context, None, 1)])
+    assert [batches for batches, _ in reports(context, "training")] == [5, 10, 15]
 
 
 def test_one_of_them_is_for_one_fit(context):
@@ -370,9 +507,11 @@ def test_a_checkpoint_that_does_not_exist_is_an_error(context):
         fit(context, make_model(), 1, "00000000-0000-4000-8000-000000000000")
 
 
-def test_a_model_that_cannot_be_built_to_be_restored_is_told_how_to_begin(context):
+def test_unbuilt_model_error_says_how_to_restore(context):
     with context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
-        make_model(first=keras.layers.InputLayer((4,))).save_weights(str(path / "model_checkpoint.weights.h5"))
+        make_model(first=keras.layers.InputLayer((4,))).save_weights(
+            str(path / "model_checkpoint.weights.h5")
+        )
     with pytest.raises(TrialError, match=r"has no weights yet when fit\(\) begins.*keras.Input"):
         fit(context, make_model(), 1, uuid)
 
@@ -380,12 +519,20 @@ def test_a_model_that_cannot_be_built_to_be_restored_is_told_how_to_begin(contex
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"train_metrics_report_period": 0}, "train_metrics_report_period is 0; give 'epoch', or a number of batches"),
+        (
+            {"train_metrics_report_period": 0},
+            "train_metrics_report_period is 0; give 'epoch', or a number of batches",
+        ),
         ({"train_metrics_report_period": "batch"}, "train_metrics_report_period is 'batch'"),
         ({"checkpoint_epochs": -1}, "checkpoint_epochs is -1; give a number of epochs, or 0"),
-        ({"continue_id": None}, "continue_id is None; give a number or text that names this training"),
+        (
+            {"continue_id": None},
+            "continue_id is None; give a number or text that names this training",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(context, options, message):
     with pytest.raises(TrialError, match=message):
-        DeterminedCallback(**{"core_context": context, "checkpoint": None, "continue_id": 1, **options})
+        DeterminedCallback(
+            **{"core_context": context, "checkpoint": None, "continue_id": 1, **options}
+        )

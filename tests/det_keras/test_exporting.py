@@ -1,4 +1,7 @@
-"""`det checkpoint export --format`: a program that does not have det finds the metric that was reported."""
+"""`det checkpoint export --format`.
+
+A program that does not have det finds the metric that was reported.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import pytest
 from tests.det_keras.again import again
 from tests.exporting import Trained, trained
 from tests.thorough import sample
+
+pytestmark = pytest.mark.process
 
 pytest.importorskip("sklearn")
 CONFIG = """
@@ -16,16 +21,20 @@ searcher: {name: single, metric: val_accuracy, smaller_is_better: false, max_len
 reproducibility: {experiment_seed: 1}
 """
 READS = {
-    "keras": """
+    "keras": (
+        """
         from tensorflow import keras
         model = keras.models.load_model(place + "/model.keras")
         predict = lambda x: model.predict(x, verbose=0).argmax(1)
-    """,
-    "saved-model": """
+    """
+    ),
+    "saved-model": (
+        """
         import tensorflow as tf
         model = tf.saved_model.load(place)
         predict = lambda x: model.serve(x).numpy().argmax(1)
-    """,
+    """
+    ),
 }
 
 
@@ -34,7 +43,10 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return trained(tmp_path_factory.mktemp("trained"), "digits_keras", CONFIG)
 
 
+@pytest.mark.thorough
 @again
 @pytest.mark.parametrize("form", sample(READS, {"saved-model"}))
 def test_a_program_without_det_finds_the_metric_again(digits: Trained, form: str) -> None:
-    assert digits.evaluates(form, READS[form], 200, weighted=True) == pytest.approx(digits.accuracy, abs=1e-6)
+    assert digits.evaluates(form, READS[form], 200, weighted=True) == pytest.approx(
+        digits.accuracy, abs=1e-6
+    )

@@ -1,4 +1,7 @@
-"""Models that users bring, trained by det and by Keras alone: the same weights and metrics, bit for bit, also after a SIGKILL."""
+"""Models that users bring, trained by det and by Keras alone.
+
+The same weights and metrics, bit for bit, also after a SIGKILL.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ from det_keras.state import read_state
 from det_keras.versions import keras
 from det_testing import Runs
 
-TRIALS = {kind.__name__: kind for kind in (models.Several, models.NeverCalled, models.Averaged, models.Convolutions)}
+TRIALS = {
+    kind.__name__: kind
+    for kind in (models.Several, models.NeverCalled, models.Averaged, models.Convolutions)
+}
 SCHEDULE = Schedule(report=Every(EPOCH), validate=Every(EPOCH), checkpoint=At({7}), policy="none")
 HPARAMS = {"global_batch_size": models.BATCH}
 
@@ -46,7 +52,9 @@ def be_killed(name: str, folder: Path) -> None:
     class Killed(TRIALS[name]):  # type: ignore[misc]
         def keras_callbacks(self) -> list[Any]:
             done = []
-            count = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: done.append(batch))
+            count = keras.callbacks.LambdaCallback(
+                on_train_batch_end=lambda batch, logs: done.append(batch)
+            )
             kill = keras.callbacks.LambdaCallback(
                 on_train_batch_begin=lambda batch, logs: (
                     os.kill(os.getpid(), signal.SIGKILL) if len(done) == 10 else None
@@ -73,12 +81,17 @@ def alone(trial: Any) -> tuple[Any, dict[str, Any]]:
     model = trial.compiled()
     x, y = trial.training
     options = {"validation_data": trial.validation, "validation_batch_size": models.BATCH}
-    history = model.fit(x, y, batch_size=models.BATCH, epochs=EPOCHS, shuffle=False, verbose=0, **options)
+    history = model.fit(
+        x, y, batch_size=models.BATCH, epochs=EPOCHS, shuffle=False, verbose=0, **options
+    )
     return model, history.history
 
 
 def saved_in(directory: Path, trial: Any) -> Any:
-    """Return the model of a checkpoint, by Keras alone: from its description, or by its own code, once it was trained."""
+    """Return the model of a checkpoint, by Keras alone.
+
+    From its description, or by its own code, once it was trained.
+    """
     if trial is not models.NeverCalled:
         return keras.models.load_model(str(directory / "model.keras"))
     model, _ = alone(trial)
@@ -89,22 +102,33 @@ def saved_in(directory: Path, trial: Any) -> Any:
 
 def assert_same(found: Any, directory: Path, trial: Any) -> None:
     model, history = alone(trial)
-    for mine, theirs in zip(saved_in(directory, trial).get_weights(), model.get_weights(), strict=True):
+    for mine, theirs in zip(
+        saved_in(directory, trial).get_weights(), model.get_weights(), strict=True
+    ):
         np.testing.assert_array_equal(mine, theirs)
     names = [name for name in history if name.startswith("val_")]
-    for place in range(1, EPOCHS + (trial is not models.Averaged)):  # the last one is of the averages
+    for place in range(
+        1, EPOCHS + (trial is not models.Averaged)
+    ):  # the last one is of the averages
         reported = found.validations.get(place * EPOCH)
         if reported is not None:
-            assert {name: reported[name] for name in names} == {name: history[name][place - 1] for name in names}
+            assert {name: reported[name] for name in names} == {
+                name: history[name][place - 1] for name in names
+            }
 
 
+@pytest.mark.slow
 def test_det_trains_as_keras_alone_does(trial: Any, whole: Runs, tmp_path: Path) -> None:
     found = whole(LENGTH, schedule=SCHEDULE, **HPARAMS)
     assert list(found.validations) == [EPOCH, 2 * EPOCH, LENGTH]
     assert_same(found, tmp_path / "checkpoints" / found.checkpoints[LENGTH], trial)
 
 
-def test_a_run_that_was_killed_goes_on_as_keras_alone_would_have(trial: Any, whole: Runs, tmp_path: Path) -> None:
+@pytest.mark.sample
+@pytest.mark.process
+def test_a_run_that_was_killed_goes_on_as_keras_alone_would_have(
+    trial: Any, whole: Runs, tmp_path: Path
+) -> None:
     command = [sys.executable, "-c", KILLED, trial.__name__, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:]
@@ -120,12 +144,17 @@ def arrays_in(directory: Path) -> int:
     with contextlib.ExitStack() as stack:
         file: Any = weights.weights_file(directory)
         if file.name == weights.MODEL:
-            file = stack.enter_context(stack.enter_context(zipfile.ZipFile(file)).open(weights.WEIGHTS))
+            file = stack.enter_context(
+                stack.enter_context(zipfile.ZipFile(file)).open(weights.WEIGHTS)
+            )
         found = stack.enter_context(h5py.File(file))
-        found.visititems(lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None)
+        found.visititems(
+            lambda name, item: names.append(name) if isinstance(item, h5py.Dataset) else None
+        )
     return sum(name.startswith(("optimizer/", "of_")) for name in names)
 
 
+@pytest.mark.sample
 def test_a_checkpoint_holds_the_state_of_optimizers_once(whole: Runs, tmp_path: Path) -> None:
     found = whole(7, schedule=SCHEDULE, **HPARAMS)
     directory = tmp_path / "checkpoints" / found.checkpoints[7]

@@ -71,7 +71,11 @@ def test_a_checkpoint_holds_nothing_that_is_unpickled(checkpoint: Path) -> None:
 
 
 MISTAKES = {
-    "no checkpoint": (lambda path: path.parent / "nowhere", {}, "holds neither model.keras nor model.weights.h5"),
+    "no checkpoint": (
+        lambda path: path.parent / "nowhere",
+        {},
+        "holds neither model.keras nor model.weights.h5",
+    ),
     "another trial": (lambda path: path, {"trial_class": Other}, "does not fit Other"),
     "no trial": (lambda path: path, {"trial_class": int}, "builtins.int is no TFKerasTrial"),
 }
@@ -90,14 +94,16 @@ def test_a_damaged_checkpoint_is_one_line(checkpoint: Path) -> None:
     with pytest.raises(CheckpointError, match=r"load_data.json is not JSON"):
         load_model_from_checkpoint_path(checkpoint, trial_class=Plain)
     (checkpoint / "state.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"state.json cannot be read.*the checkpoint is damaged"):
+    with pytest.raises(
+        CheckpointError, match=r"state.json cannot be read.*the checkpoint is damaged"
+    ):
         read_state(checkpoint)
     (checkpoint / "state.json").unlink()
     with pytest.raises(CheckpointError, match=r"holds no state.json"):
         read_state(checkpoint)
 
 
-def test_a_checkpoint_of_another_model_is_refused_when_training_resumes(info: Any, checkpoint: Path) -> None:
+def test_checkpoint_of_another_model_is_refused_at_resume(info: Any, checkpoint: Path) -> None:
     adapter = KerasAdapter.create(Other, info())
     with pytest.raises(TrialError, match="does not fit"):
         adapter.load(checkpoint)
@@ -114,11 +120,13 @@ def test_state_is_plain_data_and_arrays_and_comes_back_as_it_was(tmp_path: Path)
     again = read_state(tmp_path)
     assert (again["a"], again["b"][1][0], float(again["c"])) == (state["a"], 2, 1.5)
     assert again["b"][1][1].dtype == np.uint32
-    with pytest.raises(TrialError, match=r"the state\['x'\]\[0\] is object, which a checkpoint cannot hold safely"):
+    with pytest.raises(
+        TrialError, match=r"the state\['x'\]\[0\] is object, which a checkpoint cannot hold safely"
+    ):
         write_state({"x": [object()]}, tmp_path)
 
 
-def test_the_class_of_a_trial_that_cannot_be_imported_is_asked_for(checkpoint: Path) -> None:
+def test_error_for_an_unimportable_class_requests_trial_class(checkpoint: Path) -> None:
     (checkpoint / "code").mkdir(exist_ok=True)
     (checkpoint / "load_data.json").write_text('{"trial_cls_spec": "__main__:Trial"}')
     with pytest.raises(CheckpointError, match="give it as trial_class"):

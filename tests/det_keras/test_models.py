@@ -62,7 +62,9 @@ def resumes(run: Any, **settings: Any) -> Any:
     whole = run(16, schedule=schedule, **settings)
     second = run(16, schedule=schedule, checkpoint=whole.checkpoints[7], **settings)
     assert second.reports == {at: metrics for at, metrics in whole.reports.items() if at > 7}
-    assert second.validations == {at: metrics for at, metrics in whole.validations.items() if at > 7}
+    assert second.validations == {
+        at: metrics for at, metrics in whole.validations.items() if at > 7
+    }
     return whole
 
 
@@ -76,6 +78,7 @@ class HalfPrecision(Small):
         return super().model()
 
 
+@pytest.mark.slow
 def test_mixed_precision_keeps_the_scale_of_the_loss(runs: Any) -> None:
     resumes(runs(HalfPrecision))
     resumes(runs(HalfPrecision), aggregation=2)
@@ -87,7 +90,9 @@ class Wrapped(HalfPrecision):
 
 
 def test_an_optimizer_inside_of_another_is_wrapped_once(info: Any) -> None:
-    adapter = KerasAdapter.create(Wrapped, info(config={"optimizations": {"aggregation_frequency": 2}}))
+    adapter = KerasAdapter.create(
+        Wrapped, info(config={"optimizations": {"aggregation_frequency": 2}})
+    )
     (optimizer,) = adapter.context.optimizers
     adapter.close()
     assert optimizer is adapter.model.optimizer
@@ -118,7 +123,7 @@ class Area(Small):
 
 
 def test_a_metric_object_runs_over_the_period_that_is_reported(runs: Any) -> None:
-    """The area under a curve is that over all records of the report, not the mean of those of its batches."""
+    """The area under a curve is over all records of the report, not the mean of the batches."""
 
     class Still(Area):
         def optimizer(self) -> Any:
@@ -126,7 +131,10 @@ def test_a_metric_object_runs_over_the_period_that_is_reported(runs: Any) -> Non
 
         def model(self) -> Any:
             return keras.Sequential(
-                [keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid", kernel_initializer="ones")]
+                [
+                    keras.Input((4,)),
+                    keras.layers.Dense(1, activation="sigmoid", kernel_initializer="ones"),
+                ]
             )
 
     run = runs(Still)(12, schedule=Schedule(report=Every(12), policy="none"))
@@ -177,7 +185,10 @@ class Several(Small):
     def model(self) -> Any:
         a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
         both = keras.layers.Concatenate()([a, b])
-        outputs = {"c": keras.layers.Dense(1, name="c")(both), "d": keras.layers.Dense(1, name="d")(both)}
+        outputs = {
+            "c": keras.layers.Dense(1, name="c")(both),
+            "d": keras.layers.Dense(1, name="d")(both),
+        }
         return keras.Model({"a": a, "b": b}, outputs)
 
     def build_model(self) -> Any:
@@ -195,7 +206,9 @@ class ListsOfInputs(Several):
     def model(self) -> Any:
         a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
         both = keras.layers.Concatenate()([a, b])
-        return keras.Model([a, b], [keras.layers.Dense(1, name="c")(both), keras.layers.Dense(1, name="d")(both)])
+        return keras.Model(
+            [a, b], [keras.layers.Dense(1, name="c")(both), keras.layers.Dense(1, name="d")(both)]
+        )
 
     def build_model(self) -> Any:
         model = self.context.wrap_model(self.model())
@@ -208,6 +221,7 @@ class ListsOfInputs(Several):
     build_validation_data_loader = build_training_data_loader
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Several, ListsOfInputs])
 def test_a_model_may_have_several_inputs_and_outputs(runs: Any, kind: type) -> None:
     assert {"loss", "c_loss", "d_loss"} <= set(resumes(runs(kind)).reports[3])
@@ -223,7 +237,10 @@ def test_classes_and_records_are_weighted(runs: Any) -> None:
 
         def model(self) -> Any:
             return keras.Sequential(
-                [keras.Input((4,)), keras.layers.Dense(1, activation="sigmoid", kernel_initializer="zeros")]
+                [
+                    keras.Input((4,)),
+                    keras.layers.Dense(1, activation="sigmoid", kernel_initializer="zeros"),
+                ]
             )
 
         def optimizer(self) -> Any:
@@ -233,7 +250,9 @@ def test_classes_and_records_are_weighted(runs: Any) -> None:
         weights = {0: 2.0, 1: 2.0}  # noqa: RUF012
 
     plain, doubled = runs(Weighted)(4, schedule=EACH), runs(Doubled)(4, schedule=EACH)
-    assert doubled.losses == pytest.approx({at: 2 * loss for at, loss in plain.losses.items()}, rel=1e-5)
+    assert doubled.losses == pytest.approx(
+        {at: 2 * loss for at, loss in plain.losses.items()}, rel=1e-5
+    )
 
 
 class Adversaries(keras.Model):
@@ -263,7 +282,9 @@ class Adversaries(keras.Model):
 class TwoOptimizers(Small):
     def build_model(self) -> Any:
         model = self.context.wrap_model(Adversaries())
-        model.compile(*(self.context.wrap_optimizer(keras.optimizers.Adam(rate)) for rate in (0.01, 0.02)))
+        model.compile(
+            *(self.context.wrap_optimizer(keras.optimizers.Adam(rate)) for rate in (0.01, 0.02))
+        )
         return model
 
 
@@ -295,10 +316,22 @@ def test_build_optimizer_gives_what_the_model_is_compiled_with(runs: Any, info: 
 
 MISTAKES = {
     "no model": (lambda t: 3, "build_model returned int; return a keras.Model"),
-    "not compiled": (lambda t: t.context.wrap_model(t.model()), "a model that is not compiled; call model.compile"),
-    "wrapping no model": (lambda t: t.context.wrap_model("x"), "wrap_model got str; give a keras.Model"),
-    "wrapping no optimizer": (lambda t: t.context.wrap_optimizer("sgd"), "wrap_optimizer got 'sgd'; give an optimizer"),
-    "wrapping no dataset": (lambda t: t.context.wrap_dataset([1]), "wrap_dataset got list; give a tf.data.Dataset"),
+    "not compiled": (
+        lambda t: t.context.wrap_model(t.model()),
+        "a model that is not compiled; call model.compile",
+    ),
+    "wrapping no model": (
+        lambda t: t.context.wrap_model("x"),
+        "wrap_model got str; give a keras.Model",
+    ),
+    "wrapping no optimizer": (
+        lambda t: t.context.wrap_optimizer("sgd"),
+        "wrap_optimizer got 'sgd'; give an optimizer",
+    ),
+    "wrapping no dataset": (
+        lambda t: t.context.wrap_dataset([1]),
+        "wrap_dataset got list; give a tf.data.Dataset",
+    ),
     "no workers": (
         lambda t: t.context.configure_fit(workers="two"),
         "configure_fit got workers='two'; give a whole number",
@@ -323,7 +356,9 @@ def test_a_trial_must_define_what_every_trial_has(info: Any) -> None:
     class Lacking(TFKerasTrial):
         pass
 
-    with pytest.raises(TrialError, match="Lacking does not define build_model, build_training_data_loader"):
+    with pytest.raises(
+        TrialError, match="Lacking does not define build_model, build_training_data_loader"
+    ):
         KerasAdapter.create(Lacking, info())
 
 
@@ -346,9 +381,14 @@ except DetError as error:
 """
 
 
+@pytest.mark.process
 def test_a_model_under_a_strategy_is_refused() -> None:
-    done = subprocess.run([sys.executable, "-c", STRATEGY], capture_output=True, text=True, timeout=120, check=False)
-    assert "made its model under MirroredStrategy; leave the strategy out" in done.stdout, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", STRATEGY], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "made its model under MirroredStrategy; leave the strategy out" in done.stdout, (
+        done.stderr
+    )
 
 
 def test_a_dataset_is_wrapped_once(info: Any) -> None:

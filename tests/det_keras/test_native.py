@@ -55,13 +55,19 @@ def test_batches_are_those_of_fit_or_else_of_the_configuration():
     context = local(global_batch_size=10)
     assert compiled(context).fit(X, Y, verbose=0).params["steps"] == 2
     assert compiled(context).fit(X, Y, batch_size=4, verbose=0).params["steps"] == 5
-    dataset = context.wrap_dataset(tf.data.Dataset.from_tensor_slices((X, Y)).batch(context.get_global_batch_size()))
+    dataset = context.wrap_dataset(
+        tf.data.Dataset.from_tensor_slices((X, Y)).batch(context.get_global_batch_size())
+    )
     assert compiled(context).fit(dataset, verbose=0).params["steps"] == 2
 
 
 def test_class_weights_are_heeded():
     def loss(weights):
-        return compiled(local()).fit(X, Y, class_weight=weights, shuffle=False, verbose=0).history["loss"][0]
+        return (
+            compiled(local())
+            .fit(X, Y, class_weight=weights, shuffle=False, verbose=0)
+            .history["loss"][0]
+        )
 
     assert loss({0: 2.0, 1: 2.0}) > loss(None) > loss({0: 0.0, 1: 0.0}) == 0.0
 
@@ -87,8 +93,16 @@ def test_a_model_is_wrapped_once():
     ("call", "error", "message"),
     [
         (lambda: local().wrap_model("model"), TrialError, "wrap_model got str; give a keras.Model"),
-        (lambda: local().wrap_dataset([1]), TrialError, "wrap_dataset got list; give a tf.data.Dataset"),
-        (lambda: det_keras.init({"searcher": {"name": "singel"}}, mode="local"), ConfigError, "singel"),
+        (
+            lambda: local().wrap_dataset([1]),
+            TrialError,
+            "wrap_dataset got list; give a tf.data.Dataset",
+        ),
+        (
+            lambda: det_keras.init({"searcher": {"name": "singel"}}, mode="local"),
+            ConfigError,
+            "singel",
+        ),
         (lambda: local().get_hparam("lr"), ValueError, "no hyperparameter 'lr'; there are: none"),
     ],
 )
@@ -127,7 +141,9 @@ def test_the_example_searches_by_running_itself_again(det):
     assert "accuracy here" not in logs
     shown = det.json("show", "1")["trials"]
     assert len({trial["hparams"]["hidden"] for trial in shown}) == 2
-    assert [len([m for m in det.metrics(1, "training") if m["trial"] == trial["id"]]) for trial in shown] == [2, 2]
+    assert [
+        len([m for m in det.metrics(1, "training") if m["trial"] == trial["id"]]) for trial in shown
+    ] == [2, 2]
 
 
 TWO = """
@@ -147,12 +163,17 @@ TWO = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 @again
 def test_two_workers_run_the_script_and_train_the_same_model(det):
     det.cwd.joinpath("two.py").write_text(textwrap.dedent(TWO))
     python(det, "two.py")
-    said = [line.partition("] rank ")[2] for line in det("logs", "1").stdout.splitlines() if "weights" in line]
+    said = [
+        line.partition("] rank ")[2]
+        for line in det("logs", "1").stdout.splitlines()
+        if "weights" in line
+    ]
     ranks, weights = zip(*(line.split(" ", 1) for line in said), strict=True)
     assert sorted(ranks) == ["0", "1"]
     assert len(set(weights)) == 1
@@ -184,6 +205,7 @@ CLASS = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(400)
 @again
 def test_a_search_over_a_trial_class_that_its_script_hands_over(det):
@@ -195,10 +217,12 @@ def test_a_search_over_a_trial_class_that_its_script_hands_over(det):
     assert "reached by" not in said + logs
 
 
+@pytest.mark.thorough
 @again
 def test_a_script_that_trains_nothing_is_told_so(det):
     det.cwd.joinpath("none.py").write_text(
-        "import det_keras\ndet_keras.init({'max_restarts': 0, 'searcher': {'name': 'single', 'metric': 'x'}}, context_dir='.')\n"
+        "import det_keras\ndet_keras.init({'max_restarts': 0, 'searcher': {'name': 'single',"
+        " 'metric': 'x'}}, context_dir='.')\n"
     )
     python(det, "none.py", status=1)
     assert (

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from det_core import BackendRecord, PluginError, Serial, TrialError
+from det_core.support.installation import how_to_install
 from det_keras.adapter import KerasAdapter
 from det_keras.ranks import join_ranks, tell_of_local_statistics, without_xla
 from det_keras.testing import OneVarTrial
@@ -27,13 +28,19 @@ def test_an_optimizer_that_horovod_has_wrapped_is_refused(info: Any) -> None:
             model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
             return self.context.wrap_model(model)
 
-    with pytest.raises(TrialError, match=r"wrapped by horovod.tensorflow.keras.DistributedOptimizer") as raised:
+    with pytest.raises(
+        TrialError, match=r"wrapped by horovod.tensorflow.keras.DistributedOptimizer"
+    ) as raised:
         KerasAdapter.create(Trap, info())
     assert "\n" not in str(raised.value)
 
 
 def test_a_backend_that_knows_no_tensors_is_refused(info: Any) -> None:
-    run = replace(info(), distributed=_Two(), backend=BackendRecord(name="odd", framework="keras", load=lambda: Serial))
+    run = replace(
+        info(),
+        distributed=_Two(),
+        backend=BackendRecord(name="odd", framework="keras", load=lambda: Serial),
+    )
     with pytest.raises(PluginError, match="the backend 'odd' cannot reduce Keras's gradients"):
         join_ranks(run)
 
@@ -42,7 +49,7 @@ class _Two:
     size = 2
 
 
-def test_xla_is_switched_off_and_said_to_be_where_it_was_asked_for() -> None:
+def test_xla_is_switched_off_with_a_warning() -> None:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", jit_compile=True)
     with pytest.warns(UserWarning, match="XLA cannot exchange gradients"):
@@ -50,18 +57,24 @@ def test_xla_is_switched_off_and_said_to_be_where_it_was_asked_for() -> None:
     assert not model.jit_compile
 
 
-def test_statistics_that_are_to_be_synchronized_and_are_not_are_named() -> None:
+def test_batch_normalization_that_is_not_synchronized_is_named() -> None:
     layer = keras.layers.BatchNormalization(synchronized=True, name="shared")
-    with pytest.warns(UserWarning, match="shared has synchronized=True, which Keras heeds under tf.distribute only"):
+    with pytest.warns(
+        UserWarning,
+        match="shared has synchronized=True, which Keras heeds under tf.distribute only",
+    ):
         tell_of_local_statistics(keras.Sequential([keras.Input((1,)), layer]))
 
 
 def test_another_backend_of_keras_is_refused() -> None:
     check_backend()
-    with pytest.raises(PluginError, match="Keras runs on 'jax' here, and det-keras on TensorFlow only"):
+    with pytest.raises(
+        PluginError, match="Keras runs on 'jax' here, and det-keras on TensorFlow only"
+    ):
         check_backend("jax")
 
 
+@pytest.mark.process
 def test_without_tensorflow_a_sentence_says_how_to_install_it() -> None:
     code = (
         "import importlib.util as u\nfind = u.find_spec\n"
@@ -69,6 +82,8 @@ def test_without_tensorflow_a_sentence_says_how_to_install_it() -> None:
         "import det_keras\nfrom det_core import PluginError\n"
         "try: det_keras.TFKerasTrial\nexcept PluginError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    for command in ("pip install 'det-keras[tensorflow]'", "pip install 'det-keras[cpu]'"):
-        assert command in done.stdout, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    for extra in ("tensorflow", "cpu"):
+        assert how_to_install("det-keras", extra) in done.stdout, done.stderr

@@ -1,7 +1,9 @@
-"""Scripts with a DeterminedCallback under `det run`: paused, signalled, killed, on one worker and on two.
+"""Scripts with a DeterminedCallback under `det run`.
 
-A process that imports TensorFlow costs seconds, so that one experiment shows several things, and Keras alone, which all is
-compared with, trains in a worker of it, behind the script's own training.
+They are paused, signalled and killed, on one worker and on two.
+
+A process that imports TensorFlow costs seconds, so that one experiment shows several things, and
+Keras alone, which all is compared with, trains in a worker of it, behind the script's own training.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ CONFIG = """
     checkpoint_storage: {type: directory, container_path: KEPT}
 """
 ALONE = "python3 train.py"
-TWO = "python3 -m det_core.launch.tensorflow -- python3 train.py"
+TWO = "python3 -m det_node.launch.tensorflow -- python3 train.py"
 ENV = {"DET_SLOTS_TOTAL": "2", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
 
 
@@ -85,7 +87,9 @@ def project(det):
 
     def write(entrypoint: str, slots: int = 1) -> None:
         det.cwd.joinpath("train.py").write_text(textwrap.dedent(SCRIPT))
-        text = textwrap.dedent(CONFIG).replace("ENTRYPOINT", entrypoint).replace("SLOTS", str(slots))
+        text = (
+            textwrap.dedent(CONFIG).replace("ENTRYPOINT", entrypoint).replace("SLOTS", str(slots))
+        )
         text = text.replace("KEPT", str(det.cwd / "kept"))
         det.cwd.joinpath("c.yaml").write_text(text)
 
@@ -93,7 +97,10 @@ def project(det):
 
 
 def run(det, **env: str) -> str:
-    """Run the experiment to its end, and return its log. Workers that share a core with other tests take their time."""
+    """Run the experiment to its end, and return its log.
+
+    Workers that share a core with other tests take their time.
+    """
     driver = det.start("run", "c.yaml", env={**ENV, **env})
     output, _ = driver.communicate(timeout=560)
     assert driver.returncode == 0, output
@@ -101,7 +108,7 @@ def run(det, **env: str) -> str:
 
 
 def assert_trained_as_keras_alone(det, log: str, ranks: int) -> None:
-    """Check the last weights of each rank, and all reports, against those of the fit that det had no part in, bit for bit."""
+    """Check each rank's last weights, and all reports, against a fit without det, bit for bit."""
     last = dict(re.findall(r"weights of rank (\d): (\w{64})", log))
     alone = {rank: digest for rank, digest, _ in re.findall(r"alone rank (\d): (\w{64}) (.*)", log)}
     assert len(last) == ranks
@@ -115,9 +122,11 @@ def assert_trained_as_keras_alone(det, log: str, ranks: int) -> None:
             assert [m[name] for m in reported] == history[f"{prefix}{name}"]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @again
-def test_a_script_that_is_signalled_and_killed_within_epochs_goes_on_to_the_numbers_of_one_that_was_not(det, project):
+def test_script_killed_within_epochs_trains_as_keras_alone(det, project):
+    """It is signalled within an epoch, too, and resumes each time where it was."""
     project(ALONE)
     log = run(det, TROUBLE='{"1": ["SIGTERM", 0, 1], "2": ["SIGKILL", 0, 3]}', ALONE="1")
     assert_trained_as_keras_alone(det, log, ranks=1)
@@ -135,18 +144,22 @@ def assert_tensorboard_writes_where_det_looks(det, log: str) -> None:
     [code] = det.home.glob("experiments/1/code")
     assert not (code / "elsewhere").exists()
     stored = det.cwd.glob("kept/tensorboard-*")
-    assert {path.parent.name for each in stored for path in each.rglob("*tfevents*.v2")} == {"train", "validation"}
+    assert {path.parent.name for each in stored for path in each.rglob("*tfevents*.v2")} == {
+        "train",
+        "validation",
+    }
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(600)
 @again
-def test_a_trial_that_begins_with_anothers_checkpoint_begins_at_epoch_0_and_when_paused_goes_on_where_it_was(
-    det, project, wait_until
-):
+def test_warm_started_script_begins_at_epoch_0_and_resumes(det, project, wait_until):
     project(ALONE)
     run(det)
     config = det.cwd.joinpath("c.yaml")
-    config.write_text(config.read_text().replace("metric: val_loss", "metric: val_loss, source_trial_id: 1"))
+    config.write_text(
+        config.read_text().replace("metric: val_loss", "metric: val_loss, source_trial_id: 1")
+    )
     driver = det.start("run", "c.yaml", env={**ENV, "PAUSE": "0.5"})
     begun = det.home.joinpath("experiments/2/experiment.db")
     wait_until(lambda: begun.exists() and len(det.metrics(2)) > 1, "an epoch", 300)
@@ -165,7 +178,7 @@ def test_a_trial_that_begins_with_anothers_checkpoint_begins_at_epoch_0_and_when
 
 @pytest.mark.timeout(600)
 @again
-def test_two_workers_have_the_same_weights_and_go_on_when_one_of_them_is_signalled(det, project):
+def test_two_workers_have_equal_weights_and_survive_a_signal(det, project):
     project(TWO, slots=2)
     log = run(det, TROUBLE='{"1": ["SIGTERM", 1, 2]}', ALONE="1")
     assert_trained_as_keras_alone(det, log, ranks=2)

@@ -34,8 +34,13 @@ class Mine(Numbers):
 
 
 def feeds(data: Any, size: int, *, shuffle: bool = False) -> list[Feed]:
-    readings = [Reading(batch_size=1, seed=3, shuffle=shuffle, rank=rank, size=size) for rank in range(size)]
-    return [make_feed(data, "data", reading, training=True, wrapped=lambda _: True) for reading in readings]
+    readings = [
+        Reading(batch_size=1, seed=3, shuffle=shuffle, rank=rank, size=size) for rank in range(size)
+    ]
+    return [
+        make_feed(data, "data", reading, training=True, wrapped=lambda _: True)
+        for reading in readings
+    ]
 
 
 def numbers(batches: Any, count: int = -1) -> list[int]:
@@ -51,7 +56,7 @@ DATA = {"a sequence": Numbers, "arrays": arrays}
 
 @pytest.mark.parametrize("make", DATA.values(), ids=DATA)
 @pytest.mark.parametrize("size", [2, 3])
-def test_in_a_fixed_order_what_is_left_of_an_epoch_comes_first_in_the_next(make: Any, size: int) -> None:
+def test_fixed_order_starts_the_next_epoch_with_the_remainder(make: Any, size: int) -> None:
     """So that in as many epochs as there are batches each is trained as often as any other."""
     ranks = feeds(make(), size)
     epoch = 5 // size
@@ -65,7 +70,7 @@ def test_in_a_fixed_order_what_is_left_of_an_epoch_comes_first_in_the_next(make:
 
 
 @pytest.mark.parametrize("make", DATA.values(), ids=DATA)
-def test_in_shuffled_order_an_epoch_leaves_out_what_it_has_drawn_to_be_last(make: Any) -> None:
+def test_shuffled_epoch_omits_the_records_drawn_last(make: Any) -> None:
     ranks = feeds(make(), 2, shuffle=True)
     read = [numbers(feed.training(0), 2 * 20) for feed in ranks]
     epochs = [[*read[0][at : at + 2], *read[1][at : at + 2]] for at in range(0, 40, 2)]
@@ -87,8 +92,10 @@ def test_a_sequence_that_says_that_it_is_sharded_is_read_whole() -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_cache_that_is_not_shuffled_anew_leaves_nothing_out_for_ever(tmp_path: Path, shuffle: bool) -> None:
-    cached = CachedDataset.open(DatasetCache(tmp_path), "numbers", "1", lambda: tf.data.Dataset.range(5))
+def test_cache_without_reshuffle_omits_no_record_forever(tmp_path: Path, shuffle: bool) -> None:
+    cached = CachedDataset.open(
+        DatasetCache(tmp_path), "numbers", "1", lambda: tf.data.Dataset.range(5)
+    )
     shares = [Share(seed=3, rank=rank, size=2, batch=1, first=0) for rank in range(2)]
     endless = [cached.endless(share, shuffle=shuffle, reshuffle=False) for share in shares]
     read = [int(n) for each in endless for n in each.take(10).as_numpy_iterator()]

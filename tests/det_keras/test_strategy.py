@@ -13,7 +13,7 @@ import textwrap
 import pytest
 
 from det_core import DetError, DistributedContext, Ranks
-from det_core.machine import reserved
+from det_node.machine import reserved
 
 pytest.importorskip("tensorflow")
 
@@ -74,10 +74,19 @@ def both() -> list[dict[str, str]]:
         addresses = [f"127.0.0.1:{port}" for port in ports]
         try:
             for index in range(2):
-                config = json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}})
-                env = {**os.environ, "TF_CONFIG": config, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+                config = json.dumps(
+                    {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+                )
+                env = {
+                    **os.environ,
+                    "TF_CONFIG": config,
+                    "TF_CPP_MIN_LOG_LEVEL": "3",
+                    "OMP_NUM_THREADS": "1",
+                }
                 command, pipe = [sys.executable, "-c", textwrap.dedent(FIT)], subprocess.PIPE
-                processes.append(subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True))
+                processes.append(
+                    subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True)
+                )
             outputs = [process.communicate(timeout=SECONDS) for process in processes]
         finally:
             for process in processes:
@@ -89,12 +98,16 @@ def both() -> list[dict[str, str]]:
 
 def alone(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Run the script here, as the only worker."""
-    monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}')
+    monkeypatch.setenv(
+        "TF_CONFIG",
+        '{"cluster": {"worker": ["127.0.0.1:1"]}, "task": {"type": "worker", "index": 0}}',
+    )
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(textwrap.dedent(FIT), {})
     return said(out.getvalue())
 
 
+@pytest.mark.process
 @pytest.mark.timeout(400)
 def test_two_workers_train_as_one_does_and_know_of_each_other(both, monkeypatch):
     one, (first, second) = alone(monkeypatch), both
@@ -105,15 +118,16 @@ def test_two_workers_train_as_one_does_and_know_of_each_other(both, monkeypatch)
     assert one["ranks"] == "[0] 1 1"
 
 
+@pytest.mark.process
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("what", ["scalars", "all"])
-def test_keras_3_still_needs_both_of_what_workers_adds_and_keras_2_nothing(both, what):
+def test_keras_3_needs_both_additions_and_keras_2_neither(both, what):
     """Where this fails, Keras has been mended: take what it needs no longer out of `Workers`."""
     needed = [worker[f"without_{what}"] != "trained" for worker in both]
     assert needed == [KERAS_3, KERAS_3], both
 
 
-def test_without_workers_there_is_one_process_with_tensorflows_default(monkeypatch):
+def test_without_workers_the_default_strategy_has_one_process(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     distributed, strategy = DistributedContext.from_tf_config()
     assert (distributed.rank, distributed.size) == (0, 1)
@@ -127,7 +141,10 @@ def test_without_workers_there_is_one_process_with_tensorflows_default(monkeypat
     [
         ("", ([], 0)),
         ("{}", ([], 0)),
-        ('{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}', (["a:1", "b:2"], 1)),
+        (
+            '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}',
+            (["a:1", "b:2"], 1),
+        ),
         ('{"cluster": {"worker": ["a:1"]}, "task": {"index": "0"}}', (["a:1"], 0)),
     ],
 )
@@ -138,7 +155,13 @@ def test_workers_are_read(config, expected):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("{", "TF_CONFIG is '{', which TensorFlow could not read; start the script by det_core.launch.tensorflow"),
+        (
+            "{",
+            (
+                "TF_CONFIG is '{', which TensorFlow could not read; start the script by"
+                " det_node.launch.tensorflow"
+            ),
+        ),
         ("[]", "could not read"),
         (
             '{"cluster": {"worker": ["a:1"]}, "task": {"type": "chief"}}',
@@ -161,6 +184,10 @@ def test_a_cluster_that_cannot_be_is_named(config, message):
 
 def test_workers_at_one_address_are_on_one_host():
     workers = ["a:1", "b:1", "a:2", "[::1]:5", "b:2", "a:3"]
-    assert ranks_of(workers, 4) == Ranks(rank=4, size=6, local_rank=1, local_size=2, cross_rank=1, cross_size=3)
-    assert ranks_of(workers, 3) == Ranks(rank=3, size=6, local_rank=0, local_size=1, cross_rank=2, cross_size=3)
+    assert ranks_of(workers, 4) == Ranks(
+        rank=4, size=6, local_rank=1, local_size=2, cross_rank=1, cross_size=3
+    )
+    assert ranks_of(workers, 3) == Ranks(
+        rank=3, size=6, local_rank=0, local_size=1, cross_rank=2, cross_size=3
+    )
     assert ranks_of(["a:1"], 0) == Ranks()

@@ -52,29 +52,63 @@ class Plain(OneVarTrial):
 PAIR = (X[:2], X[:2])
 WRONG = {
     "arrays of different lengths": (lambda c: (X, X[:5]), r"differ in length: x 8, y 5 records"),
-    "weights of another length": (lambda c: (X, X, np.ones(3)), r"x 8.*sample_weights 3 records|y 8, sample_weights 3"),
+    "weights of another length": (
+        lambda c: (X, X, np.ones(3)),
+        r"x 8.*sample_weights 3 records|y 8, sample_weights 3",
+    ),
     "an input of another length": (lambda c: ([X, X[:3]], X), r"differ in length"),
-    "fewer records than a batch": (lambda c: (X[:1], X[:1]), r"1 records, fewer than the 2 of one batch"),
+    "fewer records than a batch": (
+        lambda c: (X[:1], X[:1]),
+        r"1 records, fewer than the 2 of one batch",
+    ),
     "a tuple of one": (lambda c: (X,), r"a tuple of 1; return \(x, y\)"),
     "a tuple of four": (lambda c: (X, X, X, X), r"a tuple of 4; return \(x, y\)"),
-    "no array": (lambda c: (X, object()), r"y of build_training_data_loader is object, which is no array"),
+    "no array": (
+        lambda c: (X, object()),
+        r"y of build_training_data_loader is object, which is no array",
+    ),
     "a number": (lambda c: (X, 3), r"y of build_training_data_loader is 3; give an array"),
-    "ragged lists": (lambda c: ([[1.0], [1.0, 2.0]], X), r"x of build_training_data_loader is list, which is no array"),
+    "ragged lists": (
+        lambda c: ([[1.0], [1.0, 2.0]], X),
+        r"x of build_training_data_loader is list, which is no array",
+    ),
     "a dataset that is not wrapped": (
         lambda c: records(X, X).batch(2),
         r"is not wrapped; pass it through context.wrap_dataset",
     ),
-    "a dataset of single records": (lambda c: c.wrap_dataset(records(X[:, 0], X)), r"of single records; call .batch"),
+    "a dataset of single records": (
+        lambda c: c.wrap_dataset(records(X[:, 0], X)),
+        r"of single records; call .batch",
+    ),
     "a dataset of single tensors": (
         lambda c: c.wrap_dataset(records(X)).batch(2),
         r"of single tensors; let its elements be",
     ),
-    "a dataset of tuples of four": (lambda c: c.wrap_dataset(records(X, X, X, X)).batch(2), r"of tuples of 4"),
-    "an empty dataset": (lambda c: c.wrap_dataset(records(X, X)).take(0).batch(2), r"an empty tf.data.Dataset"),
-    "a sequence of 4-tuples": (lambda c: Items((X, X, X, X)), r"an item that is a tuple of 4; let its items be"),
+    "a dataset of tuples of four": (
+        lambda c: c.wrap_dataset(records(X, X, X, X)).batch(2),
+        r"of tuples of 4",
+    ),
+    "an empty dataset": (
+        lambda c: c.wrap_dataset(records(X, X)).take(0).batch(2),
+        r"an empty tf.data.Dataset",
+    ),
+    "a sequence of 4-tuples": (
+        lambda c: Items((X, X, X, X)),
+        r"an item that is a tuple of 4; let its items be",
+    ),
+    "a sequence with None before weights": (
+        lambda c: Items((X, None, X)),
+        r"an item with None before another part; only parts at its end may be None",
+    ),
     "a sequence of arrays": (lambda c: Items(X), r"an item that is ndarray; let its items be"),
-    "a sequence of numbers": (lambda c: Items((1.0, 2.0)), r"returned hold numbers, or arrays of different axes"),
-    "a sequence without a length": (lambda c: Unsized(), r"a sequence without a length; define __len__"),
+    "a sequence of numbers": (
+        lambda c: Items((1.0, 2.0)),
+        r"returned hold numbers, or arrays of different axes",
+    ),
+    "a sequence without a length": (
+        lambda c: Unsized(),
+        r"a sequence without a length; define __len__",
+    ),
     "an empty sequence": (lambda c: Items(PAIR, length=0), r"a sequence of 0 batches"),
     "an adapter of no sequence": (
         lambda c: SequenceAdapter(3),
@@ -84,7 +118,10 @@ WRONG = {
         lambda c: SequenceAdapter(Items(PAIR), workers=-1),
         r"workers=-1; give a whole number",
     ),
-    "a generator": (lambda c: (PAIR for _ in range(3)), r"returned generator; return a tuple \(x, y\)"),
+    "a generator": (
+        lambda c: (PAIR for _ in range(3)),
+        r"returned generator; return a tuple \(x, y\)",
+    ),
     "nothing": (lambda c: None, r"build_training_data_loader returned NoneType; return a tuple"),
     "a cache of an endless dataset": (
         lambda c: c.experimental.cache_train_dataset("e", "1", directory=c.run.tensorboard_dir)(
@@ -93,7 +130,9 @@ WRONG = {
         r"'e' has no end and cannot be cached; leave out .repeat",
     ),
     "a cache of no dataset": (
-        lambda c: c.experimental.cache_train_dataset("n", "1", directory=c.run.tensorboard_dir)(lambda: 3)(),
+        lambda c: c.experimental.cache_train_dataset("n", "1", directory=c.run.tensorboard_dir)(
+            lambda: 3
+        )(),
         r"'n' returned int; return a tf.data.Dataset",
     ),
     "a cache with a strange name": (
@@ -147,7 +186,7 @@ def test_arrays_need_a_batch_size(info: Any) -> None:
         KerasAdapter.create(OneVarTrial, info(hparams={}))
 
 
-def test_a_validation_without_an_end_is_refused_unless_it_is_bounded(info: Any) -> None:
+def test_endless_validation_data_is_refused_unless_bounded(info: Any) -> None:
     class Endless(OneVarTrial):
         def build_validation_data_loader(self) -> Any:
             return self.context.wrap_dataset(records(X, X)).repeat().batch(2)

@@ -1,4 +1,7 @@
-"""Searches on a cluster whose pods see neither the home, nor the project, nor the user's home: only the checkpoint storage."""
+"""Searches on a cluster whose pods see neither the home, nor the project, nor the user's home.
+
+Only the checkpoint storage.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,26 @@ class Searches(SlurmSearches):
     """Searches with the driver on a host beside the nodes; `shared` is what pods see."""
 
     def engine(self, pause: float = 0.0, **settings: Any) -> dict[str, Any]:
-        variables = {"DET_HOME": self.shared, "PAUSE": pause, "PYTHONPATH": self.project.env["PYTHONPATH"]}
+        variables = {
+            "DET_HOME": self.shared,
+            "PAUSE": pause,
+            "PYTHONPATH": self.project.env["PYTHONPATH"],
+        }
         env = [{"name": name, "value": str(value)} for name, value in variables.items()]
         pod = {"spec": {"containers": [{"name": "determined-container", "env": env}]}}
-        return {"name": "kubernetes", "image": IMAGE, "python": sys.executable, "pod_spec": pod, **settings}
+        return {
+            "name": "kubernetes",
+            "image": IMAGE,
+            "python": sys.executable,
+            "pod_spec": pod,
+            **settings,
+        }
 
     def no_job_is_left(self) -> None:
         """Wait until no pod waits or runs."""
-        self.wait_until(lambda: self.cluster.pods("Pending", "Running") == {}, "the end of all pods", 15)
+        self.wait_until(
+            lambda: self.cluster.pods("Pending", "Running") == {}, "the end of all pods", 15
+        )
 
 
 @pytest.fixture
@@ -40,5 +55,7 @@ def cluster(tmp_path: Path, project: Project) -> Iterator[Kubernetes]:
 
 
 @pytest.fixture
-def searches(project: Project, cluster: Kubernetes, tmp_path: Path, wait_until: Callable[..., None]) -> Searches:
+def searches(
+    project: Project, cluster: Kubernetes, tmp_path: Path, wait_until: Callable[..., None]
+) -> Searches:
     return Searches(project, cluster, tmp_path, wait_until)

@@ -11,12 +11,12 @@ import pytest
 from tests.kubernetes_cluster import IMAGE, Kubernetes, kubernetes, why_no_kubernetes
 from tests.networks import inside
 
-from det_driver.engines import AgentEngine, Site
+from det_driver.engines import AgentEngine, EngineContext
 from det_kubernetes import KubernetesEngine, KubernetesSettings
 from det_testing import EngineSuite
 
 why_not = why_no_kubernetes()
-pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
+pytestmark = [pytest.mark.process, pytest.mark.skipif(bool(why_not), reason=why_not)]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,9 @@ class TestKubernetes(EngineSuite):
     machines = 2
 
     @pytest.fixture(autouse=True)
-    def on_the_cluster(self, cluster: Kubernetes, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def on_the_cluster(
+        self, cluster: Kubernetes, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[None]:
         for name, value in cluster.environ.items():
             monkeypatch.setenv(name, value)
         with inside(cluster.network.names[0]):
@@ -40,7 +42,13 @@ class TestKubernetes(EngineSuite):
         return KubernetesEngine
 
     @pytest.fixture
-    def site(self, tmp_path: Path) -> Site:
+    def context(self, tmp_path: Path) -> EngineContext:
         settings = KubernetesSettings(image=IMAGE, python=sys.executable)
         name = f"det-suite-{tmp_path.name[-6:].replace('_', '-')}"
-        return Site(name=name, directory=tmp_path / "agents", host="127.0.0.1", lease=20.0, settings=settings)
+        return EngineContext(
+            name=name,
+            directory=tmp_path / "agents",
+            host="127.0.0.1",
+            lease=20.0,
+            settings=settings,
+        )

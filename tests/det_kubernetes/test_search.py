@@ -1,4 +1,7 @@
-"""A search on a cluster: the numbers are those of a search on this machine, and what is wrong is said."""
+"""A search on a cluster.
+
+The numbers are those of a search on this machine, and what is wrong is said.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def test_trials_find_in_pods_what_they_find_here(searches: Searches) -> None:
     searches.no_job_is_left()
 
 
-def test_a_pod_that_is_taken_away_saves_and_its_trial_goes_on_elsewhere(searches: Searches) -> None:
+def test_evicted_pod_saves_and_its_trial_resumes_elsewhere(searches: Searches) -> None:
     driver = searches.run()
     searches.under_way()
     searches.cluster.drain(min(searches.cluster.pods("Running").values()))
@@ -35,7 +38,9 @@ def test_an_image_that_cannot_be_had_is_said(searches: Searches) -> None:
     driver = searches.run("--json", image="registry.example/nothing:1")
     assert driver.stdout
     said = next(line for line in driver.stdout if "for 1 slot of the engine kubernetes: " in line)
-    assert json.loads(said)["why"].endswith('ImagePullBackOff: Back-off pulling image "registry.example/nothing:1"')
+    assert json.loads(said)["why"].endswith(
+        'ImagePullBackOff: Back-off pulling image "registry.example/nothing:1"'
+    )
     driver.terminate()
     ended(driver, status=130)
     searches.no_job_is_left()

@@ -5,60 +5,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
+from tests.support.lab import EACH_BATCH, Host, Ran
 from torch.utils.data import DataLoader, TensorDataset
 
-from det_core import DistributedContext, Every, Keep, LocalHost, Plugins, RunInfo, Schedule, Stop, Target, run_trial
+from det_core import CheckpointSink, DistributedContext, Plugins, RunInfo, Schedule, run_trial
 from det_core.checkpoint import read_checkpoint
 from det_core.config import parse
-from det_core.run import length_of
 from det_core.storage import LocalStorage
+from det_core.train.run import length_of
 from det_lightning import LightningAdapter
 from det_lightning.adapter import TrainerAdapter
-
-EACH_BATCH = Schedule(report=Every(1), policy="none")
-
-
-class Host(LocalHost):
-    """A driver in memory, which preempts when a report of `preempt_at` batches comes in."""
-
-    def __init__(self, length: int, preempt_at: int | None) -> None:
-        super().__init__(Target(n=length))
-        self._preempt_at = preempt_at
-
-    def report(self, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
-        super().report(group, batches, metrics)
-        self.preempted.raised = self.preempted.raised or batches == self._preempt_at
-
-
-@dataclass
-class Ran:
-    """What a run left behind."""
-
-    stop: Stop
-    host: Host
-
-    @property
-    def training(self) -> dict[int, dict[str, Any]]:
-        return {batches: metrics for group, batches, metrics in self.host.history if group == "training"}
-
-    @property
-    def validation(self) -> dict[int, dict[str, Any]]:
-        return {batches: metrics for group, batches, metrics in self.host.history if group == "validation"}
-
-    @property
-    def checkpoints(self) -> dict[int, str]:
-        return {manifest.batches: manifest.uuid for manifest, _ in self.host.checkpoints}
-
-    @property
-    def losses(self) -> dict[int, float]:
-        return {batches: metrics["loss"] for batches, metrics in self.training.items()}
 
 
 class Lab:
@@ -79,21 +41,33 @@ class Lab:
         **info: Any,
     ) -> Ran:
         """Train to a length in batches."""
-        host, keep = Host(length, preempt_at), Keep(storage=self.storage)
+        host, keep = Host(length, preempt_at), CheckpointSink(storage=self.storage)
         framework = self.plugins.frameworks()["lightning"]
-        stop = run_trial(framework, trial, self.info(**info), host, keep, schedule=lambda adapter: schedule)
+        stop = run_trial(
+            framework, trial, self.info(**info), host, keep, schedule=lambda adapter: schedule
+        )
         return Ran(stop, host)
 
     def module(
-        self, make: Any, length: int, *, data: Any = None, trainer: Mapping[str, Any] | None = None, **run: Any
+        self,
+        make: Any,
+        length: int,
+        *,
+        data: Any = None,
+        trainer: Mapping[str, Any] | None = None,
+        **run: Any,
     ) -> Ran:
         """Train what `make()` returns, in a trial of no more than that."""
         return self(trial_of(make, data, **(trainer or {})), length, **run)
 
     def info(
-        self, *, config: Mapping[str, Any] | None = None, hparams: Mapping[str, Any] | None = None, **more: Any
+        self,
+        *,
+        config: Mapping[str, Any] | None = None,
+        hparams: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> RunInfo:
-        """Return a run with these hyperparameters and settings, trained for the length that they say, if any."""
+        """Return a run with these hyperparameters and settings, trained for their length."""
         parsed = parse({"entrypoint": "model_def:Trial", **(config or {})}).config
         return RunInfo(
             config=parsed,
@@ -127,11 +101,16 @@ def trial_of(make: Any, data: Any = None, **trainer: Any) -> type[LightningAdapt
 
 
 class Line(pl.LightningModule):
-    """y = w·x by plain SGD, with dropout: eight batches of two records in an epoch, in shuffled order."""
+    """y = w·x by plain SGD, with dropout.
+
+    Eight batches of two records in an epoch, in shuffled order.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1))
+        self.layer = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1)
+        )
 
     def loss(self, batch: Any) -> torch.Tensor:
         (x,) = batch

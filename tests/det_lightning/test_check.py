@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_lightning"
 
 
-def test_a_check_shows_the_framework_the_length_that_a_run_would_have(det) -> None:
-    """OneCycleLR is made from `trainer.estimated_stepping_batches`, which is infinite where no length is known."""
+@pytest.mark.thorough
+def test_check_gives_the_framework_the_length_of_a_run(det) -> None:
+    """OneCycleLR is made from `trainer.estimated_stepping_batches`.
+
+    That is infinite where no length is known.
+    """
     assert "restored it and trained on\n" in det("check", EXAMPLE / "const.yaml").stdout

@@ -40,7 +40,9 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def check(lab: Any, make: Any, data: Any = None, length: int = 5) -> Any:
     """Train, and train the second half again from a checkpoint."""
     trial = trial_of(make, data)
-    whole = lab(trial, length, schedule=Schedule(report=Every(1), checkpoint=At({3}), policy="none"))
+    whole = lab(
+        trial, length, schedule=Schedule(report=Every(1), checkpoint=At({3}), policy="none")
+    )
     assert whole.stop is Stop.COMPLETED
     assert list(whole.training) == list(range(1, length + 1))
     second = lab(trial, length, checkpoint=whole.checkpoints[3])
@@ -91,14 +93,19 @@ def test_the_demo_model(lab: Any) -> None:
     check(lab, boring.DemoModel, DemoData)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("texts")
 def test_the_transformer(lab: Any) -> None:
     check(lab, lambda: LightningTransformer(vocab_size=51))
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("texts")
 def test_the_lstm(lab: Any) -> None:
-    """It keeps its hidden state in the module, where nothing saves it: it trains, and cannot resume exactly anywhere."""
+    """It keeps its hidden state in the module, where nothing saves it.
+
+    It trains, and cannot resume exactly anywhere.
+    """
     ran = lab(trial_of(lambda: LightningLSTM(vocab_size=51)), 5)
     assert "train_loss" in ran.training[5]
 
@@ -127,5 +134,9 @@ def test_the_images(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
-    ran = check(lab, Images, lambda: MNISTDataModule(str(tmp_path), val_split=16, num_workers=0, batch_size=8))
+    ran = check(
+        lab,
+        Images,
+        lambda: MNISTDataModule(str(tmp_path), val_split=16, num_workers=0, batch_size=8),
+    )
     assert "loss" in ran.validation[5]

@@ -1,4 +1,7 @@
-"""Both ends of training are Lightning's: it knows its length, and has the last word on its weights."""
+"""Both ends of training are Lightning's.
+
+It knows its length, and has the last word on its weights.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def test_the_trainer_says_how_long_it_trains_as_lightning_would(
 
 
 def test_limits_stop_nothing(lab: Any) -> None:
-    """Neither steps, of which there may be two to a batch, nor epochs, which may be cut short: batches are counted."""
+    """Neither steps, of which there may be two to a batch, nor epochs, which may be cut short.
+
+    Batches are counted.
+    """
 
     class Two(Line):
         def __init__(self) -> None:
@@ -87,33 +93,35 @@ class Told(Line):
 
     def __init__(self, order: list[str]) -> None:
         super().__init__()
-        self.order = order
+        self.told = order.append
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
     def on_validation_end(self) -> None:
-        self.order.append("validated")
+        self.told("validated")
 
     def on_train_epoch_end(self) -> None:
-        self.order.append("epoch")
+        self.told("epoch")
         self.log("at_end", float(self.current_epoch))
 
     def on_train_end(self) -> None:
-        self.order.append("end")
+        self.told("end")
 
     def on_save_checkpoint(self, checkpoint: Any) -> None:
-        self.order.append("saved")
+        self.told("saved")
 
 
-def trained(lab: Any, length: int, config: Any, callbacks: Callable[[], list[Any]] = list, **run: Any) -> Any:
+def trained(
+    lab: Any, length: int, config: Any, callbacks: Callable[[], list[Any]] = list, **run: Any
+) -> Any:
     order: list[str] = []
     trial = trial_of(lambda: Told(order), callbacks=callbacks())
     return lab(trial, length, schedule=EVERY_EPOCH, config=config, **run), order
 
 
 @pytest.mark.parametrize(("length", "last"), [({"epochs": 2}, 16), ({"batches": 12}, 12)])
-def test_hooks_of_the_end_come_between_the_last_validation_and_the_last_checkpoint(
+def test_end_hooks_run_between_last_validation_and_checkpoint(
     lab: Any, length: Any, last: int
 ) -> None:
     """And that is one validation, where they change nothing of what it measured."""
@@ -124,12 +132,15 @@ def test_hooks_of_the_end_come_between_the_last_validation_and_the_last_checkpoi
 
 def test_the_last_report_has_what_the_last_epochs_end_logged(lab: Any) -> None:
     ran, _ = trained(lab, 16, config(epochs=2))
-    assert {at: row["at_end"] for at, row in ran.training.items() if "at_end" in row} == {9: 0.0, 16: 1.0}
+    assert {at: row["at_end"] for at, row in ran.training.items() if "at_end" in row} == {
+        9: 0.0,
+        16: 1.0,
+    }
 
 
 @pytest.mark.parametrize("at", [5, 8, 12, 16])
-def test_a_run_that_is_preempted_leaves_the_hooks_of_the_end_to_the_next(lab: Any, at: int) -> None:
-    """What it saves is what training left, and the next run ends as one that was not interrupted."""
+def test_preempted_run_leaves_the_end_hooks_to_the_next(lab: Any, at: int) -> None:
+    """It saves what training left, and the next run ends as one that was not interrupted."""
     whole, _ = trained(lab, 16, config(epochs=2))
     first, before = trained(lab, 16, config(epochs=2), preempt_at=at)
     second, after = trained(lab, 16, config(epochs=2), checkpoint=first.checkpoints[at])
@@ -142,6 +153,7 @@ def test_a_run_that_is_preempted_leaves_the_hooks_of_the_end_to_the_next(lab: An
     assert same(last_state(lab, second), last_state(lab, whole))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("at", [16, 21, 32])
 def test_weights_are_averaged_behind_a_preemption_and_once(lab: Any, norm: bool, at: int) -> None:
@@ -161,28 +173,38 @@ def test_weights_are_averaged_behind_a_preemption_and_once(lab: Any, norm: bool,
 
 
 def test_a_report_is_of_the_weights_that_are_saved(lab: Any) -> None:
-    """Measured behind the averaging; the checkpoint, evaluated by the module alone, gives the same number."""
+    """Measured behind the averaging.
+
+    The checkpoint, evaluated by the module alone, gives the same number.
+    """
     trial = trial_of(lambda: Net(Seen()), callbacks=[StochasticWeightAveraging(0.01, 0.5)])
     ran = lab(trial, 32, schedule=EVERY_EPOCH, config=config(epochs=4))
     module = Net(Seen())
     module.load_state_dict(last_state(lab, ran)["state_dict"])
-    trainer = pl.Trainer(logger=False, enable_progress_bar=False, enable_checkpointing=False, accelerator="cpu")
+    trainer = pl.Trainer(
+        logger=False, enable_progress_bar=False, enable_checkpointing=False, accelerator="cpu"
+    )
     module.configure_optimizers = lambda: None
     (found,) = trainer.validate(module, verbose=False)
     assert found["val_loss"] == ran.validation[32]["val_loss"]
 
 
 def test_a_trial_that_a_callback_stops_ends_as_lightning_does(lab: Any) -> None:
-    ran, order = trained(lab, 80, config(epochs=10), lambda: [EarlyStopping("val_loss", patience=0, min_delta=100.0)])
+    ran, order = trained(
+        lab, 80, config(epochs=10), lambda: [EarlyStopping("val_loss", patience=0, min_delta=100.0)]
+    )
     assert ran.stop is Stop.USER_STOPPED
     assert order == ["validated", "epoch", "validated", "epoch", "end", "saved"]
 
 
-def test_where_no_length_is_known_hooks_come_behind_the_last_checkpoint(lab: Any) -> None:
-    """There may be more to train; a run that is preempted calls none."""
+def test_end_hooks_follow_the_last_checkpoint_at_unknown_length(lab: Any) -> None:
+    """There may be more to train, so a run that is preempted calls none.
+
+    Those that end the epoch come before it, where it ends.
+    """
     order: list[str] = []
     lab(trial_of(lambda: Told(order)), 8, schedule=EVERY_EPOCH)
-    assert order == ["validated", "saved", "epoch", "end"]
+    assert order == ["validated", "epoch", "saved", "end"]
     order.clear()
     lab(trial_of(lambda: Told(order)), 8, schedule=EVERY_EPOCH, preempt_at=5)
     assert order == ["saved"]

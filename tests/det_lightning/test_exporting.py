@@ -6,6 +6,8 @@ import pytest
 from tests.exporting import NEEDS, PROGRAMS, Trained, trained
 from tests.thorough import sample
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("sklearn")
 pytest.importorskip("torchmetrics")
 CONFIG = """
@@ -16,7 +18,8 @@ searcher: {name: single, metric: accuracy, smaller_is_better: false, max_length:
 reproducibility: {experiment_seed: 1}
 """
 READS = {
-    "safetensors": """
+    "safetensors": (
+        """
         import torch
         from safetensors.torch import load_file
         layers = torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Dropout(), torch.nn.Linear(32, 10)
@@ -24,7 +27,8 @@ READS = {
         weights = load_file(place + "/model.safetensors")
         model.load_state_dict({name[6:]: weights[name] for name in weights if name.startswith("model.")})
         predict = lambda x: model(torch.tensor(x)).argmax(1).numpy()
-    """,
+    """
+    ),
     **PROGRAMS,
 }
 
@@ -34,8 +38,11 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return trained(tmp_path_factory.mktemp("trained"), "digits_lightning", CONFIG)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", sample(READS, {"onnx"}))
 def test_a_program_without_det_finds_the_metric_again(digits: Trained, form: str) -> None:
     for package in NEEDS.get(form, []):
         pytest.importorskip(package)
-    assert digits.evaluates(form, READS[form], 200, weighted=True) == pytest.approx(digits.accuracy, abs=1e-6)
+    assert digits.evaluates(form, READS[form], 200, weighted=True) == pytest.approx(
+        digits.accuracy, abs=1e-6
+    )

@@ -73,22 +73,42 @@ def test_it_is_registered_by_its_name() -> None:
 def test_a_missing_horovod_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("det_horovod.available", lambda framework: False)
     with pytest.raises(
-        DetError, match="needs Horovod, built for torch; install it with: det horovod install --with torch"
+        DetError,
+        match="needs Horovod, built for torch; install it with: det horovod install --with torch",
     ):
         HorovodStrategy().world_size  # noqa: B018
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not available("torch"), reason="Horovod is not installed for torch")
 @pytest.mark.timeout(240)
-def test_two_ranks_of_a_plain_script_give_the_weight_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Clipped, with two batches to a step, sharded by Lightning's own sampler; metrics are those of all ranks."""
+def test_two_ranks_of_a_plain_script_give_the_weight_of_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Clipped, with two batches to a step, sharded by Lightning's own sampler.
+
+    Metrics are those of all ranks.
+    """
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     runpy.run_path(str(script))
     one = printed(capsys.readouterr().out)
-    launch = [str(Path(sys.executable).parent / "det"), "launch", "horovod", "-np", "2", "--", sys.executable]
+    launch = [
+        str(Path(sys.executable).parent / "det"),
+        "launch",
+        "horovod",
+        "-np",
+        "2",
+        "--",
+        sys.executable,
+    ]
     done = subprocess.run(
-        [*launch, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=220, check=False
+        [*launch, "script.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert printed(done.stdout) == pytest.approx(one, rel=1e-5)

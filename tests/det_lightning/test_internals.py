@@ -18,7 +18,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning.pytorch.utilities import CombinedLoader
 from tests.det_lightning.conftest import Line, records
 from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, SequentialSampler
 from torchmetrics import MeanMetric
 
 from det_lightning import internals
@@ -40,7 +40,7 @@ DOCUMENTED = {
 NOT_LIGHTNINGS = {
     "adapter.py": {"adapter._last"},
     "horovod.py": {"strategy._stacked", "ctx.strategy._sum"},
-    "repeated.py": {"'_buffers'", "'_parameters'", "'_modules'"},
+    "validation.py": {"'_buffers'", "'_parameters'", "'_modules'"},
 }
 """Private names on others than `self` that are det's own, and those of torch's modules."""
 
@@ -55,14 +55,23 @@ def trees(*names: str) -> dict[str, ast.Module]:
 
 
 def defined(tree: ast.AST) -> Iterator[str]:
-    """Yield the names that classes of a file define: methods, attributes of the class, attributes set on `self`."""
+    """Yield the names that classes of a file define.
+
+    Methods, attributes of the class, attributes set on `self`.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             for each in node.body:
-                targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+                targets = (
+                    each.targets
+                    if isinstance(each, ast.Assign)
+                    else [getattr(each, "target", None)]
+                )
                 yield from (target.id for target in targets if isinstance(target, ast.Name))
                 yield from [each.name] if isinstance(each, ast.FunctionDef) else []
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and own(node.value):
+        elif (
+            isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and own(node.value)
+        ):
             yield node.attr
 
 
@@ -74,17 +83,32 @@ def own(node: ast.AST) -> bool:
 
 def touched(tree: ast.AST, ours: set[str]) -> Iterator[tuple[str, str]]:
     """Yield each use of a private name of others, as it is written, and the name."""
-    within = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values[1:]}
+    within = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values[1:]
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and private(node.attr) and not (own(node.value) and node.attr in ours):
+        if (
+            isinstance(node, ast.Attribute)
+            and private(node.attr)
+            and not (own(node.value) and node.attr in ours)
+        ):
             yield ast.unparse(node), node.attr
-        elif isinstance(node, ast.Constant) and id(node) not in within and re.fullmatch(r"_[a-z]\w*", str(node.value)):
+        elif (
+            isinstance(node, ast.Constant)
+            and id(node) not in within
+            and re.fullmatch(r"_[a-z]\w*", str(node.value))
+        ):
             yield repr(node.value), str(node.value)  # as given to getattr
         elif isinstance(node, ast.keyword) and private(node.arg or ""):
             yield f"{node.arg}=", str(node.arg)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             for module, name in imported(node):
-                if module.partition(".")[0] in OWNERS and (private(name) or module not in DOCUMENTED):
+                if module.partition(".")[0] in OWNERS and (
+                    private(name) or module not in DOCUMENTED
+                ):
                     yield f"import {module}.{name}", name
 
 
@@ -97,7 +121,11 @@ def imported(node: ast.Import | ast.ImportFrom) -> list[tuple[str, str]]:
 def test_no_other_file_touches_what_is_private_to_lightning() -> None:
     files = trees()
     ours = {name for tree in files.values() for name in defined(tree)}
-    found = {name: {text for text, _ in touched(tree, ours)} for name, tree in files.items() if name != "internals.py"}
+    found = {
+        name: {text for text, _ in touched(tree, ours)}
+        for name, tree in files.items()
+        if name != "internals.py"
+    }
     assert {name: texts for name, texts in found.items() if texts} == NOT_LIGHTNINGS
 
 
@@ -128,10 +156,16 @@ def parts() -> dict[str, ast.FunctionDef | ast.ClassDef]:
 
 
 @pytest.mark.parametrize("part", sorted(parts()))
-def test_each_part_names_what_it_touches_and_the_version_and_has_a_test(part: str) -> None:
+def test_each_internal_documents_its_names_and_has_a_test(part: str) -> None:
+    """It names a version of Lightning as well."""
     node, said = parts()[part], str(ast.get_docstring(parts()[part]))
     module = trees("internals.py")["internals.py"]
-    whole = {name for each in module.body for text, name in touched(each, set()) if text.startswith("import ")}
+    whole = {
+        name
+        for each in module.body
+        for text, name in touched(each, set())
+        if text.startswith("import ")
+    }
     names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} & whole
     names |= {name for text, name in touched(node, set())}
     assert {name for name in names if not re.search(rf"`[\w.]*\b{name}\b[\w.]*`", said)} == set()
@@ -142,18 +176,23 @@ def test_each_part_names_what_it_touches_and_the_version_and_has_a_test(part: st
 
 @contextmanager
 def needs(part: Callable[..., Any]) -> Iterator[None]:
-    """Let a failure say which name of Lightning's is gone or behaves in another way, and what of det needs it."""
+    """Let a failure name what of Lightning is gone or has changed, and what of det needs it."""
     try:
         yield
     except Exception as error:
         said = " ".join(str(part.__doc__).split())
         broke = f"Lightning {pl.__version__}: {type(error).__name__}: {error}"
-        raise AssertionError(f"det_lightning.internals.{part.__name__} broke with {broke}\n{said}") from error
+        raise AssertionError(
+            f"det_lightning.internals.{part.__name__} broke with {broke}\n{said}"
+        ) from error
 
 
 def test_a_failure_says_which_name_broke_and_what_needs_it() -> None:
     with (
-        pytest.raises(AssertionError, match=r"(?s)layer_sync broke with Lightning \d.*'_layer_sync'.*strategy refuses"),
+        pytest.raises(
+            AssertionError,
+            match=r"(?s)layer_sync broke with Lightning \d.*'_layer_sync'.*strategy refuses",
+        ),
         needs(internals.layer_sync),
     ):
         internals.layer_sync(object())  # type: ignore[arg-type]
@@ -240,11 +279,22 @@ def test_lightnings_fit_loop() -> None:
 
         return noted
 
-    for name in ("on_run_start", "on_advance_start", "advance", "on_advance_end", "on_iteration_done", "on_run_end"):
+    for name in (
+        "on_run_start",
+        "on_advance_start",
+        "advance",
+        "on_advance_end",
+        "on_iteration_done",
+        "on_run_end",
+    ):
         setattr(Noting, name, note(name))
 
     with needs(internals.LightningsFitLoop):
-        hooks = Hooks(on_train_epoch_end=lambda trainer: setattr(trainer, "should_stop", trainer.current_epoch == 1))
+        hooks = Hooks(
+            on_train_epoch_end=lambda trainer: setattr(
+                trainer, "should_stop", trainer.current_epoch == 1
+            )
+        )
         ours = trainer(hooks, max_epochs=-1)
         given = ours.fit_loop
         assert isinstance(given, internals.LightningsFitLoop.__mro__[1])
@@ -262,7 +312,10 @@ class Watches(Logs):
     def configure_optimizers(self) -> Any:
         optimizer = super().configure_optimizers()
         self.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.scheduler, "monitor": "loss"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": self.scheduler, "monitor": "loss"},
+        }
 
 
 @pytest.mark.parametrize("restarting", [True, False])
@@ -317,7 +370,13 @@ def test_fewer_steps() -> None:
 
     with needs(internals.fewer_steps):
         steps = Steps()
-        fit(Named(), on_train_batch_end=at_end, logger=steps, limit_val_batches=1, check_val_every_n_epoch=9)
+        fit(
+            Named(),
+            on_train_batch_end=at_end,
+            logger=steps,
+            limit_val_batches=1,
+            check_val_every_n_epoch=9,
+        )
         assert steps.seen["all"] == list(range(8))
         assert steps.seen["fewer"] == list(range(-1, 7))
 
@@ -325,8 +384,18 @@ def test_fewer_steps() -> None:
 def test_checkpoint_of() -> None:
     def at_batch(trainer: pl.Trainer) -> None:
         checkpoint = internals.checkpoint_of(trainer)
-        assert {"state_dict", "loops", "callbacks", "optimizer_states", "lr_schedulers", "own"} <= set(checkpoint)
-        assert checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["ready"] == trainer.global_step
+        assert {
+            "state_dict",
+            "loops",
+            "callbacks",
+            "optimizer_states",
+            "lr_schedulers",
+            "own",
+        } <= set(checkpoint)
+        assert (
+            checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]["ready"]
+            == trainer.global_step
+        )
         ours = trainer.lightning_module.state_dict()
         assert all(
             value is checkpoint["state_dict"][name] or value.equal(checkpoint["state_dict"][name])
@@ -353,11 +422,54 @@ class Marked(internals.DataSource):
         return DataLoader(loader.dataset, batch_size=4)
 
 
+class Builds(Line):
+    """Notes the epochs in which its data is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trained_on: list[int] = []
+
+    def train_dataloader(self) -> Any:
+        self.trained_on.append(self.trainer.current_epoch)
+        return DataLoader(records(4), batch_size=2)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(records(2), batch_size=2)
+
+
+EVERY_SECOND: dict[str, Any] = {
+    "reload_dataloaders_every_n_epochs": 2,
+    "max_epochs": 5,
+    "limit_val_batches": 1,
+}
+
+
+def test_built_in() -> None:
+    with needs(internals.built_in):
+        found = fit(Builds(), on_train_epoch_end=internals.built_in, **EVERY_SECOND)
+        assert found == [[0, 0], [0, 0], [2, 2], [2, 2], [4, 4]]
+
+
+def test_set_built_in() -> None:
+    with needs(internals.set_built_in):
+        module = Builds()
+        fit(
+            module,
+            on_train_start=lambda trainer: internals.set_built_in(trainer, -1),
+            **EVERY_SECOND,
+        )
+        assert module.trained_on == [0, 1, 3]
+
+
 def test_data_source() -> None:
     with needs(internals.DataSource):
         module = Line()
         source = Marked(module, "train_dataloader")
-        assert (source.instance, source.name, source.is_defined()) == (module, "train_dataloader", True)
+        assert (source.instance, source.name, source.is_defined()) == (
+            module,
+            "train_dataloader",
+            True,
+        )
         assert not Marked(pl.LightningModule(), "train_dataloader").is_defined()
 
 
@@ -380,6 +492,20 @@ def test_mode_of(mode: Any) -> None:
         assert internals.mode_of(CombinedLoader([DataLoader(records(2))], mode)) == mode
 
 
+@pytest.mark.parametrize(
+    ("length", "limit", "expected"), [(6, 0.5, 3), (6, 4, 4), (None, 4, 4), (None, 1.0, None)]
+)
+def test_limited(length: int | None, limit: Any, expected: int | None) -> None:
+    with needs(internals.limited):
+        assert internals.limited(length, limit) == expected
+
+
+def test_unshuffled() -> None:
+    with needs(internals.unshuffled):
+        found = internals.unshuffled(DataLoader(records(4), shuffle=True))
+        assert isinstance(found.flattened[0].sampler, SequentialSampler)
+
+
 # What is logged
 
 
@@ -389,14 +515,21 @@ def test_results_of_epoch_and_their_values() -> None:
         assert [key for key, _ in results.valid_items()] == list(results) == ["training_step.loss"]
         metric = results["training_step.loss"]
         assert (metric.meta.name, metric.meta.on_step, metric.meta.on_epoch) == ("loss", True, True)
-        assert (metric.meta.forked_name(True), metric.meta.forked_name(False)) == ("loss_step", "loss_epoch")
+        assert (metric.meta.forked_name(True), metric.meta.forked_name(False)) == (
+            "loss_step",
+            "loss_epoch",
+        )
         return metric, internals.value_of_batch(metric)
 
     def at_end(trainer: pl.Trainer) -> Any:
         results = internals.results_of_epoch(trainer)
         return internals.value_of_epoch(results, results["training_step.loss"])
 
-    with needs(internals.results_of_epoch), needs(internals.value_of_batch), needs(internals.value_of_epoch):
+    with (
+        needs(internals.results_of_epoch),
+        needs(internals.value_of_batch),
+        needs(internals.value_of_epoch),
+    ):
         module = Logs()
         *batches, over_epoch = fit(module, on_train_batch_end=at_batch, on_train_epoch_end=at_end)
         assert [value for _, value in batches] == module.losses
@@ -407,7 +540,13 @@ def test_results_of_validation() -> None:
     def facts(trainer: pl.Trainer) -> Any:
         (metric,) = internals.results_of_validation(trainer).values()
         meta = metric.meta
-        return meta.name, meta.fx, meta.sync.should, meta.is_mean_reduction, int(metric.cumulated_batch_size)
+        return (
+            meta.name,
+            meta.fx,
+            meta.sync.should,
+            meta.is_mean_reduction,
+            int(metric.cumulated_batch_size),
+        )
 
     with needs(internals.results_of_validation):
         found = fit(Line(), on_validation_end=facts, limit_val_batches=1.0)
@@ -419,7 +558,9 @@ def test_new_result() -> None:
 
     def at_start(trainer: pl.Trainer) -> None:
         facts = {"fx": "training_step", "name": "loss", "on_step": True, "on_epoch": True}
-        made = internals.new_result(trainer, facts, torch.mean, is_tensor=True, synced=False, chief_only=False)
+        made = internals.new_result(
+            trainer, facts, torch.mean, is_tensor=True, synced=False, chief_only=False
+        )
         internals.set_updates(made, 1)
         made.value, made.cumulated_batch_size = torch.tensor(160.0), torch.tensor(16)
         internals.results_of_epoch(trainer)["training_step.loss"] = made
@@ -466,8 +607,14 @@ def test_set_metrics_of_callbacks(within_epoch: bool) -> None:
     def at_start(trainer: pl.Trainer) -> None:
         if trainer.current_epoch == 1:
             for each in internals.results_of_epoch(trainer).values():
-                each.value, each.cumulated_batch_size, each.has_reset = torch.tensor(160.0), torch.tensor(16), False
-            internals.set_metrics_of_callbacks(trainer, {"own": torch.tensor(3.0)}, within_epoch=within_epoch)
+                each.value, each.cumulated_batch_size, each.has_reset = (
+                    torch.tensor(160.0),
+                    torch.tensor(16),
+                    False,
+                )
+            internals.set_metrics_of_callbacks(
+                trainer, {"own": torch.tensor(3.0)}, within_epoch=within_epoch
+            )
 
     def at_end(trainer: pl.Trainer) -> Any:
         results = internals.results_of_epoch(trainer)
@@ -475,14 +622,19 @@ def test_set_metrics_of_callbacks(within_epoch: bool) -> None:
 
     with needs(internals.set_metrics_of_callbacks):
         module = Logs()
-        *_, (own, over_epoch) = fit(module, on_train_epoch_start=at_start, on_train_epoch_end=at_end, max_epochs=2)
+        *_, (own, over_epoch) = fit(
+            module, on_train_epoch_start=at_start, on_train_epoch_end=at_end, max_epochs=2
+        )
         mean = torch.stack(module.losses[8:]).mean().item()
         assert own == 3.0
         assert over_epoch == pytest.approx((10 + mean) / 2 if within_epoch else mean)
 
 
 def test_between_epochs() -> None:
-    """A validation behind the third batch gives callbacks its metrics, and the epoch's sums go on."""
+    """A validation behind the third batch gives callbacks its metrics.
+
+    The epoch's sums go on.
+    """
 
     def at_batch(trainer: pl.Trainer) -> None:
         if trainer.global_step == 3:
@@ -496,7 +648,9 @@ def test_between_epochs() -> None:
     with needs(internals.between_epochs):
         module = Logs()
         never = {"limit_val_batches": 2, "check_val_every_n_epoch": 9}
-        *_, over_epoch = fit(module, on_train_batch_end=at_batch, on_train_epoch_end=at_end, **never)
+        *_, over_epoch = fit(
+            module, on_train_batch_end=at_batch, on_train_epoch_end=at_end, **never
+        )
         assert over_epoch == pytest.approx(torch.stack(module.losses).mean().item())
 
 
@@ -509,8 +663,23 @@ def test_overrides() -> None:
             """Keep them."""
 
     with needs(internals.overrides):
-        found = [internals.overrides(module, "on_validation_model_zero_grad") for module in (Own(), Line())]
+        found = [
+            internals.overrides(module, "on_validation_model_zero_grad")
+            for module in (Own(), Line())
+        ]
         assert found == [True, False]
+
+
+def test_attributes_of_a_module() -> None:
+    class Kept(Line):
+        def __init__(self, lr: float) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    with needs(internals.attributes_of_a_module):
+        module = Kept(0.1)
+        fit(module)
+        assert set(vars(module)) - internals.attributes_of_a_module() == set()
 
 
 def test_layer_sync() -> None:
@@ -526,7 +695,8 @@ def test_layer_sync() -> None:
 def test_divides_as_told() -> None:
     with needs(internals.divides_as_told):
         found = [
-            internals.divides_as_told(ModelParallelStrategy(**given)) for given in ({}, {"tensor_parallel_size": 2})
+            internals.divides_as_told(ModelParallelStrategy(**given))
+            for given in ({}, {"tensor_parallel_size": 2})
         ]
         assert found == [True, False]
 
@@ -534,7 +704,9 @@ def test_divides_as_told() -> None:
 @pytest.fixture
 def one_rank(tmp_path: Path) -> Iterator[None]:
     """A process group of this process alone."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1
+    )
     yield
     torch.distributed.destroy_process_group()
 

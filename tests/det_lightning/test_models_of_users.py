@@ -1,4 +1,7 @@
-"""What Lightning's own Trainer makes of a module, det makes of it, bit for bit: alone, and in runs that go on from a killed one."""
+"""What Lightning's own Trainer makes of a module, det makes of it, bit for bit.
+
+Alone, and in runs that go on from a killed one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,12 @@ from tests.det_lightning.users import CASES, SAVED_AT, Alone, Seen, by_det, last
 
 from det_testing._play import together
 
-WAYS: dict[str, int | None] = {"undisturbed": None, **{f"killed behind batch {at}": at for at in SAVED_AT}}
+pytestmark = pytest.mark.process
+
+WAYS: dict[str, int | None] = {
+    "undisturbed": None,
+    **{f"killed behind batch {at}": at for at in SAVED_AT},
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,14 +58,19 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("way", list(WAYS))
 @pytest.mark.parametrize("case", list(CASES))
-def test_a_module_is_trained_as_by_lightning(lab: Any, alone: Any, case: str, way: str, request: Any) -> None:
-    """Its weights behind the hooks that end training, every metric, its learning rates and its schedule."""
+def test_a_module_is_trained_as_by_lightning(
+    lab: Any, alone: Any, case: str, way: str, request: Any
+) -> None:
+    """Its weights after the hooks that end training, metrics, learning rates and schedule."""
     (whole, other), at, seen = alone(case), WAYS[way], Seen()
     if at:
         lab = Lab(request.getfixturevalue("killed") / case / str(at))
-        (checkpoint,) = (lab.root / "checkpoints").glob("[0-9a-f]*")  # it may have been killed before it had tidied up
+        (checkpoint,) = (lab.root / "checkpoints").glob(
+            "[0-9a-f]*"
+        )  # it may have been killed before it had tidied up
         ran = by_det(lab, CASES[case], seen, at, checkpoint=checkpoint.name)
     else:
         ran = by_det(lab, CASES[case], seen)
@@ -73,8 +86,12 @@ def test_a_module_is_trained_as_by_lightning(lab: Any, alone: Any, case: str, wa
         assert next(lab.root.rglob("metrics.csv")).read_text() == theirs.read_text()
 
 
+@pytest.mark.thorough
 def test_a_module_is_trained_on_two_ranks_as_by_lightnings_ddp(tmp_path: Path) -> None:
-    """Up to rounding, 1e-5, by which a moving average of the weights may differ; and to the same bits where a rank was killed."""
+    """Up to rounding, 1e-5, by which a moving average of the weights may differ.
+
+    And to the same bits where a rank was killed.
+    """
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     with pytest.raises(RuntimeError, match="rank 1 ended with status -9"):
@@ -86,11 +103,17 @@ def test_a_module_is_trained_on_two_ranks_as_by_lightnings_ddp(tmp_path: Path) -
     alone = found.pop("alone")
     for way, (state, metrics) in found.items():
         behind = SAVED_AT[0] if way == "killed" else 0
-        theirs = {name: {at: value for at, value in row.items() if at > behind} for name, row in alone[1].items()}
+        theirs = {
+            name: {at: value for at, value in row.items() if at > behind}
+            for name, row in alone[1].items()
+        }
         pairs = (state, alone[0]), (metrics, theirs)
         compare("DDP: EMA, one cycle, BatchNorm", way, *pairs, ranks=2, bound=1e-5)
     assert str(found["killed"][0]) == str(found["undisturbed"][0])
 
 
 def ranks(folder: Path, what: str) -> list[list[str]]:
-    return [[sys.executable, "-m", "tests.det_lightning.pair", str(folder), str(rank), what] for rank in range(2)]
+    return [
+        [sys.executable, "-m", "tests.det_lightning.pair", str(folder), str(rank), what]
+        for rank in range(2)
+    ]

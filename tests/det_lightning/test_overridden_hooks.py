@@ -1,4 +1,4 @@
-"""Modules that override the hooks which Determined's LightningAdapter refused are trained like any other."""
+"""Modules with hooks that Determined's LightningAdapter refused are trained like any other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from tests.det_lightning.conftest import Line, records, trial_of
-from torch.utils.data import DataLoader
+from tests.det_lightning.users import quiet
+from torch.utils.data import DataLoader, Dataset
 
 from det_core import Every, Schedule
 
@@ -28,7 +29,14 @@ REFUSED = (
         "on_test_epoch_start",
         "on_test_epoch_end",
     ),
-    *("on_train_epoch_end", "optimizer_step", "optimizer_zero_grad", "setup", "tbptt_split_batch", "teardown"),
+    *(
+        "on_train_epoch_end",
+        "optimizer_step",
+        "optimizer_zero_grad",
+        "setup",
+        "tbptt_split_batch",
+        "teardown",
+    ),
     *(
         "test_dataloader",
         "test_epoch_end",
@@ -39,7 +47,8 @@ REFUSED = (
     ),
     "validation_step_end",
 )
-GONE = {  # from Lightning itself, since 2.0 or before: methods of these names are the module's own affair
+# From Lightning itself, since 2.0 or before: methods of these names are the module's own affair.
+GONE = {
     *(
         "get_progress_bar_dict",
         "on_pretrain_routine_start",
@@ -87,7 +96,7 @@ def test_there_are_two_dozen() -> None:
 
 
 @pytest.mark.parametrize("hook", REFUSED)
-def test_a_module_that_overrides_it_trains_like_one_that_does_not(lab: Any, hook: str) -> None:
+def test_module_that_overrides_a_hook_trains_as_one_without(lab: Any, hook: str) -> None:
     calls: list[str] = []
     schedule = Schedule(report=Every(1), validate=Every(4), policy="none")
     ran = lab(trial_of(overriding(hook, calls)), LENGTH, schedule=schedule)
@@ -110,7 +119,10 @@ def test_a_module_that_overrides_it_trains_like_one_that_does_not(lab: Any, hook
 
 
 def test_a_batch_that_a_hook_passes_over_ends_its_epoch(lab: Any) -> None:
-    """`on_train_batch_start` may return -1: the rest of the epoch is not trained, and the next one begins anew."""
+    """`on_train_batch_start` may return -1.
+
+    The rest of the epoch is not trained, and the next one begins anew.
+    """
     seen: list[tuple[int, int, float]] = []
 
     class Short(Line):
@@ -122,7 +134,15 @@ def test_a_batch_that_a_hook_passes_over_ends_its_epoch(lab: Any) -> None:
             return super().training_step(batch, batch_idx)
 
     lab(trial_of(Short), 7)
-    assert [(epoch, batch) for epoch, batch, _ in seen] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
+    assert [(epoch, batch) for epoch, batch, _ in seen] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (2, 0),
+    ]
     assert len({total for _, _, total in seen[:3]}) == 3
 
 
@@ -150,7 +170,18 @@ def test_hooks_come_in_lightnings_order(lab: Any) -> None:
             order.append("over")
 
     lab(trial_of(Told), 3, schedule=Schedule(validate=Every(2), policy="none"))
-    assert order == ["epoch", "batch", "batch", "validated", "end", "epoch", "batch", "validated", "end", "over"]
+    assert order == [
+        "epoch",
+        "batch",
+        "batch",
+        "validated",
+        "end",
+        "epoch",
+        "batch",
+        "validated",
+        "end",
+        "over",
+    ]
 
 
 def test_a_module_may_end_its_trial(lab: Any) -> None:
@@ -188,3 +219,41 @@ def test_gradients_are_clipped(lab: Any) -> None:
 
     lab(trial_of(Clipped, gradient_clip_val=0.01), 6)
     assert max(norms) <= 0.0101
+
+
+class Levels(Dataset[Any]):
+    """Gives the level that it has where it is read."""
+
+    level = 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((4,), float(self.level))
+
+
+@pytest.mark.process
+def test_workers_see_what_a_hook_changes_where_an_epoch_starts(lab: Any) -> None:
+    """In each epoch, like Lightning, which starts the workers of an epoch after that hook."""
+
+    class Module(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.levels = Levels()
+
+        def on_train_epoch_start(self) -> None:
+            self.levels.level = self.current_epoch
+
+        def train_dataloader(self) -> Any:
+            return DataLoader(self.levels, batch_size=2, num_workers=1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            seen.append(int(batch[0, 0]))
+            return super().training_step((batch,), batch_idx)
+
+    seen: list[int] = []
+    quiet(max_epochs=2, limit_val_batches=0).fit(Module())
+    alone, seen = seen, []
+    lab(trial_of(Module), 4)
+    assert alone == seen == [0, 0, 1, 1]

@@ -14,19 +14,27 @@ from tests.det_lightning.conftest import Host, Ran, trial_of
 from tests.det_torch.test_ranks import together
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
-from det_core import DistributedContext, Keep, Schedule, run_trial
+from det_core import CheckpointSink, DistributedContext, Schedule, run_trial
 
 
 @pytest.fixture(autouse=True)
 def this_process_is_the_chief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have Lightning forget of which rank the last thread was: whoever is not the chief logs nothing."""
+    """Have Lightning forget of which rank the last thread was.
+
+    Whoever is not the chief logs nothing.
+    """
     monkeypatch.setattr(rank_zero_only, "rank", 0)
 
 
 class Mean(pl.LightningModule):
-    """Validates the mean of its records, in every way that a module may; has a statistic that no gradient reaches."""
+    """Validates the mean of its records, in every way that a module may.
 
-    def __init__(self, seen: list[tuple[int, float]], validation: Any, training: Any = None) -> None:
+    Has a statistic that no gradient reaches.
+    """
+
+    def __init__(
+        self, seen: list[tuple[int, float]], validation: Any, training: Any = None
+    ) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.register_buffer("statistic", torch.zeros(1))
@@ -81,7 +89,12 @@ def on_two(lab: Any, trial: type, length: int) -> Any:
         mine = replace(lab.info(), distributed=distributed, slots=2)
         framework = lab.plugins.frameworks()["lightning"]
         stop = run_trial(
-            framework, trial, mine, host, Keep(storage=lab.storage), schedule=lambda a: Schedule(policy="none")
+            framework,
+            trial,
+            mine,
+            host,
+            CheckpointSink(storage=lab.storage),
+            schedule=lambda a: Schedule(policy="none"),
         )
         return Ran(stop, host)
 
@@ -92,7 +105,11 @@ def on_two(lab: Any, trial: type, length: int) -> Any:
 
 def metrics(ran: Any) -> dict[str, float]:
     (found,) = ran.validation.values()
-    return {name: value for name, value in found.items() if name not in ("batches", "epochs", "statistic")}
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in ("batches", "epochs", "statistic")
+    }
 
 
 @pytest.mark.parametrize("values", [[100.0, 0.0, 0.0], [100.0], [1.0, 2.0, 3.0, 4.0, 9.0]])
@@ -105,7 +122,7 @@ def test_each_validation_record_counts_once(lab: Any, values: list[float]) -> No
 
 
 def test_what_is_reported_is_what_is_saved(lab: Any) -> None:
-    """A statistic that differs between the ranks is the chief's, in the report as in the checkpoint."""
+    """A statistic that differs between ranks is the chief's, in the report and the checkpoint."""
     ran = on_two(lab, trial_of(lambda: Mean([], lambda module: loader(3))), 2)
     with lab.opened(ran.checkpoints[2]) as path:
         saved = torch.load(path / "lightning.ckpt", weights_only=True)["state_dict"]["statistic"]
@@ -115,7 +132,9 @@ def test_what_is_reported_is_what_is_saved(lab: Any) -> None:
 def sampled(module: pl.LightningModule) -> Any:
     data = TensorDataset(torch.arange(8.0).reshape(-1, 1))
     rank, ranks = module.trainer.global_rank, module.trainer.world_size
-    return DataLoader(data, batch_size=1, sampler=DistributedSampler(data, ranks, rank, shuffle=False))
+    return DataLoader(
+        data, batch_size=1, sampler=DistributedSampler(data, ranks, rank, shuffle=False)
+    )
 
 
 def declared(module: pl.LightningModule) -> Any:
@@ -123,7 +142,9 @@ def declared(module: pl.LightningModule) -> Any:
         det_sharded = True
 
         def __iter__(self) -> Any:
-            yield from ((torch.tensor([float(i)]),) for i in range(module.trainer.global_rank, 8, 2))
+            yield from (
+                (torch.tensor([float(i)]),) for i in range(module.trainer.global_rank, 8, 2)
+            )
 
     return DataLoader(Share(), batch_size=1)
 

@@ -6,12 +6,24 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from tests.compared import compare
-from tests.det_lightning.users import Alone, Data, Seen, by_script, cosine, keeping, scheduled
+from tests.det_lightning.conftest import Line
+from tests.det_lightning.users import (
+    Alone,
+    Data,
+    Seen,
+    by_script,
+    cosine,
+    keeping,
+    quiet,
+    scheduled,
+)
 
 from det_core import TrialError, core
+from det_lightning import DetCallback, snapshot
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "script_lightning"
 NAME = "script: ModelCheckpoint, EarlyStopping, a logger, a data module"
@@ -50,7 +62,9 @@ with core.init() as context:
 """
 
 
-def test_the_example_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+def test_the_example_runs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DET_HOME", str(tmp_path))
     runpy.run_path(str(EXAMPLE / "train.py"), run_name="__main__")
@@ -59,11 +73,16 @@ def test_the_example_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Alone:
-    return Alone(scheduled(cosine)(Seen()), Data, enable_checkpointing=True, **keeping(tmp_path / "alone"))
+    return Alone(
+        scheduled(cosine)(Seen()), Data, enable_checkpointing=True, **keeping(tmp_path / "alone")
+    )
 
 
 def kept(folder: Path) -> dict[str, Any]:
-    """Return the weights in each file that a ModelCheckpoint left, of those that it wrote twice in the second."""
+    """Return the weights in each file of a ModelCheckpoint.
+
+    Of files that it wrote twice, those of the second time.
+    """
     files = sorted(folder.glob("best/*"), reverse=True)
     return {plain(file): torch.load(file, weights_only=True)["state_dict"] for file in files}
 
@@ -75,26 +94,39 @@ def plain(file: Any) -> str:
 
 def best_of(callbacks: dict[str, Any]) -> Any:
     (state,) = (state for name, state in callbacks.items() if name.startswith("ModelCheckpoint"))
-    return plain(state["best_model_path"]), {plain(file): float(v) for file, v in state["best_k_models"].items()}
+    return plain(state["best_model_path"]), {
+        plain(file): float(v) for file, v in state["best_k_models"].items()
+    }
 
 
-def test_a_script_trains_as_by_lightning(tmp_path: Path, alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_trains_as_by_lightning(
+    tmp_path: Path, alone: Alone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And its callbacks keep the same files."""
     monkeypatch.chdir(tmp_path)
     with core.init() as context:
         by_det = by_script(context, tmp_path / "det")
-    weights = [(each.module.state_dict(), kept(tmp_path / who)) for each, who in ((by_det, "det"), (alone, "alone"))]
+    weights = [
+        (each.module.state_dict(), kept(tmp_path / who))
+        for each, who in ((by_det, "det"), (alone, "alone"))
+    ]
     compare(NAME, "undisturbed", (weights[0], weights[1]), (by_det.metrics(), alone.metrics()))
     assert sorted(weights[1][1]) == ["epoch=0-step=8.ckpt", "epoch=1-step=16.ckpt"]
     logs = [next((tmp_path / who).rglob("metrics.csv")).read_text() for who in ("det", "alone")]
     assert logs[0] == logs[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
-def test_a_script_that_was_killed_and_paused_is_as_by_lightning(det: Any, wait_until: Any, alone: Alone) -> None:
-    """It goes on from the validation before, and where it was paused; its reports, and the files that it keeps, are the same.
+def test_a_script_that_was_killed_and_paused_is_as_by_lightning(
+    det: Any, wait_until: Any, alone: Alone
+) -> None:
+    """It goes on from the validation before, and where it was paused.
 
-    Lightning writes no file anew: what the killed run wrote behind det's checkpoint has a second one, `-v1`, beside it.
+    Its reports, and the files that it keeps, are the same.
+
+    Lightning writes no file anew: what the killed run wrote behind det's checkpoint has a second
+    one, `-v1`, beside it.
     """
     config = (EXAMPLE / "const.yaml").read_text()
     (det.cwd / "const.yaml").write_text(config.replace("epochs: 5", "epochs: 4"))
@@ -117,14 +149,74 @@ def test_a_script_that_was_killed_and_paused_is_as_by_lightning(det: Any, wait_u
     newest = max(det.json("checkpoint", "list", "1"), key=lambda checkpoint: checkpoint["batches"])
     state = torch.load(next(det.home.rglob(newest["uuid"])) / "lightning.ckpt", weights_only=True)
     assert {row["batches"] for row in rows if "at_end" in row} == {9, 17, 24}
-    weights = (state["state_dict"], kept(folder)), (alone.module.state_dict(), kept(folder.with_name("alone")))
+    weights = (
+        (state["state_dict"], kept(folder)),
+        (alone.module.state_dict(), kept(folder.with_name("alone"))),
+    )
     compare(NAME, "killed and paused", weights, (metrics, alone.metrics()))
-    other = torch.load(folder.with_name("alone") / "best" / "epoch=1-step=16.ckpt", weights_only=True)
+    other = torch.load(
+        folder.with_name("alone") / "best" / "epoch=1-step=16.ckpt", weights_only=True
+    )
     assert best_of(state["callbacks"]) == best_of(other["callbacks"])
 
 
-def test_what_is_no_core_context_is_refused() -> None:
-    from det_lightning import DetCallback
+class Watching(Line):
+    """Steps a scheduler that watches a metric, behind each batch."""
 
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=2, threshold=10.0)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "monitor": "loss", "interval": "step"},
+        }
+
+
+@pytest.mark.parametrize(
+    ("at", "every"), [(8, 1.0), (4, 4)], ids=["at an epoch's end", "within an epoch"]
+)
+def test_a_script_counts_and_schedules_no_batch_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, every: float
+) -> None:
+    """Where it goes on behind a batch that a validation followed.
+
+    The steps of its logger, too, are those of one run.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def logged(*names: str) -> list[str]:
+        return [
+            line
+            for name in names
+            for line in (tmp_path / name / "metrics.csv").read_text().splitlines()[1:]
+        ]
+
+    with core.init() as context:
+
+        def scripted(name: str, until: int | None, uuid: str | None = None) -> str:
+            callback = DetCallback(context)
+            callback.max_batches = until
+            if uuid is not None:
+                callback._fetch(uuid, from_start=False)
+            logger = pl.loggers.CSVLogger(tmp_path, name, version="")
+            more = {"val_check_interval": every, "log_every_n_steps": 1, "logger": logger}
+            trainer = quiet(max_epochs=2, callbacks=[callback], **more)
+            trainer.fit(Watching(), ckpt_path=callback.ckpt_path, weights_only=True)
+            host: Any = context.checkpoint._host
+            found: str = host.checkpoints[-1][0].uuid
+            return found
+
+        def contents(uuid: str) -> str:
+            with context.checkpoint.restore_path(uuid) as path:
+                return str(snapshot.read(path))
+
+        torch.manual_seed(5)
+        whole = contents(scripted("whole", None))
+        torch.manual_seed(5)
+        assert contents(scripted("second", None, scripted("first", at))) == whole
+    assert logged("first", "second") == logged("whole")
+
+
+def test_what_is_no_core_context_is_refused() -> None:
     with pytest.raises(TrialError, match="DetCallback got int; give what"):
         DetCallback(3)  # type: ignore[arg-type]

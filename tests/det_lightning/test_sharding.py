@@ -1,4 +1,7 @@
-"""Modules that their `configure_model` divides among the ranks: the numbers of copies, through kills, on any number of ranks."""
+"""Modules that their `configure_model` divides among the ranks.
+
+The numbers of copies, through kills, on any number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -100,14 +103,16 @@ def trained(det: Any) -> Callable[..., int]:
 
 
 def losses(det: Any, experiment: int) -> dict[tuple[str, int], float]:
-    found = det.json("metrics", str(experiment))
+    found = det.metrics(experiment)
     return {(row["group"], row["batches"]): row.get("loss", row.get("train_loss")) for row in found}
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
-def test_a_divided_module_trains_as_copies_do_through_a_kill_and_on_fewer_ranks(
+def test_sharded_module_trains_as_copies_through_a_kill(
     det: Any, trained: Callable[..., int]
 ) -> None:
+    """Its checkpoint also validates alike on a single rank."""
     copies, divided = trained(), trained(*FSDP)
     one, two = losses(det, copies), losses(det, divided)
     assert one.keys() == two.keys()
@@ -119,7 +124,9 @@ def test_a_divided_module_trains_as_copies_do_through_a_kill_and_on_fewer_ranks(
     assert det.json("show", str(killed))["trials"][0]["restarts"] == 1
     assert losses(det, killed) == two
 
-    last = max(det.json("checkpoint", "list", str(divided)), key=lambda each: each["batches"])["uuid"]
+    last = max(det.json("checkpoint", "list", str(divided)), key=lambda each: each["batches"])[
+        "uuid"
+    ]
     alone = trained(
         *("-c", "resources.slots_per_trial=1", "-c", f"searcher.source_checkpoint_uuid={last}"),
         *("-c", "searcher.max_length.batches=1", "-c", "perform_initial_validation=true"),
@@ -127,8 +134,11 @@ def test_a_divided_module_trains_as_copies_do_through_a_kill_and_on_fewer_ranks(
     assert losses(det, alone)["validation", 0] == pytest.approx(two["validation", 24], abs=1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(120)
-def test_lightnings_own_strategy_divides_among_all_ranks(det: Any, trained: Callable[..., int]) -> None:
+def test_lightnings_own_strategy_divides_among_all_ranks(
+    det: Any, trained: Callable[..., int]
+) -> None:
     short = ("-c", "searcher.max_length.batches=6", "-c", "optimizations.aggregation_frequency=4")
     one = losses(det, trained(*FSDP, *short))
     assert losses(det, trained(*short, given="{'strategy': ModelParallelStrategy()}")) == one
@@ -137,16 +147,30 @@ def test_lightnings_own_strategy_divides_among_all_ranks(det: Any, trained: Call
 @pytest.mark.parametrize(
     ("given", "more", "said"),
     [
-        ("{'strategy': ModelParallelStrategy(tensor_parallel_size=2)}", (), "whose ranks want the same data"),
+        (
+            "{'strategy': ModelParallelStrategy(tensor_parallel_size=2)}",
+            (),
+            "whose ranks want the same data",
+        ),
         pytest.param(
-            *("{'strategy': 'fsdp'}", (), "strategy 'fsdp' is the first FSDP; give ModelParallelStrategy()"),
+            *(
+                "{'strategy': 'fsdp'}",
+                (),
+                "strategy 'fsdp' is the first FSDP; give ModelParallelStrategy()",
+            ),
             marks=pytest.mark.thorough,
         ),
         pytest.param(
-            *("{}", (*FSDP, "-c", "distributed.backend=horovod"), "divided by torch's own collectives"),
+            *(
+                "{}",
+                (*FSDP, "-c", "distributed.backend=horovod"),
+                "divided by torch's own collectives",
+            ),
             marks=[
                 pytest.mark.thorough,
-                pytest.mark.skipif(not available("torch"), reason="Horovod is not installed for torch"),
+                pytest.mark.skipif(
+                    not available("torch"), reason="Horovod is not installed for torch"
+                ),
             ],
         ),
     ],

@@ -11,6 +11,7 @@ from tests.verified import EXAMPLES, example_is_verified
 pytest.importorskip("sklearn")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(240)
 def test_the_example_is_verified(det: Any) -> None:
     assert example_is_verified(det, "digits_lightning")["checkpoints"]

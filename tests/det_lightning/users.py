@@ -1,6 +1,7 @@
 """Models as users of Lightning bring them, and what its own Trainer makes of them.
 
-`python -m tests.det_lightning.users FOLDER` trains each by det, and kills the process with SIGKILL on the way, twice.
+`python -m tests.det_lightning.users FOLDER` trains each by det, and kills the process with SIGKILL
+on the way, twice.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    EMAWeightAveraging,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers import CSVLogger
 from tests.det_lightning.conftest import Lab, Ran, records, trial_of
 from torch.utils.data import DataLoader
@@ -34,7 +40,10 @@ SAVED_AT = (11, 2 * EPOCH)  # within an epoch, and at the end of one; killed two
 
 @dataclass
 class Seen:
-    """What a module saw of its training; in batch `kill_at` of what it sees it kills its process, once it is `ready`."""
+    """What a module saw of its training.
+
+    In batch `kill_at` of what it sees it kills its process, once it is `ready`.
+    """
 
     lengths: dict[str, Any] = field(default_factory=dict)
     rates: list[float] = field(default_factory=list)
@@ -43,7 +52,10 @@ class Seen:
 
 
 class Net(pl.LightningModule):
-    """A small network, with dropout and, unless it is told otherwise, BatchNorm; its data comes in one order."""
+    """A small network, with dropout and, unless it is told otherwise, BatchNorm.
+
+    Its data comes in one order.
+    """
 
     schedule: Callable[[pl.Trainer, Any], Any] | None = None
     on_ranks = False
@@ -53,12 +65,18 @@ class Net(pl.LightningModule):
         torch.manual_seed(5)
         middle = [torch.nn.BatchNorm1d(8)] if norm else []
         self.layer = torch.nn.Sequential(
-            torch.nn.Linear(4, 8), *middle, torch.nn.ReLU(), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1)
+            torch.nn.Linear(4, 8),
+            *middle,
+            torch.nn.ReLU(),
+            torch.nn.Dropout(0.3),
+            torch.nn.Linear(8, 1),
         )
         self.seen = seen
 
     def __deepcopy__(self, memo: Any) -> Net:  # copies, which callbacks average, see nothing
-        copied = type(self)(Seen(), any(isinstance(each, torch.nn.BatchNorm1d) for each in self.layer))
+        copied = type(self)(
+            Seen(), any(isinstance(each, torch.nn.BatchNorm1d) for each in self.layer)
+        )
         copied.load_state_dict(self.state_dict())
         return copied
 
@@ -149,7 +167,9 @@ class OnRanks(Net):
         return self.share(records(8))
 
     def share(self, data: Any) -> Any:
-        share = torch.utils.data.Subset(data, range(self.trainer.global_rank, len(data), self.trainer.world_size))
+        share = torch.utils.data.Subset(
+            data, range(self.trainer.global_rank, len(data), self.trainer.world_size)
+        )
         share.det_sharded = True
         return DataLoader(share, batch_size=2, generator=torch.Generator())
 
@@ -182,15 +202,22 @@ CASES = {
     "a cosine over the epochs": Case(scheduled(cosine)),
     "one cycle over the steps": Case(scheduled(one_cycle)),
     "a plateau": Case(scheduled(plateau)),
-    "two batches to a step": Case(scheduled(one_cycle), lambda path: {"accumulate_grad_batches": 3}),
+    "two batches to a step": Case(
+        scheduled(one_cycle), lambda path: {"accumulate_grad_batches": 3}
+    ),
     "averaging of weights": Case(
-        given=lambda path: {"callbacks": [StochasticWeightAveraging(0.01, 0.5, annealing_epochs=2)]}, norm=False
+        given=lambda path: {
+            "callbacks": [StochasticWeightAveraging(0.01, 0.5, annealing_epochs=2)]
+        },
+        norm=False,
     ),
     "averaging of weights, with BatchNorm": Case(
         given=lambda path: {"callbacks": [StochasticWeightAveraging(0.01, 0.5, annealing_epochs=2)]}
     ),
     "a moving average": Case(given=lambda path: {"callbacks": [EMAWeightAveraging(decay=0.9)]}),
-    "stopping early": Case(given=lambda path: {"callbacks": [EarlyStopping("val_loss", patience=2, min_delta=100.0)]}),
+    "stopping early": Case(
+        given=lambda path: {"callbacks": [EarlyStopping("val_loss", patience=2, min_delta=100.0)]}
+    ),
     "a logger": Case(given=lambda path: {"logger": CSVLogger(path), "log_every_n_steps": 1}),
     "a data module": Case(data=Data),
     "bf16": Case(given=lambda path: {"precision": "bf16-mixed"}),
@@ -207,15 +234,25 @@ def keeping(folder: Path) -> dict[str, Any]:
 
 def quiet(make: Any = pl.Trainer, **given: Any) -> pl.Trainer:
     """Return a Trainer that writes nothing but what it is asked to."""
-    off = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    off = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     trainer: pl.Trainer = make(**{**off, "num_sanity_val_steps": 0, "accelerator": "cpu", **given})
     return trainer
 
 
 class Alone(pl.Callback):
-    """What Lightning alone makes of a module: it, its Trainer, and every metric by the position that it is of."""
+    """What Lightning alone makes of a module.
 
-    def __init__(self, module: Net, data: Any = None, *, make: Any = pl.Trainer, **given: Any) -> None:
+    It, its Trainer, and every metric by the position that it is of.
+    """
+
+    def __init__(
+        self, module: Net, data: Any = None, *, make: Any = pl.Trainer, **given: Any
+    ) -> None:
         self.losses: list[float] = []
         self.of_epochs: list[float] = []
         self.validations: list[float] = []
@@ -223,7 +260,10 @@ class Alone(pl.Callback):
         self.trainer = quiet(make, max_epochs=EPOCHS, callbacks=callbacks, **given)
         self.trainer.fit(module, datamodule=data() if data else None)
         other = quiet(precision=given.get("precision", "32-true"))
-        self.validations = [*self.validations[:EPOCHS][:-1], other.validate(module, verbose=False)[0]["val_loss"]]
+        self.validations = [
+            *self.validations[:EPOCHS][:-1],
+            other.validate(module, verbose=False)[0]["val_loss"],
+        ]
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
         self.losses.append(trainer.callback_metrics["loss_step"].item())
@@ -241,7 +281,10 @@ class Alone(pl.Callback):
             "loss_epoch": {EPOCH * n: loss for n, loss in enumerate(self.of_epochs[:EPOCHS], 1)},
             "val_loss": {EPOCH * n: loss for n, loss in enumerate(self.validations, 1)},
         }
-        return {name: {at: value for at, value in row.items() if at > behind} for name, row in found.items()}
+        return {
+            name: {at: value for at, value in row.items() if at > behind}
+            for name, row in found.items()
+        }
 
 
 def by_det(lab: Lab, made: Case, seen: Seen, save_at: int | None = None, **run: Any) -> Ran:
@@ -270,7 +313,10 @@ def metrics_of(ran: Ran, behind: int) -> dict[str, dict[int, float]]:
 
 
 def main(folder: str) -> None:
-    """Train each in processes of its own, which do not survive it; they share what has been imported."""
+    """Train each in processes of its own, which do not survive it.
+
+    They share what has been imported.
+    """
     warnings.filterwarnings("ignore", module="lightning")
     torch.set_num_threads(1)
     for name, case in CASES.items():

@@ -22,7 +22,9 @@ Make = Callable[..., Search]
 
 
 def settings(**changes: Any) -> Optuna:
-    return Optuna(**{"metric": "loss", "max_trials": 20, "max_length": Length("batches", 10), **changes})
+    return Optuna(
+        **{"metric": "loss", "max_trials": 20, "max_length": Length("batches", 10), **changes}
+    )
 
 
 @pytest.fixture
@@ -37,7 +39,10 @@ def make() -> Make:
 
 @pytest.fixture
 def train() -> Callable[..., list[Create]]:
-    """Take each trial of a search to its end, in order; `result` says its metrics, or the way in which it ends."""
+    """Take each trial of a search to its end, in order.
+
+    `result` says its metrics, or the way in which it ends.
+    """
 
     def train(search: Search, result: Callable[[Create], dict[str, float] | Exit]) -> list[Create]:
         queue, created = search.start(), []

@@ -19,7 +19,12 @@ Make = Callable[[int], Searcher]
 
 
 def maker(space: Any = SPACE, **settings: Any) -> Make:
-    given = {"metric": "loss", "max_trials": 15, "max_concurrent_trials": 4, "max_length": Length("batches", 100)}
+    given = {
+        "metric": "loss",
+        "max_trials": 15,
+        "max_concurrent_trials": 4,
+        "max_length": Length("batches", 100),
+    }
     config = Optuna(**{**given, **settings})
     return lambda seed: make(config, space, seed)
 
@@ -34,7 +39,8 @@ class TestGp(SearcherSuite):
     @pytest.fixture
     def make_searcher(self) -> Make:
         pytest.importorskip("torch", reason="Optuna's GP needs it")
-        # Fitting the process takes tenths of a second, and the kit searches and restores often: one trial is from a fit.
+        # Fitting the process takes tenths of a second, and the kit searches and restores often: one
+        # trial is from a fit.
         settings = {"max_trials": 10, "startup_trials": 8, "max_concurrent_trials": 2}
         return maker({"x": Double(minval=0, maxval=1)}, sampler="gp", **settings)
 
@@ -110,7 +116,9 @@ class TestTwoMetrics(SearcherSuite):
 
     @pytest.fixture
     def make_searcher(self) -> Make:
-        one = maker(sampler="nsgaii", second_metric="seconds", sampler_options={"population_size": 4})
+        one = maker(
+            sampler="nsgaii", second_metric="seconds", sampler_options={"population_size": 4}
+        )
         return lambda seed: Measured(one(seed))
 
 

@@ -44,23 +44,32 @@ def project(det):
 
 def tried(det, experiment: int) -> list[tuple]:
     trials = sorted(det.json("show", str(experiment))["trials"], key=lambda trial: trial["id"])
-    return [(trial["hparams"]["lr"], trial["hparams"]["net"]["layers"], trial["state"]) for trial in trials]
+    return [
+        (trial["hparams"]["lr"], trial["hparams"]["net"]["layers"], trial["state"])
+        for trial in trials
+    ]
 
 
-def test_a_search_is_found_by_its_entry_point_and_replaces_invalid_trials(det, project) -> None:
+@pytest.mark.thorough
+def test_search_with_an_entry_point_replaces_invalid_trials(det, project) -> None:
     result = det.json("run", "search.yaml")
     trials = tried(det, 1)
     assert result["trials"]["COMPLETED"] == 6
     assert all((layers == 3) == (state == "INVALID_HP") for _, layers, state in trials)
     assert any(state == "INVALID_HP" for *_, state in trials)
-    best = min((math.log10(lr) + 2) ** 2 + layers for lr, layers, state in trials if state == "COMPLETED")
+    best = min(
+        (math.log10(lr) + 2) ** 2 + layers for lr, layers, state in trials if state == "COMPLETED"
+    )
     assert result["best_metric"] == pytest.approx(best)
 
 
-def test_a_search_whose_driver_is_killed_goes_on_as_if_it_had_not_been(det, project, wait_until) -> None:
+def test_search_with_a_killed_driver_resumes_unchanged(det, project, wait_until) -> None:
     driver = det.start("run", "search.yaml", env={"PAUSE": "0.3"})
     wait_until(
-        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) >= 3, "some trials"
+        lambda: (
+            det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) >= 3
+        ),
+        "some trials",
     )
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
@@ -71,7 +80,9 @@ def test_a_search_whose_driver_is_killed_goes_on_as_if_it_had_not_been(det, proj
 
 def test_settings_that_do_not_fit_end_in_one_line(det, project) -> None:
     done = det("run", "search.yaml", "--config", "searcher.sampler=qmc", status=2)
-    assert done.stderr.strip().splitlines()[-1].endswith("leave it out, or take one of cmaes, gp, tpe")
+    assert (
+        done.stderr.strip().splitlines()[-1].endswith("leave it out, or take one of cmaes, gp, tpe")
+    )
     done = det("run", "search.yaml", "--config", "searcher.sampler=tpa", status=2)
     assert "searcher.sampler is 'tpa'" in done.stderr
     assert "'tpe'" in done.stderr
@@ -79,18 +90,27 @@ def test_settings_that_do_not_fit_end_in_one_line(det, project) -> None:
 
 def test_a_search_can_be_previewed(det, project) -> None:
     facts = det.json(
-        "preview", "search.yaml", "--config", "searcher.max_length={epochs: 3}", "--config", "searcher.sampler=tpe"
+        "preview",
+        "search.yaml",
+        "--config",
+        "searcher.max_length={epochs: 3}",
+        "--config",
+        "searcher.sampler=tpe",
     )
     assert facts["trials"] == 6
 
 
+@pytest.mark.process
 def test_nothing_heavy_is_imported_before_a_search_is_made() -> None:
     seen = subprocess.run(
         [
             sys.executable,
             "-c",
-            "import sys, det_optuna, det_optuna._hooks as h; next(iter(h.det_searchers())).config();"
-            "print([name for name in ('optuna', 'numpy', 'scipy', 'torch') if name in sys.modules])",
+            (
+                "import sys, det_optuna, det_optuna._hooks as h;"
+                " next(iter(h.det_searchers())).config();print([name for name in ('optuna',"
+                " 'numpy', 'scipy', 'torch') if name in sys.modules])"
+            ),
         ],
         capture_output=True,
         text=True,
@@ -109,5 +129,7 @@ def test_public_names_are_listed_and_there() -> None:
 
 
 def test_a_trial_class_without_a_length_is_refused(det):
-    (det.cwd / "c.yaml").write_text("entrypoint: m:T\nsearcher: {name: optuna, metric: error, max_trials: 2}\n")
+    (det.cwd / "c.yaml").write_text(
+        "entrypoint: m:T\nsearcher: {name: optuna, metric: error, max_trials: 2}\n"
+    )
     assert "searcher.max_length is missing" in det("run", "c.yaml", status=2).stderr

@@ -19,10 +19,18 @@ def bowl(x: float, y: float) -> float:
 @pytest.mark.parametrize(
     ("sampler", "ours", "options"),
     [
-        ("TPESampler", {"sampler": "tpe", "startup_trials": 4}, {"n_startup_trials": 4, "constant_liar": True}),
+        (
+            "TPESampler",
+            {"sampler": "tpe", "startup_trials": 4},
+            {"n_startup_trials": 4, "constant_liar": True},
+        ),
         ("TPESampler", {"sampler_options": {"constant_liar": False}}, {"constant_liar": False}),
         ("CmaEsSampler", {"sampler": "cmaes", "sampler_options": {"popsize": 5}}, {"popsize": 5}),
-        ("QMCSampler", {"sampler": "qmc", "sampler_options": {"qmc_type": "halton"}}, {"qmc_type": "halton"}),
+        (
+            "QMCSampler",
+            {"sampler": "qmc", "sampler_options": {"qmc_type": "halton"}},
+            {"qmc_type": "halton"},
+        ),
         (
             "NSGAIISampler",
             {"sampler": "nsgaii", "sampler_options": {"population_size": 5}},
@@ -32,15 +40,21 @@ def bowl(x: float, y: float) -> float:
     ],
 )
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_suggestions_are_those_of_a_study_of_optunas(make, train, sampler: str, ours: dict, options: dict) -> None:
+def test_suggestions_are_those_of_a_study_of_optunas(
+    make, train, sampler: str, ours: dict, options: dict
+) -> None:
     """With the experiment's seed; nothing that det adds changes what the library would do."""
     import optuna
 
     created = train(
-        make(9, BOWL, max_trials=30, max_concurrent_trials=1, **ours), lambda create: {"loss": bowl(**create.hparams)}
+        make(9, BOWL, max_trials=30, max_concurrent_trials=1, **ours),
+        lambda create: {"loss": bowl(**create.hparams)},
     )
     study = optuna.create_study(sampler=getattr(optuna.samplers, sampler)(seed=9, **options))
-    study.optimize(lambda trial: bowl(trial.suggest_float("x", -1, 1), trial.suggest_float("y", -1, 1)), n_trials=30)
+    study.optimize(
+        lambda trial: bowl(trial.suggest_float("x", -1, 1), trial.suggest_float("y", -1, 1)),
+        n_trials=30,
+    )
     assert [create.hparams for create in created] == [trial.params for trial in study.trials]
 
 
@@ -53,25 +67,50 @@ def test_two_metrics_are_those_of_a_study_with_two_directions(make, train, sampl
         return (x - 0.3) ** 2 + y**2, -((x + 0.3) ** 2) - y**2
 
     name, options = (
-        ("nsgaii", {"population_size": 8}) if sampler == "NSGAIISampler" else ("tpe", {"multivariate": True})
+        ("nsgaii", {"population_size": 8})
+        if sampler == "NSGAIISampler"
+        else ("tpe", {"multivariate": True})
     )
-    changes = {"sampler": name, "sampler_options": options, "second_metric": "gain", "second_smaller_is_better": False}
+    changes = {
+        "sampler": name,
+        "sampler_options": options,
+        "second_metric": "gain",
+        "second_smaller_is_better": False,
+    }
     search = make(9, BOWL, max_trials=30, max_concurrent_trials=1, **changes)
-    created = train(search, lambda create: dict(zip(("loss", "gain"), both(**create.hparams), strict=True)))
+    created = train(
+        search, lambda create: dict(zip(("loss", "gain"), both(**create.hparams), strict=True))
+    )
     liar = {"constant_liar": True} if name == "tpe" else {}
     study = optuna.create_study(
-        sampler=getattr(optuna.samplers, sampler)(seed=9, **options, **liar), directions=["minimize", "maximize"]
+        sampler=getattr(optuna.samplers, sampler)(seed=9, **options, **liar),
+        directions=["minimize", "maximize"],
     )
-    study.optimize(lambda trial: both(trial.suggest_float("x", -1, 1), trial.suggest_float("y", -1, 1)), n_trials=30)
+    study.optimize(
+        lambda trial: both(trial.suggest_float("x", -1, 1), trial.suggest_float("y", -1, 1)),
+        n_trials=30,
+    )
     assert [create.hparams for create in created] == [trial.params for trial in study.trials]
 
 
 @pytest.mark.parametrize(
     ("package", "changes", "message"),
     [
-        ("cmaes", {"sampler": "cmaes"}, "searcher.sampler is 'cmaes', which needs cmaes, and that is not installed"),
-        ("torch", {"sampler": "gp"}, "searcher.sampler is 'gp', which needs torch.*; try: pip install torch"),
-        ("scipy", {"sampler": "qmc"}, "searcher.sampler is 'qmc', which needs scipy.*; try: pip install scipy"),
+        (
+            "cmaes",
+            {"sampler": "cmaes"},
+            "searcher.sampler is 'cmaes', which needs cmaes, and that is not installed",
+        ),
+        (
+            "torch",
+            {"sampler": "gp"},
+            "searcher.sampler is 'gp', which needs torch.*; try: pip install torch",
+        ),
+        (
+            "scipy",
+            {"sampler": "qmc"},
+            "searcher.sampler is 'qmc', which needs scipy.*; try: pip install scipy",
+        ),
         ("optuna", {}, "searcher.name is 'optuna', which needs optuna.*; try: pip install optuna"),
     ],
 )
@@ -90,11 +129,17 @@ def test_a_package_that_is_missing_is_named(
     [
         (
             {"sampler": "qmc", "startup_trials": 3},
-            "searcher.startup_trials is 3, and the sampler qmc has no such phase; leave it out, or take one of cmaes, gp, tpe",
+            (
+                "searcher.startup_trials is 3, and the sampler qmc has no such phase; leave it out,"
+                " or take one of cmaes, gp, tpe"
+            ),
         ),
         (
             {"sampler": "cmaes", "second_metric": "size"},
-            "searcher.second_metric is 'size', and the sampler cmaes takes one metric; leave it out, or take one of gp, ",
+            (
+                "searcher.second_metric is 'size', and the sampler cmaes takes one metric; leave it"
+                " out, or take one of gp, "
+            ),
         ),
         (
             {"sampler": "random", "sampler_options": {"seed": 1}},
@@ -102,26 +147,43 @@ def test_a_package_that_is_missing_is_named(
         ),
         (
             {"sampler_options": {"n_startup_trials": 1}},
-            "searcher.sampler_options.n_startup_trials is det's to give; set searcher.startup_trials",
+            (
+                "searcher.sampler_options.n_startup_trials is det's to give; set"
+                " searcher.startup_trials"
+            ),
         ),
         (
             {"sampler": "nsgaii", "sampler_options": {"popsize": 1}},
-            "searcher.sampler_options.popsize is no option of the sampler nsgaii; it takes crossover_prob, mutation_prob, "
-            "population_size, swapping_prob",
+            (
+                "searcher.sampler_options.popsize is no option of the sampler nsgaii; it takes"
+                " crossover_prob, mutation_prob, population_size, swapping_prob"
+            ),
         ),
         (
             {"sampler_options": {"gamma": "x"}},
-            "searcher.sampler_options.gamma is an object, which YAML cannot hold; give some of .*multivariate",
+            (
+                "searcher.sampler_options.gamma is an object, which YAML cannot hold; give some of"
+                " .*multivariate"
+            ),
         ),
         (
             {"sampler_options": {"n_ei_candidates": "many"}},
             "searcher.sampler_options.n_ei_candidates is 'many'; the sampler tpe wants int",
         ),
-        ({"sampler_options": {"n_ei_candidates": True}}, "n_ei_candidates is True; the sampler tpe wants int"),
-        ({"sampler_options": {"n_ei_candidates": None}}, "n_ei_candidates is None; the sampler tpe wants int"),
+        (
+            {"sampler_options": {"n_ei_candidates": True}},
+            "n_ei_candidates is True; the sampler tpe wants int",
+        ),
+        (
+            {"sampler_options": {"n_ei_candidates": None}},
+            "n_ei_candidates is None; the sampler tpe wants int",
+        ),
         (
             {"sampler": "nsgaii", "sampler_options": {"population_size": 1}},
-            "searcher.sampler_options is .'population_size': 1., which the sampler refuses: .*greater than or equal to 2",
+            (
+                "searcher.sampler_options is .'population_size': 1., which the sampler refuses:"
+                " .*greater than or equal to 2"
+            ),
         ),
     ],
 )
@@ -133,7 +195,8 @@ def test_settings_that_do_not_suit_the_sampler_are_named(make, changes: dict, me
 def test_a_sampler_that_cannot_go_on_says_why(make, train) -> None:
     search = make(0, BOWL, max_trials=5, startup_trials=1, sampler_options={"n_ei_candidates": 0})
     with pytest.raises(
-        PluginError, match=r"Optuna's TPESampler cannot suggest hyperparameters: .*; take another sampler"
+        PluginError,
+        match=r"Optuna's TPESampler cannot suggest hyperparameters: .*; take another sampler",
     ):
         train(search, lambda create: {"loss": bowl(**create.hparams)})
 
@@ -147,7 +210,9 @@ def test_nothing_is_logged_and_optunas_settings_are_left_alone(
     before = optuna.logging.get_verbosity()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        train(make(sampler=sampler, max_trials=20), lambda create: {"loss": create.hparams["dropout"]})
+        train(
+            make(sampler=sampler, max_trials=20), lambda create: {"loss": create.hparams["dropout"]}
+        )
     assert capfd.readouterr() == ("", "")
     assert optuna.logging.get_verbosity() == before
     assert logging.getLogger("optuna").level == before

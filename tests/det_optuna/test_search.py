@@ -26,7 +26,9 @@ def bowl(create: Create) -> dict[str, float]:
 def test_a_sampler_that_learns_leaves_bad_regions(make, train, sampler: str, trials: int) -> None:
     if sampler == "gp":
         pytest.importorskip("torch", reason="Optuna's GP needs it")
-    search = make(0, BOWL, sampler=sampler, startup_trials=10, max_trials=trials, max_concurrent_trials=2)
+    search = make(
+        0, BOWL, sampler=sampler, startup_trials=10, max_trials=trials, max_concurrent_trials=2
+    )
     losses = [bowl(create)["loss"] for create in train(search, bowl)]
     assert median(losses[-trials // 4 :]) < median(losses[:10]) / 3
 
@@ -49,7 +51,9 @@ def test_a_time_metric_says_when_a_trial_has_trained_enough(make) -> None:
     search = make(max_trials=1, max_length=None, max_time=100, time_metric="batches")
     assert search.start()[1] == Train(0, 100)
     assert search.validated(0, 5, {"loss": 1.0, "batches": 99}) == []
-    with pytest.raises(MetricError, match=r"searcher.time_metric is 'batches', which the trial reports as NaN"):
+    with pytest.raises(
+        MetricError, match=r"searcher.time_metric is 'batches', which the trial reports as NaN"
+    ):
         search.validated(0, 5, {"loss": 1.0, "batches": math.nan})
     assert search.validated(0, 6, {"loss": 1.0, "batches": 101}) == [Close(0)]
 
@@ -88,7 +92,7 @@ def test_a_trial_that_ended_early_tells_the_sampler_nothing(make, reason: Exit) 
     assert told(search) == [["forget", 0]]
 
 
-def test_invalid_hyperparameters_are_replaced_and_tpe_keeps_away_from_them(make, train) -> None:
+def test_invalid_trials_are_replaced_and_tpe_avoids_their_region(make, train) -> None:
     def half(create: Create) -> dict[str, float] | Exit:
         return Exit.INVALID_HP if create.hparams["x"] < 0 else bowl(create)
 
@@ -98,7 +102,7 @@ def test_invalid_hyperparameters_are_replaced_and_tpe_keeps_away_from_them(make,
     assert sum(valid[-40:]) >= 30
 
 
-def test_a_model_that_insists_on_invalid_hyperparameters_gives_way_to_chance(make, train) -> None:
+def test_model_that_insists_on_invalid_values_yields_to_chance(make, train) -> None:
     """CMA-ES hears of no result and would go on to suggest the same region for ever."""
 
     def corner(create: Create) -> dict[str, float] | Exit:
@@ -114,22 +118,33 @@ def test_a_model_that_insists_on_invalid_hyperparameters_gives_way_to_chance(mak
 def test_the_metrics_that_are_missing_are_named(make) -> None:
     search = make(sampler="nsgaii", second_metric="size")
     search.start()
-    with pytest.raises(MetricError, match=r"searcher.metric is 'loss', which the trial does not report; reported: f1"):
+    with pytest.raises(
+        MetricError,
+        match=r"searcher.metric is 'loss', which the trial does not report; reported: f1",
+    ):
         search.validated(0, 10, {"f1": 1.0})
-    with pytest.raises(MetricError, match=r"searcher.second_metric is 'size', which the trial does not report"):
+    with pytest.raises(
+        MetricError, match=r"searcher.second_metric is 'size', which the trial does not report"
+    ):
         search.validated(0, 10, {"loss": 1.0})
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"max_time": 5}, "searcher has both max_length and max_time or time_metric; give one of the two ways"),
+        (
+            {"max_time": 5},
+            "searcher has both max_length and max_time or time_metric; give one of the two ways",
+        ),
         ({"time_metric": "batches"}, "searcher has both max_length and max_time or time_metric"),
         (
             {"max_length": None, "max_time": 5},
             "searcher.time_metric is missing; name the validation metric that counts",
         ),
-        ({"max_length": None, "time_metric": "b"}, "searcher.max_time is missing; say how long trials train"),
+        (
+            {"max_length": None, "time_metric": "b"},
+            "searcher.max_time is missing; say how long trials train",
+        ),
     ],
 )
 def test_lengths_that_contradict_one_another_are_named(make, changes: dict, message: str) -> None:
@@ -139,13 +154,19 @@ def test_lengths_that_contradict_one_another_are_named(make, changes: dict, mess
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("space", [{}, {"one": Const(1)}, {"same": Int(minval=3, maxval=3)}])
-def test_a_space_without_choice_is_searched_all_the_same(make, train, sampler: str, space: dict) -> None:
+def test_a_space_without_choice_is_searched_all_the_same(
+    make, train, sampler: str, space: dict
+) -> None:
     if sampler == "gp":
         pytest.importorskip("torch", reason="Optuna's GP needs it")
-    created = train(make(0, space, sampler=sampler, max_trials=12), lambda create: {"loss": create.seed / 2**31})
+    created = train(
+        make(0, space, sampler=sampler, max_trials=12), lambda create: {"loss": create.seed / 2**31}
+    )
     assert len(created) == 12
 
 
+@pytest.mark.sample(2)
+@pytest.mark.process
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_another_process_with_other_hashes_searches_alike(sampler: str) -> None:
     """Or a driver that goes on after it was killed would not find its trials again."""
@@ -200,7 +221,10 @@ def told(search) -> list[list]:
 
 
 def test_the_randomness_of_numpy_and_torch_is_left_alone(make, train) -> None:
-    numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch", reason="Optuna's GP needs it")
+    numpy, torch = (
+        pytest.importorskip("numpy"),
+        pytest.importorskip("torch", reason="Optuna's GP needs it"),
+    )
     numpy.random.seed(1)
     before = numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     for sampler in SAMPLERS:
@@ -215,7 +239,9 @@ def test_a_search_that_is_taken_up_again_suggests_nothing_twice(
     """Its trials are put back and its random numbers go on."""
     settings = {"sampler": sampler, "max_trials": 60, "max_concurrent_trials": 2}
     asked, ask = [], Study.ask
-    monkeypatch.setattr(Study, "ask", lambda study, *spaces: asked.append(study) or ask(study, *spaces))
+    monkeypatch.setattr(
+        Study, "ask", lambda study, *spaces: asked.append(study) or ask(study, *spaces)
+    )
     search = make(0, BOWL, **settings)
     train(search, bowl)
     assert len(asked) == 60

@@ -1,4 +1,7 @@
-"""Searches on a Ray cluster whose machines see neither the home, nor the project, nor the user's home: only the storage."""
+"""Searches on a Ray cluster whose machines see only the storage.
+
+They see neither the home, nor the project, nor the user's home.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,12 @@ class RaySearches(Searches):
             "HOME": self.user,
         }
         variables = {name: str(value) for name, value in environ.items()}
-        return {"name": "ray", "resources": {"other": 1}, "runtime_env": {"env_vars": variables}, **settings}
+        return {
+            "name": "ray",
+            "resources": {"other": 1},
+            "runtime_env": {"env_vars": variables},
+            **settings,
+        }
 
     def no_job_is_left(self) -> None:
         """Wait until Ray has its machines back."""
@@ -43,16 +51,19 @@ class RaySearches(Searches):
     def machines(self) -> list[str]:
         """Return the hosts that agents are on."""
         said = self.cluster.ask(
-            "hosts = {node['NodeID']: node['NodeManagerAddress'] for node in ray.nodes()}\n"
-            "groups = ray.util.placement_group_table().values()\n"
-            "print(*(hosts[n] for g in groups if g['state'] == 'CREATED' for n in g['bundles_to_node_id'].values()))"
+            "hosts = {node['NodeID']: node['NodeManagerAddress'] for node in ray.nodes()}\ngroups ="
+            " ray.util.placement_group_table().values()\nprint(*(hosts[n] for g in groups if"
+            " g['state'] == 'CREATED' for n in g['bundles_to_node_id'].values()))"
         )
         return said.split()
 
 
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[RayCluster]:
-    """A head with four CPUs, and a host with two: for what does not harm it, as it takes a while to start."""
+    """A head with four CPUs, and a host with two.
+
+    For what does not harm it, as it takes a while to start.
+    """
     with cluster(2, 4) as made:
         yield made
 
@@ -63,8 +74,10 @@ def ray_cluster(shared_cluster: RayCluster) -> RayCluster:
 
 
 @pytest.fixture
-def on_ray(project: Project, ray_cluster: RayCluster, tmp_path: Path, wait_until: Callable[..., None]) -> RaySearches:
-    """Searches on a cluster where the directories of a driver are empty on all hosts but the head."""
+def on_ray(
+    project: Project, ray_cluster: RayCluster, tmp_path: Path, wait_until: Callable[..., None]
+) -> RaySearches:
+    """Searches on a cluster where only the head has anything in the driver's directories."""
     hidden = [tmp_path / "home", tmp_path / "project", tmp_path / "user"]
     for each in hidden:
         each.mkdir(exist_ok=True)

@@ -11,12 +11,12 @@ import pytest
 from tests.networks import inside
 from tests.ray_cluster import RayCluster, why_no_ray
 
-from det_driver.engines import AgentEngine, Site
+from det_driver.engines import AgentEngine, EngineContext
 from det_ray import RayEngine, RaySettings
 from det_testing import EngineSuite
 
 why_not = why_no_ray()
-pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
+pytestmark = [pytest.mark.process, pytest.mark.skipif(bool(why_not), reason=why_not)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +37,13 @@ class TestRay(EngineSuite):
         return RayEngine
 
     @pytest.fixture
-    def site(self, tmp_path: Path) -> Site:
+    def site(self, tmp_path: Path) -> EngineContext:
         settings = RaySettings(directory=str(tmp_path / "on-the-machine"), resources={"head": 1})
         name = f"det-suite-{tmp_path.name}"
-        return Site(name=name, directory=tmp_path / "agents", host="127.0.0.1", lease=20.0, settings=settings)
+        return EngineContext(
+            name=name,
+            directory=tmp_path / "agents",
+            host="127.0.0.1",
+            lease=20.0,
+            settings=settings,
+        )

@@ -1,4 +1,7 @@
-"""Searches on a cluster whose nodes see neither the home, nor the project, nor the user's home: only the checkpoint storage."""
+"""Searches on a cluster whose nodes see neither the home, nor the project, nor the user's home.
+
+Only the checkpoint storage.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,17 @@ from tests.slurm_cluster import Cluster, cluster
 __all__ = ["Searches", "plugin_path", "project", "searches", "slurm"]
 
 SEARCH = (
-    "searcher: {{name: random, metric: val_loss, max_trials: {trials}, max_length: {length}, max_concurrent_trials: 2}}\n"
-    "min_validation_period: 13\nmin_checkpoint_period: 10\n"
+    "searcher: {{name: random, metric: val_loss, max_trials: {trials}, max_length: {length},"
+    " max_concurrent_trials: 2}}\nmin_validation_period: 13\nmin_checkpoint_period: 10\n"
 )
 
 
 class Searches:
     """Searches with the driver on the controller's host; `shared` is what the nodes see."""
 
-    def __init__(self, project: Project, cluster: Any, tmp_path: Path, wait_until: Callable[..., None]) -> None:
+    def __init__(
+        self, project: Project, cluster: Any, tmp_path: Path, wait_until: Callable[..., None]
+    ) -> None:
         self.project, self.cluster, self.wait_until = project, cluster, wait_until
         self.shared, self.user = tmp_path / "shared", tmp_path / "user"
         (self.shared / "storage").mkdir(parents=True)
@@ -38,9 +43,15 @@ class Searches:
             det.argv = local
 
     def run(
-        self, *words: str, lease: float = 8.0, trials: int = 2, length: int = 40, pause: float = 0.1, **engine: Any
+        self,
+        *words: str,
+        lease: float = 8.0,
+        trials: int = 2,
+        length: int = 40,
+        pause: float = 0.1,
+        **engine: Any,
     ) -> subprocess.Popen[str]:
-        """Start a search of trials that note each batch, each in a job that has a node to itself."""
+        """Start a search of trials that note each batch, each in a job with a node of its own."""
         return self.run_text(self._text(trials, length), *words, lease=lease, pause=pause, **engine)
 
     def run_text(
@@ -52,7 +63,10 @@ class Searches:
 
     def engine(self, pause: float = 0.0, **settings: Any) -> dict[str, Any]:
         """Return what a configuration says of the engine."""
-        lines = [f"export DET_HOME={self.shared} PAUSE={pause} PYTHONPATH={self.project.env['PYTHONPATH']}"]
+        lines = [
+            f"export DET_HOME={self.shared} PAUSE={pause}"
+            f" PYTHONPATH={self.project.env['PYTHONPATH']}"
+        ]
         return {"name": "slurm", "setup": lines, "sbatch_args": ["--exclusive"], **settings}
 
     def _text(self, trials: int, length: int) -> str:
@@ -60,15 +74,25 @@ class Searches:
 
     def stored(self, text: str) -> str:
         """Return a text that says where checkpoints go, too."""
-        return text + f"checkpoint_storage: {{type: shared_fs, host_path: {self.shared / 'storage'}}}\n"
+        return (
+            text
+            + f"checkpoint_storage: {{type: shared_fs, host_path: {self.shared / 'storage'}}}\n"
+        )
 
     def batches(self) -> dict[int, int]:
         """Return how many batches each worker has begun, by its process."""
-        return {int(p.name.rpartition("-")[2]): len(p.read_text()) for p in self.shared.glob("batches-of-*")}
+        return {
+            int(p.name.rpartition("-")[2]): len(p.read_text())
+            for p in self.shared.glob("batches-of-*")
+        }
 
     def under_way(self, batches: int = 5) -> dict[int, int]:
         """Return the batches of both trials, when each has begun so many."""
-        self.wait_until(lambda: sum(n > batches for n in self.batches().values()) >= 2, "batches of both trials", 90)
+        self.wait_until(
+            lambda: sum(n > batches for n in self.batches().values()) >= 2,
+            "batches of both trials",
+            90,
+        )
         return self.batches()
 
     def undisturbed(self, trials: int = 2, length: int = 40) -> Any:
@@ -80,7 +104,9 @@ class Searches:
     def no_job_is_left(self) -> None:
         """Wait until no job waits or runs; Slurm takes a moment to see that one has ended."""
         states = "pending,running,completing"
-        self.wait_until(lambda: self.cluster.jobs(states) == {}, f"the end of {self.cluster.jobs(states)}", 15)
+        self.wait_until(
+            lambda: self.cluster.jobs(states) == {}, f"the end of {self.cluster.jobs(states)}", 15
+        )
 
     def restarts(self) -> list[int]:
         return [trial.restarts for trial in self.project.outcome(1).trials]
@@ -104,5 +130,7 @@ def slurm(tmp_path: Path, project: Project) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def searches(project: Project, slurm: Cluster, tmp_path: Path, wait_until: Callable[..., None]) -> Searches:
+def searches(
+    project: Project, slurm: Cluster, tmp_path: Path, wait_until: Callable[..., None]
+) -> Searches:
     return Searches(project, slurm, tmp_path, wait_until)

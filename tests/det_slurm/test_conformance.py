@@ -10,12 +10,12 @@ import pytest
 from tests.networks import inside
 from tests.slurm_cluster import Cluster, cluster, why_no_slurm
 
-from det_driver.engines import AgentEngine, Site
+from det_driver.engines import AgentEngine, EngineContext
 from det_slurm import SlurmEngine, SlurmSettings
 from det_testing import EngineSuite
 
 why_not = why_no_slurm()
-pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)
+pytestmark = [pytest.mark.process, pytest.mark.skipif(bool(why_not), reason=why_not)]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,9 @@ class TestSlurm(EngineSuite):
     machines = 2
 
     @pytest.fixture(autouse=True)
-    def on_the_cluster(self, slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def on_the_cluster(
+        self, slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[None]:
         for name, value in {**slurm.environ, "HOME": str(tmp_path / "user")}.items():
             monkeypatch.setenv(name, value)
         with inside(slurm.network.names[0]):
@@ -39,7 +41,13 @@ class TestSlurm(EngineSuite):
         return SlurmEngine
 
     @pytest.fixture
-    def site(self, tmp_path: Path) -> Site:
+    def context(self, tmp_path: Path) -> EngineContext:
         settings = SlurmSettings(partition="low")
         name = f"det-suite-{tmp_path.name}"
-        return Site(name=name, directory=tmp_path / "agents", host="127.0.0.1", lease=20.0, settings=settings)
+        return EngineContext(
+            name=name,
+            directory=tmp_path / "agents",
+            host="127.0.0.1",
+            lease=20.0,
+            settings=settings,
+        )

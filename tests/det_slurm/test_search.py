@@ -1,4 +1,7 @@
-"""A search on a cluster: the numbers are those of a search on this machine, and what is wrong is said."""
+"""A search on a cluster.
+
+The numbers are those of a search on this machine, and what is wrong is said.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,14 @@ def test_for_what_a_search_waits_is_said(searches: Searches, tmp_path: Path) -> 
     script = tmp_path / "shared/hold.sh"
     script.write_text("#!/bin/sh\nexec sleep 600\n")
     searches.cluster.run(
-        "sbatch", "-p", "high", "--job-name=held", "--exclusive", "--nodes=3", "--output=/dev/null", str(script)
+        "sbatch",
+        "-p",
+        "high",
+        "--job-name=held",
+        "--exclusive",
+        "--nodes=3",
+        "--output=/dev/null",
+        str(script),
     )
     driver = searches.run("--json", length=4, pause=0)
     assert driver.stdout
@@ -46,9 +56,10 @@ def test_for_what_a_search_waits_is_said(searches: Searches, tmp_path: Path) -> 
     ended(driver)
 
 
-def test_a_pool_is_a_partition_and_a_priority_has_jobs_stand_back(searches: Searches) -> None:
+def test_pool_is_a_partition_and_priority_is_a_nice_value(searches: Searches) -> None:
     text = (
-        "searcher: {name: single, metric: val_loss, max_length: 100}\nresources: {resource_pool: high, priority: 7}\n"
+        "searcher: {name: single, metric: val_loss, max_length: 100}\nresources: {resource_pool:"
+        " high, priority: 7}\n"
     )
     driver = searches.run_text(searches.stored(text), "--quiet", pause=0.1)
     searches.wait_until(lambda: searches.cluster.jobs("running") != {}, "the job", 60)
@@ -59,17 +70,22 @@ def test_a_pool_is_a_partition_and_a_priority_has_jobs_stand_back(searches: Sear
 
 def test_a_storage_that_nodes_do_not_see_is_refused_by_name(searches: Searches) -> None:
     path = searches.project.write(
-        f"searcher: {{name: single, metric: val_loss, max_length: 4}}\nengine: {searches.engine()}\n"
+        "searcher: {name: single, metric: val_loss, max_length: 4}\nengine:"
+        f" {searches.engine()}\n"
     )
     said = ended(searches.start("run", path, "--quiet"), status=2)
     home = searches.project.det.home / "checkpoints"
-    assert f"does not see what this one writes to {home}; name a checkpoint_storage that both reach" in said
+    assert (
+        f"does not see what this one writes to {home}; name a checkpoint_storage that both reach"
+        in said
+    )
     assert not list(home.glob("probe-*"))
 
 
 def test_an_engine_is_checked_in_order(searches: Searches) -> None:
     path = searches.project.write(
-        f"checkpoint_storage: {{type: directory, container_path: {searches.shared}/storage}}\nengine: {searches.engine()}\n"
+        "checkpoint_storage: {type: directory, container_path:"
+        f" {searches.shared}/storage}}\nengine: {searches.engine()}\n"
     )
     said = ended(searches.start("engine", "check", path)).splitlines()
     assert said[0].startswith("slurm: it answers; agents are to connect to 10.")
@@ -80,7 +96,11 @@ def test_an_engine_is_checked_in_order(searches: Searches) -> None:
     assert said[-1] == "the engine slurm works"
     assert not list((searches.shared / "storage").iterdir())
     wrong = ended(
-        searches.start("engine", "check", searches.project.write(f"engine: {searches.engine(partition='no')}\n")),
+        searches.start(
+            "engine",
+            "check",
+            searches.project.write(f"engine: {searches.engine(partition='no')}\n"),
+        ),
         status=2,
     )
     assert "det: no agent could be started; the last one's words: sbatch: error:" in wrong

@@ -61,7 +61,11 @@ class ReadsAStreamOnEachRank(RealAdapter):
 
     def _dealt(self, records: list[float]) -> list[float]:
         share = len(records) // self.training.together.ranks.size
-        return records[:share] if isinstance(self.training.data, Stream) else RealTraining._mine(self.training, records)
+        return (
+            records[:share]
+            if isinstance(self.training.data, Stream)
+            else RealTraining._mine(self.training, records)
+        )
 
 
 class NeverFinishes(RealAdapter):
@@ -70,7 +74,7 @@ class NeverFinishes(RealAdapter):
 
 
 class FinishesBeforeEachSave(RealAdapter):
-    """Ends training wherever a run does, as one does whose framework's `fit` returns at a preemption."""
+    """Ends training where a run does, like one whose framework's `fit` returns at a preemption."""
 
     def finish(self) -> None:
         self._ended = True

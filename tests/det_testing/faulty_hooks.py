@@ -1,4 +1,7 @@
-"""Registers the adapter with a fault that the environment names: ranks, which are processes of their own, find it too."""
+"""Registers the adapter with a fault that the environment names.
+
+Ranks, which are processes of their own, find it too.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ def det_backends() -> Iterator[BackendRecord]:
 
 
 def _planted() -> type[Adapter[Any]]:
-    adapter: type[Adapter[Any]] = getattr(importlib.import_module("tests.det_testing.faults"), os.environ["PLANTED"])
+    adapter: type[Adapter[Any]] = getattr(
+        importlib.import_module("tests.det_testing.faults"), os.environ["PLANTED"]
+    )
     return adapter
 
 

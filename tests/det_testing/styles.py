@@ -1,4 +1,7 @@
-"""The fake of the kit with two other styles of loop: the framework's with a callback, and in chunks."""
+"""The fake of the kit with two other styles of loop.
+
+The framework's with a callback, and in chunks.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,9 @@ class ChunkedAdapter(FakeAdapter[ChunkedTrial]):
         stop, done = Stop.NO, loop.done
         while not stop:
             chunk = loop.remaining
-            losses = [self.training.batch(number)["loss"].item() for number in range(done, done + chunk)]
+            losses = [
+                self.training.batch(number)["loss"].item() for number in range(done, done + chunk)
+            ]
             done += chunk
             stop = loop.step({"loss": Scalar(sum(losses) / chunk)}, batches=chunk)
 

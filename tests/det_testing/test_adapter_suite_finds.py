@@ -6,6 +6,7 @@ import os
 import random
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -33,11 +34,12 @@ class Faulty(AdapterSuite):
     """A suite for an adapter with one fault."""
 
     __test__ = False
-    adapter: ClassVar[type[fakes.OwnedAdapter]]
+    adapter: ClassVar[type[fakes.OwnedAdapter]] = fakes.OwnedAdapter
+    tensors = ""
 
     @pytest.fixture
     def plugins(self) -> Plugins:
-        adapter = self.adapter
+        adapter, tensors = self.adapter, self.tensors
 
         class Hooks:
             @hookimpl
@@ -47,6 +49,7 @@ class Faulty(AdapterSuite):
                     trial="det_testing:OwnedTrial",
                     load=lambda: adapter,
                     capabilities=frozenset({"aggregation"}),
+                    tensors=tensors,
                 )
 
             det_build_model = staticmethod(fake_hooks.det_build_model)
@@ -87,7 +90,9 @@ class ForgetsGradients(fakes.OwnedAdapter):
 class TestForgetsGradients(Faulty):
     __test__ = True
     adapter = ForgetsGradients
-    expected_failures: ClassVar[Mapping[str, str]] = {"test_resumes_between_aggregated_gradients": "planted"}
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "test_resumes_between_aggregated_gradients": "planted"
+    }
 
 
 class ReadsDataFromItsBeginning(fakes.OwnedAdapter):
@@ -125,7 +130,9 @@ class ValidatesWithNoise(fakes.OwnedAdapter):
 class TestValidatesWithNoise(Faulty):
     __test__ = True
     adapter = ValidatesWithNoise
-    expected_failures: ClassVar[Mapping[str, str]] = {"test_validation_changes_no_weight_and_no_rng": "planted"}
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "test_validation_changes_no_weight_and_no_rng": "planted"
+    }
 
 
 class SavesWithNoise(fakes.OwnedAdapter):
@@ -173,7 +180,9 @@ class SeededAlike(fakes.OwnedAdapter):
 class TestSeededAlike(Faulty):
     __test__ = True
     adapter = SeededAlike
-    expected_failures: ClassVar[Mapping[str, str]] = {"test_another_seed_gives_other_losses": "planted"}
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "test_another_seed_gives_other_losses": "planted"
+    }
 
 
 class LeaksAThread(fakes.OwnedAdapter):
@@ -194,26 +203,34 @@ class LeaksADescriptor(fakes.OwnedAdapter):
 class TestLeaksAThread(Faulty):
     __test__ = True
     adapter = LeaksAThread
-    expected_failures: ClassVar[Mapping[str, str]] = {"test_close_leaves_no_thread_process_or_file_behind": "planted"}
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "test_close_leaves_no_thread_process_or_file_behind": "planted"
+    }
 
 
 class TestLeaksAFile(Faulty):
     __test__ = True
     adapter = LeaksAFile
-    expected_failures: ClassVar[Mapping[str, str]] = {"test_close_leaves_no_thread_process_or_file_behind": "planted"}
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "test_close_leaves_no_thread_process_or_file_behind": "planted"
+    }
 
 
 class TestLeaksADescriptor(Faulty):
     __test__ = True
     adapter = LeaksADescriptor
-    expected_failures: ClassVar[Mapping[str, str]] = {"test_close_leaves_no_thread_process_or_file_behind": "planted"}
+    expected_failures: ClassVar[Mapping[str, str]] = {
+        "test_close_leaves_no_thread_process_or_file_behind": "planted"
+    }
 
 
 class KeepsMetricsOnTheDevice(fakes.OwnedAdapter):
     def numbers(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
         return [{name: Odd(value.item()) for name, value in row.items()} for row in rows]
 
-    def reported(self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any]:
+    def reported(
+        self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]
+    ) -> Mapping[str, Any]:
         return {**metrics, "device": object()}
 
 
@@ -225,3 +242,26 @@ class TestKeepsMetricsOnTheDevice(Faulty):
     __test__ = True
     adapter = KeepsMetricsOnTheDevice
     expected_failures: ClassVar[Mapping[str, str]] = {"test_metrics_are_plain_numbers": "planted"}
+
+
+VERIFIES = {"test_verify_compares_what_decides_how_training_goes_on": "planted"}
+
+
+def no_tensors(path: Path) -> dict[str, Any]:
+    return {}
+
+
+def tensors_with_the_time(path: Path) -> dict[str, Any]:
+    return {"time": time.time_ns()}
+
+
+class TestVerifiesNothing(Faulty):
+    __test__ = True
+    tensors = f"{__name__}.no_tensors"
+    expected_failures = VERIFIES
+
+
+class TestVerifiesTheTime(Faulty):
+    __test__ = True
+    tensors = f"{__name__}.tensors_with_the_time"
+    expected_failures = VERIFIES

@@ -9,13 +9,23 @@ import pytest
 from det_testing._manners import private_imports
 
 SOURCES = {
-    "__init__.py": "from __future__ import annotations\nimport os._exit\nfrom det_core import Adapter, __version__\n",
-    "inner/deep.py": "def late():\n    from det_driver.search._random import RandomSearch\n    import det_core._plan\n",
-    "other.py": "from det_core.loop import _NO\nfrom . import _hooks\nfrom ._hooks import plugin\n",
+    "__init__.py": (
+        "from __future__ import annotations\nimport os._exit\nfrom det_core import Adapter,"
+        " __version__\n"
+    ),
+    "inner/deep.py": (
+        "def late():\n    from det_driver.search._random import RandomSearch\n    import"
+        " det_core._plan\n"
+    ),
+    "other.py": (
+        "from det_core.train.loop import _NO\nfrom . import _hooks\nfrom ._hooks import plugin\n"
+    ),
 }
 
 
-def test_each_private_name_is_listed_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_private_name_is_listed_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, text in SOURCES.items():
         file = tmp_path / "det_nosy" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -24,7 +34,7 @@ def test_each_private_name_is_listed_with_its_place(tmp_path: Path, monkeypatch:
     assert private_imports("det_nosy") == [
         "deep.py:2: det_driver.search._random.RandomSearch",
         "deep.py:3: det_core._plan",
-        "other.py:1: det_core.loop._NO",
+        "other.py:1: det_core.train.loop._NO",
     ]
 
 

@@ -1,4 +1,7 @@
-"""What is wrong with an adapter at both ends of training, or on two ranks, the suite finds: each fault fails, strictly."""
+"""What is wrong with an adapter at both ends of training, or on two ranks, the suite finds.
+
+Each fault fails, strictly.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from tests.det_testing import faulty_hooks, variants
 from det_core import Plugins
 from det_testing import AdapterSuite
 
-FINISHED = "test_what_ends_training_is_in_the_last_report_and_checkpoint_and_in_no_other"
+FINISHED = "test_end_hooks_change_only_the_last_report_and_checkpoint"
 ALONE = "test_trains_as_the_framework_alone"
 EVALUATED = "test_a_report_is_what_the_checkpoint_evaluates_to"
 EVALUATED_ON_TWO = "test_two_ranks_report_what_the_checkpoint_evaluates_to[native]"
@@ -79,7 +82,9 @@ class TestShortRankValidatesAgain(Faulty):
 class TestValidatesTheFirstBatch(Faulty):
     __test__ = True
     fault = "ValidatesTheFirstBatch"
-    expected_failures = planted("test_losses_have_their_closed_form", VALIDATED_ON_TWO, EVALUATED_ON_TWO)
+    expected_failures = planted(
+        "test_losses_have_their_closed_form", VALIDATED_ON_TWO, EVALUATED_ON_TWO
+    )
 
 
 class TestShardsAgain(Faulty):
@@ -115,7 +120,9 @@ class TestFinishesNoRunThatGoesOn(Faulty):
 class TestKnowsNoLength(Faulty):
     __test__ = True
     fault = "KnowsNoLength"
-    expected_failures = planted("test_a_schedule_is_made_from_the_trials_length", f"{ALONE}[scheduled]")
+    expected_failures = planted(
+        "test_a_schedule_is_made_from_the_trials_length", f"{ALONE}[scheduled]"
+    )
 
 
 class TestComparesNoWeights(Faulty):

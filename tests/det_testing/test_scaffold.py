@@ -29,7 +29,9 @@ def written(det, kind: str) -> Path:
 @each
 def test_it_passes_its_own_tests_as_it_was_written(det, tmp_path: Path, kind: str) -> None:
     project = written(det, kind)
-    env = det.env({**on_path(lay_out_project(tmp_path / "site", project)), "DET_STRICT_PLUGINS": "0"})
+    env = det.env(
+        {**on_path(lay_out_project(tmp_path / "site", project)), "DET_STRICT_PLUGINS": "0"}
+    )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q"],
         cwd=project,
@@ -73,15 +75,20 @@ def test_it_is_a_whole_package_without_a_trace_of_its_template(det, kind: str) -
     project = written(det, kind)
     about = tomllib.loads((project / "pyproject.toml").read_text())
     assert about["project"]["name"] == f"det-my-{kind}"
-    imported = ["det-core", "det-driver"] if kind in ("engine", "searcher") else ["det-core"]
+    more = {"engine": ["det-node", "det-driver"], "searcher": ["det-driver"]}
+    imported = ["det-training-core", *more.get(kind, [])]
     required = about["project"]["dependencies"]
-    assert [need for need in required if need.startswith("det-")] == [f"{house}>=0.1,<0.2" for house in imported]
+    assert [need for need in required if need.startswith("det-")] == [
+        f"{house}>=0.1,<0.2" for house in imported
+    ]
     assert about["dependency-groups"]["test"][0] == "det-testing>=0.1,<0.2"
     assert list(about["project"]["entry-points"]["det"]) == [f"my-{kind}"]
     files = [path for path in project.rglob("*") if path.is_file()]
     names = {path.relative_to(project).as_posix() for path in files}
     assert {"pyproject.toml", "noxfile.py", "README.md", ".gitignore", "tests/conftest.py"} <= names
-    assert {f"src/det_my_{kind}/{name}" for name in ("__init__.py", "_hooks.py", "py.typed")} <= names
+    assert {
+        f"src/det_my_{kind}/{name}" for name in ("__init__.py", "_hooks.py", "py.typed")
+    } <= names
     for path in files:
         text = path.read_text()
         assert "{{" not in text.replace("{{}}", ""), path
@@ -93,7 +100,10 @@ def test_it_is_a_whole_package_without_a_trace_of_its_template(det, kind: str) -
 @each
 def test_it_uses_public_names_only(det, kind: str) -> None:
     for path in written(det, kind).rglob("*.py"):
-        private = r"det_(core|driver|testing)[\w.]*\._\w+|from det_(core|driver|testing)[\w.]* import _\w+"
+        private = (
+            r"det_(core|node|driver|testing)[\w.]*\._\w+|from det_(core|node|driver|testing)[\w.]*"
+            r" import _\w+"
+        )
         assert re.findall(private, path.read_text()) == []
 
 
@@ -143,7 +153,9 @@ def test_what_cannot_be_a_name_is_answered_with_one_that_can(given: str, near: s
 
 
 def test_a_name_of_dets_own_is_refused() -> None:
-    with pytest.raises(DetError, match="'det-core' is a name of det's own; give the plugin another"):
+    with pytest.raises(
+        DetError, match="'det-core' is a name of det's own; give the plugin another"
+    ):
         Names.of("det-core")
 
 
@@ -151,13 +163,20 @@ def test_a_name_that_is_taken_is_refused(det, tmp_path: Path) -> None:
     said = det("plugin", "new", "random", "--kind", "searcher", status=2).stderr
     assert said == "det: the searcher 'random' is registered already; give another name\n"
     site = lay_out_project(tmp_path / "site", written(det, "observer"))
-    said = det("plugin", "new", "my-observer", "--kind", "engine", env=on_path(site), status=2).stderr
-    assert said == "det: a plugin 'my-observer' is installed already, by det-my-observer; give another name\n"
+    said = det(
+        "plugin", "new", "my-observer", "--kind", "engine", env=on_path(site), status=2
+    ).stderr
+    assert (
+        said == "det: a plugin 'my-observer' is installed already, by det-my-observer; give another"
+        " name\n"
+    )
 
 
-def test_a_kind_that_does_not_exist_is_answered_with_those_that_do(det) -> None:
+def test_unknown_plugin_kind_error_lists_the_known_ones(det) -> None:
     said = det("plugin", "new", "moon", "--kind", "framwork", status=2).stderr
-    assert "'framwork' is not one of 'framework', 'searcher', 'storage', 'engine', 'observer'" in said
+    assert (
+        "'framwork' is not one of 'framework', 'searcher', 'storage', 'engine', 'observer'" in said
+    )
 
 
 def test_a_misspelt_subcommand_is_answered_with_the_right_one(det) -> None:

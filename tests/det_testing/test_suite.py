@@ -39,7 +39,9 @@ class TestFour(Base):
         return 4
 """
 # a suite is the kit's when its module is
-IN_KIT = KIT.replace("class SmallSuite(Suite):", "class SmallSuite(Suite):\n    __module__ = 'det_testing._small'")
+IN_KIT = KIT.replace(
+    "class SmallSuite(Suite):", "class SmallSuite(Suite):\n    __module__ = 'det_testing._small'"
+)
 
 # hypothesis's plugin imports all of hypothesis at the end of every run
 QUICKLY = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
@@ -62,7 +64,9 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
 def test_each_suite_ends_in_one_line(run) -> None:
     result = run(GOOD)
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["det conformance four: 3 tests, 3 passed, 0 expected failures, 0 skipped"])
+    result.stdout.fnmatch_lines(
+        ["det conformance four: 3 tests, 3 passed, 0 expected failures, 0 skipped"]
+    )
 
 
 def test_a_label_names_the_suite(run) -> None:
@@ -70,23 +74,32 @@ def test_a_label_names_the_suite(run) -> None:
     result.stdout.fnmatch_lines(["det conformance the four: 3 tests*"])
 
 
-def test_a_test_with_parameters_counts_once_and_its_worst_outcome_is_told(run) -> None:
+def test_parametrized_test_counts_once_with_its_worst_outcome(run) -> None:
     result = run(GOOD.replace("return 4", "return 20"))
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["det conformance four: 3 tests, 2 passed, 0 expected failures, 0 skipped, 1 failed"])
+    result.stdout.fnmatch_lines(
+        ["det conformance four: 3 tests, 2 passed, 0 expected failures, 0 skipped, 1 failed"]
+    )
 
 
 def test_expected_failures_are_counted(run) -> None:
-    result = run(GOOD.replace("return 4", "return 5") + "    expected_failures = {'test_is_even': 'odd (#12)'}\n")
+    result = run(
+        GOOD.replace("return 4", "return 5")
+        + "    expected_failures = {'test_is_even': 'odd (#12)'}\n"
+    )
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["det conformance four: 3 tests, 2 passed, 1 expected failure, 0 skipped"])
+    result.stdout.fnmatch_lines(
+        ["det conformance four: 3 tests, 2 passed, 1 expected failure, 0 skipped"]
+    )
 
 
 def test_one_parameter_can_be_expected_to_fail(run) -> None:
     expected = "    expected_failures = {'test_is_small[10]': 'large (#13)'}\n"
     result = run(GOOD.replace("return 4", "return 20") + expected)
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["det conformance four: 3 tests, 2 passed, 1 expected failure, 0 skipped"])
+    result.stdout.fnmatch_lines(
+        ["det conformance four: 3 tests, 2 passed, 1 expected failure, 0 skipped"]
+    )
 
 
 def test_an_expected_failure_that_passes_is_a_failure(run) -> None:
@@ -100,15 +113,23 @@ def test_skipped_tests_are_counted_with_their_reasons(run) -> None:
     assert result.ret == 0
 
     result.stdout.fnmatch_lines(
-        ["det conformance four: 3 tests, 2 passed, 0 expected failures, 1 skipped", "  skipped 2 ×: 42 has no size"]
+        [
+            "det conformance four: 3 tests, 2 passed, 0 expected failures, 1 skipped",
+            "  skipped 2 ×: 42 has no size",
+        ]
     )
 
 
-HIDING = "def pytest_collection_modifyitems(items):\n    items[:] = [i for i in items if '{}' not in i.nodeid]\n"
+HIDING = (
+    "def pytest_collection_modifyitems(items):\n    items[:] = [i for i in items if '{}' not in"
+    " i.nodeid]\n"
+)
 
 
 @pytest.mark.parametrize(("hidden", "ran"), [("even", "2 tests"), ("Four", "0 tests")])
-def test_fewer_tests_than_the_kit_defines_fail_the_session(run, pytester: pytest.Pytester, hidden, ran) -> None:
+def test_fewer_tests_than_the_kit_defines_fail_the_session(
+    run, pytester: pytest.Pytester, hidden, ran
+) -> None:
     with open(pytester.path / "conftest.py", "a") as conftest:
         conftest.write("\n" + HIDING.format(hidden))
     result = run(GOOD + "\ndef test_other(): pass\n")
@@ -124,7 +145,9 @@ CHOICES = [
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_fewer_tests_are_no_failure_when_someone_chose_them(run, pytester: pytest.Pytester, choice) -> None:
+def test_fewer_tests_are_no_failure_when_someone_chose_them(
+    run, pytester: pytest.Pytester, choice
+) -> None:
     run(GOOD)
     result = pytester.runpytest_inprocess(*QUICKLY, *choice)
     assert result.ret == 0
@@ -142,8 +165,14 @@ def test_a_run_that_stops_at_the_first_failure_keeps_its_status(run) -> None:
     [
         ("    def test_is_even(self): pass\n", "*TestFour overrides test_is_even; name it in *"),
         ("    test_is_even = None\n", "*TestFour overrides test_is_even; name it in *"),
-        ("    expected_failures = {'test_nope': 'x'}\n", "*TestFour expects test_nope to fail, but the kit has no*"),
-        ("    expected_failures = {'test_is_even': ' '}\n", "*TestFour expects test_is_even to fail without a reason*"),
+        (
+            "    expected_failures = {'test_nope': 'x'}\n",
+            "*TestFour expects test_nope to fail, but the kit has no*",
+        ),
+        (
+            "    expected_failures = {'test_is_even': ' '}\n",
+            "*TestFour expects test_is_even to fail without a reason*",
+        ),
     ],
 )
 def test_a_suite_is_not_bent(run, body, message) -> None:
@@ -158,8 +187,11 @@ def test_a_mixin_does_not_override_either(run) -> None:
     result.stdout.fnmatch_lines(["*TestFour overrides test_is_even*"])
 
 
+@pytest.mark.process
 def test_reports_of_several_processes_are_counted_together(run) -> None:
     pytest.importorskip("xdist")
     result = run(GOOD, "-n", "2")
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["det conformance four: 3 tests, 3 passed, 0 expected failures, 0 skipped"])
+    result.stdout.fnmatch_lines(
+        ["det conformance four: 3 tests, 3 passed, 0 expected failures, 0 skipped"]
+    )

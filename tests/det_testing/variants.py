@@ -1,4 +1,7 @@
-"""The one-weight model with what real models have, an adapter that is right about it, and the same without det."""
+"""The one-weight model with what real models have, and an adapter that is right about it.
+
+The same is there without det.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from det_testing.fakes import STATE_FILE, OwnedAdapter, OwnedOneVar, Scalar, Tog
 
 
 class RealTrial(OwnedOneVar):
-    """What a user may write beside the model; one that `bypasses` the framework steps by the gradients of its own rank."""
+    """What a user may write beside the model.
+
+    One that `bypasses` the framework steps by the gradients of its own rank.
+    """
 
     buffered = bypasses = False
 
@@ -117,7 +123,10 @@ class RealTraining(Training):
     def validate(self) -> Metrics:
         """Let each rank take every n-th batch of two records."""
         records, ranks = self.data.validation_records(), self.together.ranks
-        mine = [self.loss(records[at : at + 2]) for at in range(2 * ranks.rank, len(records), 2 * ranks.size)]
+        mine = [
+            self.loss(records[at : at + 2])
+            for at in range(2 * ranks.rank, len(records), 2 * ranks.size)
+        ]
         return {**super().validate(), "val_loss": self.mean_of(mine)}
 
     def mean_of(self, losses: list[float]) -> Scalar:
@@ -165,7 +174,9 @@ class RealAdapter(OwnedAdapter):
 
     @property
     def batches_per_epoch(self) -> int | None:
-        return None if isinstance(self.training.data, Stream) else self.training.data.batches_per_epoch
+        return (
+            None if isinstance(self.training.data, Stream) else self.training.data.batches_per_epoch
+        )
 
 
 def evaluate(trial: type, path: Path, settings: OneVar) -> dict[str, float]:
@@ -182,7 +193,9 @@ def plain(trial: type, settings: OneVar, batches: int) -> tuple[list[float], dic
         errors = [(1.0 - weight) * x for x in records]
         losses.append(sum(error**2 for error in errors) / len(records))
         lr = settings.lr * (1 - batch / batches) if trial is Scheduled else settings.lr
-        weight -= lr * (sum(-2 * x * error for x, error in zip(records, errors, strict=True)) / len(records))
+        weight -= lr * (
+            sum(-2 * x * error for x, error in zip(records, errors, strict=True)) / len(records)
+        )
         if trial is Buffered:
             mean += (sum(records) / len(records) - mean) / 2
     return losses, _validated(2 * weight if trial is Finishing else weight, mean, settings)
@@ -190,4 +203,7 @@ def plain(trial: type, settings: OneVar, batches: int) -> tuple[list[float], dic
 
 def _validated(weight: float, mean: float, settings: OneVar) -> dict[str, float]:
     records = settings.validation_records()
-    return {"val_loss": sum((x - weight * (x - mean)) ** 2 for x in records) / len(records), "weight": weight}
+    return {
+        "val_loss": sum((x - weight * (x - mean)) ** 2 for x in records) / len(records),
+        "weight": weight,
+    }

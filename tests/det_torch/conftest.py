@@ -4,61 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.support.lab import EACH_BATCH, Host, Ran
 
-from det_core import DistributedContext, Every, Keep, LocalHost, Plugins, RunInfo, Schedule, Stop, Target, run_trial
+from det_core import CheckpointSink, DistributedContext, Plugins, RunInfo, Schedule, run_trial
 from det_core.checkpoint import read_checkpoint
 from det_core.config import parse
 from det_core.storage import LocalStorage
 from det_torch.adapter import TorchAdapter
 from det_torch.context import PyTorchTrialContext
 
-EACH_BATCH = Schedule(report=Every(1), policy="none")
-
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes seconds, as it compiles")
-
-
-class Host(LocalHost):
-    """A driver in memory, which preempts when a report of `preempt_at` batches comes in."""
-
-    def __init__(self, length: int, preempt_at: int | None) -> None:
-        super().__init__(Target(n=length))
-        self._preempt_at = preempt_at
-
-    def report(self, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
-        super().report(group, batches, metrics)
-        self.preempted.raised = self.preempted.raised or batches == self._preempt_at
-
-
-@dataclass
-class Ran:
-    """What a run left behind."""
-
-    stop: Stop
-    host: Host
-
-    @property
-    def training(self) -> dict[int, dict[str, Any]]:
-        return {batches: metrics for group, batches, metrics in self.host.history if group == "training"}
-
-    @property
-    def validation(self) -> dict[int, dict[str, Any]]:
-        return {batches: metrics for group, batches, metrics in self.host.history if group == "validation"}
-
-    @property
-    def checkpoints(self) -> dict[int, str]:
-        return {manifest.batches: manifest.uuid for manifest, _ in self.host.checkpoints}
-
-    @property
-    def losses(self) -> dict[int, float]:
-        return {batches: metrics["loss"] for batches, metrics in self.training.items()}
 
 
 class Lab:
@@ -81,12 +43,18 @@ class Lab:
     ) -> Ran:
         """Train to a length in batches."""
         host = self.host = Host(length, preempt_at)
-        framework, keep = self.plugins.frameworks()["torch"], Keep(storage=self.storage)
-        stop = run_trial(framework, trial, self.info(**info), host, keep, schedule=lambda adapter: schedule)
+        framework, keep = self.plugins.frameworks()["torch"], CheckpointSink(storage=self.storage)
+        stop = run_trial(
+            framework, trial, self.info(**info), host, keep, schedule=lambda adapter: schedule
+        )
         return Ran(stop, host)
 
     def info(
-        self, *, config: Mapping[str, Any] | None = None, hparams: Mapping[str, Any] | None = None, **more: Any
+        self,
+        *,
+        config: Mapping[str, Any] | None = None,
+        hparams: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> RunInfo:
         """Return a run with these hyperparameters and settings."""
         defaults = {"seed": 1, "trial_id": 1, "tensorboard_dir": self.root / "tensorboard"}

@@ -52,17 +52,25 @@ def test_metrics_may_come_in_any_form_that_is_a_number(lab: Any, make: Any, name
 
 @pytest.mark.parametrize("odd", ["text", torch.ones(3), np.ones((2, 2)), {"a": 1.0}, [1.0, 2.0]])
 def test_what_is_no_number_is_left_out_and_named_once(lab: Any, odd: Any) -> None:
-    with pytest.warns(UserWarning, match="metric 'odd' is .*; it is left out of the training reports") as warned:
+    with pytest.warns(
+        UserWarning, match="metric 'odd' is .*; it is left out of the training reports"
+    ) as warned:
         ran = lab(returning(lambda loss, n: {"loss": loss, "odd": odd}), 3)
     assert len([w for w in warned if "'odd'" in str(w.message)]) == 1
-    assert [sorted(metrics) for metrics in ran.training.values()] == [["batches", "epochs", "loss"]] * 3
+    assert [sorted(metrics) for metrics in ran.training.values()] == [
+        ["batches", "epochs", "loss"]
+    ] * 3
 
 
 def test_none_is_no_value(lab: Any) -> None:
     """As are names that only some batches have: a report is the mean of those that there are."""
 
     def sometimes(loss: Any, n: int) -> dict[str, Any]:
-        return {"loss": loss, "even": float(n) if n % 2 == 0 else None, **({"odd": n} if n % 2 else {})}
+        return {
+            "loss": loss,
+            "even": float(n) if n % 2 == 0 else None,
+            **({"odd": n} if n % 2 else {}),
+        }
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -70,11 +78,14 @@ def test_none_is_no_value(lab: Any) -> None:
     assert (ran.training[4]["even"], ran.training[4]["odd"]) == (1.0, 2.0)
 
 
-def test_a_metric_is_that_of_its_batch_though_the_trial_changes_the_tensor_later(lab: Any) -> None:
+def test_metric_keeps_its_batch_value_if_tensor_changes_later(lab: Any) -> None:
     """A running average that is kept in one buffer, in a dict of its own too."""
     running = torch.zeros(())
     trial = returning(lambda loss, n: {"running": running.fill_(n)})
-    assert lab(trial, 4, schedule=Schedule(report=Every(4), policy="none")).training[4]["running"] == 1.5
+    assert (
+        lab(trial, 4, schedule=Schedule(report=Every(4), policy="none")).training[4]["running"]
+        == 1.5
+    )
 
 
 def test_metrics_keep_no_graph(lab: Any) -> None:
@@ -89,7 +100,10 @@ def test_metrics_keep_no_graph(lab: Any) -> None:
 def test_train_batch_returns_a_loss_or_a_dict(lab: Any, wrong: Any, kind: str) -> None:
     with pytest.raises(TrialError) as refusal:
         lab(returning(lambda loss, n: wrong), 1)
-    assert str(refusal.value) == f"train_batch returned {kind}; return the loss, or a dict of metrics by name"
+    assert (
+        str(refusal.value)
+        == f"train_batch returned {kind}; return the loss, or a dict of metrics by name"
+    )
 
 
 def test_not_a_number_is_reported_as_it_is(lab: Any) -> None:
@@ -156,7 +170,7 @@ def test_batches_go_to_the_device_of_the_context(lab: Any) -> None:
         assert moving({"x": torch.ones(1)})["x"].device.type == "meta"
 
 
-def test_plain_tensors_on_the_cpu_are_moved_no_more_after_the_first(lab: Any) -> None:
+def test_cpu_tensors_are_not_moved_after_the_first_batch(lab: Any) -> None:
     from det_torch.device import Moving
 
     moving = Moving(lab.context())
@@ -166,12 +180,19 @@ def test_plain_tensors_on_the_cpu_are_moved_no_more_after_the_first(lab: Any) ->
 
 
 def test_a_batch_costs_sixteen_calls_of_functions_here(lab: Any) -> None:
-    """From its indices to its share of a report: nothing is entered, looked up or asked again that cannot have changed."""
+    """From its indices to its share of a report.
+
+    Nothing is entered, looked up or asked again that cannot have changed.
+    """
     calls: Counter[str] = Counter()
 
     def note(frame: Any, event: str, argument: Any) -> None:
         name = frame.f_globals["__name__"]
-        if event == "call" and name.startswith(("det_core", "det_torch", "contextlib")) and name != "det_torch.testing":
+        if (
+            event == "call"
+            and name.startswith(("det_core", "det_torch", "contextlib"))
+            and name != "det_torch.testing"
+        ):
             calls[frame.f_code.co_name] += 1
 
     class Trial(OneVarTrial):
@@ -200,13 +221,16 @@ def test_a_method_that_builds_no_loader_is_named(lab: Any, split: str) -> None:
     with pytest.raises(TrialError) as refusal, lab.adapter(trial):
         pass
     method = f"build_{split}_data_loader"
-    assert str(refusal.value) == f"{method} returned NoneType; return a data loader or an iterable of batches"
+    assert (
+        str(refusal.value)
+        == f"{method} returned NoneType; return a data loader or an iterable of batches"
+    )
 
 
 # Lengths
 
 
-def test_the_global_batch_size_is_the_hyperparameter_or_the_loaders(lab: Any) -> None:
+def test_global_batch_size_is_the_hyperparameter_or_the_loaders(lab: Any) -> None:
     class Loader(OneVarTrial):
         def build_training_data_loader(self) -> Any:
             return DataLoader(Records([1.0] * 12), batch_size=4)
@@ -245,7 +269,7 @@ def test_a_trial_may_ask_for_its_end(lab: Any) -> None:
     assert (list(ran.training), list(ran.validation), list(ran.checkpoints)) == ([3], [3], [3])
 
 
-def test_an_end_asked_for_before_training_comes_behind_the_first_batch(lab: Any) -> None:
+def test_stop_requested_before_training_follows_the_first_batch(lab: Any) -> None:
     class Trial(OneVarTrial):
         def __init__(self, context: Any) -> None:
             super().__init__(context)
@@ -285,10 +309,15 @@ def test_models_train_in_training_mode_behind_a_validation_too(lab: Any) -> None
             modes.append(self.model.training)
             return super().evaluate_batch(batch, batch_idx)
 
-    lab(Trial, 2, schedule=Schedule(report=Every(1), validate=Every(1), policy="none", validate_first=True))
+    lab(
+        Trial,
+        2,
+        schedule=Schedule(report=Every(1), validate=Every(1), policy="none", validate_first=True),
+    )
     assert modes == [False, True, False, True, False]
 
 
+@pytest.mark.process
 def test_loader_workers_end_with_the_run_though_it_fails(lab: Any) -> None:
     before = set(multiprocessing.active_children())
     during: set[Any] = set()
@@ -312,13 +341,13 @@ def test_one_trial_may_be_trained_run_after_run(lab: Any) -> None:
     from contextlib import closing
     from dataclasses import replace
 
-    from det_core import Keep, LocalHost, Target
-    from det_core.run import locate, restore, train_from
+    from det_core import CheckpointSink, LocalHost, Target
+    from det_core.train.run import locate, restore, train_from
     from det_torch.adapter import TorchAdapter
     from det_torch.build import build_trial
 
     config = {"optimizations": {"aggregation_frequency": 2}}
-    info, keep = lab.info(config=config), Keep(storage=lab.storage)
+    info, keep = lab.info(config=config), CheckpointSink(storage=lab.storage)
     context = lab.context(config=config)
     trial = build_trial(OneVarTrial, context)
     framework = lab.plugins.frameworks()["torch"]
@@ -326,12 +355,20 @@ def test_one_trial_may_be_trained_run_after_run(lab: Any) -> None:
     losses: dict[int, float] = {}
     schedule = Schedule(report=Every(1), policy="none")
     for length, start in ((3, None), (9, 3), (6, 3)):
-        info = locate(replace(info, checkpoint=checkpoints.get(start) if start else None), lab.storage)
+        info = locate(
+            replace(info, checkpoint=checkpoints.get(start) if start else None), lab.storage
+        )
         context.begin(info)
         host = LocalHost(Target(n=length))
         with closing(TorchAdapter(trial, context, info)) as adapter:
             progress = restore(adapter, framework, info, lab.storage) if start else None
-            train_from(progress, adapter, framework, info, host, keep, schedule=lambda adapter: schedule)
+            train_from(
+                progress, adapter, framework, info, host, keep, schedule=lambda adapter: schedule
+            )
         checkpoints |= {manifest.batches: manifest.uuid for manifest, _ in host.checkpoints}
-        losses |= {batches: metrics["loss"] for group, batches, metrics in host.history if group == "training"}
+        losses |= {
+            batches: metrics["loss"]
+            for group, batches, metrics in host.history
+            if group == "training"
+        }
     assert losses == lab(OneVarTrial, 9, config=config).losses

@@ -13,7 +13,14 @@ from torch.optim.lr_scheduler import StepLR
 import det_torch
 from det_core import InvalidHP, TrialError
 from det_testing import OneVar
-from det_torch import ClipGradsL2Norm, DataLoader, LRScheduler, PyTorchCallback, PyTorchTrial, reset_parameters
+from det_torch import (
+    ClipGradsL2Norm,
+    DataLoader,
+    LRScheduler,
+    PyTorchCallback,
+    PyTorchTrial,
+    reset_parameters,
+)
 from det_torch.build import build_trial
 from det_torch.testing import OneVarTrial, Records
 
@@ -64,7 +71,11 @@ class Oldest(Data):
         return torch.optim.SGD(model.parameters(), lr=self.hparams["lr"])
 
     def train_batch(self, batch: Any, model: Any, epoch_idx: int, batch_idx: int) -> Any:  # type: ignore[override]
-        return {"loss": ((model(batch) - batch) ** 2).mean(), "epoch": epoch_idx, "batch": batch_idx}
+        return {
+            "loss": ((model(batch) - batch) ** 2).mean(),
+            "epoch": epoch_idx,
+            "batch": batch_idx,
+        }
 
     def evaluate_batch(self, batch: Any, model: Any) -> dict[str, Any]:
         return {"weight": model.weight.sum()}
@@ -83,15 +94,23 @@ def test_every_style_trains_the_same(lab: Any, trial: type[PyTorchTrial]) -> Non
 @pytest.mark.parametrize("trial", [OneVarTrial, Built, Oldest])
 def test_every_style_aggregates_and_resumes(lab: Any, trial: type[PyTorchTrial]) -> None:
     config = {"optimizations": {"aggregation_frequency": 2}}
-    whole, first = lab(trial, 8, hparams=HPARAMS, config=config), lab(trial, 3, hparams=HPARAMS, config=config)
+    whole, first = (
+        lab(trial, 8, hparams=HPARAMS, config=config),
+        lab(trial, 3, hparams=HPARAMS, config=config),
+    )
     second = lab(trial, 8, hparams=HPARAMS, config=config, checkpoint=first.checkpoints[3])
     assert {**first.losses, **second.losses} == whole.losses
-    assert whole.validation[8]["weight"] == pytest.approx(OneVar().weight(8, aggregation=2), rel=1e-5)
+    assert whole.validation[8]["weight"] == pytest.approx(
+        OneVar().weight(8, aggregation=2), rel=1e-5
+    )
 
 
 def test_the_oldest_style_gets_epoch_and_batch_behind_the_model(lab: Any) -> None:
     ran = lab(Oldest, 6, hparams=HPARAMS)
-    assert [(m["epoch"], m["batch"]) for m in ran.training.values()] == [*((0, n) for n in range(5)), (1, 5)]
+    assert [(m["epoch"], m["batch"]) for m in ran.training.values()] == [
+        *((0, n) for n in range(5)),
+        (1, 5),
+    ]
 
 
 def test_the_oldest_style_may_return_its_loss_alone(lab: Any) -> None:
@@ -102,10 +121,12 @@ def test_the_oldest_style_may_return_its_loss_alone(lab: Any) -> None:
         def evaluate_batch(self, batch: Any, net: Any) -> dict[str, Any]:
             return {"weight": net.weight.sum()}
 
-    assert lab(Bare, 3, hparams=HPARAMS).validation[3]["weight"] == pytest.approx(OneVar().weight(3), rel=1e-5)
+    assert lab(Bare, 3, hparams=HPARAMS).validation[3]["weight"] == pytest.approx(
+        OneVar().weight(3), rel=1e-5
+    )
 
 
-def test_the_oldest_style_has_a_full_evaluation_and_callbacks_that_clip(lab: Any) -> None:
+def test_oldest_style_has_full_evaluation_and_clipping_callbacks(lab: Any) -> None:
     class Full(Oldest):
         evaluate_batch = PyTorchTrial.evaluate_batch  # type: ignore[assignment]
 
@@ -131,7 +152,8 @@ def test_the_oldest_style_leaves_backward_and_step_to_det(lab: Any) -> None:
             return loss
 
     with pytest.raises(
-        TrialError, match=r"only returns its loss, which det follows; to call backward and step_optimizer"
+        TrialError,
+        match=r"only returns its loss, which det follows; to call backward and step_optimizer",
     ):
         lab(Both, 1, hparams=HPARAMS)
 
@@ -145,7 +167,8 @@ def test_the_oldest_style_needs_a_loss(lab: Any, returned: Any, kind: str) -> No
             return returned
 
     with pytest.raises(
-        TrialError, match=rf"^train_batch returned {kind} as its loss; return a tensor, or a dict that holds"
+        TrialError,
+        match=rf"^train_batch returned {kind} as its loss; return a tensor, or a dict that holds",
     ):
         lab(Lossless, 1, hparams=HPARAMS)
 
@@ -196,7 +219,9 @@ def test_the_styles_may_be_mixed(lab: Any) -> None:
         def build_optimizer(self) -> Any:  # type: ignore[override]
             return super().build_optimizer(self.model)
 
-    assert lab(Mixed, 2, hparams=HPARAMS).validation[2]["weight"] == pytest.approx(OneVar().weight(2), rel=1e-5)
+    assert lab(Mixed, 2, hparams=HPARAMS).validation[2]["weight"] == pytest.approx(
+        OneVar().weight(2), rel=1e-5
+    )
 
 
 def test_helpers_of_those_names_are_not_called_again(lab: Any) -> None:
@@ -253,26 +278,40 @@ class TwoEvaluations(OneVarTrial):
 @pytest.mark.parametrize(
     ("trial", "message"),
     [
-        (NoModel, "NoModel wrapped no model; pass it through context.wrap_model(), or define build_model()"),
+        (
+            NoModel,
+            (
+                "NoModel wrapped no model; pass it through context.wrap_model(), or define"
+                " build_model()"
+            ),
+        ),
         (
             NoOptimizer,
-            "NoOptimizer wrapped no optimizer; pass it through context.wrap_optimizer(), or define build_optimizer()",
+            (
+                "NoOptimizer wrapped no optimizer; pass it through context.wrap_optimizer(), or"
+                " define build_optimizer()"
+            ),
         ),
         (
             NoEvaluation,
-            "NoEvaluation defines neither evaluate_batch nor evaluate_full_dataset; define exactly one of them",
+            (
+                "NoEvaluation defines neither evaluate_batch nor evaluate_full_dataset; define"
+                " exactly one of them"
+            ),
         ),
         (
             TwoEvaluations,
-            "TwoEvaluations defines both evaluate_batch and evaluate_full_dataset; define exactly one of them",
+            (
+                "TwoEvaluations defines both evaluate_batch and evaluate_full_dataset; define"
+                " exactly one of them"
+            ),
         ),
-        (
-            Data,
-            "Data does not define train_batch; every PyTorchTrial must",
-        ),
+        (Data, "Data does not define train_batch; every PyTorchTrial must"),
     ],
 )
-def test_a_trial_that_lacks_a_part_is_told_which(lab: Any, trial: type[PyTorchTrial], message: str) -> None:
+def test_a_trial_that_lacks_a_part_is_told_which(
+    lab: Any, trial: type[PyTorchTrial], message: str
+) -> None:
     with pytest.raises(TrialError) as refusal, lab.adapter(trial):
         pass
     assert str(refusal.value) == message
@@ -287,7 +326,9 @@ def test_arguments_of_the_trials_own_are_passed_on(lab: Any) -> None:
     assert build_trial(Own, lab.context(), width=3, depth=2).size == (3, 2)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("where", ["__init__", "train_batch", "evaluate_batch", "build_training_data_loader"])
+@pytest.mark.parametrize(
+    "where", ["__init__", "train_batch", "evaluate_batch", "build_training_data_loader"]
+)
 def test_hyperparameters_that_cannot_work_are_said_so_anywhere(lab: Any, where: str) -> None:
     def refuse(self: Any, *args: Any) -> Any:
         raise InvalidHP("width and depth are too much")
@@ -306,4 +347,6 @@ def test_parameters_are_drawn_anew_in_every_module() -> None:
 def test_no_message_asks_for_a_method_that_nothing_calls() -> None:
     """Determined counted records by it, for a line of its log."""
     sources = Path(det_torch.__file__).parent.rglob("*.py")
-    assert [file for file in sources if "get_batch_length" in file.read_text(encoding="utf-8")] == []
+    assert [
+        file for file in sources if "get_batch_length" in file.read_text(encoding="utf-8")
+    ] == []

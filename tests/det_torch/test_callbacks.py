@@ -41,7 +41,9 @@ class Diary(PyTorchCallback):
     def on_training_epoch_end(self, epoch_idx: int) -> None:
         self.notes.append(("epoch end", epoch_idx))
 
-    def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]) -> None:
+    def on_training_workload_end(
+        self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]
+    ) -> None:
         self.notes.append(("workload end", avg_metrics["batches"], len(batch_metrics)))
 
     def on_validation_start(self) -> None:
@@ -129,14 +131,33 @@ def test_every_hook_is_called_in_its_place(lab: Any) -> None:
     )
     assert notes == [
         *("__init__", *BUILT, "training start", *VALIDATED),
-        *(("epoch start", 0), ("train", 0, 0), STEP, ("train", 0, 1), STEP, ("workload end", 2, 2), *VALIDATED),
-        *(("train", 0, 2), STEP, ("epoch end", 0), ("epoch start", 1), ("train", 1, 3), STEP, ("workload end", 4, 2)),
+        *(
+            ("epoch start", 0),
+            ("train", 0, 0),
+            STEP,
+            ("train", 0, 1),
+            STEP,
+            ("workload end", 2, 2),
+            *VALIDATED,
+        ),
+        *(
+            ("train", 0, 2),
+            STEP,
+            ("epoch end", 0),
+            ("epoch start", 1),
+            ("train", 1, 3),
+            STEP,
+            ("workload end", 4, 2),
+        ),
         *(*VALIDATED, *SAVED, "shutdown"),
     ]
 
 
-def test_a_run_resumed_within_an_epoch_does_not_start_the_epoch_again(lab: Any) -> None:
-    """Startup hears of the position and of the checkpoint; state comes back before training starts."""
+def test_run_resumed_within_an_epoch_does_not_restart_it(lab: Any) -> None:
+    """Startup hears of the position and of the checkpoint.
+
+    State comes back before training starts.
+    """
     first = lab(diarist([]), 2, hparams=SHORT)
     notes: list[Any] = []
     lab(diarist(notes), 3, hparams=SHORT, checkpoint=first.checkpoints[2])
@@ -144,7 +165,15 @@ def test_a_run_resumed_within_an_epoch_does_not_start_the_epoch_again(lab: Any) 
         *("__init__", "build_callbacks", ("startup", 2, first.checkpoints[2])),
         *("build training data", "build validation data"),
         *(("load start", ["diary"]), ("load_state_dict", {"seen": 1}), "training start"),
-        *(("train", 0, 2), STEP, ("epoch end", 0), ("workload end", 3, 1), *VALIDATED, *SAVED, "shutdown"),
+        *(
+            ("train", 0, 2),
+            STEP,
+            ("epoch end", 0),
+            ("workload end", 3, 1),
+            *VALIDATED,
+            *SAVED,
+            "shutdown",
+        ),
     ]
 
 
@@ -152,10 +181,12 @@ def test_a_run_resumed_at_an_epochs_end_starts_the_next(lab: Any) -> None:
     first = lab(diarist([]), 3, hparams=SHORT)
     notes: list[Any] = []
     lab(diarist(notes), 4, hparams=SHORT, checkpoint=first.checkpoints[3])
-    assert [note for note in notes if note[0] in ("epoch start", "epoch end")] == [("epoch start", 1)]
+    assert [note for note in notes if note[0] in ("epoch start", "epoch end")] == [
+        ("epoch start", 1)
+    ]
 
 
-def test_a_warm_start_begins_at_batch_0_with_the_callbacks_states(lab: Any) -> None:
+def test_warm_start_begins_at_batch_0_with_callback_states(lab: Any) -> None:
     first = lab(diarist([]), 2, hparams=SHORT)
     notes: list[Any] = []
     lab(diarist(notes), 1, hparams=SHORT, checkpoint=first.checkpoints[2], trial_id=2)
@@ -254,12 +285,14 @@ def test_the_older_name_of_write_end_is_called_with_a_warning(lab: Any) -> None:
         def build_callbacks(self) -> dict[str, PyTorchCallback]:
             return {"old": Old()}
 
-    with pytest.warns(FutureWarning, match="'old' overrides on_checkpoint_end; override on_checkpoint_write_end"):
+    with pytest.warns(
+        FutureWarning, match="'old' overrides on_checkpoint_end; override on_checkpoint_write_end"
+    ):
         lab(Trial, 1)
     assert [type(path) for path in paths] == [str]
 
 
-def test_full_evaluation_skips_the_hooks_of_the_validations_epoch(lab: Any) -> None:
+def test_full_evaluation_skips_validation_epoch_hooks(lab: Any) -> None:
     notes: list[Any] = []
 
     class Full(diarist(notes)):  # type: ignore[misc]
@@ -270,15 +303,17 @@ def test_full_evaluation_skips_the_hooks_of_the_validations_epoch(lab: Any) -> N
 
     lab(Full, 1)
     assert [note for note in notes if "validation" in str(note)] == [
-        *("build validation data", "validation start", ("validation end", ["batches_seen"])),
+        *("build validation data", "validation start", ("validation end", ["batches_seen"]))
     ]
 
 
-def test_a_report_of_several_batches_comes_with_the_numbers_of_each(lab: Any) -> None:
+def test_report_of_several_batches_has_the_metrics_of_each(lab: Any) -> None:
     seen: list[Any] = []
 
     class Keeping(PyTorchCallback):
-        def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]) -> None:
+        def on_training_workload_end(
+            self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]
+        ) -> None:
             seen.append((avg_metrics, batch_metrics))
 
     class Trial(OneVarTrial):
@@ -296,7 +331,9 @@ def test_a_trials_own_metric_of_the_name_batches_is_kept(lab: Any) -> None:
     seen: list[Any] = []
 
     class Keeping(PyTorchCallback):
-        def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]) -> None:
+        def on_training_workload_end(
+            self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]
+        ) -> None:
             seen.append(avg_metrics["batches"])
 
     class Trial(OneVarTrial):
@@ -311,7 +348,7 @@ def test_a_trials_own_metric_of_the_name_batches_is_kept(lab: Any) -> None:
     assert ran.training[1]["batches"] == 77
 
 
-def test_a_checkpoint_may_be_changed_before_it_is_written_and_before_it_is_used(lab: Any) -> None:
+def test_callback_may_change_a_checkpoint_at_save_and_load(lab: Any) -> None:
     found: list[Any] = []
 
     class Changing(PyTorchCallback):
@@ -327,7 +364,13 @@ def test_a_checkpoint_may_be_changed_before_it_is_written_and_before_it_is_used(
             return {"changing": Changing()}
 
     first = lab(Trial, 1)
-    second = lab(Trial, 1, checkpoint=first.checkpoints[1], trial_id=2, schedule=Schedule(validate_first=True))
+    second = lab(
+        Trial,
+        1,
+        checkpoint=first.checkpoints[1],
+        trial_id=2,
+        schedule=Schedule(validate_first=True),
+    )
     assert found == ["of mine"]
     assert second.validation[0]["weight"] == 0.5
 
@@ -341,7 +384,7 @@ def test_a_checkpoint_may_be_changed_before_it_is_written_and_before_it_is_used(
         (Stop.NO, r"state_dict\(\)"),
     ],
 )
-def test_a_state_that_is_not_plain_data_is_refused_when_it_is_saved(lab: Any, state: Any, place: str) -> None:
+def test_callback_state_that_is_not_plain_data_is_refused(lab: Any, state: Any, place: str) -> None:
     """The sentence names the callback and the place in its state."""
 
     class Holding(PyTorchCallback):
@@ -352,11 +395,14 @@ def test_a_state_that_is_not_plain_data_is_refused_when_it_is_saved(lab: Any, st
         def build_callbacks(self) -> dict[str, PyTorchCallback]:
             return {"holding": Holding()}
 
-    with pytest.raises(TrialError, match=rf"^{place} of the callback 'holding' is \w+, which a checkpoint cannot hold"):
+    with pytest.raises(
+        TrialError,
+        match=rf"^{place} of the callback 'holding' is \w+, which a checkpoint cannot hold",
+    ):
         lab(Trial, 1)
 
 
-def test_a_callback_without_a_saved_state_starts_afresh_with_a_warning(lab: Any) -> None:
+def test_callback_without_a_saved_state_starts_with_a_warning(lab: Any) -> None:
     first = lab(OneVarTrial, 1)
     with pytest.warns(UserWarning, match="no state of the callback 'diary'; it starts afresh"):
         lab(diarist([]), 2, checkpoint=first.checkpoints[1])
@@ -373,7 +419,7 @@ def test_a_callback_that_wants_no_state_is_no_matter(lab: Any) -> None:
         lab(Trial, 2, checkpoint=first.checkpoints[1])
 
 
-def test_early_stopping_ends_the_trial_as_complete_with_its_last_validation_and_a_checkpoint(lab: Any) -> None:
+def test_early_stopping_ends_with_a_validation_and_a_checkpoint(lab: Any) -> None:
     """And its state survives a restart."""
 
     class EarlyStopping(PyTorchCallback):
@@ -398,14 +444,21 @@ def test_early_stopping_ends_the_trial_as_complete_with_its_last_validation_and_
 
     schedule = Schedule(report=Every(1), validate=Every(2), policy="none")
     whole = lab(Trial, 50, schedule=schedule)
-    assert (whole.stop, list(whole.validation), list(whole.checkpoints)) == (Stop.USER_STOPPED, [2, 4, 6, 8], [8])
+    assert (whole.stop, list(whole.validation), list(whole.checkpoints)) == (
+        Stop.USER_STOPPED,
+        [2, 4, 6, 8],
+        [8],
+    )
     first = lab(Trial, 50, schedule=schedule, preempt_at=5)
     second = lab(Trial, 50, schedule=schedule, checkpoint=first.checkpoints[5])
     assert (second.stop, list(second.validation)) == (Stop.USER_STOPPED, [6, 8])
 
 
 def test_what_hooks_draw_at_random_changes_no_run(lab: Any) -> None:
-    """Hooks that are called once more in a resumed run, or as often as it is saved and validated, draw beside the training."""
+    """Hooks that are called once more in a resumed run draw without an effect on the training.
+
+    So do those that are called as often as it is saved and validated.
+    """
 
     class Drawing(PyTorchCallback):
         def draw(self, *args: Any) -> None:
@@ -450,7 +503,11 @@ def test_what_is_frozen_as_training_starts_stays_frozen(lab: Any, first: bool) -
             modes.extend((self.frozen.training, self.frozen[0].training))
             return super().train_batch(batch, epoch_idx, batch_idx)
 
-    lab(Trial, 2, schedule=Schedule(report=Every(1), validate=Every(1), policy="none", validate_first=first))
+    lab(
+        Trial,
+        2,
+        schedule=Schedule(report=Every(1), validate=Every(1), policy="none", validate_first=first),
+    )
     assert modes == [True, False] * 2
 
 
@@ -465,7 +522,9 @@ def test_gradients_are_clipped_by_the_callbacks_of_old(lab: Any) -> None:
 
     hparams = {"global_batch_size": 2, "lr": 1.0}
     assert lab(ByNorm, 1, hparams=hparams).validation[1]["weight"] == pytest.approx(0.25, rel=1e-4)
-    assert lab(ByValue, 1, hparams=hparams).validation[1]["weight"] == pytest.approx(0.125, rel=1e-4)
+    assert lab(ByValue, 1, hparams=hparams).validation[1]["weight"] == pytest.approx(
+        0.125, rel=1e-4
+    )
 
 
 @pytest.mark.parametrize(
@@ -473,7 +532,10 @@ def test_gradients_are_clipped_by_the_callbacks_of_old(lab: Any) -> None:
     [
         (None, "build_callbacks returned NoneType; return a dict of callbacks by name"),
         ([PyTorchCallback()], "build_callbacks returned list; return a dict of callbacks by name"),
-        ({"mine": "x"}, "build_callbacks returned 'x' as 'mine'; derive it from det_torch.PyTorchCallback"),
+        (
+            {"mine": "x"},
+            "build_callbacks returned 'x' as 'mine'; derive it from det_torch.PyTorchCallback",
+        ),
     ],
 )
 def test_what_is_no_callback_is_refused(built: Any, message: str) -> None:

@@ -62,7 +62,9 @@ def final_state(det, experiment: int) -> dict[str, Any]:
     listed = det.json("checkpoint", "list", str(experiment))
     newest = max(listed, key=lambda c: c["batches"])
     assert newest["batches"] == 300
-    return torch.load(det.home / "checkpoints" / newest["uuid"] / "state_dict.pth", weights_only=True)
+    return torch.load(
+        det.home / "checkpoints" / newest["uuid"] / "state_dict.pth", weights_only=True
+    )
 
 
 def history(det, experiment: int) -> list[dict[str, Any]]:
@@ -91,8 +93,14 @@ def assert_same_trial(det, killed: int, whole: int) -> None:
 
 
 def worker_of(det) -> int | None:
-    """Return the process that trains experiment 2, where there is one: what its newest run noted, while it is alive."""
-    notes = sorted(det.home.glob("experiments/2/trials/*/run-*/process.json"), key=lambda note: note.stat().st_mtime_ns)
+    """Return the process that trains experiment 2, where there is one.
+
+    What its newest run noted, while it is alive.
+    """
+    notes = sorted(
+        det.home.glob("experiments/2/trials/*/run-*/process.json"),
+        key=lambda note: note.stat().st_mtime_ns,
+    )
     try:
         pid = int(json.loads(notes[-1].read_text())["pid"]) if notes else 0
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -105,6 +113,7 @@ def is_over(driver: subprocess.Popen[str]) -> bool:
     return driver.poll() is not None
 
 
+@pytest.mark.end_to_end
 @pytest.mark.timeout(1200)
 def test_killing_the_worker_at_random_moments_changes_nothing(project, kills, wait_until):
     det, rng = project, random.Random(1)
@@ -125,6 +134,7 @@ def test_killing_the_worker_at_random_moments_changes_nothing(project, kills, wa
     assert_same_trial(det, killed=2, whole=1)
 
 
+@pytest.mark.end_to_end
 @pytest.mark.timeout(1200)
 def test_killing_the_driver_at_random_moments_changes_nothing(project, kills):
     det, rng = project, random.Random(2)

@@ -1,4 +1,7 @@
-"""`det checkpoint export --format`: a program that does not have det finds the metric that was reported."""
+"""`det checkpoint export --format`.
+
+A program that does not have det finds the metric that was reported.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import json
 
 import pytest
 from tests.exporting import NEEDS, PROGRAMS, Trained, trained
+
+pytestmark = pytest.mark.process
 
 pytest.importorskip("sklearn")
 CONFIG = """
@@ -16,14 +21,16 @@ searcher: {name: single, metric: accuracy, smaller_is_better: false, max_length:
 reproducibility: {experiment_seed: 1}
 """
 READS = {
-    "safetensors": """
+    "safetensors": (
+        """
         import torch
         from safetensors.torch import load_model
         layers = torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Dropout(), torch.nn.Linear(32, 10)
         model = torch.nn.Sequential(*layers).eval()
         load_model(model, place + "/model.safetensors")
         predict = lambda x: model(torch.tensor(x)).argmax(1).numpy()
-    """,
+    """
+    ),
     **PROGRAMS,
 }
 
@@ -33,6 +40,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return trained(tmp_path_factory.mktemp("trained"), "digits_torch", CONFIG)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", READS)
 def test_a_program_without_det_finds_the_metric_again(digits: Trained, form: str) -> None:
     for package in NEEDS.get(form, []):
@@ -47,10 +55,14 @@ def test_what_cannot_be_exported_is_said_and_nothing_is_left(digits: Trained) ->
     det, uuid = digits.det, digits.uuid
     said = det("checkpoint", "export", "--format", "safetensor", uuid, "new", status=2).stderr
     assert said.startswith(
-        f"det: checkpoint {uuid} was not exported: the framework torch has no format 'safetensor', but: "
+        f"det: checkpoint {uuid} was not exported: the framework torch has no format 'safetensor',"
+        " but: "
     )
     assert said.endswith("onnx, safetensors, torch-export; did you mean 'safetensors'?\n")
     (det.cwd / "held").mkdir()
     (det.cwd / "held" / "mine").touch()
-    assert "held is not empty" in det("checkpoint", "export", "--format", "onnx", uuid, "held", status=2).stderr
+    assert (
+        "held is not empty"
+        in det("checkpoint", "export", "--format", "onnx", uuid, "held", status=2).stderr
+    )
     assert not (det.cwd / "new").exists()

@@ -1,4 +1,4 @@
-"""A trial on other hosts, to which everything happens that can happen there, gives the numbers of one that was left alone."""
+"""A trial on other hosts, where every fault happens, gives the numbers of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 import torch
 from tests.networks import Network, joined, why_no_network
 
-from det_core.process import is_running
+from det_node.process import is_running
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_torch"
 LEASE = 6.0
@@ -82,7 +82,13 @@ class Job:
         self.argv = det.argv
 
     def start(self, *words: str) -> Any:
-        self.det.argv = lambda given: ["ip", "netns", "exec", self.network.names[0], *self.argv(given)]
+        self.det.argv = lambda given: [
+            "ip",
+            "netns",
+            "exec",
+            self.network.names[0],
+            *self.argv(given),
+        ]
         try:
             self.driver = self.det.start(*words, "-q", env=self.env)
         finally:
@@ -142,7 +148,7 @@ class Job:
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.thorough), 2])
-def test_whatever_happens_to_hosts_at_random_moments_changes_nothing(
+def test_random_host_faults_change_no_result(
     det: Any,
     network: Network,
     tmp_path: Path,
@@ -150,7 +156,10 @@ def test_whatever_happens_to_hosts_at_random_moments_changes_nothing(
     wait_until: Callable[..., None],
     request: pytest.FixtureRequest,
 ) -> None:
-    """No two processes train the trial at once, no failure is held against it, and the numbers are equal, bit for bit."""
+    """No two processes train the trial at once, and no failure is held against it.
+
+    The numbers are equal, bit for bit.
+    """
     rng, faults = random.Random(10 + ranks), int(request.config.getoption("--kills"))
     shutil.copy(EXAMPLE / "model_def.py", det.cwd / "model_def.py")
     (det.cwd / "slow.py").write_text(SLOW)
@@ -164,9 +173,14 @@ def test_whatever_happens_to_hosts_at_random_moments_changes_nothing(
     happened = []
     for n in range(faults):
         before = job.batches()
-        wait_until(lambda b=before: job.batches() > b + 3 or job.driver.poll() is not None, "training", 120)
+        wait_until(
+            lambda b=before: job.batches() > b + 3 or job.driver.poll() is not None, "training", 120
+        )
         if job.driver.poll() is not None:
-            pytest.fail(f"it was over before enough had happened, after {happened}:\n{job.driver.communicate()[0]}")
+            pytest.fail(
+                "it was over before enough had happened, after"
+                f" {happened}:\n{job.driver.communicate()[0]}"
+            )
         time.sleep(rng.uniform(0.0, 3.0))
         kind = kinds[n % 5] if faults < 5 else rng.choice(kinds)
         happened.append(kind.__name__)
@@ -185,7 +199,9 @@ def test_whatever_happens_to_hosts_at_random_moments_changes_nothing(
 
 
 @pytest.mark.parametrize("backend", ["native", pytest.param("horovod", marks=pytest.mark.thorough)])
-def test_two_ranks_on_two_hosts_train_as_on_one(det: Any, network: Network, tmp_path: Path, backend: str) -> None:
+def test_two_ranks_on_two_hosts_train_as_on_one(
+    det: Any, network: Network, tmp_path: Path, backend: str
+) -> None:
     if backend == "horovod":
         pytest.importorskip("horovod.torch", reason="run: det horovod install")
     shutil.copy(EXAMPLE / "model_def.py", det.cwd / "model_def.py")

@@ -17,9 +17,15 @@ from det_torch.data import DataLoader
 from det_torch.testing import OneVarTrial, Records
 
 
+@pytest.mark.process
 def test_the_hook_module_imports_neither_torch_nor_numpy() -> None:
-    code = "import sys, det_torch._hooks, det_torch; print(sorted({'torch', 'numpy', 'det_torch.adapter'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    code = (
+        "import sys, det_torch._hooks, det_torch; print(sorted({'torch', 'numpy',"
+        " 'det_torch.adapter'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -28,7 +34,9 @@ class Wrapped(OneVarTrial):
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
-        self.scheduler = context.wrap_lr_scheduler(StepLR(self.optimizer, 1, gamma=0.5), _every_batch())
+        self.scheduler = context.wrap_lr_scheduler(
+            StepLR(self.optimizer, 1, gamma=0.5), _every_batch()
+        )
 
 
 class Built(PyTorchTrial):
@@ -70,7 +78,10 @@ def _every_batch() -> Any:
 
 
 class Stranger:
-    """A plugin of somebody else: doubles the model's output, the learning rate, and the batches it gives."""
+    """A plugin of somebody else.
+
+    Doubles the model's output, the learning rate, and the batches it gives.
+    """
 
     def __init__(self) -> None:
         self.seen: list[Any] = []
@@ -78,7 +89,9 @@ class Stranger:
     @hookimpl(wrapper=True)
     def det_build_model(self, context: Any) -> Any:
         model = yield
-        self.seen.append(("model", type(model).__name__, next(model.parameters()).device == context.device))
+        self.seen.append(
+            ("model", type(model).__name__, next(model.parameters()).device == context.device)
+        )
         return nn.Sequential(model, Doubling())
 
     @hookimpl(wrapper=True)
@@ -107,7 +120,9 @@ class Doubling(nn.Module):
 
 
 @pytest.mark.parametrize("trial", [Wrapped, Built])
-def test_a_stranger_may_wrap_what_either_style_of_trial_builds(lab: Any, trial: type[PyTorchTrial]) -> None:
+def test_a_stranger_may_wrap_what_either_style_of_trial_builds(
+    lab: Any, trial: type[PyTorchTrial]
+) -> None:
     """Each hook gets the user's raw object, and what comes of it is what the trial trains with."""
     stranger = Stranger()
     lab.plugins.register(stranger, "stranger")
@@ -120,7 +135,9 @@ def test_a_stranger_may_wrap_what_either_style_of_trial_builds(lab: Any, trial: 
         assert adapter.context.optimizers[0].param_groups[0]["lr"] == 0.06
         wrapped = adapter.context.lr_schedulers[0]
         assert wrapped.scheduler.gamma == 1.0
-        assert (getattr(adapter.trial, "scheduler", None) or adapter.trial.lr_scheduler.scheduler) is wrapped.scheduler
+        assert (
+            getattr(adapter.trial, "scheduler", None) or adapter.trial.lr_scheduler.scheduler
+        ) is wrapped.scheduler
     ran = lab(trial, 2)
     assert ran.training[1]["loss"] == 4  # (0 - 2·1)²
     assert list(lab.contents(ran.checkpoints[2])["models_state_dict"][0]) == ["0.weight"]

@@ -1,4 +1,7 @@
-"""A run on two ranks, one of which is killed, gives the numbers of one that was left alone, on either backend."""
+"""A run on two ranks, one of which is killed, gives the numbers of an undisturbed one.
+
+That holds for either backend.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from det_core.process import is_running, noted_processes
+from det_node.process import is_running, noted_processes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_torch"
 LIMIT_SECONDS = 10
@@ -50,7 +53,9 @@ checkpoint_storage: {type: shared_fs, host_path: STORAGE, save_trial_latest: 1, 
 
 
 @pytest.fixture(params=[pytest.param("native", marks=pytest.mark.thorough), "horovod"])
-def project(det: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def project(
+    det: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Any:
     """The digits on two ranks; what they leave in the temporary directory is seen."""
     if request.param == "horovod":
         pytest.importorskip("horovod.torch", reason="run: det horovod install")
@@ -61,7 +66,9 @@ def project(det: Any, request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     shutil.copy(EXAMPLE / "model_def.py", det.cwd / "model_def.py")
     (det.cwd / "slow.py").write_text(SLOW)
-    config = CONFIG.replace("BACKEND", request.param).replace("STORAGE", str(det.home / "checkpoints"))
+    config = CONFIG.replace("BACKEND", request.param).replace(
+        "STORAGE", str(det.home / "checkpoints")
+    )
     (det.cwd / "const.yaml").write_text(config)
     det.scratch = scratch
     return det
@@ -69,7 +76,10 @@ def project(det: Any, request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 def ranks_of(det: Any) -> list[tuple[int, str]]:
     """The processes of experiment 2's newest run, by rank; none unless both are there."""
-    runs = sorted(det.home.glob("experiments/2/trials/*/run-*"), key=lambda d: int(d.name.removeprefix("run-")))
+    runs = sorted(
+        det.home.glob("experiments/2/trials/*/run-*"),
+        key=lambda d: int(d.name.removeprefix("run-")),
+    )
     noted = noted_processes(runs[-1]) if runs else []
     return noted if len(noted) == 2 and all(is_running(*process) for process in noted) else []
 
@@ -108,7 +118,10 @@ def still_open(sockets: set[str]) -> set[str]:
 def test_killing_either_rank_at_random_moments_changes_nothing(
     project: Any, wait_until: Callable[..., None], request: pytest.FixtureRequest
 ) -> None:
-    """Within ten seconds no process of the run is left, and no port; at the end no temporary file; and the numbers are equal."""
+    """Within ten seconds no process of the run is left, and no port.
+
+    At the end no temporary file. And the numbers are equal.
+    """
     det, rng, kills = project, random.Random(4), int(request.config.getoption("--kills"))
     det("run", "const.yaml", "-q")
     pause = max(0.03, 0.015 * kills)  # so that it does not end before so many
@@ -125,8 +138,14 @@ def test_killing_either_rank_at_random_moments_changes_nothing(
         os.kill(pair[victim][0], signal.SIGKILL)
         killed.add(victim)
         done += 1
-        wait_until(lambda p=pair: not any(is_running(*each) for each in p), "the end of both ranks", LIMIT_SECONDS)
-        wait_until(lambda s=sockets: still_open(s) == set(), "the end of their ports", LIMIT_SECONDS)
+        wait_until(
+            lambda p=pair: not any(is_running(*each) for each in p),
+            "the end of both ranks",
+            LIMIT_SECONDS,
+        )
+        wait_until(
+            lambda s=sockets: still_open(s) == set(), "the end of their ports", LIMIT_SECONDS
+        )
     assert driver.wait(timeout=300) == 0
     assert done == kills
     assert det.json("show", "2")["trials"][0]["restarts"] == kills
@@ -135,5 +154,8 @@ def test_killing_either_rank_at_random_moments_changes_nothing(
     for one, other in zip(whole, resumed, strict=True):
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
-    # Torch keeps its cache there, and Python's multiprocessing the folder of a loader whose process was killed.
-    assert [p.name for p in det.scratch.iterdir() if not p.name.startswith(("torchinductor_", "pymp-"))] == []
+    # Torch keeps its cache there, and Python's multiprocessing the folder of a loader whose process
+    # was killed.
+    assert [
+        p.name for p in det.scratch.iterdir() if not p.name.startswith(("torchinductor_", "pymp-"))
+    ] == []

@@ -30,7 +30,8 @@ TABLE = {
     (OPTIMIZER, 1, 4): [0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3],
     (OPTIMIZER, 2, 4): [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1],  # Determined steps behind 4, 8 and 12
     (OPTIMIZER, 3, 4): [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
-    # An epoch is over once the optimizers' next step lies in a later one: behind 4, whose next is 8, and behind 8.
+    # An epoch is over once the optimizers' next step lies in a later one: behind 4, whose next is
+    # 8, and behind 8.
     (EPOCH, 1, 4): [0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3],
     (EPOCH, 2, 4): [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1],
     # With 7 the steps are behind 7, whose next is 14: epochs 1 and 2 are over at once.
@@ -45,7 +46,9 @@ def stepped(mode: LRScheduler.StepMode, frequency: int, seen: list[int]) -> type
     class Trial(OneVarTrial):
         def __init__(self, context: Any) -> None:
             super().__init__(context)
-            self.scheduler = context.wrap_lr_scheduler(LambdaLR(self.optimizer, lambda n: 1.0), mode, frequency)
+            self.scheduler = context.wrap_lr_scheduler(
+                LambdaLR(self.optimizer, lambda n: 1.0), mode, frequency
+            )
 
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
             seen.append(self.scheduler.last_epoch)
@@ -59,7 +62,11 @@ def test_a_scheduler_is_stepped_exactly_when_its_mode_says(
     lab: Any, mode: LRScheduler.StepMode, frequency: int, aggregation: int
 ) -> None:
     seen: list[int] = []
-    lab(stepped(mode, frequency, seen), 13, config={"optimizations": {"aggregation_frequency": aggregation}})
+    lab(
+        stepped(mode, frequency, seen),
+        13,
+        config={"optimizations": {"aggregation_frequency": aggregation}},
+    )
     assert seen[1:] == TABLE[mode, frequency, aggregation]
 
 
@@ -107,8 +114,12 @@ def test_a_manual_scheduler_is_the_trials_to_step(lab: Any) -> None:
             return {**metrics, "lr": self.optimizer.param_groups[0]["lr"]}
 
     ran = lab(Trial, 3, hparams={"global_batch_size": 2, "lr": 0.01})
-    assert [metrics["lr"] for metrics in ran.training.values()] == pytest.approx([0.01, 0.001, 0.0001])
-    again = lab(Trial, 4, hparams={"global_batch_size": 2, "lr": 0.01}, checkpoint=ran.checkpoints[3])
+    assert [metrics["lr"] for metrics in ran.training.values()] == pytest.approx(
+        [0.01, 0.001, 0.0001]
+    )
+    again = lab(
+        Trial, 4, hparams={"global_batch_size": 2, "lr": 0.01}, checkpoint=ran.checkpoints[3]
+    )
     assert again.training[4]["lr"] == pytest.approx(0.00001)
 
 
@@ -118,7 +129,9 @@ def test_data_without_a_length_ends_no_epoch_and_that_is_said(lab: Any) -> None:
             while True:
                 yield torch.ones(2, 1)
 
-    with pytest.warns(UserWarning, match="to be stepped every epoch, but the training data has no length"):
+    with pytest.warns(
+        UserWarning, match="to be stepped every epoch, but the training data has no length"
+    ):
         lab(Trial, 2)
 
 
@@ -134,7 +147,9 @@ def test_a_scheduler_that_needs_a_metric_is_manual_only(mode: LRScheduler.StepMo
 
 @pytest.mark.parametrize("frequency", [0, -1, 1.5, True])
 def test_a_frequency_is_a_whole_number_of_1_or_more(frequency: Any) -> None:
-    with pytest.raises(TrialError, match=rf"frequency is {frequency!r}; give a whole number of 1 or more"):
+    with pytest.raises(
+        TrialError, match=rf"frequency is {frequency!r}; give a whole number of 1 or more"
+    ):
         LRScheduler(StepLR(optimizer(), 1), BATCH, frequency)
 
 
@@ -164,3 +179,95 @@ def test_a_scheduler_of_schedulers_is_resumed(lab: Any) -> None:
     whole = lab(Trial, 8)
     first = lab(Trial, 5)
     assert lab(Trial, 8, checkpoint=first.checkpoints[5]).losses[8] == whole.losses[8]
+
+
+# Steps of the optimizer, and not batches
+
+
+class OwnPace(OneVarTrial):
+    """Steps its optimizer itself after every fourth batch, and a second one after every third."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.other = context.wrap_model(torch.nn.Linear(1, 1))
+        self.second = context.wrap_optimizer(torch.optim.SGD(self.other.parameters(), lr=0.1))
+        self.slow = context.wrap_lr_scheduler(StepLR(self.optimizer, 1, gamma=0.5), OPTIMIZER)
+        self.rare = context.wrap_lr_scheduler(StepLR(self.second, 1, gamma=0.5), OPTIMIZER, 2)
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        loss = ((batch - self.model(batch)) ** 2).mean()
+        self.context.backward(loss / 4)
+        if (batch_idx + 1) % 4 == 0:
+            self.context.step_optimizer(self.optimizer)
+        if (batch_idx + 1) % 3 == 0:
+            self.context.backward(self.other(batch).mean())
+            self.context.step_optimizer(self.second)
+        return {"loss": loss, "slow": self.slow.last_epoch, "rare": self.rare.last_epoch}
+
+
+def test_a_scheduler_counts_the_steps_of_its_own_optimizer(lab: Any) -> None:
+    whole = lab(OwnPace, 14)
+    assert [report["slow"] for report in whole.training.values()] == [
+        (n + 1) // 4 for n in range(14)
+    ]
+    assert [report["rare"] for report in whole.training.values()] == [
+        (n + 1) // 6 for n in range(14)
+    ]
+    assert whole.training[14]["slow"] == 3
+
+
+@pytest.mark.parametrize("cut", [3, 4, 5, 11])
+def test_steps_of_an_optimizer_go_on_counting_in_a_resumed_run(lab: Any, cut: int) -> None:
+    """Also between two steps of a scheduler that is stepped at every second one."""
+    whole, first = lab(OwnPace, 14), lab(OwnPace, 14, preempt_at=cut)
+    second = lab(OwnPace, 14, checkpoint=first.checkpoints[cut])
+    assert {**first.training, **second.training} == whole.training
+
+
+def test_a_checkpoint_of_before_counts_the_steps_of_its_batches(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not say how many steps there were.
+
+    With aggregation there was one in so many batches.
+    """
+    from det_torch import parts
+
+    config = {"optimizations": {"aggregation_frequency": 2}}
+    collect = parts.collect
+    with monkeypatch.context() as patch:
+
+        def of_before(context: Any) -> Any:
+            return {
+                name: value for name, value in collect(context).items() if name != "optimizer_steps"
+            }
+
+        patch.setattr(parts, "collect", of_before)
+        first = lab(stepped(OPTIMIZER, 2, []), 7, config=config)
+    seen: list[int] = []
+    lab(stepped(OPTIMIZER, 2, seen), 13, config=config, checkpoint=first.checkpoints[7])
+    assert seen == [1, 2, 2, 2, 2, 3]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_the_scaler_skips_is_no_step(lab: Any, fused: bool) -> None:
+    """A fused optimizer is called even so, and skips by itself."""
+
+    class Overflowing(OneVarTrial):
+        def __init__(self, context: Any) -> None:
+            self.scaler = context.wrap_scaler(torch.amp.GradScaler("cpu", init_scale=2.0**10))
+            super().__init__(context)
+            optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, fused=fused)
+            self.optimizer = context.wrap_optimizer(optimizer)
+            self.scheduler = context.wrap_lr_scheduler(StepLR(optimizer, 1, gamma=0.5), OPTIMIZER)
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            loss = ((batch - self.model(batch)) ** 2).mean() * (
+                float("inf") if batch_idx == 0 else 1
+            )
+            self.context.backward(self.scaler.scale(loss))
+            self.context.step_optimizer(self.optimizer, scaler=self.scaler)
+            self.scaler.update()
+            return {"loss": 0.0, "lr": self.optimizer.param_groups[0]["lr"]}
+
+    assert [report["lr"] for report in lab(Overflowing, 3).training.values()] == [0.1, 0.05, 0.025]

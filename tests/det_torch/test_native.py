@@ -1,4 +1,7 @@
-"""`create()` with a PyTorchTrial: the script is the experiment, and its checkpoints load without it."""
+"""`create()` with a PyTorchTrial.
+
+The script is the experiment, and its checkpoints load without it.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,9 @@ def test_a_search_by_a_script_and_a_checkpoint_of_it(det):
     assert "reached by" not in done.stdout + done.stderr + det("logs", "1").stdout
     shown = det.json("show", "1")
     assert {trial["state"] for trial in shown["trials"]} == {"COMPLETED"}
-    path = next(path for path in det.home.glob("checkpoints/*") if (path / "load_data.json").is_file())
+    path = next(
+        path for path in det.home.glob("checkpoints/*") if (path / "load_data.json").is_file()
+    )
     trial = load_trial_from_checkpoint_path(path)
     assert type(trial).__name__ == "Native"
     det("show", "2", status=2)  # loading has submitted nothing

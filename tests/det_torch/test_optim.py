@@ -28,7 +28,9 @@ class Regression(PyTorchTrial):
         self.optimizer = context.wrap_optimizer(torch.optim.Adam(self.model.parameters(), lr=0.1))
 
     def build_training_data_loader(self) -> Any:
-        return DataLoader(Records([n / 24 for n in range(24)]), batch_size=self.context.get_hparam("records"))
+        return DataLoader(
+            Records([n / 24 for n in range(24)]), batch_size=self.context.get_hparam("records")
+        )
 
     def build_validation_data_loader(self) -> Any:
         return DataLoader(Records([1.0]), batch_size=1)
@@ -52,7 +54,9 @@ def test_aggregated_small_batches_train_as_one_big_batch(lab: Any) -> None:
 
 
 def test_without_averaging_gradients_are_summed(lab: Any) -> None:
-    summed = lab(OneVarTrial, 2, config=aggregating(2, average_aggregated_gradients=False)).validation[2]["weight"]
+    summed = lab(
+        OneVarTrial, 2, config=aggregating(2, average_aggregated_gradients=False)
+    ).validation[2]["weight"]
     assert summed == pytest.approx(2 * OneVar().weight(2, aggregation=2), rel=1e-5)
 
 
@@ -69,7 +73,9 @@ def test_averaging_is_decided_for_each_optimizer(lab: Any) -> None:
                 nn.init.zeros_(model.weight)
                 model = context.wrap_model(model)
                 optimizer = torch.optim.SGD(model.parameters(), lr=0.03)
-                self.pairs.append((model, context.wrap_optimizer(optimizer, average_aggregated_gradients=average)))
+                self.pairs.append(
+                    (model, context.wrap_optimizer(optimizer, average_aggregated_gradients=average))
+                )
 
         settings = OneVar()
 
@@ -81,7 +87,9 @@ def test_averaging_is_decided_for_each_optimizer(lab: Any) -> None:
             return loss
 
         def evaluate_batch(self, batch: Any) -> dict[str, Any]:
-            return {f"weight {index}": model.weight.sum() for index, (model, _) in enumerate(self.pairs)}
+            return {
+                f"weight {index}": model.weight.sum() for index, (model, _) in enumerate(self.pairs)
+            }
 
     weights = lab(Two, 2, config=aggregating(2)).validation[2]
     assert weights["weight 0"] == pytest.approx(2 * weights["weight 1"], rel=1e-5)
@@ -123,7 +131,8 @@ def test_gradients_stay_where_the_trial_zeroes_them_itself(lab: Any) -> None:
     first = lab(Trial, 2)
     assert lab(Trial, 4, checkpoint=first.checkpoints[2]).losses[4] == whole.losses[4]
     with pytest.raises(
-        TrialError, match=r"auto_zero_grads=False contradicts optimizations.aggregation_frequency: 2; leave"
+        TrialError,
+        match=r"auto_zero_grads=False contradicts optimizations.aggregation_frequency: 2; leave",
     ):
         lab(Trial, 2, config=aggregating(2))
 
@@ -150,14 +159,21 @@ def test_sparse_gradients_are_averaged_too(lab: Any) -> None:
 
 
 class Gan(PyTorchTrial):
-    """A generator of one number that should come to be 3, and a critic; each with an optimizer and a scheduler."""
+    """A generator of one number that should come to be 3, and a critic.
+
+    Each with an optimizer and a scheduler.
+    """
 
     def __init__(self, context: Any) -> None:
         self.context = context
         self.generator = context.wrap_model(nn.Linear(1, 1))
-        self.critic = context.wrap_model(nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 1)))
+        self.critic = context.wrap_model(
+            nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 1))
+        )
         self.g = context.wrap_optimizer(torch.optim.Adam(self.generator.parameters(), lr=0.01))
-        self.c = context.wrap_optimizer(torch.optim.SGD(self.critic.parameters(), lr=0.05, momentum=0.9))
+        self.c = context.wrap_optimizer(
+            torch.optim.SGD(self.critic.parameters(), lr=0.05, momentum=0.9)
+        )
 
     def build_training_data_loader(self) -> Any:
         return DataLoader(Records([2.9, 3.0, 3.1, 3.2, 2.8]), batch_size=2, shuffle=True)
@@ -188,7 +204,9 @@ def test_several_models_and_optimizers_are_resumed_exactly(lab: Any) -> None:
         assert {**first.training, **second.training} == whole.training
         assert second.validation == whole.validation
     contents = lab.contents(whole.checkpoints[11])
-    assert [len(contents[f"{part}_state_dict"]) for part in ("models", "optimizers", "lr_schedulers")] == [2, 2, 0]
+    assert [
+        len(contents[f"{part}_state_dict"]) for part in ("models", "optimizers", "lr_schedulers")
+    ] == [2, 2, 0]
 
 
 def test_one_optimizer_of_two_may_be_stepped_more_rarely(lab: Any) -> None:
@@ -216,4 +234,6 @@ def test_a_warm_start_takes_no_waiting_gradients_along(lab: Any) -> None:
     assert list(lab.contents(warm.checkpoints[1])["gradients"]) == ["0.weight"]
     after = OneVar().error(2, aggregation=2)
     two = lab(OneVarTrial, 2, config=aggregating(2), checkpoint=first.checkpoints[3], trial_id=2)
-    assert two.validation[2]["weight"] == pytest.approx(1 - after * OneVar().error(2, aggregation=2), rel=1e-5)
+    assert two.validation[2]["weight"] == pytest.approx(
+        1 - after * OneVar().error(2, aggregation=2), rel=1e-5
+    )

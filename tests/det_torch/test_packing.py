@@ -41,7 +41,8 @@ def test_a_packed_array_is_a_copy() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [object(), np.array(["text"]), {(1, 2): object}, {object(): 1}, [torch.nn.Linear(1, 1)]]
+    "value",
+    [object(), np.array(["text"]), {(1, 2): object}, {object(): 1}, [torch.nn.Linear(1, 1)]],
 )
 def test_what_cannot_be_packed_is_a_type_error(value: Any) -> None:
     with pytest.raises(TypeError, match="is no plain data"):

@@ -19,7 +19,9 @@ def sized(width: int, layers: int = 1) -> type[OneVarTrial]:
     class Trial(OneVarTrial):
         def __init__(self, context: Any) -> None:
             super().__init__(context)
-            self.more = context.wrap_model(nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))))
+            self.more = context.wrap_model(
+                nn.Sequential(*(nn.Linear(width, width) for _ in range(layers)))
+            )
 
     return Trial
 
@@ -29,12 +31,18 @@ def sized(width: int, layers: int = 1) -> type[OneVarTrial]:
     [
         (
             sized(3),
-            "the checkpoint does not fit the trial's model: size mismatch for 0.weight: copying a param with shape "
-            "torch.Size([2, 2]) from checkpoint, the shape in current model is torch.Size([3, 3]) (and 1 more)",
+            (
+                "the checkpoint does not fit the trial's model: size mismatch for 0.weight: copying"
+                " a param with shape torch.Size([2, 2]) from checkpoint, the shape in current model"
+                " is torch.Size([3, 3]) (and 1 more)"
+            ),
         ),
         (
             sized(2, layers=2),
-            'the checkpoint does not fit the trial\'s model: Missing key(s) in state_dict: "1.weight", "1.bias"',
+            (
+                "the checkpoint does not fit the trial's model: Missing key(s) in state_dict:"
+                ' "1.weight", "1.bias"'
+            ),
         ),
         (OneVarTrial, "the trial has 1 model, but the checkpoint holds 2; it is of another trial"),
     ],
@@ -55,7 +63,8 @@ def test_another_number_of_schedulers_is_told(lab: Any) -> None:
 
     first = lab(OneVarTrial, 1)
     with pytest.raises(
-        TrialError, match="the trial has 1 LR scheduler, but the checkpoint holds 0; it is of another trial"
+        TrialError,
+        match="the trial has 1 LR scheduler, but the checkpoint holds 0; it is of another trial",
     ):
         lab(Scheduled, 2, checkpoint=first.checkpoints[1])
 
@@ -65,11 +74,16 @@ def test_an_optimizer_of_other_groups_is_told(lab: Any) -> None:
         def __init__(self, context: Any) -> None:
             self.context, self.settings = context, OneVar()
             self.model = context.wrap_model(nn.Linear(1, 1, bias=False))
-            groups = [{"params": self.model.parameters()}, {"params": [nn.Parameter(torch.zeros(1))]}]
+            groups = [
+                {"params": self.model.parameters()},
+                {"params": [nn.Parameter(torch.zeros(1))]},
+            ]
             self.optimizer = context.wrap_optimizer(torch.optim.SGD(groups, lr=0.1))
 
     first = lab(OneVarTrial, 1)
-    with pytest.raises(TrialError, match=r"the checkpoint does not fit the trial's optimizer: .*parameter groups"):
+    with pytest.raises(
+        TrialError, match=r"the checkpoint does not fit the trial's optimizer: .*parameter groups"
+    ):
         lab(Groups, 2, checkpoint=first.checkpoints[1])
 
 
@@ -77,7 +91,9 @@ def test_momentum_is_part_of_a_checkpoint(lab: Any) -> None:
     class Momentum(OneVarTrial):
         def __init__(self, context: Any) -> None:
             super().__init__(context)
-            self.optimizer = context.wrap_optimizer(torch.optim.Adam(self.model.parameters(), lr=0.1))
+            self.optimizer = context.wrap_optimizer(
+                torch.optim.Adam(self.model.parameters(), lr=0.1)
+            )
 
     whole, first = lab(Momentum, 6), lab(Momentum, 4)
     assert lab(Momentum, 6, checkpoint=first.checkpoints[4]).validation == {6: whole.validation[6]}
@@ -92,7 +108,9 @@ class Freezing(OneVarTrial):
 
     def __init__(self, context: Any) -> None:
         self.context, self.settings = context, OneVar()
-        self.model = context.wrap_model(nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)))
+        self.model = context.wrap_model(
+            nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+        )
         self.optimizer = context.wrap_optimizer(torch.optim.SGD(self.model.parameters(), lr=0.01))
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
@@ -102,7 +120,7 @@ class Freezing(OneVarTrial):
 
 
 @pytest.mark.parametrize("interrupted", [1, 3])
-def test_a_module_that_the_trial_froze_stays_frozen_in_a_resumed_run(lab: Any, interrupted: int) -> None:
+def test_frozen_module_stays_frozen_in_a_resumed_run(lab: Any, interrupted: int) -> None:
     """Its running means would move on, and the numbers with them."""
     whole = lab(Freezing, 6)
     first = lab(Freezing, 6, preempt_at=interrupted)

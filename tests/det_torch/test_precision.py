@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from det_core import TrialError
+from det_testing import OneVar
 from det_torch import ClipGradsL2Norm, DataLoader, PyTorchCallback, PyTorchTrial
 from det_torch.testing import OneVarTrial, Records
 
@@ -59,12 +60,18 @@ class Line(PyTorchTrial):
         }
 
     def evaluate_batch(self, batch: Any) -> dict[str, Any]:
-        return {"y": self.model(batch).sum(), "half": self.model.types[-1] in (torch.float16, torch.bfloat16)}
+        return {
+            "y": self.model(batch).sum(),
+            "half": self.model.types[-1] in (torch.float16, torch.bfloat16),
+        }
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_half_precision_comes_by_configuration(lab: Any, precision: str) -> None:
-    """The model computes in half precision in training and validation, as under torch's autocast alone, and learns."""
+    """The model computes in half precision in training and validation, and learns.
+
+    So it does under torch's autocast alone.
+    """
     ran = lab(Line, 60, config={"optimizations": {"precision": precision}})
     assert {(m["half"], m["out"]) for m in ran.training.values()} == {(True, 2)}
     assert ran.validation[60]["half"] == 1
@@ -83,15 +90,21 @@ def test_use_amp_is_fp16_with_a_scaler(lab: Any) -> None:
     assert lab.contents(ran.checkpoints[60])["scaler_state_dict"]["scale"] > 0
 
 
-def test_a_step_that_overflows_is_left_out_and_the_scale_is_halved(lab: Any) -> None:
+def test_overflowing_step_is_skipped_and_the_scale_is_halved(lab: Any) -> None:
     class Overflowing(Line):
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
             before = self.model.weight.detach().clone()
-            loss = (self.model(batch).float() ** 2).mean() * (float("inf") if batch_idx == 1 else 1.0)
+            loss = (self.model(batch).float() ** 2).mean() * (
+                float("inf") if batch_idx == 1 else 1.0
+            )
             self.context.backward(loss)
             self.context.step_optimizer(self.optimizer)
             scale = self.context.precision.scaler.get_scale()
-            return {"loss": loss, "moved": bool((self.model.weight != before).any()), "scale": scale}
+            return {
+                "loss": loss,
+                "moved": bool((self.model.weight != before).any()),
+                "scale": scale,
+            }
 
     ran = lab(Overflowing, 3, config={"optimizations": {"precision": "fp16"}})
     assert [m["moved"] for m in ran.training.values()] == [True, False, True]
@@ -141,17 +154,54 @@ def test_a_batch_without_a_step_leaves_the_scaler_alone(lab: Any) -> None:
     lab(Skipping, 4, config={"optimizations": {"precision": "fp16"}})
 
 
-def test_a_scaler_of_the_trials_own_is_driven_by_the_trial_and_saved(lab: Any) -> None:
+@pytest.mark.parametrize("clip", [None, lambda parameters: None])
+def test_second_fp16_step_of_a_batch_is_refused(lab: Any, clip: Any) -> None:
+    """It is possible with a scaler of the trial's own, and without a scaler."""
+
+    class Twice(Line):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            for _ in range(2):
+                loss = (self.model(batch).float() ** 2).mean()
+                self.context.backward(loss)
+                self.context.step_optimizer(self.optimizer, clip_grads=clip)
+            return loss
+
+    with pytest.raises(
+        TrialError, match=r"twice in one batch for SGD, but in fp16 .* call its update"
+    ):
+        lab(Twice, 2, config={"optimizations": {"precision": "fp16"}})
+    lab(Twice, 2, config={"optimizations": {"precision": "bf16"}})
+
+    class Own(Twice):
+        def prepare(self) -> None:
+            self.scaler = self.context.wrap_scaler(torch.amp.GradScaler("cpu", init_scale=8.0))
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            for _ in range(2):
+                loss = (self.model(batch) ** 2).mean()
+                self.context.backward(self.scaler.scale(loss))
+                self.context.step_optimizer(self.optimizer, clip_grads=clip, scaler=self.scaler)
+                self.scaler.update()
+            return loss
+
+    lab(Own, 2)
+
+
+def test_trials_own_scaler_is_driven_by_the_trial_and_saved(lab: Any) -> None:
     class Own(Line):
         def prepare(self) -> None:
-            self.scaler = self.context.wrap_scaler(torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2))
+            self.scaler = self.context.wrap_scaler(
+                torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+            )
 
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
             with torch.autocast("cpu", torch.bfloat16):
                 loss = ((self.model(batch) - 3 * batch - 1) ** 2).mean()
             self.context.backward(self.scaler.scale(loss))
             self.scaler.unscale_(self.optimizer)
-            self.context.step_optimizer(self.optimizer, clip_grads=lambda p: None, scaler=self.scaler)
+            self.context.step_optimizer(
+                self.optimizer, clip_grads=lambda p: None, scaler=self.scaler
+            )
             self.scaler.update()
             return {"loss": loss, "scale": self.scaler.get_scale()}
 
@@ -159,6 +209,57 @@ def test_a_scaler_of_the_trials_own_is_driven_by_the_trial_and_saved(lab: Any) -
     assert [m["scale"] for m in whole.training.values()] == [8, 16, 16, 32, 32, 64]
     first = lab(Own, 3)
     assert lab(Own, 6, checkpoint=first.checkpoints[3]).training[6] == whole.training[6]
+
+
+@pytest.mark.parametrize("unscaled_by", ["det", "the trial, before", "the trial, as it clips"])
+def test_a_scaler_of_the_trials_own_unscales_before_clipping(lab: Any, unscaled_by: str) -> None:
+    """As a loop does that calls `unscale_`, `clip_grad_norm_`, `step` and `update`.
+
+    Hooks of callbacks see the same.
+    """
+    norms: list[float] = []
+
+    class Clipping(PyTorchCallback):
+        def on_before_optimizer_step(self, parameters: Any) -> None:
+            norms.append(float(torch.nn.utils.get_total_norm([p.grad for p in parameters])))
+
+    class Trial(OneVarTrial):
+        def __init__(self, context: Any) -> None:
+            self.scaler = context.wrap_scaler(torch.amp.GradScaler("cpu", init_scale=1024.0))
+            super().__init__(context)
+
+        def build_callbacks(self) -> dict[str, PyTorchCallback]:
+            return {"clipping": Clipping()}
+
+        def clip(self, parameters: Any) -> None:
+            if unscaled_by == "the trial, as it clips":
+                self.scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(parameters, 0.5)
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            loss = ((batch - self.model(batch)) ** 2).mean()
+            self.context.backward(self.scaler.scale(loss))
+            if unscaled_by == "the trial, before":
+                self.scaler.unscale_(self.optimizer)
+            self.context.step_optimizer(self.optimizer, clip_grads=self.clip, scaler=self.scaler)
+            self.scaler.update()
+            return loss
+
+    ran = lab(Trial, 4, hparams={"global_batch_size": 2, "lr": 0.03})
+    model, scaler = OneVarTrial.build_model(), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.03), {}
+    for number in range(4):
+        batch = torch.tensor(OneVar().records(number)).reshape(-1, 1)
+        loss = ((batch - model(batch)) ** 2).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        losses[number + 1] = loss.item()
+    assert ran.losses == losses
+    assert norms == pytest.approx([0.5] * 4, rel=1e-4)
 
 
 def test_fp16_is_resumed_exactly(lab: Any) -> None:
@@ -170,14 +271,21 @@ def test_fp16_is_resumed_exactly(lab: Any) -> None:
 def test_a_scaler_on_one_side_only_is_said(lab: Any) -> None:
     fp16 = {"optimizations": {"precision": "fp16"}}
     plain, scaled = lab(Line, 1), lab(Line, 1, config=fp16)
-    with pytest.warns(UserWarning, match="the trial has a gradient scaler, but the checkpoint has no state of one"):
+    with pytest.warns(
+        UserWarning, match="the trial has a gradient scaler, but the checkpoint has no state of one"
+    ):
         lab(Line, 2, config=fp16, checkpoint=plain.checkpoints[1])
-    with pytest.warns(UserWarning, match="the trial has no gradient scaler, but the checkpoint has a state of one"):
+    with pytest.warns(
+        UserWarning, match="the trial has no gradient scaler, but the checkpoint has a state of one"
+    ):
         lab(Line, 2, checkpoint=scaled.checkpoints[1])
 
 
 def test_there_is_one_scaler_and_it_comes_before_the_models(lab: Any) -> None:
-    once = r"there is a gradient scaler already; use one of wrap_scaler\(\), experimental.use_amp\(\) and optimizations.precision"
+    once = (
+        r"there is a gradient scaler already; use one of wrap_scaler\(\), experimental.use_amp\(\)"
+        r" and optimizations.precision"
+    )
     context = lab.context()
     context.wrap_scaler(torch.amp.GradScaler("cpu"))
     with pytest.raises(TrialError, match=once):
@@ -185,12 +293,18 @@ def test_there_is_one_scaler_and_it_comes_before_the_models(lab: Any) -> None:
     with pytest.raises(TrialError, match=once):
         context.experimental.use_amp()
     with pytest.raises(TrialError, match=once):
-        lab.context(config={"optimizations": {"precision": "fp16"}}).wrap_scaler(torch.amp.GradScaler("cpu"))
+        lab.context(config={"optimizations": {"precision": "fp16"}}).wrap_scaler(
+            torch.amp.GradScaler("cpu")
+        )
     late = lab.context()
     late.wrap_model(nn.Linear(1, 1))
-    with pytest.raises(TrialError, match=r"^wrap_scaler\(\) comes before wrap_model\(\); move it up$"):
+    with pytest.raises(
+        TrialError, match=r"^wrap_scaler\(\) comes before wrap_model\(\); move it up$"
+    ):
         late.wrap_scaler(torch.amp.GradScaler("cpu"))
-    with pytest.raises(TrialError, match=r"^experimental.use_amp\(\) comes before wrap_model\(\); move it up$"):
+    with pytest.raises(
+        TrialError, match=r"^experimental.use_amp\(\) comes before wrap_model\(\); move it up$"
+    ):
         late.experimental.use_amp()
 
 
@@ -214,7 +328,10 @@ class Scaled(nn.Module):
 
 
 def test_a_model_stays_what_it_is(half: Any, tmp_path: Path) -> None:
-    """Its class, its signature, and all that takes it apart: `torch.save`, export, script, trace, copies."""
+    """Its class, its signature, and all that takes it apart.
+
+    `torch.save`, export, script, trace, copies.
+    """
     model, x = Scaled(), torch.ones(1, 2)
     wrapped = half.wrap_model(model)
     assert wrapped is model
@@ -237,10 +354,15 @@ class Plain:
     def __init__(self) -> None:
         torch.manual_seed(1)
         self.model, self.other = nn.Linear(3, 3), nn.Linear(3, 3)
-        self.optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (self.model, self.other)]
+        self.optimizers = [
+            torch.optim.SGD(net.parameters(), lr=0.1) for net in (self.model, self.other)
+        ]
 
     def train(self, batches: int) -> list[torch.Tensor]:
-        """Step one network, and send the next batch of another through what it is now, each pass by an autocast of its own."""
+        """Step one network, and send the next batch of another through what it is now.
+
+        Each pass has an autocast of its own.
+        """
         for _ in range(batches):
             for net, its in zip((self.model, self.other), self.optimizers, strict=True):
                 with torch.autocast("cpu", torch.bfloat16):
@@ -254,7 +376,10 @@ class Plain:
 
 
 class Stepping(Line):
-    """Two networks, stepped one after the other in one batch; the second sees the first as it is by then."""
+    """Two networks, stepped one after the other in one batch.
+
+    The second sees the first as it is by then.
+    """
 
     by_itself = False
 
@@ -280,8 +405,11 @@ class Stepping(Line):
 
 
 @pytest.mark.parametrize("by_itself", [False, True])
-def test_a_step_is_seen_by_the_passes_behind_it_in_the_same_batch(lab: Any, by_itself: bool) -> None:
-    """Autocast keeps copies of weights in half precision: those from before a step must not be used behind it."""
+def test_later_passes_of_a_batch_see_the_step_before_them(lab: Any, by_itself: bool) -> None:
+    """Autocast keeps copies of weights in half precision.
+
+    Those from before a step must not be used behind it.
+    """
     trial = type("Trial", (Stepping,), {"by_itself": by_itself})
     ran = lab(trial, 4, config={"optimizations": {"precision": "bf16"}})
     saved = lab.contents(ran.checkpoints[4])["models_state_dict"]
@@ -324,7 +452,8 @@ def test_backward_and_the_optimizer_compute_outside_of_autocast(lab: Any) -> Non
             loss = Noting.apply(self.model(batch)).float().mean()  # type: ignore[no-untyped-call]
             self.context.backward(loss)
             self.context.step_optimizer(
-                self.optimizer, clip_grads=lambda p: backward.append(torch.is_autocast_enabled("cpu"))
+                self.optimizer,
+                clip_grads=lambda p: backward.append(torch.is_autocast_enabled("cpu")),
             )
             return loss
 
@@ -333,7 +462,10 @@ def test_backward_and_the_optimizer_compute_outside_of_autocast(lab: Any) -> Non
 
 
 def test_apex_is_refused_with_what_to_use_instead(lab: Any) -> None:
-    with pytest.raises(TrialError, match=r"apex is no longer developed; set optimizations.precision to fp16 or bf16"):
+    with pytest.raises(
+        TrialError,
+        match=r"apex is no longer developed; set optimizations.precision to fp16 or bf16",
+    ):
         lab.context().configure_apex_amp([], [])
 
 

@@ -13,7 +13,18 @@ from typing import Any
 import pytest
 import torch
 
-from det_core import Backend, DistributedContext, Every, Keep, LocalHost, Ranks, Schedule, Target, TrialError, run_trial
+from det_core import (
+    Backend,
+    CheckpointSink,
+    DistributedContext,
+    Every,
+    LocalHost,
+    Ranks,
+    Schedule,
+    Target,
+    TrialError,
+    run_trial,
+)
 from det_core.checkpoint import read_checkpoint
 from det_torch import DataLoader, PyTorchCallback, Reducer, state
 from det_torch.backends import Native
@@ -77,7 +88,14 @@ def reports(lab: Any, trial: type, length: int, **info: Any) -> list[dict[str, A
         host = LocalHost(Target(n=length))
         mine = replace(lab.info(**info), distributed=distributed, slots=SIZE)
         framework = lab.plugins.frameworks()["torch"]
-        run_trial(framework, trial, mine, host, Keep(storage=lab.storage), schedule=lambda adapter: schedule)
+        run_trial(
+            framework,
+            trial,
+            mine,
+            host,
+            CheckpointSink(storage=lab.storage),
+            schedule=lambda adapter: schedule,
+        )
         return host
 
     chief, other = together(run)
@@ -119,7 +137,11 @@ def test_every_rank_has_its_share_and_the_reports_are_of_all(lab: Any) -> None:
     """Batch i is for rank i modulo 2; what reducers gather comes in the order of the data."""
     training, validation = reports(lab, Sharded, 2, hparams=HPARAMS)
     assert (training["x"], training["seen"], training["epochs"]) == (2.5, [1.0, 2.0, 3.0, 4.0], 1.0)
-    assert (validation["mean"], validation["most"], validation["seen"]) == (3.0, 6.0, [1.0, 2.0, 6.0])
+    assert (validation["mean"], validation["most"], validation["seen"]) == (
+        3.0,
+        6.0,
+        [1.0, 2.0, 6.0],
+    )
 
 
 def test_training_metrics_are_the_chiefs_own_where_that_is_asked(lab: Any) -> None:
@@ -133,15 +155,15 @@ def test_the_global_batch_is_dealt_to_the_ranks(lab: Any) -> None:
 
         info = replace(lab.info(hparams={"global_batch_size": 7}), distributed=distributed)
         context = PyTorchTrialContext(info, torch.device("cpu"))
-        with pytest.warns(UserWarning, match="global_batch_size 7 is no multiple of 2 ranks; 6 is used"):
+        with pytest.warns(
+            UserWarning, match="global_batch_size 7 is no multiple of 2 ranks; 6 is used"
+        ):
             return context.get_per_slot_batch_size(), context.get_global_batch_size()
 
     assert [
-        sizes(rank, DistributedContext.from_backend(Threads(rank, threading.Barrier(1), []))) for rank in (0, 1)
-    ] == [
-        (3, 6),
-        (3, 6),
-    ]
+        sizes(rank, DistributedContext.from_backend(Threads(rank, threading.Barrier(1), [])))
+        for rank in (0, 1)
+    ] == [(3, 6), (3, 6)]
 
 
 def test_a_full_evaluation_is_the_chiefs_with_all_of_the_data(lab: Any) -> None:
@@ -154,7 +176,10 @@ def test_a_full_evaluation_is_the_chiefs_with_all_of_the_data(lab: Any) -> None:
             return {"noting": Noting(calls, self.context.distributed.rank)}
 
         def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
-            return {"sum": sum(batch.item() for batch in data_loader), "rank": self.context.distributed.rank}
+            return {
+                "sum": sum(batch.item() for batch in data_loader),
+                "rank": self.context.distributed.rank,
+            }
 
     validation = reports(lab, Full, 2, hparams=HPARAMS)[-1]
     assert (validation["sum"], validation["rank"]) == (9.0, 0)
@@ -207,8 +232,11 @@ class Around(OneVarTrial):
         return {"weight": self.model.weight.sum(), "rank": float(self.context.distributed.rank)}
 
 
-def test_a_step_that_goes_around_det_takes_the_mean_of_all_ranks_gradients(lab: Any) -> None:
-    """Rank 0 has the records 1 and 3, rank 1 those of 2 and 4; by the mean of the two gradients the weight is one number."""
+def test_direct_optimizer_step_uses_the_mean_of_all_gradients(lab: Any) -> None:
+    """Rank 0 has the records 1 and 3, rank 1 those of 2 and 4.
+
+    By the mean of the two gradients the weight is one number.
+    """
     weight, rate = 0.0, 0.01
     for records in ((1.0, 2.0), (3.0, 4.0)):
         weight -= rate * sum(-2 * x * (x - weight * x) for x in records) / 2
@@ -227,7 +255,8 @@ class Apart(Around):
 
 def test_replicas_that_came_apart_are_not_saved(lab: Any) -> None:
     with pytest.raises(
-        TrialError, match="at batch 2 the weights of rank 1 differ from those of rank 0; step the optimizer"
+        TrialError,
+        match="at batch 2 the weights of rank 1 differ from those of rank 0; step the optimizer",
     ):
         reports(lab, Apart, 2, hparams=HPARAMS)
 
@@ -248,7 +277,10 @@ class Normalized(Around):
 
 
 def test_the_checkpoint_gives_the_numbers_that_were_reported(lab: Any) -> None:
-    """Statistics of BatchNorm are each rank's own while it trains: what is validated is the chief's, and so is what is saved."""
+    """Statistics of BatchNorm are each rank's own while it trains.
+
+    What is validated is the chief's, and so is what is saved.
+    """
     validation = reports(lab, Normalized, 2, hparams=HPARAMS)[-1]
     [uuid] = lab.storage.list()
     with read_checkpoint(lab.storage, uuid) as (path, _):
@@ -256,10 +288,10 @@ def test_the_checkpoint_gives_the_numbers_that_were_reported(lab: Any) -> None:
     assert validation["mean"] == saved.item()
 
 
-def test_the_file_by_which_ranks_met_is_deleted_by_the_last_that_leaves(
+def test_rendezvous_file_is_deleted_by_the_last_rank_that_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not by the chief: torch's store waits for minutes for a file that is deleted while it lets go of it."""
+    """Not by the chief, as torch's store waits minutes for a file that is deleted at its close."""
     monkeypatch.setenv("DET_SCRATCH_DIR", str(tmp_path))
 
     def meet(rank: int, distributed: DistributedContext) -> list[int]:

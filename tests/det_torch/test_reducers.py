@@ -45,7 +45,13 @@ class Attributes(Total):
         self.reset()
 
     def reset(self) -> None:
-        self.total, self.worst, self.seen, self.array, self.pairs = 0, torch.zeros(1), [], np.zeros(2), {"n": (0, "")}
+        self.total, self.worst, self.seen, self.array, self.pairs = (
+            0,
+            torch.zeros(1),
+            [],
+            np.zeros(2),
+            {"n": (0, "")},
+        )
         self.different, self.last, self.count = set[int](), deque[int](maxlen=2), Counter[int]()
         self.by_name = defaultdict[str, list[int]](list)
 
@@ -61,8 +67,20 @@ class Attributes(Total):
         self.by_name[str(value % 2)].append(value)
 
     def per_slot_reduce(self) -> Any:
-        gathered = [self.total, self.worst.item(), sum(self.seen).item(), self.array.sum(), int(self.pairs["n"][0])]
-        return [*gathered, len(self.different), *self.last, *self.count.values(), *map(len, self.by_name.values())]
+        gathered = [
+            self.total,
+            self.worst.item(),
+            sum(self.seen).item(),
+            self.array.sum(),
+            int(self.pairs["n"][0]),
+        ]
+        return [
+            *gathered,
+            len(self.different),
+            *self.last,
+            *self.count.values(),
+            *map(len, self.by_name.values()),
+        ]
 
     def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
         return sum(number * 10**place for place, number in enumerate(per_slot_metrics[0]))
@@ -78,8 +96,10 @@ class Keeping(Total):
         self.total = state["total"]
 
 
-def gathering(make: Any, value: Any = lambda batch_idx: batch_idx, **wrap: Any) -> type[OneVarTrial]:
-    """Return a trial with one reducer, which is given a value in every batch, of training and validation."""
+def gathering(
+    make: Any, value: Any = lambda batch_idx: batch_idx, **wrap: Any
+) -> type[OneVarTrial]:
+    """Return a trial with one reducer, which gets a value in each training and validation batch."""
 
     class Trial(OneVarTrial):
         def __init__(self, context: Any) -> None:
@@ -98,18 +118,31 @@ def gathering(make: Any, value: Any = lambda batch_idx: batch_idx, **wrap: Any) 
 
 
 @pytest.mark.parametrize("make", [Total, lambda: sum])
-def test_each_report_and_each_validation_has_what_was_gathered_in_it(lab: Any, make: Any) -> None:
+def test_reports_and_validations_reduce_only_their_own_values(lab: Any, make: Any) -> None:
     """Though one reducer serves both."""
     ran = lab(gathering(make), 6, schedule=PAIRS)
-    assert {batches: metrics["gathered"] for batches, metrics in ran.training.items()} == {2: 1, 4: 5, 6: 9}
-    assert {batches: metrics["gathered"] for batches, metrics in ran.validation.items()} == {4: 100, 6: 100}
+    assert {batches: metrics["gathered"] for batches, metrics in ran.training.items()} == {
+        2: 1,
+        4: 5,
+        6: 9,
+    }
+    assert {batches: metrics["gathered"] for batches, metrics in ran.validation.items()} == {
+        4: 100,
+        6: 100,
+    }
 
 
 def test_a_reducer_may_be_for_one_of_the_two(lab: Any) -> None:
     training = lab(gathering(Total, for_validation=False), 2, schedule=PAIRS)
     validation = lab(gathering(Total, for_training=False), 2, schedule=PAIRS)
-    assert ("gathered" in training.training[2], "gathered" in training.validation[2]) == (True, False)
-    assert ("gathered" in validation.training[2], validation.validation[2]["gathered"]) == (False, 100)
+    assert ("gathered" in training.training[2], "gathered" in training.validation[2]) == (
+        True,
+        False,
+    )
+    assert ("gathered" in validation.training[2], validation.validation[2]["gathered"]) == (
+        False,
+        100,
+    )
 
 
 def test_a_reducer_without_a_name_gives_several_metrics(lab: Any) -> None:
@@ -133,12 +166,12 @@ def updated_in_validation(function: Any, **wrap: Any) -> type[OneVarTrial]:
     return Trial
 
 
-def test_a_function_that_was_given_nothing_is_asked_with_an_empty_list(lab: Any) -> None:
+def test_function_without_values_gets_an_empty_list(lab: Any) -> None:
     ran = lab(updated_in_validation(sum), 2, schedule=PAIRS)
     assert (ran.training[2]["value"], ran.validation[2]["value"]) == (0, 3.0)
 
 
-def test_a_function_that_takes_no_empty_list_is_named_with_the_reason(lab: Any) -> None:
+def test_function_that_fails_on_an_empty_list_is_named(lab: Any) -> None:
     """And may be left out where it is given nothing."""
 
     def mean(values: list[float]) -> float:
@@ -146,10 +179,12 @@ def test_a_function_that_takes_no_empty_list_is_named_with_the_reason(lab: Any) 
 
     with pytest.raises(TrialError) as failure:
         lab(updated_in_validation(mean), 2, schedule=PAIRS)
-    assert str(failure.value) == (
-        "the function of the reducer 'value' failed on an empty list (ZeroDivisionError: division by zero), as update() gave "
-        "it no value since the last report; update it in train_batch and in evaluate_batch, or wrap it with "
-        "for_training=False or for_validation=False"
+    assert (
+        str(failure.value)
+        == "the function of the reducer 'value' failed on an empty list (ZeroDivisionError:"
+        " division by zero), as update() gave it no value since the last report; update it in"
+        " train_batch and in evaluate_batch, or wrap it with for_training=False or"
+        " for_validation=False"
     )
     ran = lab(updated_in_validation(mean, for_training=False), 2, schedule=PAIRS)
     assert ("value" in ran.training[2], ran.validation[2]["value"]) == (False, 3.0)
@@ -157,7 +192,11 @@ def test_a_function_that_takes_no_empty_list_is_named_with_the_reason(lab: Any) 
 
 def array(batch_idx: int) -> Any:
     """A value of every kind that is usual."""
-    return {"preds": np.full(2, batch_idx, dtype=np.float32), "y": [torch.tensor(batch_idx)], "n": np.int64(batch_idx)}
+    return {
+        "preds": np.full(2, batch_idx, dtype=np.float32),
+        "y": [torch.tensor(batch_idx)],
+        "n": np.int64(batch_idx),
+    }
 
 
 def summed(values: list[Any]) -> float:
@@ -178,7 +217,12 @@ def summed(values: list[Any]) -> float:
 def test_what_was_gathered_survives_an_interruption(lab: Any, make: Any, value: Any) -> None:
     """A run that is preempted between two reports gives the report of one that is not."""
 
-    trial, schedule, reports, checkpoint = gathering(make, value), Schedule(report=Every(5), policy="none"), {}, None
+    trial, schedule, reports, checkpoint = (
+        gathering(make, value),
+        Schedule(report=Every(5), policy="none"),
+        {},
+        None,
+    )
     whole = lab(trial, 10, schedule=schedule)
     for stop_at in (2, 6):
         ran = lab(preempting(lab, trial, stop_at), 10, schedule=schedule, checkpoint=checkpoint)
@@ -218,7 +262,10 @@ class Holding(Total):
         (
             lambda: len,
             lambda n: {"of my own": object()},
-            "FunctionReducer (name='gathered') goes on in the middle of a training report without state_dict();",
+            (
+                "FunctionReducer (name='gathered') goes on in the middle of a training report"
+                " without state_dict();"
+            ),
             2,
         ),
     ],
@@ -240,11 +287,17 @@ def test_a_warm_start_gathers_from_nothing(lab: Any) -> None:
     assert warm.training[5]["gathered"] == 10
 
 
-def test_a_report_that_falls_due_as_the_run_begins_has_what_was_gathered(lab: Any) -> None:
-    """The length is now less than it was: the pending batches are reported before anything is trained."""
+def test_report_due_at_the_start_has_the_pending_values(lab: Any) -> None:
+    """The length is now less than it was.
+
+    The pending batches are reported before anything is trained.
+    """
     trial, schedule = gathering(Keeping), Schedule(report=Every(5), policy="none")
     first = lab(preempting(lab, trial, 2), 5, schedule=schedule)
-    assert lab(trial, 3, schedule=schedule, checkpoint=first.checkpoints[3]).training[3]["gathered"] == 3
+    assert (
+        lab(trial, 3, schedule=schedule, checkpoint=first.checkpoints[3]).training[3]["gathered"]
+        == 3
+    )
 
 
 def test_values_are_those_of_the_moment_in_which_they_were_given() -> None:
@@ -258,9 +311,11 @@ def test_values_are_those_of_the_moment_in_which_they_were_given() -> None:
     assert (first["a"][0].item(), first["a"][1][0].item(), second.item()) == (0, 0, 0)
 
 
-def test_a_function_gets_the_values_of_all_ranks_in_the_order_of_the_data() -> None:
+def test_function_gets_all_ranks_values_in_data_order() -> None:
     """Batch i went to rank i modulo their number."""
-    assert FunctionReducer(lambda values: values).cross_slot_reduce([[0, 3, 6], [1, 4], [2, 5]]) == list(range(7))
+    assert FunctionReducer(lambda values: values).cross_slot_reduce(
+        [[0, 3, 6], [1, 4], [2, 5]]
+    ) == list(range(7))
 
 
 def test_one_exchange_serves_all_reducers() -> None:
@@ -286,7 +341,9 @@ def test_every_rank_takes_up_what_it_had_gathered() -> None:
     total: Any = again.add(Keeping(), "total", True, True)
     again.restore(states, rank=1, size=2)
     assert total.total == 6
-    with pytest.warns(UserWarning, match="goes on in the middle of a training report without what it gathered"):
+    with pytest.warns(
+        UserWarning, match="goes on in the middle of a training report without what it gathered"
+    ):
         again.restore(states, rank=0, size=1)
 
 
@@ -315,18 +372,22 @@ def test_a_reducer_may_say_that_hyperparameters_cannot_work(lab: Any) -> None:
 
 def test_a_name_and_a_dict_exclude_each_other(lab: Any) -> None:
     with pytest.raises(
-        TrialError, match=r"^the reducer 'gathered' returned a dict; wrap it without a name, or return one"
+        TrialError,
+        match=r"^the reducer 'gathered' returned a dict; wrap it without a name, or return one",
     ):
         lab(gathering(lambda: lambda values: {"a": 1}), 1)
     with pytest.raises(
-        TrialError, match=r"^Total returned int and has no name; give wrap_reducer a name, or return a dict"
+        TrialError,
+        match=r"^Total returned int and has no name; give wrap_reducer a name, or return a dict",
     ):
         lab(gathering(Total, name=None), 1)
 
 
 @pytest.mark.parametrize("wrong", [7, "sum", Total])
 def test_what_is_no_reducer_is_refused(lab: Any, wrong: Any) -> None:
-    with pytest.raises(TrialError, match=r"^wrap_reducer got .*; give a function or an instance of MetricReducer$"):
+    with pytest.raises(
+        TrialError, match=r"^wrap_reducer got .*; give a function or an instance of MetricReducer$"
+    ):
         lab.context().wrap_reducer(wrong)
 
 

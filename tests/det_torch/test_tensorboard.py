@@ -14,7 +14,9 @@ from det_torch.testing import OneVarTrial
 
 def test_a_trial_writes_scalars_of_its_own(lab: Any) -> None:
     """They are in the run's directory, complete once the run has ended."""
-    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    event_accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
 
     class Trial(OneVarTrial):
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
@@ -23,7 +25,11 @@ def test_a_trial_writes_scalars_of_its_own(lab: Any) -> None:
 
     lab(Trial, 3)
     events = event_accumulator.EventAccumulator(str(lab.root / "tensorboard")).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("mine")] == [(0, 0), (1, 2), (2, 4)]
+    assert [(event.step, event.value) for event in events.Scalars("mine")] == [
+        (0, 0),
+        (1, 2),
+        (2, 4),
+    ]
 
 
 def test_there_is_one_writer(lab: Any) -> None:
@@ -34,9 +40,13 @@ def test_there_is_one_writer(lab: Any) -> None:
     context.close()
 
 
-def test_without_a_directory_nothing_is_written_to_where_the_process_happens_to_be(lab: Any) -> None:
+def test_writer_of_a_run_without_a_directory_is_refused(lab: Any) -> None:
+    """Nothing is written to the working directory."""
     with pytest.raises(
-        DetError, match=r"^this run has no directory for TensorBoard's files; make a SummaryWriter of your own"
+        DetError,
+        match=(
+            r"^this run has no directory for TensorBoard's files; make a SummaryWriter of your own"
+        ),
     ):
         lab.context(tensorboard_dir=None).get_tensorboard_writer()
 
@@ -55,14 +65,18 @@ def profiled(**settings: Any) -> type[OneVarTrial]:
     return Trial
 
 
-def test_the_profiler_is_stepped_with_each_batch_and_leaves_a_trace(lab: Any) -> None:
+def test_profiler_steps_with_each_batch_and_writes_a_trace(lab: Any) -> None:
     lab(profiled(schedule=torch.profiler.schedule(wait=1, warmup=0, active=2, repeat=1)), 5)
     (trace,) = (lab.root / "tensorboard").glob("*.pt.trace.json")
-    steps = {e["name"] for e in json.loads(trace.read_text())["traceEvents"] if "ProfilerStep" in e.get("name", "")}
+    steps = {
+        e["name"]
+        for e in json.loads(trace.read_text())["traceEvents"]
+        if "ProfilerStep" in e.get("name", "")
+    }
     assert steps == {"ProfilerStep#1", "ProfilerStep#2"}
 
 
-def test_a_profiler_without_a_schedule_traces_the_whole_run_though_it_fails(lab: Any) -> None:
+def test_profiler_without_a_schedule_traces_even_a_failed_run(lab: Any) -> None:
     class Failing(profiled()):  # type: ignore[misc]
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
             if batch_idx == 2:

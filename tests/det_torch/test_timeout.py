@@ -15,7 +15,7 @@ RANK = """
 import sys, time
 import torch
 from det_core import DistributedContext, Ranks
-from det_core.backends import Socket
+from det_node.backends import Socket
 from det_torch.backends._native import Native
 
 rank, kind, file = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -42,12 +42,15 @@ except Exception as error:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["control", "native"])
-def test_a_rank_that_is_late_is_given_up_after_the_time_of_the_configuration(tmp_path: Path, kind: str) -> None:
+def test_late_rank_times_out_as_configured(tmp_path: Path, kind: str) -> None:
     (tmp_path / "port").touch()
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), kind, str(tmp_path / "port")], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", RANK, str(rank), kind, str(tmp_path / "port")],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for rank in range(2)
     ]
@@ -76,13 +79,13 @@ with DistributedContext.from_torch_distributed() as ranks, core.init(distributed
 """
 
 
-def test_ranks_of_a_script_that_torch_brings_together_give_up_after_it_too(det, monkeypatch) -> None:
+def test_script_ranks_that_torch_joins_time_out_as_configured(det, monkeypatch) -> None:
     monkeypatch.setenv("DET_SLOTS_TOTAL", "2")
     (det.cwd / "train.py").write_text(SCRIPT)
     (det.cwd / "const.yaml").write_text(
-        "entrypoint: python3 -m det_core.launch.torch_distributed python3 train.py\n"
-        "resources: {slots_per_trial: 2}\nsearcher: {name: single, metric: error}\nmax_restarts: 0\n"
-        "distributed: {timeout: 3}\n"
+        "entrypoint: python3 -m det_node.launch.torch_distributed python3 train.py\nresources:"
+        " {slots_per_trial: 2}\nsearcher: {name: single, metric: error}\nmax_restarts:"
+        " 0\ndistributed: {timeout: 3}\n"
     )
     det("run", "const.yaml", "--quiet", status=1)
     assert "gave up: RankLost" in det("logs", "1").stdout

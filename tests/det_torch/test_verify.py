@@ -1,4 +1,7 @@
-"""`det verify` and `det check --determinism` on trials of PyTorch, sound ones and six that are broken on purpose."""
+"""`det verify` and `det check --determinism` on trials of PyTorch.
+
+Some are sound, and six are broken on purpose.
+"""
 
 from __future__ import annotations
 
@@ -62,9 +65,17 @@ class Tried(PyTorchTrial):
 """
 
 
-def train(det: Any, env: dict[str, str] | None = None, *words: str, status: int = 0, **parts: str) -> None:
+def train(
+    det: Any, env: dict[str, str] | None = None, *words: str, status: int = 0, **parts: str
+) -> None:
     code = MODEL
-    filled = {"BEFORE": "", "FEATURE": "", "ORDER": "Points()", "SHUFFLE": "True", "SCALE": ""} | parts
+    filled = {
+        "BEFORE": "",
+        "FEATURE": "",
+        "ORDER": "Points()",
+        "SHUFFLE": "True",
+        "SCALE": "",
+    } | parts
     for name, text in filled.items():
         code = code.replace(name, textwrap.dedent(text))
     det.cwd.joinpath("model_def.py").write_text(code)
@@ -78,12 +89,20 @@ def test_a_sound_trial_is_verified_and_left_as_it_was(det: Any) -> None:
 
     said = det.json("verify", "1")
 
-    assert (said["same"], said["batches"], said["difference"], said["causes"]) == (True, 12, None, [])
+    assert (said["same"], said["batches"], said["difference"], said["causes"]) == (
+        True,
+        12,
+        None,
+        [],
+    )
     assert (said["reports"], said["checkpoints"]) == (6, [6, 12])
     assert sorted(str(path) for path in det.home.rglob("*") if path.is_file()) == before
     assert det("verify", "1", "--batches", "5").returncode == 0
     (uuid,) = [each["uuid"] for each in det.json("checkpoint", "list", "1") if each["batches"] == 6]
-    assert "the same, 3 reports and 1 checkpoints compared" in det("verify", "1", "--from", uuid).stdout
+    assert (
+        "the same, 3 reports and 1 checkpoints compared"
+        in det("verify", "1", "--from", uuid).stdout
+    )
 
 
 @pytest.mark.thorough
@@ -102,7 +121,8 @@ def test_the_startup_hook_is_run_again(det: Any) -> None:
             "not reproducible at all",
         ),
         pytest.param(
-            *({"FEATURE": "* (time.time() % 1000)"}, "data", "not reproducible at all"), marks=pytest.mark.thorough
+            *({"FEATURE": "* (time.time() % 1000)"}, "data", "not reproducible at all"),
+            marks=pytest.mark.thorough,
         ),
         (
             {"BEFORE": "count = [0]", "SCALE": "* (count.append(0) or len(count))"},
@@ -112,7 +132,7 @@ def test_the_startup_hook_is_run_again(det: Any) -> None:
     ],
     ids=["unseeded shuffle", "time in a feature", "global counter"],
 )
-def test_what_no_seed_reaches_is_found_in_the_first_batch_that_it_touches(
+def test_unseeded_randomness_is_found_in_its_first_batch(
     det: Any, parts: dict[str, str], what: str, cause: str
 ) -> None:
     train(det, **parts)
@@ -152,9 +172,18 @@ def test_two_ranks_are_trained_again_as_two(det: Any, backend: str) -> None:
 
 
 def test_of_two_ranks_the_one_whose_data_differs_is_named(det: Any) -> None:
-    """The last batch that rank 1 has in an epoch is drawn anew each time: its weights, and so all, differ from there on."""
+    """The last batch that rank 1 has in an epoch is drawn anew each time.
+
+    Its weights, and so all, differ from there on.
+    """
     env = {"DET_SLOTS_TOTAL": "2"}
-    train(det, env, *TWO, FEATURE="* (1 if i < 20 or i % 2 == 0 else time.time() % 1000)", SHUFFLE="False")
+    train(
+        det,
+        env,
+        *TWO,
+        FEATURE="* (1 if i < 20 or i % 2 == 0 else time.time() % 1000)",
+        SHUFFLE="False",
+    )
 
     said = json.loads(det("verify", "1", "--json", env=env, status=1).stdout)
 
@@ -163,9 +192,12 @@ def test_of_two_ranks_the_one_whose_data_differs_is_named(det: Any) -> None:
     assert "not reproducible at all" in said["causes"][0]
 
 
-def test_what_a_rank_fails_of_is_said_and_not_that_the_other_misses_it(det: Any) -> None:
+def test_error_of_one_rank_is_reported_rather_than_its_absence(det: Any) -> None:
     env = {"DET_SLOTS_TOTAL": "2"}
-    fails = "* (1 / 0 if __import__('os').environ.get('BREAK') == __import__('os').environ['DET_RANK'] else 1.0)"
+    fails = (
+        "* (1 / 0 if __import__('os').environ.get('BREAK') == __import__('os').environ['DET_RANK']"
+        " else 1.0)"
+    )
     train(det, env, *TWO, SCALE=fails)
 
     for rank in ("0", "1"):
@@ -178,7 +210,9 @@ def package(site: Path, version: str, scale: float) -> dict[str, str]:
         shutil.rmtree(earlier)
     info = site / f"scaling-{version}.dist-info"
     info.mkdir(parents=True)
-    info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: scaling\nVersion: {version}\n")
+    info.joinpath("METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: scaling\nVersion: {version}\n"
+    )
     site.joinpath("scaling.py").write_text(f"BY = {scale}\n# {version}\n")
     return {"PYTHONPATH": str(site)}
 
@@ -196,7 +230,10 @@ def test_a_changed_package_is_named_with_both_versions(det: Any, tmp_path: Path)
 
 
 def test_changed_code_is_named(det: Any, tmp_path: Path) -> None:
-    """An experiment has a copy of its own code: what changes lies outside, or is given by --code."""
+    """An experiment has a copy of its own code.
+
+    What changes lies outside, or is given by --code.
+    """
     outside = tmp_path / "lib"
     outside.mkdir()
     (outside / "scaling.py").write_text("BY = 1.0\n")
@@ -205,7 +242,10 @@ def test_changed_code_is_named(det: Any, tmp_path: Path) -> None:
     changed = det.cwd / "model_def.py"
     changed.write_text(changed.read_text().replace("lr=0.1", "lr=0.2"))
 
-    assert "model_def.py differs from line 18 on" in det("verify", "1", "--code", det.cwd, env=env, status=1).stdout
+    assert (
+        "model_def.py differs from line 18 on"
+        in det("verify", "1", "--code", det.cwd, env=env, status=1).stdout
+    )
     (outside / "scaling.py").write_text("BY = 1.50\n")
     said = det("verify", "1", env=env, status=1).stdout
     assert f"code has changed since: {outside / 'scaling.py'}" in said
@@ -223,7 +263,7 @@ def test_a_changed_data_file_is_named(det: Any, tmp_path: Path) -> None:
     assert f"a file that training reads has changed since: {file}" in said
 
 
-def test_an_experiment_that_was_imported_elsewhere_resumes_and_verifies(det: Any, tmp_path: Path) -> None:
+def test_imported_experiment_resumes_and_verifies(det: Any, tmp_path: Path) -> None:
     mended = "* (1.0 if batch_idx < 8 or os.environ.get('MENDED') else 1 / 0)"
     train(det, None, "-c", "max_restarts=0", status=1, BEFORE="import os", SCALE=mended)
     det("export", "1", tmp_path / "one.det")
@@ -239,7 +279,9 @@ def test_an_experiment_that_was_imported_elsewhere_resumes_and_verifies(det: Any
 def test_what_cannot_be_trained_again_is_said(det: Any) -> None:
     train(det)
 
-    assert "has no trial 99 that has trained" in det("verify", "1", "--trial", "99", status=2).stderr
+    assert (
+        "has no trial 99 that has trained" in det("verify", "1", "--trial", "99", status=2).stderr
+    )
 
 
 def test_a_few_batches_are_tried_twice_before_a_long_run(det: Any) -> None:

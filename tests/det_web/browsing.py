@@ -48,7 +48,10 @@ class Page:
         return self.browser.evaluate(expression)
 
     def until(self, expression: str) -> Any:
-        """Return what an expression gives once that is true. Asked from here: a strict policy lets no page wait for a text."""
+        """Return what an expression gives once that is true.
+
+        Asked from here: a strict policy lets no page wait for a text.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := self.tell(expression)):
             if time.monotonic() > deadline:
@@ -67,36 +70,41 @@ class Page:
     def click(self, text: str) -> None:
         """Press the button of that name."""
         found = (
-            f"[...document.querySelectorAll('button, summary')].find(b => b.textContent.trim() === {json.dumps(text)})"
+            "[...document.querySelectorAll('button, summary')].find(b => b.textContent.trim() ==="
+            f" {json.dumps(text)})"
         )
         self.until(f"!!({found}) && !({found}).disabled")
         self.tell(f"({found}).click()")
 
     def type(self, label: str, text: str) -> None:
         """Type into the field of that name."""
-        self.tell(
-            f"""{{
+        self.tell(f"""{{
               let field = document.querySelector('[aria-label={json.dumps(label)}]');
               field.value = {json.dumps(text)};
               field.dispatchEvent(new Event('input', {{bubbles: true}}));
-            }}"""
-        )
+            }}""")
 
     def texts(self, selector: str) -> list[str]:
-        return list(self.tell(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent.trim())"))
+        return list(
+            self.tell(
+                f"[...document.querySelectorAll({json.dumps(selector)})].map(e =>"
+                " e.textContent.trim())"
+            )
+        )
 
     def save(self, within: str, button: str) -> None:
-        """Press a button of a section of the page, by both their names, and wait for its file; the page has SAVED."""
-        self.tell(
-            f"""{{
+        """Press a button of a section of the page, by both their names, and wait for its file.
+
+        The page has SAVED.
+        """
+        self.tell(f"""{{
               let labels = e => [e, e.querySelector('.rows')].map(x => x?.ariaLabel ?? '');
               let name = e => labels(e) + (e.querySelector('h2, b')?.textContent ?? '');
               let places = [...document.querySelectorAll('section, figure, .tabled')];
               let place = places.find(e => name(e).includes({json.dumps(within)}));
               saved.length = 0;
               [...place.querySelectorAll('button')].find(b => b.textContent.trim() === {json.dumps(button)}).click();
-            }}"""
-        )
+            }}""")
         self.until("!!saved[0]?.called")
 
     def rows(self, within: str) -> list[dict[str, str]]:
@@ -106,7 +114,9 @@ class Page:
 
     def trials(self) -> list[str]:
         """The trials that the table shows, from the top."""
-        return list(self.tell("[...document.querySelectorAll('.rows tbody a')].map(a => a.textContent)"))
+        return list(
+            self.tell("[...document.querySelectorAll('.rows tbody a')].map(a => a.textContent)")
+        )
 
 
 @contextmanager

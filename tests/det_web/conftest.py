@@ -17,9 +17,14 @@ from typing import Any
 
 import pytest
 
+from det_driver.client import Client
+
 SCRIPT = """
 import os, time
 from det_core import core
+
+PIXEL = "89504e470d0a1a0a0000000d4948445200000002000000010800000000d14920560000" \\
+    "000b49444154789c6360f80f000102010042bebc680000000049454e44ae426082"
 
 with core.init() as context:
     lr, done = context.info.trial.hparams["lr"], 0
@@ -27,7 +32,10 @@ with core.init() as context:
     for operation in context.searcher.operations():
         for done in range(done + 1, operation.length + 1):
             context.train.report_training_metrics(done, {"loss": lr / done, "<b>odd</b>": 1.0})
+            context.log_text("said/at each", f"<script>alert(4)</script> at {done}")
         context.train.report_validation_metrics(done, {"error": lr / done})
+        context.log_image("seen", bytes.fromhex(PIXEL))
+        context.log_table("table", {"<i>name</i>": ["<b>x</b>", None], "value": [lr, float("nan")]}, batches=done)
         with context.checkpoint.store_path({"steps_completed": done}) as (path, uuid):
             (path / "weight.txt").write_text(str(lr))
         operation.report_completed(lr / done)
@@ -75,10 +83,16 @@ class Server:
     log: list[str] = field(default_factory=list)
 
     def ask(
-        self, path: str, method: str = "GET", body: Any = None, headers: dict[str, str | None] | None = None
+        self,
+        path: str,
+        method: str = "GET",
+        body: Any = None,
+        headers: dict[str, str | None] | None = None,
     ) -> Answer:
         """Send a request as the page does; a header that is None is left out."""
-        own = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie, "X-Det": "1"} | (headers or {})
+        own = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie, "X-Det": "1"} | (
+            headers or {}
+        )
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
@@ -90,7 +104,9 @@ class Server:
                     connection.putheader(name, value)
             connection.endheaders(data)
             answer = connection.getresponse()
-            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+            return Answer(
+                answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+            )
         finally:
             connection.close()
 
@@ -107,20 +123,43 @@ class Server:
 
 
 def environment(home: Path) -> dict[str, str]:
-    return {**os.environ, "DET_HOME": str(home), "DET_LEASE": "0", "DET_SLOTS_TOTAL": "2", "DISPLAY": ""}
+    return {
+        **os.environ,
+        "DET_HOME": str(home),
+        "DET_LEASE": "0",
+        "DET_SLOTS_TOTAL": "2",
+        "DISPLAY": "",
+    }
 
 
 def det(home: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "det_driver.cli", *arguments]
     return subprocess.run(
-        command, cwd=cwd, env=environment(home), capture_output=True, text=True, timeout=150, check=False
+        command,
+        cwd=cwd,
+        env=environment(home),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
     )
 
 
 def start(home: Path, *arguments: str, stderr: int | None = None) -> Server:
     """Start a server on a home, and sign in."""
-    command = [sys.executable, "-m", "det_driver.cli", "ui", "--port", "0", "--no-browser", *arguments]
-    process = subprocess.Popen(command, env=environment(home), stdout=subprocess.PIPE, stderr=stderr, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "det_driver.cli",
+        "ui",
+        "--port",
+        "0",
+        "--no-browser",
+        *arguments,
+    ]
+    process = subprocess.Popen(
+        command, env=environment(home), stdout=subprocess.PIPE, stderr=stderr, text=True
+    )
     assert process.stdout is not None
     said = process.stdout.readline()
     found = re.search(r":(\d+)/login\?token=(\S+)", said)
@@ -146,7 +185,7 @@ def wait_for(done: Callable[[], object], what: str) -> None:
 
 
 def install_fakes(place: Path, patch: pytest.MonkeyPatch) -> None:
-    """Have the kit's fake framework as a stranger's plugin in all processes that are started from now on."""
+    """Have the kit's fake framework as a stranger's plugin in all processes from now on."""
     info = place / "site/fakes-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fakes\nVersion: 1.0\n")
@@ -155,7 +194,7 @@ def install_fakes(place: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home with one finished search of four trials; its project is beside it."""
     place = tmp_path_factory.mktemp("web")
     project = place / "project"
@@ -165,6 +204,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (project / "const.yaml").write_text(CONFIG)
     done = det(place / "home", project, "run", "const.yaml", "-q")
     assert done.returncode == 0, done.stderr
+    Client(place / "home").create_model("seen")
     trace = place / "home/experiments/1/tensorboard/trial-1/run/a.pt.trace.json"
     trace.parent.mkdir(parents=True, exist_ok=True)
     trace.write_text('{"traceEvents":[]}')

@@ -1,4 +1,7 @@
-"""Makes the pictures of docs/guides/page.md anew, from real runs: python -m tests.det_web.screenshots, or nox -s screenshots."""
+"""Makes the pictures of docs/guides/page.md anew, from real runs.
+
+python -m tests.det_web.screenshots, or nox -s screenshots.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ VIEWS = {
     "experiment": ("/e/1/trials", f"{DRAWN.format('.parallel')} && {DRAWN.format('.scatter')}"),
     "trial": ("/t/{best}/metrics", DRAWN.format(".plot")),
     "compare": ("/compare?t=1,2,3,4", DRAWN.format(".plot")),
-    "dark": ("/e/1/search", "!!document.querySelector('svg .bar') || !!document.querySelector('.plot canvas')"),
+    "dark": (
+        "/e/1/search",
+        "!!document.querySelector('svg .bar') || !!document.querySelector('.plot canvas')",
+    ),
 }
 """What is shown, and when it is there."""
-SEARCHES = {
-    "digits": ("adaptive_asha", 24, "[paper]"),
-    "digits, at random": ("random", 8, "[]"),
-}
+SEARCHES = {"digits": ("adaptive_asha", 24, "[paper]"), "digits, at random": ("random", 8, "[]")}
 CONFIG = """
 name: "{name}"
 labels: {labels}
@@ -58,7 +61,9 @@ def make(page: Page, images: Path) -> None:
             page.press("d")
             page.until("document.documentElement.dataset.theme === 'dark'")
         page.until("!document.querySelector('[aria-busy]')")
-        page.tell("document.querySelector('nav .home').style.visibility = 'hidden'")  # it names a machine
+        page.tell(
+            "document.querySelector('nav .home').style.visibility = 'hidden'"
+        )  # it names a machine
         page.tell("new Promise(done => requestAnimationFrame(() => setTimeout(done, 400)))")
         page.browser.photograph(images / f"{name}.webp")
         if name == "dark":
@@ -71,8 +76,17 @@ def main() -> None:
         place = Path(made)
         for name, (searcher, trials, labels) in SEARCHES.items():
             file = place / "search.yaml"
-            file.write_text(CONFIG.format(name=name, searcher=searcher, trials=trials, labels=labels))
-            done = det(place / "home", place, "run", str(file), str(ROOT / "examples" / "digits_torch"), "-q")
+            file.write_text(
+                CONFIG.format(name=name, searcher=searcher, trials=trials, labels=labels)
+            )
+            done = det(
+                place / "home",
+                place,
+                "run",
+                str(file),
+                str(ROOT / "examples" / "digits_torch"),
+                "-q",
+            )
             assert done.returncode == 0, done.stderr
         server = start(place / "home")
         try:

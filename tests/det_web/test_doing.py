@@ -1,4 +1,7 @@
-"""What is done from the page to experiments that have ended: described, forked, gone on with, deleted."""
+"""What is done from the page to experiments that have ended.
+
+Described, forked, gone on with, deleted.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ from tests.repo.browser import CHROMIUM
 
 from det_driver.client import Client
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"
+)
 
 
 @pytest.fixture
@@ -26,29 +31,40 @@ def page(made: Path, tmp_path: Path) -> Iterator[Page]:
     stop(server)
 
 
-def test_labels_and_a_note_are_written_and_the_note_is_markdown_without_html(page: Page) -> None:
+def test_labels_and_note_are_saved_and_the_note_shows_no_html(page: Page) -> None:
     page.open("/e/1/trials", ".note")
     page.click("Label")
     page.type("labels, separated by commas", "paper, two words, paper")
     page.click("Save")
-    page.until("[...document.querySelectorAll('.label')].map(l => l.textContent).join() === 'paper,two words'")
+    page.until(
+        "[...document.querySelectorAll('.label')].map(l => l.textContent).join() === 'paper,two"
+        " words'"
+    )
     page.click("Edit")
-    page.type("note, in Markdown", "# Seen\n*well* <img src=x onerror=alert(1)> [link](javascript:alert(1))")
+    page.type(
+        "note, in Markdown",
+        "# Seen\n*well* <img src=x onerror=alert(1)> [link](javascript:alert(1))",
+    )
     page.click("Save")
     page.until("document.querySelector('.note em')?.textContent === 'well'")
     page.until("!document.querySelector('.edited')")
-    assert page.tell("document.querySelectorAll('.note img, .note a[href^=javascript]').length") == 0
+    assert (
+        page.tell("document.querySelectorAll('.note img, .note a[href^=javascript]').length") == 0
+    )
     one = Client(page.server.home).get_experiment(1)
     assert (list(one.labels), one.description[:6]) == (["paper", "two words"], "# Seen")
 
 
-def test_a_fork_with_an_edited_configuration_starts_and_is_opened(page: Page) -> None:
+def test_edited_fork_starts_and_is_opened(page: Page) -> None:
     page.open("/e/1/trials", ".note")
     page.click("Fork")
     source = str(page.until("document.querySelector('dialog textarea')?.value"))
     page.type("configuration", source.replace("name: small", "name: forked", 1))
     page.click("Start")
-    page.until("location.pathname === '/e/2/trials' && document.querySelector('h1')?.textContent.includes('forked')")
+    page.until(
+        "location.pathname === '/e/2/trials' &&"
+        " document.querySelector('h1')?.textContent.includes('forked')"
+    )
     page.until("document.querySelector('main header')?.innerText.includes('completed')")
     assert Client(page.server.home).get_experiment(2).name == "forked"
 
@@ -63,11 +79,13 @@ def test_a_trial_is_continued_in_an_experiment_of_its_own(page: Page) -> None:
     made.wait()
 
 
-def test_an_experiment_is_deleted_once_that_is_confirmed_and_latest_is_another(page: Page) -> None:
+def test_experiment_is_deleted_after_a_confirmation(page: Page) -> None:
+    """The page then shows that no experiment is left."""
     page.open("/latest", ".note")
     page.click("Delete")
     page.click("Delete it")
     page.until(
-        "location.pathname === '/' && document.querySelector('main')?.textContent.includes('No experiment is in this home yet')"
+        "location.pathname === '/' && document.querySelector('main')?.textContent.includes('No"
+        " experiment is in this home yet')"
     )
     assert not (page.server.home / "experiments" / "1").exists()

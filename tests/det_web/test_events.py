@@ -1,4 +1,7 @@
-"""What pages are told of changes: each at once, and of those that do not end not more than they can show."""
+"""What pages are told of changes.
+
+Each at once, and of those that do not end not more than they can show.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ import pytest
 from det_driver.client import Client
 from det_web import events
 from det_web.events import Live
+
+pytestmark = pytest.mark.process
 
 
 def told_in(home: Path, seconds: float) -> int:
@@ -29,7 +34,7 @@ def told_in(home: Path, seconds: float) -> int:
     async def listen() -> None:
         nonlocal count
         until = time.monotonic() + seconds
-        async for part in live._told():
+        async for part in live._stream():
             count += b"event: experiments" in part
             if time.monotonic() > until:
                 return
@@ -44,7 +49,7 @@ def told_in(home: Path, seconds: float) -> int:
     return count
 
 
-def test_changes_that_do_not_end_are_told_as_they_come_and_then_now_and_then(
+def test_frequent_changes_are_sent_at_once_and_then_throttled(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(made, tmp_path / "home", symlinks=True)

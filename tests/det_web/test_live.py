@@ -1,4 +1,7 @@
-"""The page beside drivers that run: what becomes of an experiment is seen as it becomes, and what one presses is done."""
+"""The page beside drivers that run.
+
+What becomes of an experiment is seen as it becomes, and what one presses is done.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,19 @@ from tests.det_web.browsing import Page, signed_in
 from tests.det_web.conftest import CONFIG, SCRIPT, environment, start, stop
 from tests.repo.browser import CHROMIUM
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(
+        CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"
+    ),
+]
 
 
 class Running:
-    """A search that waits, when it has validated, for as long as a file is there; its driver is ended with the test."""
+    """A search that waits, when it has validated, for as long as a file is there.
+
+    Its driver is ended with the test.
+    """
 
     def __init__(self, place: Path) -> None:
         self.home, self.project, self.wait_for = place / "home", place / "project", place / "wait"
@@ -47,7 +58,10 @@ class Running:
     def end(self) -> None:
         self.go_on()
         subprocess.run(
-            [sys.executable, "-m", "det_driver.cli", "kill", "1"], env=self.env, capture_output=True, check=False
+            [sys.executable, "-m", "det_driver.cli", "kill", "1"],
+            env=self.env,
+            capture_output=True,
+            check=False,
         )
         try:
             self.driver.wait(30)
@@ -56,7 +70,7 @@ class Running:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
+def running(processes: None, tmp_path: Path) -> Iterator[Running]:
     search = Running(tmp_path)
     yield search
     search.end()
@@ -64,7 +78,9 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def page(running: Running, tmp_path: Path) -> Iterator[Page]:
-    os.environ["WAIT_FOR"] = str(running.wait_for)  # a driver that the page starts waits for it, too
+    os.environ["WAIT_FOR"] = str(
+        running.wait_for
+    )  # a driver that the page starts waits for it, too
     server = start(running.home)
     with signed_in(server, tmp_path / "profile") as page:
         yield page
@@ -75,7 +91,9 @@ def page(running: Running, tmp_path: Path) -> Iterator[Page]:
 STATE = "document.querySelector('main header').innerText"
 
 
-def test_a_trial_that_is_killed_while_its_page_is_open_shows_its_restart(page: Page, running: Running) -> None:
+def test_killed_trial_shows_its_restart_on_the_open_page(page: Page, running: Running) -> None:
+    page.open("/t/1/logs", ".log")
+    page.until("document.querySelector('.log').textContent.includes('training with')")
     page.open("/t/1/metrics", ".columns table")
     runs = "[...document.querySelectorAll('.columns table')][1].innerText"
     page.until(f"{runs}.includes('running')")
@@ -86,7 +104,10 @@ def test_a_trial_that_is_killed_while_its_page_is_open_shows_its_restart(page: P
     page.until(f"/run 2 after .*: the process was killed by SIGKILL/.test({legends})")
     running.go_on()
     page.until(f"{STATE}.includes('completed')")
-    for run in ("", "?run=1"):  # the newest, and the one that was killed, by its number in the trial
+    for run in (
+        "",
+        "?run=1",
+    ):  # the newest, and the one that was killed, by its number in the trial
         page.open(f"/t/1/logs{run}", ".log pre")
         page.until("document.querySelector('.log').textContent.includes('training with')")
         assert page.tell("problems") == []
@@ -106,14 +127,17 @@ def test_a_search_is_paused_and_goes_on_from_the_page(page: Page, running: Runni
 def test_what_is_ended_at_once_is_asked_about_and_ended(page: Page, running: Running) -> None:
     page.open("/e/1/trials", ".rows tbody a")
     page.click("Kill")
-    page.until("document.querySelector('dialog')?.textContent.includes('since their last checkpoint is lost')")
+    page.until(
+        "document.querySelector('dialog')?.textContent.includes('since their last checkpoint is"
+        " lost')"
+    )
     assert running.driver.poll() is None
     page.click("Kill it")
     page.until(f"{STATE}.includes('canceled')")
     running.driver.wait(60)
 
 
-def test_a_log_is_followed_while_it_grows_and_so_is_the_search_in_it(page: Page, running: Running) -> None:
+def test_log_and_its_search_are_followed_while_it_grows(page: Page, running: Running) -> None:
     """A rank that prints and reports nothing changes nothing but its log."""
     page.open("/t/1/logs", ".log pre")
     page.until("document.querySelector('.log').textContent.includes('training with')")
@@ -123,11 +147,19 @@ def test_a_log_is_followed_while_it_grows_and_so_is_the_search_in_it(page: Page,
         with log.open("a") as file:
             file.write(f"a late line {number}\n" * 100)
         page.until(f"document.querySelector('.log').textContent.includes('a late line {number}')")
-        page.until(f"document.querySelector('.finder .counted')?.textContent.startsWith('{100 * (number + 1)} lines')")
-        below = "(e => e.scrollHeight - e.scrollTop - e.clientHeight)(document.querySelector('.log'))"
+        page.until(
+            "document.querySelector('.finder"
+            f" .counted')?.textContent.startsWith('{100 * (number + 1)} lines')"
+        )
+        below = (
+            "(e => e.scrollHeight - e.scrollTop - e.clientHeight)(document.querySelector('.log'))"
+        )
         page.until(f"{below} < 8")
     assert (
-        page.tell("[...document.querySelectorAll('label.choice')].map(l => l.textContent.split(' ')[0]).join()")
+        page.tell(
+            "[...document.querySelectorAll('label.choice')].map(l => l.textContent.split('"
+            " ')[0]).join()"
+        )
         == "run,rank"
     )
 
@@ -135,16 +167,22 @@ def test_a_log_is_followed_while_it_grows_and_so_is_the_search_in_it(page: Page,
 def test_a_search_is_canceled_from_the_page(page: Page, running: Running) -> None:
     page.open("/e/1/trials", ".rows tbody a")
     page.click("Cancel")
-    page.until("document.querySelector('dialog')?.textContent.includes('save a checkpoint and stop')")
+    page.until(
+        "document.querySelector('dialog')?.textContent.includes('save a checkpoint and stop')"
+    )
     page.click("Cancel it")
     page.until(f"{STATE}.includes('canceled')")
     running.driver.wait(60)
 
 
-def test_one_trial_is_killed_and_the_search_goes_on_without_it(page: Page, running: Running) -> None:
+def test_one_trial_is_killed_and_the_search_goes_on_without_it(
+    page: Page, running: Running
+) -> None:
     page.open("/t/1/metrics", ".columns table")
     page.click("Kill")
-    page.until("document.querySelector('dialog')?.textContent.includes('The search goes on without it')")
+    page.until(
+        "document.querySelector('dialog')?.textContent.includes('The search goes on without it')"
+    )
     page.click("Kill it")
     page.until(f"{STATE}.includes('canceled')")
     running.go_on()
@@ -163,7 +201,9 @@ def test_two_pages_of_one_home_show_the_same(page: Page, running: Running, tmp_p
             page.click("Rename")
             page.type("name", "seen by both")
             page.click("Save")
-            second.until("document.querySelector('.rows tbody').textContent.includes('seen by both')")
+            second.until(
+                "document.querySelector('.rows tbody').textContent.includes('seen by both')"
+            )
             second.until("document.querySelector('.rows tbody').textContent.includes('active')")
             second.open("/e/1/trials", ".rows tbody a")
             second.click("Pause")

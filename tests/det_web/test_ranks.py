@@ -13,7 +13,9 @@ from tests.det_web.browsing import Page, signed_in
 from tests.det_web.conftest import environment, install_fakes, start, stop, wait_for
 from tests.repo.browser import CHROMIUM
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"
+)
 
 MODEL = """
 import os
@@ -43,11 +45,12 @@ entrypoint: model_def:Model
 hyperparameters: {lr: 0.01}
 resources: {slots_per_trial: 2}
 searcher: {name: single, metric: val_loss, max_length: 4}
+check_first: false  # which would wait in the second batch, too
 """
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A home in which a trial of two ranks trains, and waits before its second batch."""
     install_fakes(tmp_path, monkeypatch)
     project = tmp_path / "project"
@@ -60,7 +63,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     driver = subprocess.Popen(command, cwd=project, env=environment(home))
     logs = [log_of(home, rank) for rank in (0, 1)]
     try:
-        wait_for(lambda: all(log.exists() and "hello" in log.read_text() for log in logs), "two ranks that train")
+        wait_for(
+            lambda: all(log.exists() and "hello" in log.read_text() for log in logs),
+            "two ranks that train",
+        )
         yield home
         (tmp_path / "wait").unlink()
         assert driver.wait(60) == 0
@@ -82,14 +88,12 @@ def log_of(home: Path, rank: int) -> Path:
 
 
 def choose(page: Page, label: str, value: str) -> None:
-    page.tell(
-        f"""{{
+    page.tell(f"""{{
           let all = [...document.querySelectorAll('label.choice')];
           let field = all.find(l => l.textContent.startsWith({json.dumps(label)})).querySelector('select');
           field.value = {json.dumps(value)};
           field.dispatchEvent(new Event('change', {{bubbles: true}}));
-        }}"""
-    )
+        }}""")
 
 
 SHOWN = "document.querySelector('.log').textContent"
@@ -97,7 +101,7 @@ HITS = "[...document.querySelectorAll('.hits li')].map(l => l.textContent)"
 ENDED = "(e => e.scrollHeight - e.scrollTop - e.clientHeight < 8)(document.querySelector('.log'))"
 
 
-def test_each_rank_has_its_own_log_which_is_chosen_searched_and_followed(page: Page, home: Path) -> None:
+def test_each_rank_log_is_selected_searched_and_followed(page: Page, home: Path) -> None:
     page.open("/t/1/logs", ".log pre")
     page.until(f"{SHOWN}.includes('hello from rank 0')")
     assert "from rank 1" not in page.tell(SHOWN)

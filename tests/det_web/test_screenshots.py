@@ -23,6 +23,7 @@ def test_the_guide_shows_every_picture_and_they_are_small() -> None:
     assert sum(sizes.values()) <= MOST_TOGETHER
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium")
 def test_pictures_are_made_of_a_home_with_a_search(server: Server, tmp_path: Path) -> None:
     with signed_in(server, tmp_path / "profile") as page:

@@ -1,4 +1,7 @@
-"""Every searcher has a picture, and the picture shows what the search did: said here of each that is installed."""
+"""Every searcher has a picture, and the picture shows what the search did.
+
+Said here of each that is installed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from det_core import Plugins
 from det_driver.client import Client, Trial
 from det_driver.store import Store
 
-browsed = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium")
+browsed = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"
+)
 
 MODEL = "from det_testing.fakes import OwnedOneVar\n\nclass Model(OwnedOneVar):\n    pass\n"
 MINE = """
@@ -50,21 +55,41 @@ CURVES = {
     "random": ("name: random, max_trials: 3, max_length: 4", 3),
     "grid": ("name: grid, max_length: 4", 3),
     "custom": ("name: custom, entrypoint: 'mine:Mine'", 2),
+    "combined": ("sampler: sobol, schedule: full, max_trials: 3, max_length: 4", 3),
+    "auto": ("name: auto, max_trials: 3, max_length: 4", 3),
     "optuna": ("name: optuna, sampler: random, max_trials: 3, max_length: 4", 3),
 }
-"""Searchers that train each trial to its end: the searcher's settings, and how many trials it makes."""
+"""Searchers that train each trial to its end.
+
+The searcher's settings, and how many trials it makes.
+"""
 
 RUNGS: dict[str, tuple[str, list[list[Rung]] | None]] = {
-    "async_halving": ("name: async_halving, num_rungs: 3, divisor: 2, max_length: 8, max_trials: 6", None),
-    "async_halving stops": (
-        "name: async_halving, num_rungs: 3, divisor: 2, max_length: 8, max_trials: 6, stop_once: true",
+    "async_halving": (
+        "name: async_halving, num_rungs: 3, divisor: 2, max_length: 8, max_trials: 6",
         None,
     ),
-    "adaptive_asha": ("name: adaptive_asha, bracket_rungs: [2, 1], divisor: 2, max_length: 4, max_trials: 5", None),
+    "async_halving stops": (
+        (
+            "name: async_halving, num_rungs: 3, divisor: 2, max_length: 8, max_trials: 6,"
+            " stop_once: true"
+        ),
+        None,
+    ),
+    "adaptive_asha": (
+        "name: adaptive_asha, bracket_rungs: [2, 1], divisor: 2, max_length: 4, max_trials: 5",
+        None,
+    ),
     # Li et al. 2018, table 1, for R = 4 and η = 2.
-    "hyperband": ("name: hyperband, divisor: 2, max_length: 4", [[(1, 4), (2, 2), (4, 1)], [(2, 3), (4, 1)], [(4, 3)]]),
+    "hyperband": (
+        "name: hyperband, divisor: 2, max_length: 4",
+        [[(1, 4), (2, 2), (4, 1)], [(2, 3), (4, 1)], [(4, 3)]],
+    ),
 }
-"""Searchers with rungs, and of those that decide it beforehand how many trials come to each rung of each bracket."""
+"""Searchers with rungs, and how many trials come to each rung of each bracket.
+
+Only those that decide it beforehand have such numbers.
+"""
 
 POPULATIONS = {
     "pbt": (
@@ -92,7 +117,7 @@ class Searched:
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
+def searched(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
     place = tmp_path_factory.mktemp("searches")
     (place / "project").mkdir()
     (place / "project/model_def.py").write_text(MODEL)
@@ -117,9 +142,10 @@ def test_no_searcher_that_is_installed_is_forgotten_here() -> None:
     assert set(Plugins.installed().searchers()) <= {*CURVES, *RUNGS, *POPULATIONS}
 
 
+@pytest.mark.sample
 @browsed
 @pytest.mark.parametrize("name", CURVES)
-def test_a_search_without_decisions_on_the_way_shows_the_curve_of_each_trial(searched: Searched, name: str) -> None:
+def test_search_without_rungs_shows_the_curve_of_each_trial(searched: Searched, name: str) -> None:
     if name not in Plugins.installed().searchers():
         pytest.skip(f"no plugin brings the searcher {name}")
     settings, count = CURVES[name]
@@ -137,10 +163,12 @@ def test_a_search_without_decisions_on_the_way_shows_the_curve_of_each_trial(sea
 
 
 def inked(page: Page, canvas: str) -> int:
-    """Count the pixels of a picture that have the colour of a line; its axes and their texts are grey."""
+    """Count the pixels of a picture that have the colour of a line.
+
+    Its axes and their texts are grey.
+    """
     return int(
-        page.tell(
-            f"""{{
+        page.tell(f"""{{
               let board = document.querySelector({json.dumps(canvas)});
               let all = board.getContext('2d').getImageData(0, 0, board.width, board.height).data, found = 0;
               for (let i = 0; i < all.length; i += 4) {{
@@ -148,19 +176,21 @@ def inked(page: Page, canvas: str) -> int:
                 found += all[i + 3] > 100 && Math.max(...rgb) - Math.min(...rgb) > 60;
               }}
               found;
-            }}"""
-        )
+            }}""")
     )
 
 
+@pytest.mark.sample
 @browsed
 @pytest.mark.parametrize("name", RUNGS)
-def test_a_search_with_rungs_shows_who_came_to_each_and_who_went_on(searched: Searched, name: str) -> None:
+def test_search_with_rungs_shows_who_reached_and_passed_each(searched: Searched, name: str) -> None:
     settings, planned = RUNGS[name]
     id, page = searched.run(name, settings), searched.page
     page.open(f"/e/{id}/search", "svg .bar")
     page.until("[...document.querySelectorAll('.plot canvas')].every(c => c.dataset.drawn > 0)")
-    curves = {each.id: reported(each) for each in Client(searched.home).get_experiment(id).list_trials()}
+    curves = {
+        each.id: reported(each) for each in Client(searched.home).get_experiment(id).list_trials()
+    }
     counted: list[list[Rung]] = []
     placed: list[int] = []
     for title in [each for each in page.texts("section h2") if each.startswith("Bracket")]:
@@ -172,7 +202,9 @@ def test_a_search_with_rungs_shows_who_came_to_each_and_who_went_on(searched: Se
         for length, further in zip(lengths, [*lengths[1:], None], strict=True):
             went_on = {trial for trial, (_, promoted) in rungs[length].items() if promoted}
             assert went_on == (set(rungs[further]) if further else set())
-            assert all(value == curves[trial][length] for trial, (value, _) in rungs[length].items())
+            assert all(
+                value == curves[trial][length] for trial, (value, _) in rungs[length].items()
+            )
             assert all(max(curves[trial]) == length for trial in set(rungs[length]) - went_on)
         for length, line in zip(lengths, lines(page, title), strict=True):
             values, on = zip(*rungs[length].values(), strict=True)
@@ -186,7 +218,10 @@ def test_a_search_with_rungs_shows_who_came_to_each_and_who_went_on(searched: Se
 
 
 def lines(page: Page, title: str) -> list[tuple[int, int, int, float]]:
-    """Read the picture of a bracket: of each rung its length, how many came, how many went on, the best; bars say the same."""
+    """Read the picture of a bracket.
+
+    Of each rung its length, how many came, how many went on, the best. Bars say the same.
+    """
     rungs = page.tell(
         f"""[...[...document.querySelectorAll('section')].find(s => s.ariaLabel === {json.dumps(title)})
           .querySelectorAll('svg g')].map(g =>
@@ -203,7 +238,9 @@ def lines(page: Page, title: str) -> list[tuple[int, int, int, float]]:
 
 @browsed
 @pytest.mark.parametrize("name", POPULATIONS)
-def test_a_population_shows_its_rounds_and_whose_copy_each_is(searched: Searched, name: str) -> None:
+def test_a_population_shows_its_rounds_and_whose_copy_each_is(
+    searched: Searched, name: str
+) -> None:
     id, page = searched.run(name, POPULATIONS[name]), searched.page
     page.open(f"/e/{id}/search", "svg circle")
     with Store.reader(searched.home) as store:
@@ -211,12 +248,18 @@ def test_a_population_shows_its_rounds_and_whose_copy_each_is(searched: Searched
         parents = {row.id: owners.get(row.source_checkpoint or "") for row in store.trials.list(id)}
     rows = page.rows("Genealogy")
     assert [sum(row["round"] == number for row in rows) for number in "123"] == [5, 5, 5]
-    assert {int(row["trial"]): int(row["parent"]) if row["parent"] else None for row in rows} == parents
-    assert sum(parent is not None for parent in parents.values()) == 4, "two of five are replaced after a round"
+    assert {
+        int(row["trial"]): int(row["parent"]) if row["parent"] else None for row in rows
+    } == parents
+    assert sum(parent is not None for parent in parents.values()) == 4, (
+        "two of five are replaced after a round"
+    )
     circles = page.tell(
-        "[...document.querySelectorAll('svg g')].map(g => [g.querySelector('circle').getAttribute('cx'), "
-        "g.querySelector('circle').getAttribute('cy'), g.querySelector('circle').getAttribute('fill'), "
-        "parseInt(g.textContent), g.querySelector('path')?.getAttribute('d') ?? ''].map(String))"
+        "[...document.querySelectorAll('svg g:has(circle)')].map(g =>"
+        " [g.querySelector('circle').getAttribute('cx'),"
+        " g.querySelector('circle').getAttribute('cy'),"
+        " g.querySelector('circle').getAttribute('fill'), parseInt(g.textContent),"
+        " g.querySelector('path')?.getAttribute('d') ?? ''].map(String))"
     )
     rounds: dict[float, dict[int, tuple[float, str, str]]] = {}
     for x, y, colour, trial, way in circles:
@@ -225,7 +268,9 @@ def test_a_population_shows_its_rounds_and_whose_copy_each_is(searched: Searched
     before: dict[int, tuple[float, str, str]] = {}
     for number, (_, members) in enumerate(sorted(rounds.items()), 1):
         ranked = sorted(members, key=lambda trial: members[trial][0])
-        assert ranked == sorted(members, key=lambda trial: values[str(number), trial]), "the best is on top"
+        assert ranked == sorted(members, key=lambda trial: values[str(number), trial]), (
+            "the best is on top"
+        )
         for trial, (_, colour, way) in members.items():
             source = trial if trial in before else parents[trial]
             assert (way == "") == (number == 1)

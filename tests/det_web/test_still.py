@@ -1,4 +1,7 @@
-"""Nothing that one looks at moves while a search goes on: rows, curves, charts and runs come to what is there."""
+"""Nothing that one looks at moves while a search goes on.
+
+Rows, curves, charts and runs come to what is there.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from tests.repo.browser import CHROMIUM
 
 from det_driver.client import Client
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"
+)
 
 # A trial takes a step whenever the test says so, by the number in a file.
 SCRIPT = """
@@ -68,7 +73,10 @@ window.moved = () => remembered.filter(([e, was]) => !e.isConnected || String(at
   .map(([e, was]) => [e.outerHTML.slice(0, 120), was, at(e)]);
 """
 MOST_SHIFTED = 0.01
-"""Of the view, by its distance: the sum that a browser gives for a whole visit; up to 0.1 counts as good."""
+"""Of the view, by its distance: the sum that a browser gives for a whole visit.
+
+Up to 0.1 counts as good.
+"""
 
 
 class Stepping:
@@ -98,7 +106,7 @@ class Stepping:
 
 
 @pytest.fixture
-def search(tmp_path: Path) -> Iterator[Stepping]:
+def search(processes: None, tmp_path: Path) -> Iterator[Stepping]:
     search = Stepping(tmp_path)
     yield search
     search.to(3 * (TRIALS + 1))  # an experiment that was forked has taken a trial's number
@@ -124,7 +132,10 @@ def remember(page: Page, chosen: str) -> int:
 
 
 def is_still(page: Page) -> None:
-    """Nothing that was remembered has moved, and of the rest as good as nothing, as the browser itself measures it."""
+    """Nothing that was remembered has moved, and hardly anything of the rest.
+
+    The browser itself measures it.
+    """
     assert page.tell("moved()") == []
     shifted = page.tell("shifts")
     assert sum(value for value, _ in shifted) < MOST_SHIFTED, shifted
@@ -133,17 +144,25 @@ def is_still(page: Page) -> None:
 FRAME = "nav a, nav button, h1, h2, .tabs a, .actions button"
 
 
-def test_an_experiment_keeps_its_places_from_its_first_trial_to_its_last(page: Page, search: Stepping) -> None:
+@pytest.mark.thorough
+def test_experiment_page_keeps_its_layout_through_all_trials(page: Page, search: Stepping) -> None:
     page.open("/e/1/trials?sort=id")
     page.until(
-        "document.body.innerText.includes('No trial has been validated yet') && !!document.querySelector('.rows th')"
+        "document.body.innerText.includes('No trial has been validated yet') &&"
+        " !!document.querySelector('.rows th')"
     )
-    everything = f"{FRAME}, figcaption b, canvas, .legend, .tools input, .tools button, .tools select, .rows, .rows th"
+    everything = (
+        f"{FRAME}, figcaption b, canvas, .legend, .tools input, .tools button, .tools select,"
+        " .rows, .rows th"
+    )
     assert remember(page, everything) > 40
     drawn = "document.querySelector('.plot canvas').dataset.drawn"
     for trial in range(1, TRIALS):
         search.to(3 * trial)
-        page.until(f"document.querySelectorAll('.rows tbody a').length === {trial + 1} && {drawn} === '{trial}'")
+        page.until(
+            f"document.querySelectorAll('.rows tbody a').length === {trial + 1} && {drawn} ==="
+            f" '{trial}'"
+        )
         is_still(page)
     assert "14 trials" in page.text(".facts")
 
@@ -153,6 +172,7 @@ CHARTS = "nav a, nav button, h1, .tabs a, figure, figcaption b, .plot canvas, .l
 COUNT = "document.querySelectorAll('figure').length"
 
 
+@pytest.mark.thorough
 def test_charts_keep_their_places_as_more_come_behind_them(page: Page, search: Stepping) -> None:
     page.open("/t/1/metrics", "figure")
     for step, figures in ((1, 2), (2, 4), (3, 6)):
@@ -163,10 +183,14 @@ def test_charts_keep_their_places_as_more_come_behind_them(page: Page, search: S
     assert page.texts("figcaption b") == ["error", "loss", *(f"extra {k}" for k in range(4))]
 
 
+@pytest.mark.thorough
 def test_a_trial_that_is_started_again_moves_nothing(page: Page, search: Stepping) -> None:
     search.to(4)
     page.open("/t/2/metrics", "figure")
-    page.until(f"{COUNT} === 2 && [...document.querySelectorAll('figure canvas')].every(c => c.dataset.drawn >= 1)")
+    page.until(
+        f"{COUNT} === 2 && [...document.querySelectorAll('figure canvas')].every(c =>"
+        " c.dataset.drawn >= 1)"
+    )
     page.until("document.querySelectorAll('.legend .mark').length === 1")
     remember(page, f"{CHARTS}, .facts .state, .runs th")
     search.to(3)  # what it had trained is gone, and it reports nothing yet
@@ -179,14 +203,23 @@ def test_a_trial_that_is_started_again_moves_nothing(page: Page, search: Steppin
     is_still(page)
 
 
-def test_the_list_keeps_its_places_as_experiments_go_on_and_come(page: Page, search: Stepping) -> None:
+@pytest.mark.thorough
+def test_the_list_keeps_its_places_as_experiments_go_on_and_come(
+    page: Page, search: Stepping
+) -> None:
     page.open("/?sort=id")
-    remember(page, f"{FRAME}, .tools input, .tools button, .rows, .rows th, .rows td:nth-child(-n + 3)")
+    remember(
+        page, f"{FRAME}, .tools input, .tools button, .rows, .rows th, .rows td:nth-child(-n + 3)"
+    )
     for trial in range(1, 5):
         search.to(3 * trial)
-        page.until(f"document.querySelector('.rows tbody').innerText.includes('{100 * trial // TRIALS} %')")
+        page.until(
+            f"document.querySelector('.rows tbody').innerText.includes('{100 * trial // TRIALS} %')"
+        )
         is_still(page)
-    forked = page.server.ask("/api/v1/experiments/1/fork", "POST", {"config": CONFIG.replace("TRIALS", "1")})
+    forked = page.server.ask(
+        "/api/v1/experiments/1/fork", "POST", {"config": CONFIG.replace("TRIALS", "1")}
+    )
     assert forked.status == 201, forked.body
     page.until("document.querySelectorAll('.rows tbody tr[aria-rowindex]').length === 2")
     is_still(page)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from det_web.wake import Wake
+from det_web.events import Wake
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="inotify is Linux's")
 
@@ -35,7 +35,7 @@ def test_a_write_wakes_who_waits(wake: Wake, tmp_path: Path) -> None:
     assert not wake.wait(0.05)  # all of it was heard
 
 
-def test_reading_wakes_nobody_and_neither_does_what_is_not_watched_any_more(wake: Wake, tmp_path: Path) -> None:
+def test_reading_and_unwatched_directories_do_not_wake(wake: Wake, tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for each in (one, other):
         each.mkdir()
@@ -51,13 +51,13 @@ def test_reading_wakes_nobody_and_neither_does_what_is_not_watched_any_more(wake
     assert wake.wait(5)
 
 
-def test_a_directory_that_is_not_there_is_waited_for_without_being_heard_of(wake: Wake, tmp_path: Path) -> None:
+def test_missing_directory_is_watched_once_it_exists(wake: Wake, tmp_path: Path) -> None:
     wake.watch([tmp_path / "none"])
-    assert not wake.hears
+    assert not wake.is_watching
     assert not wake.wait(0.05)
     (tmp_path / "none").mkdir()
     wake.watch([tmp_path / "none"])
-    assert wake.hears
+    assert wake.is_watching
 
 
 def test_more_than_is_read_at_once_is_heard_of_as_one(wake: Wake, tmp_path: Path) -> None:

@@ -12,7 +12,16 @@ from tests.det_slurm.conftest import plugin_path, project, searches, slurm
 from tests.ray_cluster import RayCluster
 from tests.ray_cluster import cluster as cluster_of_ray
 
-__all__ = ["cluster", "on_ray", "plugin_path", "pods", "project", "ray_cluster", "searches", "slurm"]
+__all__ = [
+    "cluster",
+    "on_ray",
+    "plugin_path",
+    "pods",
+    "project",
+    "ray_cluster",
+    "searches",
+    "slurm",
+]
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""An experiment finds on a cluster what it finds on this machine: the same trials, decisions and metrics."""
+"""An experiment finds on a cluster what it finds on this machine.
+
+The same trials, decisions and metrics.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from det_driver.store import Store
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits_torch"
 # One trial at a time, as which one is promoted depends on who has finished first.
@@ -75,7 +78,10 @@ def told(project: Project, experiment: int) -> Any:
                 trial.seed,
                 str(trial.state),
                 trial.batches,
-                [(each.group, each.batches, dict(each.values)) for each in store.metrics.read(trial_id=trial.id)],
+                [
+                    (each.group, each.batches, dict(each.values))
+                    for each in store.metrics.read(trial_id=trial.id)
+                ],
             )
             for trial in store.trials.list(experiment)
         }
@@ -95,7 +101,7 @@ def here_and_there(searches: Searches, text: str, slots: int, **settings: Any) -
 
 
 @pytest.mark.parametrize("clustered", CLUSTERS, indirect=True)
-def test_a_search_of_24_trials_takes_the_same_decisions_by_the_same_numbers(clustered: Searches) -> None:
+def test_search_of_24_trials_decides_the_same_on_a_cluster(clustered: Searches) -> None:
     (there, trials), (here, same) = here_and_there(clustered, ASHA, 1)
     assert len(trials) == 24
     assert len({batches for _, _, _, batches, _ in trials.values()}) > 1  # some were stopped early
@@ -105,7 +111,9 @@ def test_a_search_of_24_trials_takes_the_same_decisions_by_the_same_numbers(clus
 
 @pytest.mark.parametrize("backend", ["native", "horovod"])
 @pytest.mark.parametrize("clustered", CLUSTERS, indirect=True)
-def test_a_trial_of_two_ranks_on_two_machines_has_the_losses_of_one_on_one(clustered: Searches, backend: str) -> None:
+def test_trial_on_two_machines_has_the_losses_of_one_machine(
+    clustered: Searches, backend: str
+) -> None:
     if backend == "horovod":
         pytest.importorskip("horovod.torch")
     text = TWO_RANKS.format(backend=backend)

@@ -1,4 +1,7 @@
-"""Environments on the nodes of clusters that reach no package index: what is needed lies in a directory that they see."""
+"""Environments on the nodes of clusters that reach no package index.
+
+What is needed lies in a directory that they see.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tests.ray_cluster import why_no_ray
 from tests.slurm_cluster import why_no_slurm
 
 pytest.importorskip("det_env")
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 TRAIN = """
 import sys
@@ -50,10 +53,23 @@ def clustered(request: pytest.FixtureRequest) -> Searches:
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
-    """A directory with what det-core needs and what is asked for, as somebody with an index fills it for nodes without one."""
+    """A directory with what det-core, det-node and the experiment need.
+
+    It is filled as for nodes without an index.
+    """
     place = tmp_path / "wheels"
-    wanted = [each for each in requires("det-core") or [] if "extra ==" not in each]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "-d", str(place)]
+    needed = [*(requires("det-training-core") or []), *(requires("det-node") or [])]
+    wanted = [each for each in needed if "extra ==" not in each and not each.startswith("det-")]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--only-binary=:all:",
+        "-d",
+        str(place),
+    ]
     subprocess.run([*command, *wanted, "six==1.16.0"], check=True, timeout=200)
     return place
 
@@ -61,20 +77,30 @@ def wheels(tmp_path: Path) -> Path:
 def run(searches: Searches, wheels: Path, version: str, status: int = 0) -> str:
     text = searches.stored(SEARCH.format(wheels=wheels, version=version))
     (searches.project.det.cwd / "search.yaml").write_text(f"{text}engine: {searches.engine()}\n")
-    return ended(searches.start("run", searches.project.det.cwd / "search.yaml", lease=20.0), status, 300)
+    return ended(
+        searches.start("run", searches.project.det.cwd / "search.yaml", lease=20.0), status, 300
+    )
 
 
-CLUSTERS = [on("searches", why_no_slurm()), on("on_ray", why_no_ray()), on("pods", why_no_kubernetes())]
+CLUSTERS = [
+    on("searches", why_no_slurm()),
+    on("on_ray", why_no_ray()),
+    on("pods", why_no_kubernetes()),
+]
 EACH = pytest.mark.parametrize("clustered", CLUSTERS, indirect=True)
 
 
 @EACH
-def test_it_is_made_once_on_each_node_before_a_trial_is_there(clustered: Searches, wheels: Path) -> None:
+def test_it_is_made_once_on_each_node_before_a_trial_is_there(
+    clustered: Searches, wheels: Path
+) -> None:
     run(clustered, wheels, "1.16.0")
     told = [path.read_text().split() for path in sorted(clustered.shared.glob("trial-*"))]
     assert [version for version, _ in told] == ["1.16.0"] * 4
     hidden = str(clustered.project.det.home)
-    assert all("/envs/" in place and hidden not in place for _, place in told), told  # which each node has for itself
+    assert all("/envs/" in place and hidden not in place for _, place in told), (
+        told
+    )  # which each node has for itself
     logs = list(clustered.project.det.home.glob("experiments/1/agents/environment-*/rank-0.log"))
     nodes = {path.parent.name for path in logs}
     made = [path for path in logs if "making an environment" in path.read_text()]
@@ -83,7 +109,9 @@ def test_it_is_made_once_on_each_node_before_a_trial_is_there(clustered: Searche
 
 
 @EACH
-def test_what_nodes_cannot_have_is_said_and_no_trial_is_blamed(clustered: Searches, wheels: Path) -> None:
+def test_what_nodes_cannot_have_is_said_and_no_trial_is_blamed(
+    clustered: Searches, wheels: Path
+) -> None:
     """The requirements are solved where the driver is, by wheels that only it sees."""
     hidden = wheels.rename(clustered.project.det.cwd / "wheels")
     said = run(clustered, hidden, "1.16.0", status=2)

@@ -1,4 +1,7 @@
-"""What happens to nodes, pods, queues, the API server and drivers costs no training, and no run has two processes at once."""
+"""What happens to nodes, pods, queues, the API server and drivers costs no training.
+
+No run has two processes at once.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def node_of_a_trial(searches: Searches) -> str:
     return min(searches.cluster.pods("Running").values())
 
 
-def test_a_node_that_is_lost_has_ended_its_run_before_another_goes_on_with_it(pods: Searches) -> None:
+def test_run_on_a_lost_node_has_ended_before_another_resumes(pods: Searches) -> None:
     driver = pods.run()
     before = pods.under_way(12)
     pods.cluster.lose(node_of_a_trial(pods))
@@ -60,7 +63,7 @@ def test_an_api_server_that_is_down_is_waited_for(pods: Searches) -> None:
     assert pods.project.outcome(1).table == pods.undisturbed(trials=3, length=60)
 
 
-def test_a_job_that_kueue_takes_back_saves_and_its_trial_goes_on_in_another(pods: Searches) -> None:
+def test_job_evicted_by_kueue_saves_and_its_trial_resumes(pods: Searches) -> None:
     pods.cluster.quota["research"] = 2
     driver = pods.run(queue="research")
     pods.under_way()
@@ -74,7 +77,7 @@ def test_a_job_that_kueue_takes_back_saves_and_its_trial_goes_on_in_another(pods
     assert pods.project.outcome(1).table == pods.undisturbed()
 
 
-def test_a_paused_search_leaves_no_pod_and_no_secret_without_its_job(pods: Searches) -> None:
+def test_paused_search_leaves_no_pod_and_no_orphan_secret(pods: Searches) -> None:
     driver = pods.run()
     pods.under_way()
     driver.terminate()
@@ -87,7 +90,7 @@ def test_a_paused_search_leaves_no_pod_and_no_secret_without_its_job(pods: Searc
     assert pods.project.outcome(1).table == pods.undisturbed()
 
 
-def test_a_job_at_its_time_limit_saves_and_its_trial_goes_on_in_another(pods: Searches) -> None:
+def test_job_at_its_time_limit_saves_and_its_trial_resumes(pods: Searches) -> None:
     driver = pods.run(time_limit=3600)
     pods.under_way()
     pods.cluster.expire(min(job["metadata"]["name"] for job in pods.cluster.api.all("jobs")))
@@ -98,7 +101,8 @@ def test_a_job_at_its_time_limit_saves_and_its_trial_goes_on_in_another(pods: Se
     assert pods.project.outcome(1).table == pods.undisturbed()
 
 
-def test_a_trial_in_two_pods_trains_as_on_one_machine_and_a_killed_driver_costs_it_nothing(pods: Searches) -> None:
+def test_trial_in_two_pods_equals_a_local_one_despite_a_kill(pods: Searches) -> None:
+    """The driver is killed, and no batch is trained again."""
     driver = pods.run_text(pods.stored(SPREAD), lease=40.0, slots_per_node=1)
     before = pods.under_way()
     assert len(set(pods.cluster.pods("Running").values())) == 2
@@ -108,7 +112,9 @@ def test_a_trial_in_two_pods_trains_as_on_one_machine_and_a_killed_driver_costs_
     assert pods.batches() == dict.fromkeys(before, 40)
     pods.no_job_is_left()
     project = pods.project
-    project.det("run", project.write(pods.stored(SPREAD), "local.yaml"), "--quiet", env=project.environ(2))
+    project.det(
+        "run", project.write(pods.stored(SPREAD), "local.yaml"), "--quiet", env=project.environ(2)
+    )
     assert list(project.outcome(1).metrics.values()) == list(project.outcome(2).metrics.values())
 
 
@@ -116,12 +122,17 @@ def test_a_trial_in_two_pods_trains_as_on_one_machine_and_a_killed_driver_costs_
     ("settings", "said"),
     [
         ({"cpus_per_slot": 2}, "Unschedulable: 0/3 nodes are available: 3 Insufficient cpu."),
-        ({"queue": "research"}, "Pending: couldn't assign flavors to pod set main: insufficient unused quota for cpu"),
+        (
+            {"queue": "research"},
+            "Pending: couldn't assign flavors to pod set main: insufficient unused quota for cpu",
+        ),
         ({}, 'FailedCreate: pods "det" is forbidden: exceeded quota: small'),
     ],
     ids=["no-room", "no-quota-of-kueue", "no-quota-of-pods"],
 )
-def test_for_what_a_search_waits_is_said(pods: Searches, settings: dict[str, object], said: str) -> None:
+def test_for_what_a_search_waits_is_said(
+    pods: Searches, settings: dict[str, object], said: str
+) -> None:
     pods.cluster.no_pods = "" if settings else 'pods "det" is forbidden: exceeded quota: small'
     driver = pods.run("--json", length=4, pause=0, **settings)
     assert driver.stdout

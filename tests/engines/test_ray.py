@@ -1,4 +1,7 @@
-"""What happens to machines, raylets, heads and drivers of a Ray cluster costs no training, and no run has two processes at once."""
+"""What happens to machines, raylets, heads and drivers of a Ray cluster costs no training.
+
+No run has two processes at once.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ for node in ray.nodes():
 
 @pytest.fixture
 def ray_cluster() -> Iterator[RayCluster]:
-    """A head and three more machines, two of which the trials have: they do not outlive what is done to them."""
+    """A head and three more machines, two of which the trials have.
+
+    They do not outlive what is done to them.
+    """
     with cluster(4, 2) as made:
         yield made
 
@@ -67,7 +73,9 @@ class Jobs:
             "det_driver.cli",
             *words,
         ]
-        done = subprocess.run(ask, env=os.environ | ENVIRON, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(
+            ask, env=os.environ | ENVIRON, capture_output=True, text=True, check=False, timeout=120
+        )
         assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
         return done.stdout
 
@@ -91,17 +99,27 @@ def a_trial(searches: RaySearches) -> tuple[str, int]:
 
 
 def when_it_goes_on(searches: RaySearches, before: dict[int, int], since: float, fault: str) -> int:
-    """Wait for the first batch of a process that was not there before, say how long that took, and return the process."""
-    searches.wait_until(lambda: searches.batches().keys() - before.keys(), "a run on another machine", 120)
+    """Wait for the first batch of a process that was not there before.
+
+    Say how long that took, and return the process.
+    """
+    searches.wait_until(
+        lambda: searches.batches().keys() - before.keys(), "a run on another machine", 120
+    )
     print(f"{time.time() - since:.1f} s from {fault} to the next run's first batch")
     (new,) = searches.batches().keys() - before.keys()
     return new
 
 
 def ends(searches: RaySearches, experiment: int) -> list[str]:
-    """Return what the last checkpoint of each trial holds: its weight, and the state of its random numbers."""
+    """Return what the last checkpoint of each trial holds.
+
+    Its weight, and the state of its random numbers.
+    """
     with Store.reader(searches.project.det.home) as store:
-        last = [store.checkpoints.list(trial_id=trial.id)[-1] for trial in store.trials.list(experiment)]
+        last = [
+            store.checkpoints.list(trial_id=trial.id)[-1] for trial in store.trials.list(experiment)
+        ]
     found = [(searches.shared / "storage" / each.uuid).rglob(STATE_FILE) for each in last]
     return [path.read_text() for paths in found for path in paths]
 
@@ -114,14 +132,16 @@ def as_if_nothing_had_happened(searches: RaySearches) -> None:
     assert ends(searches, 1) == ends(searches, 2)
 
 
-def test_a_machine_that_is_drained_saves_and_its_trial_goes_on_elsewhere(on_ray: RaySearches) -> None:
+def test_drained_machine_saves_and_its_trial_resumes_elsewhere(on_ray: RaySearches) -> None:
     nodes = dict(line.split() for line in on_ray.cluster.ask(NODES).splitlines())
     driver = begun(on_ray)
     before = on_ray.under_way()
     host, _ = a_trial(on_ray)
     drained = time.time()
     reason = ("--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "a test")
-    on_ray.cluster.run(*RAY, "drain-node", "--node-id", nodes[host], *reason, "--deadline-remaining-seconds", "300")
+    on_ray.cluster.run(
+        *RAY, "drain-node", "--node-id", nodes[host], *reason, "--deadline-remaining-seconds", "300"
+    )
     when_it_goes_on(on_ray, before, drained, "the notice")
     ended(driver)
     assert sum(on_ray.batches().values()) == 2 * LENGTH  # each batch once: it saved where it was
@@ -130,7 +150,7 @@ def test_a_machine_that_is_drained_saves_and_its_trial_goes_on_elsewhere(on_ray:
     on_ray.no_job_is_left()
 
 
-def test_a_raylet_that_is_killed_has_its_run_ended_before_another_goes_on_with_it(on_ray: RaySearches) -> None:
+def test_run_of_a_killed_raylet_has_ended_before_another_resumes(on_ray: RaySearches) -> None:
     driver = begun(on_ray)
     before = on_ray.under_way(12)
     host, old = a_trial(on_ray)
@@ -145,7 +165,7 @@ def test_a_raylet_that_is_killed_has_its_run_ended_before_another_goes_on_with_i
 
 
 @pytest.mark.usefixtures("either_way")
-def test_a_machine_that_is_cut_off_has_ended_its_run_before_another_goes_on_with_it(on_ray: RaySearches) -> None:
+def test_run_on_a_cut_machine_has_ended_before_another_resumes(on_ray: RaySearches) -> None:
     driver = begun(on_ray)
     before = on_ray.under_way(12)
     host, old = a_trial(on_ray)
@@ -185,48 +205,65 @@ def test_a_driver_that_is_killed_costs_no_training(on_ray: RaySearches) -> None:
     as_if_nothing_had_happened(on_ray)
 
 
-def test_one_of_two_machines_that_is_cut_off_takes_the_run_along_which_goes_on_on_two_others(
-    on_ray: RaySearches,
-) -> None:
+def test_cutting_off_one_of_two_machines_moves_the_run_to_others(on_ray: RaySearches) -> None:
     text = SPREAD.replace("{batches: 40}", f"{{batches: {LENGTH}}}")
-    driver = on_ray.run_text(on_ray.stored(text), "--quiet", pause=PAUSE, resources=ALONE, slots_per_node=1)
+    driver = on_ray.run_text(
+        on_ray.stored(text), "--quiet", pause=PAUSE, resources=ALONE, slots_per_node=1
+    )
     before = on_ray.under_way(12)
     host, old = a_trial(on_ray)
     on_ray.cluster.network.cut(host)
     cut = time.time()
-    on_ray.wait_until(lambda: len(on_ray.batches().keys() - before.keys()) == 2, "two ranks on other machines", 120)
+    on_ray.wait_until(
+        lambda: len(on_ray.batches().keys() - before.keys()) == 2,
+        "two ranks on other machines",
+        120,
+    )
     print(f"{time.time() - cut:.1f} s from the cut to the next run's first batch")
     assert old not in processes(host)
     ended(driver)
     project = on_ray.project
     assert [len(runs) for runs in project.runs().values()] == [2]
     assert on_ray.restarts() == [0]
-    project.det("run", project.write(on_ray.stored(text), "local.yaml"), "--quiet", env=project.environ(2))
+    project.det(
+        "run", project.write(on_ray.stored(text), "local.yaml"), "--quiet", env=project.environ(2)
+    )
     assert list(project.outcome(1).metrics.values()) == list(project.outcome(2).metrics.values())
 
 
-def test_a_head_that_is_lost_takes_its_cluster_along_and_the_search_goes_on_in_the_next_one(
-    on_ray: RaySearches,
-) -> None:
-    """Ray itself goes on only where its head keeps its state in a Redis; det needs that no more than the machines."""
+def test_search_resumes_in_the_next_cluster_after_a_lost_head(on_ray: RaySearches) -> None:
+    """Ray itself goes on only where its head keeps its state in a Redis.
+
+    det needs that no more than the machines.
+    """
     driver = begun(on_ray)
     before = on_ray.under_way(12)
     on_ray.cluster.down()
     lost = time.time()
     said, _ = driver.communicate(timeout=150)
-    print(f"the driver ended {time.time() - lost:.1f} s later with status {driver.returncode}: {said[-300:]}")
+    print(
+        f"the driver ended {time.time() - lost:.1f} s later with status {driver.returncode}:"
+        f" {said[-300:]}"
+    )
     on_ray.cluster.up(2)
     again = on_ray.start("resume", "1", "--quiet", lease=8.0)
-    on_ray.wait_until(lambda: len(on_ray.batches().keys() - before.keys()) == 2, "both trials in the next cluster", 120)
+    on_ray.wait_until(
+        lambda: len(on_ray.batches().keys() - before.keys()) == 2,
+        "both trials in the next cluster",
+        120,
+    )
     print(f"{time.time() - lost:.1f} s from the loss of the head to the next run's first batch")
     ended(again)
     as_if_nothing_had_happened(on_ray)
 
 
-def test_a_driver_on_the_cluster_goes_on_when_who_submitted_it_is_gone_and_hears_of_others(
+def test_driver_job_outlives_its_submitter_and_obeys_commands(
     tmp_path: Path, project: Project, plugin_path: Path, wait_until: Callable[..., None]
 ) -> None:
-    """By Ray's jobs, from a machine that is not of the cluster: its head has the home, and the commands go there."""
+    """By Ray's jobs, from a machine that is not of the cluster.
+
+    Its head has the home, and the commands go there.
+    """
     pytest.importorskip("aiohttp_cors", reason="jobs take ray[default]")
     hidden = [tmp_path / "home", tmp_path / "project", tmp_path / "user"]
     for each in hidden:
@@ -236,7 +273,11 @@ def test_a_driver_on_the_cluster_goes_on_when_who_submitted_it_is_gone_and_hears
         searches = RaySearches(project, made, tmp_path, wait_until)
         text = searches._text(2, LENGTH) + f"engine: {searches.engine(PAUSE, resources=ALONE)}\n"
         job = Jobs(
-            made, project.environ(1, {"DET_LEASE": "20", "HOME": str(searches.user), "DET_HOME": str(project.det.home)})
+            made,
+            project.environ(
+                1,
+                {"DET_LEASE": "20", "HOME": str(searches.user), "DET_HOME": str(project.det.home)},
+            ),
         )
         job("run", str(project.write(text)), "--quiet", wait=False)
         before = searches.under_way()
@@ -245,7 +286,9 @@ def test_a_driver_on_the_cluster_goes_on_when_who_submitted_it_is_gone_and_hears
         assert "PAUSED" in job("list").upper()
         assert sum(searches.batches().values()) < 2 * LENGTH
         job("resume", "1", "--quiet", wait=False)
-        wait_until(lambda: sum(searches.batches().values()) == 2 * LENGTH, "the end of both trials", 120)
+        wait_until(
+            lambda: sum(searches.batches().values()) == 2 * LENGTH, "the end of both trials", 120
+        )
         assert before.keys() < searches.batches().keys()
         wait_until(lambda: "COMPLETED" in job("list").upper(), "the end of the experiment", 60)
         searches.no_job_is_left()

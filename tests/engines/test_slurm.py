@@ -1,4 +1,7 @@
-"""What happens to nodes, jobs, controllers and drivers costs no training, and no run has two processes at once."""
+"""What happens to nodes, jobs, controllers and drivers costs no training.
+
+No run has two processes at once.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,24 @@ def node_of_a_trial(searches: Searches) -> str:
     return min(node for state, node in searches.cluster.jobs("running").values())
 
 
-def test_a_job_of_higher_priority_takes_a_node_and_its_trial_goes_on_elsewhere(searches: Searches) -> None:
+def test_preempted_job_saves_and_its_trial_resumes_elsewhere(searches: Searches) -> None:
     driver = searches.run()
     searches.under_way()
     node = node_of_a_trial(searches)
     script = searches.shared / "urgent.sh"
     script.write_text("#!/bin/sh\nexec sleep 600\n")
     searches.cluster.run(
-        "sbatch", "-p", "high", "-J", "urgent", "-w", node, "--exclusive", "-o", "/dev/null", str(script)
+        "sbatch",
+        "-p",
+        "high",
+        "-J",
+        "urgent",
+        "-w",
+        node,
+        "--exclusive",
+        "-o",
+        "/dev/null",
+        str(script),
     )
     ended(driver)
     assert sum(searches.batches().values()) == 80  # each batch once: it saved where it was
@@ -44,7 +57,7 @@ def test_a_job_of_higher_priority_takes_a_node_and_its_trial_goes_on_elsewhere(s
     assert searches.project.outcome(1).table == searches.undisturbed()
 
 
-def test_a_node_that_is_cut_off_has_ended_its_run_before_another_goes_on_with_it(searches: Searches) -> None:
+def test_run_on_a_cut_off_node_has_ended_before_another_resumes(searches: Searches) -> None:
     driver = searches.run()
     before = searches.under_way(12)
     searches.cluster.cut(node_of_a_trial(searches))
@@ -60,14 +73,16 @@ def test_a_node_that_is_cut_off_has_ended_its_run_before_another_goes_on_with_it
     assert searches.project.outcome(1).table == searches.undisturbed()
 
 
-def test_a_controller_that_is_killed_and_gone_for_half_a_minute_costs_nothing(searches: Searches) -> None:
+def test_controller_outage_of_half_a_minute_costs_nothing(searches: Searches) -> None:
     driver = searches.run(trials=3, length=240)
     before = searches.under_way()
     seen = time.time()
     saved = (
         searches.cluster.directory / "state" / "job_state"
     )  # of jobs that are not in it a killed controller knows nothing
-    searches.wait_until(lambda: saved.exists() and saved.stat().st_mtime > seen, "Slurm to have saved its jobs", 60)
+    searches.wait_until(
+        lambda: saved.exists() and saved.stat().st_mtime > seen, "Slurm to have saved its jobs", 60
+    )
     searches.cluster.kill("ctl")
     time.sleep(30.0)
     searches.cluster.start("ctl")
@@ -101,6 +116,50 @@ def test_a_job_that_somebody_cancels_saves_and_its_trial_goes_on(searches: Searc
     assert searches.project.outcome(1).table == searches.undisturbed()
 
 
+SCRIPT = """
+import os, time
+from pathlib import Path
+from det_core import core
+
+with core.init() as context:
+    done, latest = context.info.steps_completed, context.info.latest_checkpoint
+    if latest is not None:
+        with context.checkpoint.restore_path(latest) as path:
+            assert (path / "batches").read_text() == str(done)
+    while done < 100:
+        time.sleep(1)
+        done += 1
+        with open(Path(os.environ["DET_HOME"]) / f"batches-of-{os.getpid()}", "a") as file:
+            file.write("x")
+        context.train.report_training_metrics(done, {"loss": 1 / done})
+        if context.preempt.should_preempt():
+            with context.checkpoint.store_path({"steps_completed": done}) as (path, _):
+                (path / "batches").write_text(str(done))
+            break
+    else:
+        context.train.report_validation_metrics(done, {"loss": 1 / done})
+"""
+
+
+def test_script_at_its_time_limit_saves_and_goes_on(searches: Searches) -> None:
+    """Slurm ends the first job after a minute, and 5 s later kills what is left of it."""
+    searches.project.det.cwd.joinpath("train.py").write_text(SCRIPT)
+    text = (
+        "name: x\nentrypoint: python3 train.py\nmax_restarts: 0\n"
+        "searcher: {name: single, metric: loss, max_length: 100}\n"
+        f"engine: {searches.engine(time_limit='1')}\n"
+    )
+    path = searches.project.det.cwd / "x.yaml"
+    path.write_text(searches.stored(text))
+    driver = searches.start("run", path)
+    searches.wait_until(lambda: "TIMEOUT" in str(searches.cluster.jobs()), "the limit", 150)
+    ended(driver)
+    # Each batch once.
+    assert sum(searches.batches().values()) == 100
+    assert len(searches.batches()) == 2
+    assert searches.restarts() == [0]
+
+
 def test_a_paused_search_leaves_no_job(searches: Searches) -> None:
     driver = searches.run()
     searches.under_way()
@@ -112,7 +171,8 @@ def test_a_paused_search_leaves_no_job(searches: Searches) -> None:
     assert searches.project.outcome(1).table == searches.undisturbed()
 
 
-def test_a_trial_on_two_nodes_trains_as_on_one_machine_and_a_killed_driver_costs_it_nothing(searches: Searches) -> None:
+def test_trial_on_two_nodes_equals_a_local_one_despite_a_kill(searches: Searches) -> None:
+    """The driver is killed, and no batch is trained again."""
     driver = searches.run_text(searches.stored(SPREAD), lease=40.0, slots_per_node=1)
     before = searches.under_way()
     (nodes,) = (nodes for _, nodes in searches.cluster.jobs("running").values())
@@ -123,31 +183,62 @@ def test_a_trial_on_two_nodes_trains_as_on_one_machine_and_a_killed_driver_costs
     assert searches.batches() == dict.fromkeys(before, 40)
     searches.no_job_is_left()
     project = searches.project
-    project.det("run", project.write(searches.stored(SPREAD), "local.yaml"), "--quiet", env=project.environ(2))
+    project.det(
+        "run",
+        project.write(searches.stored(SPREAD), "local.yaml"),
+        "--quiet",
+        env=project.environ(2),
+    )
     assert list(project.outcome(1).metrics.values()) == list(project.outcome(2).metrics.values())
 
 
 class DriverJob:
-    """Commands of det by the recipe of docs/guides/clusters.md: the driver is a job, and the home is where nodes see it."""
+    """Commands of det by the recipe of docs/guides/clusters.md.
+
+    The driver is a job, and the home is where nodes see it.
+    """
 
     def __init__(self, searches: Searches) -> None:
         self.searches, self.home = searches, searches.shared / "home"
-        self.environ = searches.cluster.environ | searches.project.environ(1) | {"DET_HOME": str(self.home)}
+        self.environ = (
+            searches.cluster.environ | searches.project.environ(1) | {"DET_HOME": str(self.home)}
+        )
         self.environ |= {"HOME": str(searches.user), "DET_LEASE": "20"}
 
     def command(self, *words: str | Path) -> str:
         return shlex.join(
-            ["env", f"PYTHONPATH={self.environ['PYTHONPATH']}", *map(str, self.searches.project.det.argv(words))]
+            [
+                "env",
+                f"PYTHONPATH={self.environ['PYTHONPATH']}",
+                *map(str, self.searches.project.det.argv(words)),
+            ]
         )
 
     def submit(self, *words: str | Path) -> str:
         """Submit a driver; return the number of its job."""
         log = self.searches.shared / "driver.log"
-        options = ["sbatch", "--parsable", "-J", "driver", "-w", "n1", "-n", "1", "--signal=B:TERM@60", "-o", str(log)]
-        return self._run(*options, "--open-mode=append", "--wrap", f"exec {self.command(*words)}").strip()
+        options = [
+            "sbatch",
+            "--parsable",
+            "-J",
+            "driver",
+            "-w",
+            "n1",
+            "-n",
+            "1",
+            "--signal=B:TERM@60",
+            "-o",
+            str(log),
+        ]
+        return self._run(
+            *options, "--open-mode=append", "--wrap", f"exec {self.command(*words)}"
+        ).strip()
 
     def ask(self, job: str, *words: str, to_its_end: bool = True) -> str:
-        """Do a command where the driver is; one that ends the driver ends the job, and so itself."""
+        """Do a command where the driver is.
+
+        One that ends the driver ends the job, and so itself.
+        """
         step = ("srun", "--jobid", job, "--overlap", "-n", "1", "sh", "-c", self.command(*words))
         return self._run(*step, well=to_its_end)
 
@@ -167,7 +258,8 @@ class DriverJob:
         return done.stdout
 
 
-def test_a_driver_in_a_job_of_its_own_is_asked_there_paused_ended_early_and_resumed(searches: Searches) -> None:
+def test_driver_in_a_job_obeys_commands_and_resumes(searches: Searches) -> None:
+    """The driver lists, pauses, ends at its time limit and resumes, each in its own job."""
     driver = DriverJob(searches)
     code = searches.shared / "code"
     code.mkdir()
@@ -183,8 +275,12 @@ def test_a_driver_in_a_job_of_its_own_is_asked_there_paused_ended_early_and_resu
     searches.no_job_is_left()
 
     driver.submit("resume", "1", "--quiet")
-    searches.wait_until(lambda: len(searches.batches().keys() - before.keys()) == 2, "runs of both trials", 90)
-    searches.cluster.run("scancel", "--batch", "--signal=TERM", "-n", "driver")  # as at the job's time limit
+    searches.wait_until(
+        lambda: len(searches.batches().keys() - before.keys()) == 2, "runs of both trials", 90
+    )
+    searches.cluster.run(
+        "scancel", "--batch", "--signal=TERM", "-n", "driver"
+    )  # as at the job's time limit
     searches.wait_until(driver.over, "the end of the driver's job", 60)
 
     driver.submit("resume", "1", "--quiet")

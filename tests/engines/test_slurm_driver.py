@@ -1,4 +1,7 @@
-"""A driver in a job of its own: who submitted it may go, and whatever ends its job, the next one takes up what trains."""
+"""A driver in a job of its own.
+
+Who submitted it may go, and whatever ends its job, the next one takes up what trains.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ pytestmark = [pytest.mark.skipif(bool(why_not), reason=why_not), pytest.mark.tim
 
 
 class Detached(Searches):
-    """Searches whose home is on a disk that the nodes have, too; det is called on the login node."""
+    """Searches whose home is on a disk that the nodes have, too.
+
+    det is called on the login node.
+    """
 
     def ask(self, *words: str | Path, status: int = 0) -> str:
         """Return what a command says on the login node, which is over then."""
@@ -37,7 +43,10 @@ class Detached(Searches):
 
     def driver(self) -> tuple[str, str] | None:
         """Return the state and the node of the driver's job."""
-        return next((job for name, job in self.cluster.jobs("running").items() if name.endswith("-driver")), None)
+        return next(
+            (job for name, job in self.cluster.jobs("running").items() if name.endswith("-driver")),
+            None,
+        )
 
     def over(self) -> bool:
         return self.cluster.jobs("pending,running,completing") == {}
@@ -59,13 +68,18 @@ def locks() -> bool:
 
 
 @pytest.fixture
-def detached(project: Project, tmp_path: Path, locks: bool, wait_until: Callable[..., None]) -> Iterator[Detached]:
+def detached(
+    project: Project, tmp_path: Path, locks: bool, wait_until: Callable[..., None]
+) -> Iterator[Detached]:
     disk, home = tmp_path / "disk", tmp_path / "shared" / "home"
     hidden = [tmp_path / "project", tmp_path / "user"]
     for each in (disk, home, *hidden):
         each.mkdir(parents=True, exist_ok=True)
     project.det.home = home
-    with mounted(disk, home), cluster(tmp_path / "cluster", 3, hidden, mounting(disk, home, locks=locks)) as made:
+    with (
+        mounted(disk, home),
+        cluster(tmp_path / "cluster", 3, hidden, mounting(disk, home, locks=locks)) as made,
+    ):
         yield Detached(project, made, tmp_path, wait_until)
 
 
@@ -86,13 +100,26 @@ def test_who_submits_it_may_go_and_asks_from_the_login_node(detached: Detached) 
 
 
 def end_by_a_kill(detached: Detached, node: str) -> None:
-    detached.cluster.run("scancel", "--signal=KILL", "--full", "--state=RUNNING", "-n", name_of(detached))
+    detached.cluster.run(
+        "scancel", "--signal=KILL", "--full", "--state=RUNNING", "-n", name_of(detached)
+    )
 
 
 def end_by_preemption(detached: Detached, node: str) -> None:
     script = detached.shared / "urgent.sh"
     script.write_text("#!/bin/sh\nexec sleep 60\n")
-    words = ["-p", "high", "-J", "urgent", "-w", node, "--exclusive", "-o", "/dev/null", str(script)]
+    words = [
+        "-p",
+        "high",
+        "-J",
+        "urgent",
+        "-w",
+        node,
+        "--exclusive",
+        "-o",
+        "/dev/null",
+        str(script),
+    ]
     detached.cluster.run("sbatch", *words)
 
 
@@ -121,7 +148,10 @@ def test_whatever_ends_its_job_the_next_one_takes_up_what_trains(
     began = time.monotonic()
     end(detached, job[1])
     detached.wait_until(lambda: pid_of(detached) not in (None, first), "the next driver", 150)
-    print(f"{time.monotonic() - began:.1f} s until the next driver; {detached.cluster.jobs('running')}")
+    print(
+        f"{time.monotonic() - began:.1f} s until the next driver;"
+        f" {detached.cluster.jobs('running')}"
+    )
     trained = detached.batches()
     detached.ends_as_undisturbed(length)
     if end is end_by_a_kill:
@@ -134,10 +164,13 @@ def pid_of(detached: Detached) -> int | None:
 
 
 @pytest.mark.parametrize("locks", [False], ids=["no locks"])
-def test_a_file_system_whose_locks_do_not_hold_is_said_and_nothing_goes_on(detached: Detached) -> None:
+def test_file_system_whose_locks_fail_is_reported_and_run_stops(detached: Detached) -> None:
     text = detached._text(2, 60) + f"engine: {detached.engine(0.1, sbatch_args=[])}\n"
     said = detached.ask("run", detached.project.write(text), "--detach", status=2)
-    assert "experiments/1 is not seen on this machine: locks of that file system do not hold between machines" in said
+    assert (
+        "experiments/1 is not seen on this machine: locks of that file system do not hold between"
+        " machines" in said
+    )
     detached.wait_until(detached.over, "the end of all jobs", 60)
     assert "PAUSED" in detached.ask("list")
 
@@ -149,15 +182,21 @@ def test_a_home_that_nodes_do_not_see_is_said(searches: Searches) -> None:
     assert asked.returncode == 2
     assert "the driver ended at once" in said
     assert "may not see" in said
-    assert not [name for name in searches.cluster.jobs("pending,running") if name.endswith("-driver")]
+    assert not [
+        name for name in searches.cluster.jobs("pending,running") if name.endswith("-driver")
+    ]
 
 
-def test_a_home_in_which_another_driver_works_stays_one_of_this_machine(searches: Searches) -> None:
+def test_home_used_by_a_local_driver_stays_on_this_machine(searches: Searches) -> None:
     project = searches.project
     text = searches._text(2, 60)
-    here = project.det.start("run", project.write(text, "here.yaml"), env=project.environ(2, {"PAUSE": "0.1"}))
+    here = project.det.start(
+        "run", project.write(text, "here.yaml"), env=project.environ(2, {"PAUSE": "0.1"})
+    )
     searches.wait_until(lambda: bool([*project.det.home.glob("batches-of-*")]), "batches", 60)
-    asked = searches.start("run", project.write(f"{text}engine: {searches.engine(0.1)}\n"), "--detach")
+    asked = searches.start(
+        "run", project.write(f"{text}engine: {searches.engine(0.1)}\n"), "--detach"
+    )
     said, _ = asked.communicate(timeout=60)
     assert asked.returncode == 2
     assert "experiment 1 is driven on this one: wait for it, or det pause 1" in said

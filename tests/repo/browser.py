@@ -1,4 +1,7 @@
-"""A Chromium without a window, spoken to over its debugging pipe, so that nothing but the browser has to be installed."""
+"""A Chromium without a window, spoken to over its debugging pipe.
+
+Nothing but the browser has to be installed.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,27 @@ from typing import Any
 CHROMIUM = (
     None
     if os.environ.get("DET_TEST_BROWSER") == "none"
-    else shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    else shutil.which("chromium")
+    or shutil.which("chromium-browser")
+    or shutil.which("google-chrome")
 )
 
 
 class Browser:
-    """One page of a browser. Use it in a `with`; it has a profile of its own in the directory `profile`."""
+    """One page of a browser.
+
+    Use it in a `with`; it has a profile of its own in the directory `profile`.
+    """
 
     def __init__(self, profile: Path) -> None:
         assert CHROMIUM is not None
         asked, self._ask = os.pipe()
         self._answers, answered = os.pipe()
         # It reads from its third descriptor and answers on its fourth; a shell puts them there.
-        options = f"--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --remote-debugging-pipe --user-data-dir={profile}"
+        options = (
+            "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --remote-debugging-pipe"
+            f" --user-data-dir={profile}"
+        )
         self._process = subprocess.Popen(
             ["bash", "-c", f'exec "$0" {options} about:blank 3<&{asked} 4>&{answered}', CHROMIUM],
             pass_fds=(asked, answered),
@@ -37,16 +48,28 @@ class Browser:
         os.close(answered)
         self._number, self._buffer, self._session = 0, b"", ""
         self._events: list[str] = []
-        [page] = [each for each in self._call("Target.getTargets")["targetInfos"] if each["type"] == "page"]
+        [page] = [
+            each
+            for each in self._call("Target.getTargets")["targetInfos"]
+            if each["type"] == "page"
+        ]
         attached = self._call("Target.attachToTarget", targetId=page["targetId"], flatten=True)
         self._session = attached["sessionId"]
         self._call("Page.enable")
 
     def open(self, page: Path | str, width: int, query: str = "") -> None:
         """Load a page, a file or an address, at a width, in pixels, and wait until it is there."""
-        self._call("Emulation.setDeviceMetricsOverride", width=width, height=1000, deviceScaleFactor=1, mobile=False)
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=1000,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
         self._events.clear()
-        self._call("Page.navigate", url=f"{page if isinstance(page, str) else page.as_uri()}{query}")
+        self._call(
+            "Page.navigate", url=f"{page if isinstance(page, str) else page.as_uri()}{query}"
+        )
         while "Page.loadEventFired" not in self._events:
             self._hear()
 
@@ -56,7 +79,9 @@ class Browser:
 
     def set_cookie(self, name: str, value: str, site: str) -> None:
         """Give the browser a cookie of a site."""
-        self._call("Network.setCookie", name=name, value=value, url=site, httpOnly=True, sameSite="Strict")
+        self._call(
+            "Network.setCookie", name=name, value=value, url=site, httpOnly=True, sameSite="Strict"
+        )
 
     def block(self, *addresses: str) -> None:
         """Let requests to addresses, with `*` for anything, fail from now on, and no others."""
@@ -64,13 +89,21 @@ class Browser:
         self._call("Network.setBlockedURLs", urls=list(addresses))
 
     def evaluate(self, expression: str) -> Any:
-        """Return what a JavaScript expression gives there, once it is there where it is a promise."""
-        found = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        """Return what a JavaScript expression gives there.
+
+        Where that is a promise, wait for its value.
+        """
+        found = self._call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
     def photograph(self, file: Path) -> None:
-        """Write what is seen as a picture, a PNG or, much smaller, a WebP, as the file's name says."""
+        """Write what is seen as a picture.
+
+        The file's name says whether it is a PNG or, much smaller, a WebP.
+        """
         kind = {"format": "webp", "quality": 80} if file.suffix == ".webp" else {"format": "png"}
         file.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", **kind)["data"]))
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from det_core.launch import parser
-from det_core.plugins import OURS, Plugins, discover
+from det_core.hooks import OURS, Plugins, discover
 from det_driver.cli import Settings
 from det_driver.cli._main import det
+from det_node.launch import parser
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 HEAD = """\
@@ -34,17 +34,23 @@ elsewhere they print a line for each thing that happens, with `--json` [an event
 `NO_COLOR=1` leaves out colours. Completion in the shell, of the numbers of experiments, too:
 `eval "$(_DET_COMPLETE=bash_source det)"` (or `zsh_source`, `fish_source`).
 
-Commands that a plugin registers with [`det_commands`](../hooks.md) are listed by `det --help`.
+`det ui` and `det report` come with det-web, `det server` with det-server, `det env` with det-env, `det horovod` with det-horovod, `det migrate` with
+det-migrate, and `det plugin` with det-testing. Commands that other plugins register with [`det_commands`](../hooks.md) are
+listed by `det --help`.
 """
+WITH_COMMANDS = ("det-env", "det-horovod", "det-migrate", "det-server", "det-testing", "det-web")
 
 
 class Builtin(Plugins):
-    """The plugins of core alone, so that the page does not depend on what else is installed."""
+    """The plugins of core, and ours that have commands.
+
+    So the page does not depend on what else is installed.
+    """
 
     @classmethod
     def here(cls) -> Plugins:
         plugins = cls()
-        plugins.load(found for found in discover() if found.distribution in (*OURS, "det-horovod", "det-testing"))
+        plugins.load(found for found in discover() if found.distribution in (*OURS, *WITH_COMMANDS))
         return plugins
 
 
@@ -63,11 +69,17 @@ def _below(
         for child in command.list_commands(context):
             found = command.get_command(context, child)
             assert found is not None
-            yield from _below(f"{name} {child}", found, click.Context(found, info_name=child, parent=context))
+            yield from _below(
+                f"{name} {child}", found, click.Context(found, info_name=child, parent=context)
+            )
 
 
 def options(command: click.Command) -> list[click.Option]:
-    return [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    return [
+        parameter
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden
+    ]
 
 
 def render() -> str:
@@ -85,10 +97,10 @@ def render() -> str:
 
 
 def _launch(read: argparse.ArgumentParser) -> Iterator[str]:
-    """Yield the section of the command whose options are read where training runs, without click."""
+    """Yield the section of the command whose options are read without click."""
     rows = [
-        f"| {', '.join(f'`{name} {option.metavar}`' if option.metavar else f'`{name}`' for name in option.option_strings)} "
-        f"| {option.help} |"
+        f"| {', '.join(f'`{name} {option.metavar}`' if option.metavar else f'`{name}`' for name in option.option_strings)}"
+        f" | {option.help} |"
         for option in launch_options(read)
     ]
     assert read.usage is not None
@@ -111,7 +123,11 @@ def _section(name: str, usage: str, text: str, rows: Iterable[str]) -> Iterator[
 
 def _row(option: click.Option) -> str:
     names = [*option.opts, *option.secondary_opts]
-    value = "" if option.is_flag else " " + (option.metavar or option.type.name.upper().removesuffix(" RANGE"))
+    value = (
+        ""
+        if option.is_flag
+        else " " + (option.metavar or option.type.name.upper().removesuffix(" RANGE"))
+    )
     default = f" Default: {option.default}." if option.show_default else ""
     return f"| {', '.join(f'`{name}{value}`' for name in names)} | {option.help or ''}{default} |"
 

@@ -26,7 +26,10 @@ Later versions may add kinds and fields; the schema below is that of this one.
 
 
 def schema() -> dict[str, Any]:
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(reduce(or_, EVENTS))}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **msgspec.json.schema(reduce(or_, EVENTS)),
+    }
 
 
 def render() -> str:
@@ -35,8 +38,16 @@ def render() -> str:
         name = kind.__struct_config__.tag or "`checkpoint` of `experiment_finished`"
         heading = f"`{name}`" if kind in EVENTS else name
         described = _described(kind)
-        rows = [f"| `{field}` | {described[field]} |" for field in kind.__struct_fields__ if field in described]
-        parts += [f"## {heading}\n", f"{inspect.cleandoc(kind.__doc__ or '')}\n", "| field | meaning |\n|---|---|"]
+        rows = [
+            f"| `{field}` | {described[field]} |"
+            for field in kind.__struct_fields__
+            if field in described
+        ]
+        parts += [
+            f"## {heading}\n",
+            f"{inspect.cleandoc(kind.__doc__ or '')}\n",
+            "| field | meaning |\n|---|---|",
+        ]
         parts[-1] += "\n" + "\n".join(rows) + "\n"
     parts += ["## The schema\n", f"```json\n{json.dumps(schema(), indent=1)}\n```\n"]
     return "\n".join(parts)
@@ -44,7 +55,9 @@ def render() -> str:
 
 def _described(kind: type) -> dict[str, str]:
     """Return the text below each field of a class."""
-    return dict(re.findall(r'^    (\w+): [^\n]*\n    """(.*?)"""', inspect.getsource(kind), re.MULTILINE))
+    return dict(
+        re.findall(r'^    (\w+): [^\n]*\n    """(.*?)"""', inspect.getsource(kind), re.MULTILINE)
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Writes the README's figures from what the benchmarks recorded last: python tests/repo/figures_table.py."""
+"""Writes the README's figures from what the benchmarks recorded last.
+
+python tests/repo/figures_table.py.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,24 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results.json"
-BEGIN, END = "<!-- figures: written by tests/repo/figures_table.py -->\n", "<!-- end of figures -->\n"
+BEGIN, END = (
+    "<!-- figures: written by tests/repo/figures_table.py -->\n",
+    "<!-- end of figures -->\n",
+)
 SAID = {
     "step_overhead": (
-        "What a step of a small PyTorch model costs, beside a loop written by hand, in instructions of the processor "
-        "(a network of 2,700 weights, where a step is short: `python benchmarks/step_overhead.py --instructions`):"
+        "Cost of a training step of a small PyTorch model, relative to a hand-written loop, in"
+        " processor instructions (a network of 2,700 weights, whose steps are short: `python"
+        " benchmarks/step_overhead.py --instructions`):"
     ),
     "lightning_overhead": (
-        "What it costs under Lightning's Trainer, beside the same Trainer without det "
+        "The same cost under Lightning's Trainer, relative to that Trainer without det "
         "(`python benchmarks/lightning_overhead.py --instructions`):"
     ),
     "search_throughput": (
-        "How many trials that end at once a search gets through in a second, on two cores "
-        "(`python benchmarks/search_throughput.py`; Optuna runs its trials in one process, the others each in one of its own):"
+        "Throughput of a search whose trials end at once, in trials per second on two cores "
+        "(`python benchmarks/search_throughput.py`). Optuna runs all trials in one process, "
+        "the others run each trial in a process of its own:"
     ),
 }
 """What each benchmark measures; those that have recorded nothing are left out."""
@@ -39,11 +47,15 @@ def tables() -> str:
     parts = []
     for benchmark, said in SAID.items():
         figures = sorted(
-            results.get(benchmark, {}).items(), key=lambda figure: (figure[0] != "det", figure[1], figure[0])
+            results.get(benchmark, {}).items(),
+            key=lambda figure: (figure[0] != "det", figure[1], figure[0]),
         )
         if figures:
             head = "| " + " | ".join(NAMES.get(name, name) for name, _ in figures) + " |"
-            shown = [f"{value:.3f}" if benchmark.endswith("overhead") else f"{value:.3g}" for _, value in figures]
+            shown = [
+                f"{value:.3f}" if benchmark.endswith("overhead") else f"{value:.3g}"
+                for _, value in figures
+            ]
             table = f"\n\n{head}\n|{'---|' * len(figures)}\n| {' | '.join(shown)} |\n"
             parts.append(said + (table if len(figures) > 1 else f" {shown[0]}.\n"))
     return "\n".join(parts)

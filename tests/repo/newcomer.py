@@ -1,9 +1,12 @@
-"""A newcomer's walk: `python -m tests.repo.newcomer` does what the pages say that one reads in the first hour.
+"""A newcomer's walk.
 
-Each visitor has a clone, an environment of its own, and a clean home for each page. What a page installs is installed, by its
-own commands: pip builds wheels of the packages, so that nothing is used from the tree. Then comes all that it runs, as a
-reader does it (tests/repo/reader.py). The visitors come at the same time. Printed are the seconds that each page took, and how
-many of them it installed.
+`python -m tests.repo.newcomer` does what the pages say that one reads in the first hour.
+
+Each visitor has a clone, an environment of its own, and a clean home for each page. What a page
+installs is installed, by its own commands: pip builds wheels of the packages, so that nothing is
+used from the tree. Then comes all that it runs, as a reader does it (tests/repo/reader.py). The
+visitors come at the same time. Printed are the seconds that each page took, and how many of them it
+installed.
 """
 
 from __future__ import annotations
@@ -22,19 +25,27 @@ from tests.repo.reader import Block, Reader
 ROOT = Path(__file__).parents[2]
 PAGES = {
     "torch": [
-        *("README.md", "docs/tutorials/first-run.md", "docs/guides/mistakes.md", "docs/guides/pytorch.md"),
+        *(
+            "README.md",
+            "docs/tutorials/first-run.md",
+            "docs/guides/mistakes.md",
+            "docs/guides/pytorch.md",
+        ),
         *("docs/from-lightning.md", "docs/from-optuna.md"),
     ],
     "keras": ["docs/guides/keras.md"],
     "estimator": ["docs/guides/estimator.md"],
 }
-"""What each visitor reads, in order: the guide of each framework is the one that starts from the code that one has."""
+"""What each visitor reads, in order.
+
+The guide of each framework is the one that starts from the code that one has.
+"""
 INSTALLS = "it installs from the network"
 PATIENCE = 1800
 
 
 class Newcomer(Reader):
-    """Has nothing but a clone, and an environment in it, which is kept from one page to the next."""
+    """Has only a clone, and an environment in it, which is kept from one page to the next."""
 
     def __init__(self, home: Path, clone: Path, env: dict[str, str]) -> None:
         super().__init__(home / ".det", home / "project")
@@ -56,13 +67,25 @@ class Newcomer(Reader):
 
 
 def outside(clone: Path) -> dict[str, str]:
-    """Return the environment of somebody who has never met det; how this machine reaches the network is not theirs to know."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DET_", "NOX", "PYTHON", "VIRTUAL_ENV"))}
+    """Return the environment of somebody who has never met det.
+
+    How this machine reaches the network is not theirs to know.
+    """
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("DET_", "NOX", "PYTHON", "VIRTUAL_ENV"))
+    }
     ours = {str(Path(sys.prefix) / "bin"), str(Path(sys.executable).parent)}
     path = [place for place in kept["PATH"].split(os.pathsep) if place not in ours]
     home = Path.home()
-    at_home = {"PIP_CONFIG_FILE": home / ".config/pip/pip.conf", "PIP_CACHE_DIR": home / ".cache/pip"}
-    pip = {name: str(place) for name, place in at_home.items() if place.exists() and name not in kept}
+    at_home = {
+        "PIP_CONFIG_FILE": home / ".config/pip/pip.conf",
+        "PIP_CACHE_DIR": home / ".cache/pip",
+    }
+    pip = {
+        name: str(place) for name, place in at_home.items() if place.exists() and name not in kept
+    }
     python = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
     subprocess.run([python, "-m", "venv", clone / ".venv"], check=True, env=kept)
     return {**kept, **pip, "PATH": os.pathsep.join([str(clone / ".venv/bin"), *path])}
@@ -87,7 +110,10 @@ def walk(name: str, scratch: Path) -> None:
 
 def main(names: Sequence[str]) -> None:
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="det-newcomer-") as scratch, ThreadPoolExecutor() as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="det-newcomer-") as scratch,
+        ThreadPoolExecutor() as pool,
+    ):
         for walked in [pool.submit(walk, name, Path(scratch)) for name in names or PAGES]:
             walked.result()
     print(f"{time.monotonic() - begun:.0f} s in all")

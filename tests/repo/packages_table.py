@@ -1,4 +1,7 @@
-"""Writes the README's table of packages from their metadata: python tests/repo/packages_table.py."""
+"""Writes the README's table of packages from their metadata.
+
+python tests/repo/packages_table.py.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-BEGIN, END = "<!-- packages: written by tests/repo/packages_table.py -->\n", "<!-- end of packages -->\n"
+BEGIN, END = (
+    "<!-- packages: written by tests/repo/packages_table.py -->\n",
+    "<!-- end of packages -->\n",
+)
 ORDER = (
     "det-core",
+    "det-node",
     "det-driver",
     "det-testing",
     "det-horovod",
@@ -22,17 +29,23 @@ ORDER = (
 
 
 def table(root: Path = ROOT) -> str:
-    """Return the table: distribution, import name, description, what of this repository it needs, version."""
-    projects = [tomllib.loads(path.read_text(encoding="utf-8")) for path in root.glob("packages/*/pyproject.toml")]
+    """Return the table.
+
+    Its columns: distribution, import name, description, what of this repository it needs, version.
+    """
+    projects = {
+        path.parent.name: tomllib.loads(path.read_text(encoding="utf-8"))
+        for path in root.glob("packages/*/pyproject.toml")
+    }
     rows = ["| distribution | import | what it holds | needs | |", "|---|---|---|---|---|"]
-    for project in sorted(projects, key=lambda project: _order(project["project"]["name"])):
+    for folder, project in sorted(projects.items(), key=lambda each: _order(each[0])):
         about = project["project"]
         [package] = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
         needs = ", ".join(text.partition(">")[0] for text in about["dependencies"])
         name = about["name"]
         rows.append(
-            f"| [`{name}`](packages/{name}) | `{package.removeprefix('src/')}` | {about['description'].rstrip('.')} | {needs} "
-            f"| {about['version']} |"
+            f"| [`{name}`](packages/{folder}) | `{package.removeprefix('src/')}` |"
+            f" {about['description'].rstrip('.')} | {needs} | {about['version']} |"
         )
     return "\n".join(rows) + "\n"
 

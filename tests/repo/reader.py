@@ -1,4 +1,7 @@
-"""Somebody who reads a page of documentation and does what it says, in an empty directory: see tests/repo/test_docs.py."""
+"""Somebody who reads a page of documentation and does what it says, in an empty directory.
+
+See tests/repo/test_docs.py.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,8 @@ INSTALLED = re.compile(r"the tests install (\S+) from its source$")
 NOT_RUN = re.compile(r"<!-- not run: (.+) -->\n$")
 UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 SAVED = re.compile(rf"^(.* batch \S+ +checkpoint):? \S*{UUID}\n?", re.MULTILINE)
-TOKEN = re.compile(
-    rf"(?P<any>\.\.\.)|(?P<uuid>{UUID})|(?P<number>\d+\.\d+(?:e[-+]?\d+)?)|(?P<space>\s+)|(?P<text>.)", re.DOTALL
-)
-PATTERNS = {"any": "(?s:.*?)", "uuid": UUID, "number": r"\d+(?:\.\d+)?(?:e[-+]?\d+)?", "space": r"\s+"}
+TOKEN = re.compile(rf"(?P<any>\.\.\.)|(?P<uuid>{UUID})|(?P<space>\s+)|(?P<text>.)", re.DOTALL)
+PATTERNS = {"any": "(?s:.*?)", "uuid": UUID, "space": r"\s+"}
 
 INTERPRETER = """
 import json, sys
@@ -75,19 +76,27 @@ def blocks(page: Path) -> list[Block]:
 
 def pattern(expected: str) -> re.Pattern[str]:
     """Return what output has to match."""
-    parts = [PATTERNS.get(str(m.lastgroup)) or re.escape(m[0]) for m in TOKEN.finditer(expected.strip())]
+    parts = [
+        PATTERNS.get(str(m.lastgroup)) or re.escape(m[0]) for m in TOKEN.finditer(expected.strip())
+    ]
     return re.compile("".join(parts))
 
 
 def shows(expected: str, output: str) -> bool:
-    """Return whether a page shows what was printed; a checkpoint is told of when it is written, in whichever line that is."""
+    """Return whether a page shows what was printed.
+
+    A checkpoint is told of when it is written, in whichever line that is.
+    """
     return all(line in SAVED.findall(output) for line in SAVED.findall(expected)) and bool(
         pattern(SAVED.sub("", expected)).fullmatch(SAVED.sub("", output).strip())
     )
 
 
 class Reader:
-    """Reads in a home of its own; a shell's directory and environment are kept from one block to the next."""
+    """Reads in a home of its own.
+
+    A shell's directory and environment are kept from one block to the next.
+    """
 
     def __init__(self, home: Path, cwd: Path) -> None:
         self.cwd = cwd
@@ -120,7 +129,10 @@ class Reader:
                     raise AssertionError(f"{at}: {error}") from error
 
     def skips(self, block: Block) -> None:
-        """Leave out a block that is not to be run here; what it would have installed may be there as a source."""
+        """Leave out a block that is not to be run here.
+
+        What it would have installed may be there as a source.
+        """
         if plugin := INSTALLED.search(block.not_run):
             self.installs(self.cwd / plugin[1])
 
@@ -153,11 +165,14 @@ class Reader:
         return None
 
     def checks(self, text: str) -> None:
-        """Hold a fragment of YAML to be a configuration, or some of its keys, that det accepts; of several documents each."""
+        """Hold a fragment of YAML to be a configuration, or some of its keys, that det accepts.
+
+        Of several documents each.
+        """
         import yaml
 
         from det_core import Plugins
-        from det_core.plugins import extensions_of
+        from det_core.hooks import extensions_of
         from det_driver.config import load
 
         extensions = extensions_of(Plugins.installed(strict=True))
@@ -168,7 +183,13 @@ class Reader:
         """Run commands as they stand and return what they printed."""
         where, variables = self._home.parent / "cwd", self._home.parent / "variables"
         process = subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", f"trap 'pwd > {where}; env -0 > {variables}' EXIT\n{text}"],
+            [
+                "bash",
+                "-euo",
+                "pipefail",
+                "-c",
+                f"trap 'pwd > {where}; env -0 > {variables}' EXIT\n{text}",
+            ],
             cwd=self.cwd,
             env=self.env,
             stdin=subprocess.DEVNULL,
@@ -192,7 +213,9 @@ class Reader:
             self._python.communicate(timeout=60)
 
     def _seen(self, output: str) -> str:
-        return output.replace(str(self._home), "/home/you/.det").replace(str(self._home.parent), "/home/you")
+        return output.replace(str(self._home), "/home/you/.det").replace(
+            str(self._home.parent), "/home/you"
+        )
 
     def _exec(self, text: str) -> str:
         if self._python is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -20,43 +21,58 @@ PLUGINS = [path for path in FILES if "det-core" not in path.parts]
 FRAMEWORKS = ("jax", "keras", "lightning", "numpy", "optuna", "tensorflow", "torch")
 READS_ENVIRONMENT = (
     "agent",
+    "backends/socket",
     "cli",
     "client/_client",
     "core",
-    "determined/core",
-    "determined/launch/wrap_rank",
-    "determined/tensorboard",
-    "engines",
-    "forkserver",
-    "guard",
-    "launch/_command",
-    "launch/host",
-    "machine",
-    "native",
-    "verify/replay",
-    "session",
-    "worker",
-    "backends/socket",
     "det_env/container",
     "det_env/uv",
     "det_horovod/_meet",
+    "det_keras/_hooks",
     "det_keras/backends",
     "det_ray/cluster",
     "det_ray/place",
+    "det_testing",
     "det_torch/backends",
+    "determined/_masters",
     "det_web/cluster",
     "det_web/command",
     "det_web/configuration",
-    "det_testing",
+    "determined/core",
+    "determined/launch/wrap_rank",
+    "determined/tensorboard",
+    "driver/_lifecycle",
+    "engines",
+    "first_check",
+    "forkserver",
+    "guard",
+    "launch/_command",
+    "machine",
+    "native",
+    "ranks/distributed",
+    "ranks/network",
+    "support/origin",
+    "task",
+    "train/session",
+    "verify/replay",
+    "worker",
 )
-"""Modules and packages of det_core and det_driver by their names there, those of plugins by their whole names."""
+"""Modules and packages of det_core, det_node and det_driver by their names there.
+
+Those of plugins by their whole names.
+"""
 
 
 def named(path: Path) -> str:
     """Return a source file's name below `src`, without its suffix."""
-    return path.relative_to(next(s for s in SOURCES if path.is_relative_to(s))).with_suffix("").as_posix()
+    return (
+        path.relative_to(next(s for s in SOURCES if path.is_relative_to(s)))
+        .with_suffix("")
+        .as_posix()
+    )
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -64,7 +80,11 @@ def tree(path: Path) -> ast.Module:
 def public_packages() -> list[Path]:
     """Return the `__init__` of each package that has no private part in its name."""
     found = (init for source in SOURCES for init in sorted(source.rglob("__init__.py")))
-    return [init for init in found if not any(part.startswith("_") for part in named(init).split("/")[:-1])]
+    return [
+        init
+        for init in found
+        if not any(part.startswith("_") for part in named(init).split("/")[:-1])
+    ]
 
 
 def package_name(init: Path) -> str:
@@ -83,7 +103,10 @@ def imported(init: Path) -> ModuleType:
 
 
 def rank(name: str) -> tuple[int, str]:
-    """Constants first, then classes, then functions: ruff's order of `__all__`, which is isort's."""
+    """Constants first, then classes, then functions.
+
+    ruff's order of `__all__`, which is isort's.
+    """
     return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
@@ -110,29 +133,40 @@ def exists(package: ModuleType, name: str) -> bool:
 
 @each_package
 def test_nothing_public_is_missing_from_all(init: Path) -> None:
-    """What an `__init__` imports from its package and does not use itself is what it makes public."""
+    """What an `__init__` imports from its package and does not use itself is public."""
     body = tree(init)
     listed = [
         node.value
         for node in body.body
-        if isinstance(node, ast.Assign | ast.AnnAssign) and "__all__" in ast.unparse(node).partition("=")[0]
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and "__all__" in ast.unparse(node).partition("=")[0]
     ]
-    imports = [node for node in ast.walk(body) if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module]
+    imports = [
+        node
+        for node in ast.walk(body)
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module
+    ]
     found = {alias.asname or alias.name for node in imports for alias in node.names}
     found -= {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
     inner = {path.stem for path in init.parent.iterdir()}
-    public = ast.literal_eval(listed[0] or ast.Tuple()) if listed else imported(init).__all__  # made by det_core.lazy
+    # Where it is not listed, det_core.support.lazy has made it.
+    public = ast.literal_eval(listed[0] or ast.Tuple()) if listed else imported(init).__all__
     assert {n for n in found if not n.startswith("_")} - inner - set(public) == set()
 
 
 @pytest.mark.parametrize("path", PLUGINS, ids=named)
-def test_a_plugin_imports_public_names_of_core_only(path: Path) -> None:
+def test_a_plugin_imports_public_names_of_core_and_node_only(path: Path) -> None:
+    own = named(path).split("/")[0]
     private = [
         f"{node.lineno}: from {node.module} import {alias.name}"
         for node in ast.walk(tree(path))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "det_core"
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").split(".")[0] in {"det_core", "det_node"} - {own}
         for alias in node.names
-        if any(part.startswith("_") and not part.endswith("__") for part in f"{node.module}.{alias.name}".split("."))
+        if any(
+            part.startswith("_") and not part.endswith("__")
+            for part in f"{node.module}.{alias.name}".split(".")
+        )
     ]
     assert private == []
 
@@ -142,21 +176,28 @@ STANDS_ON = {
     "det_keras": ("det_testing",),
     "det_lightning": ("det_torch", "det_testing"),
     "det_torch": ("det_testing",),
-    "det_testing": ("det_driver",),
-    "determined": ("det_driver",),
-    "det_env": ("det_driver",),
-    "det_web": ("det_driver",),
+    "det_driver": ("det_node",),
+    "det_testing": ("det_driver", "det_node"),
+    "determined": ("det_driver", "det_node"),
+    "det_env": ("det_driver", "det_node"),
+    "det_migrate": ("det_driver",),
+    "det_web": ("det_driver", "det_node"),
+    "det_server": ("det_driver", "det_web"),
 }
-"""Another of its own framework; the kit, for the trial that the suite asks for; names of Determined for all that has them."""
+"""A house.
+
+Another of its own framework. The kit, for the trial that its suite asks for. All that has names of
+Determined.
+"""
 PARTS = {
     "det_estimator": ("det_driver.native", "det_horovod"),
-    "det_horovod": ("det_driver.cli",),
+    "det_horovod": ("det_driver.cli", "det_node"),
     "det_keras": ("det_driver.native", "det_horovod"),
-    "det_kubernetes": ("det_driver.engines",),
+    "det_kubernetes": ("det_driver.engines", "det_node"),
     "det_lightning": ("det_horovod",),
     "det_optuna": ("det_driver.search",),
-    "det_ray": ("det_driver.engines",),
-    "det_slurm": ("det_driver.engines",),
+    "det_ray": ("det_driver.engines", "det_node"),
+    "det_slurm": ("det_driver.engines", "det_node"),
     "det_torch": ("det_horovod",),
 }
 """The part of another house that a plugin may know: what it registers is executed there."""
@@ -167,28 +208,55 @@ def test_plugins_do_not_know_each_other() -> None:
         own = named(path).split("/")[0]
         for node in ast.walk(tree(path)):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            modules += (
+                [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            )
             known = (own, *STANDS_ON.get(own, ()))
-            others = [m for m in modules if re.match(r"det_(?!core\b)", m) and m.split(".")[0] not in known]
+            others = [
+                m
+                for m in modules
+                if re.match(r"det_(?!core\b)", m) and m.split(".")[0] not in known
+            ]
             others = [m for m in others if not m.startswith(PARTS.get(own, ("-",)))]
             assert others == [], f"{named(path)} imports {others}"
 
 
-MUTABLE = ("list", "dict", "set", "defaultdict", "deque", "Counter", "count", "Lock", "local", "Queue", "SimpleQueue")
+MUTABLE = (
+    "list",
+    "dict",
+    "set",
+    "defaultdict",
+    "deque",
+    "Counter",
+    "count",
+    "Lock",
+    "local",
+    "Queue",
+    "SimpleQueue",
+)
 
 
 @pytest.mark.parametrize("path", FILES, ids=named)
 def test_modules_keep_no_state(path: Path) -> None:
-    """At module level there are constants, in capitals or private, and loggers; nothing rebinds or fills them."""
+    """At module level there are constants, in capitals or private, and loggers.
+
+    Nothing rebinds or fills them.
+    """
     module = tree(path)
     state = [
-        f"{node.lineno}: global {', '.join(node.names)}" for node in ast.walk(module) if isinstance(node, ast.Global)
+        f"{node.lineno}: global {', '.join(node.names)}"
+        for node in ast.walk(module)
+        if isinstance(node, ast.Global)
     ]
     for node in module.body:
-        value = getattr(node, "value", None) if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        value = (
+            getattr(node, "value", None) if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        )
         called = value.func if isinstance(value, ast.Call) else None
         maker = getattr(called, "id", getattr(called, "attr", ""))
-        empty = (isinstance(value, ast.List) and not value.elts) or (isinstance(value, ast.Dict) and not value.keys)
+        empty = (isinstance(value, ast.List) and not value.elts) or (
+            isinstance(value, ast.Dict) and not value.keys
+        )
         if empty or maker in MUTABLE:
             state.append(f"{node.lineno}: {ast.unparse(node)}")
     assert state == []
@@ -196,7 +264,9 @@ def test_modules_keep_no_state(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=named)
 def test_the_environment_is_read_at_the_edges_only(path: Path) -> None:
-    name = named(path).removeprefix("det_core/").removeprefix("det_driver/")
+    name = (
+        named(path).removeprefix("det_core/").removeprefix("det_node/").removeprefix("det_driver/")
+    )
     edge = any(name == place or name.startswith(f"{place}/") for place in READS_ENVIRONMENT)
     reads = [
         node.lineno
@@ -210,16 +280,19 @@ def test_the_environment_is_read_at_the_edges_only(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=named)
 def test_types_are_looked_at_while_modules_are_imported(path: Path) -> None:
-    """Where two threads decode to a struct that was never decoded to, one of them finds it half known, and the process crashes.
+    """Where two threads decode to a new struct, one finds it half known, and the process crashes.
 
-    A `Decoder` at the level of its module has looked at its type before there are threads; so has what is made of its `type`.
+    A `Decoder` at the level of its module has looked at its type before there are threads; so has
+    what is made of its `type`.
     """
     late = []
 
     def look(node: ast.AST, inside: bool) -> None:
         if isinstance(node, ast.Call) and inside:
             called, last = ast.unparse(node.func), ast.unparse(node.args[-1]) if node.args else ""
-            typed = called.startswith("msgspec.") and any(keyword.arg == "type" for keyword in node.keywords)
+            typed = called.startswith("msgspec.") and any(
+                keyword.arg == "type" for keyword in node.keywords
+            )
             converts = called == "msgspec.convert" and not last.endswith(".type")
             if typed or converts or re.fullmatch(r"msgspec\.\w+\.Decoder\(.*\)\.decode", called):
                 late.append(f"{node.lineno}: {ast.unparse(node)}")

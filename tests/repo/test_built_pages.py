@@ -1,4 +1,7 @@
-"""The documentation as it is read, at the width of a screen and at that of a phone: `nox -s docs` builds it and runs this."""
+"""The documentation as it is read, at the width of a screen and at that of a phone.
+
+`nox -s docs` builds it and runs this.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,13 @@ PAGES = sorted(page for page in BUILT.rglob("*.html") if "_static" not in page.p
 API = sorted((DOCS / "reference/api").glob("*.md"))
 WIDTHS = (1400, 400)
 
-pytestmark = pytest.mark.skipif(not (BUILT / "objects.inv").exists(), reason="it is not built: nox -s docs")
-in_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed: apt-get install chromium")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not (BUILT / "objects.inv").exists(), reason="it is not built: nox -s docs"),
+]
+in_a_browser = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium is installed: apt-get install chromium"
+)
 
 CUT = """
 Array.from(document.querySelectorAll("pre, table, img, dt.sig")).filter(element => {
@@ -76,9 +84,9 @@ def test_what_is_cut_would_be_noticed(browser: Browser, tmp_path: Path) -> None:
 @in_a_browser
 def test_code_can_be_copied_by_a_button(browser: Browser) -> None:
     browser.open(BUILT / "tutorials/first-run.html", 1400)
-    assert browser.evaluate("document.querySelectorAll('.highlight pre').length") == browser.evaluate(
-        "document.querySelectorAll('.highlight button.copybtn').length"
-    )
+    assert browser.evaluate(
+        "document.querySelectorAll('.highlight pre').length"
+    ) == browser.evaluate("document.querySelectorAll('.highlight button.copybtn').length")
 
 
 @in_a_browser
@@ -121,9 +129,17 @@ def test_every_public_name_has_its_place_in_the_api(page: Path) -> None:
     if importlib.util.find_spec(modules[0].partition(".")[0]) is None:
         pytest.skip(f"{modules[0]} is not installed")
     read = subprocess.run(
-        [sys.executable, "-c", PUBLIC, *modules], cwd=DOCS, capture_output=True, text=True, check=False
+        [sys.executable, "-c", PUBLIC, *modules],
+        cwd=DOCS,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert read.returncode == 0, read.stderr
-    public = {f"{module}.{name}" for module, names in json.loads(read.stdout).items() for name in set(names) - excluded}
+    public = {
+        f"{module}.{name}"
+        for module, names in json.loads(read.stdout).items()
+        for name in set(names) - excluded
+    }
     assert public
     assert sorted(public - inventory()) == []

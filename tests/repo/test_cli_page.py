@@ -20,7 +20,11 @@ def test_every_command_and_option_has_help() -> None:
         for option in writer["options"](command)
         if not option.help
     ]
-    silent += [option.option_strings for option in writer["launch_options"](writer["parser"]()) if not option.help]
+    silent += [
+        option.option_strings
+        for option in writer["launch_options"](writer["parser"]())
+        if not option.help
+    ]
     silent += [name for name, command, _ in writer["commands"]() if not command.help]
     assert silent == []
 

@@ -14,7 +14,9 @@ from det_driver.config import load, schema
 from det_driver.lint import lint
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = sorted(path for path in (ROOT / "examples").iterdir() if path.is_dir() and path.name != "plugins")
+EXAMPLES = sorted(
+    path for path in (ROOT / "examples").iterdir() if path.is_dir() and path.name != "plugins"
+)
 CONFIGS = sorted((ROOT / "examples").glob("*/*.yaml"))
 
 
@@ -45,21 +47,29 @@ def test_the_script_that_is_its_own_experiment_keeps_every_rule(example: Path) -
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_the_example_has_code_a_configuration_and_a_readme(example: Path) -> None:
-    assert (example / "const.yaml").is_file() or example.name.startswith("native_")  # whose script says it
+    assert (example / "const.yaml").is_file() or example.name.startswith(
+        "native_"
+    )  # whose script says it
     assert list(example.glob("*.py"))
     assert (example / "README.md").read_text(encoding="utf-8").startswith("# ")
 
 
 @pytest.mark.thorough
-def test_the_demo_learns_the_digits_and_prints_a_command_that_loads_them(det) -> None:
+def test_demo_learns_digits_and_prints_a_working_load_command(det) -> None:
     """As `nox -s demo`, for fewer epochs."""
-    printed = det("run", ROOT / "examples/digits_torch/const.yaml", "--config", "searcher.max_length.epochs=6").stdout
+    printed = det(
+        "run", ROOT / "examples/digits_torch/const.yaml", "--config", "searcher.max_length.epochs=6"
+    ).stdout
     accuracy = re.search(r"best accuracy ([\d.]+)", printed)
     assert accuracy is not None
     assert float(accuracy[1]) > 0.96
-    assert Path(re.search(r"best checkpoint: (\S+) \(batch \d+\)", printed)[1], "manifest.json").is_file()
+    assert Path(
+        re.search(r"best checkpoint: (\S+) \(batch \d+\)", printed)[1], "manifest.json"
+    ).is_file()
     command = re.search(r"^load it: (.+)$", printed, re.MULTILINE)[1]
-    done = subprocess.run(["bash", "-c", command], cwd="/", capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], cwd="/", capture_output=True, text=True, timeout=60, check=False
+    )
     assert "DigitsTrial" in done.stdout, done.stderr
 
 

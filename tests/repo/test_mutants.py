@@ -1,4 +1,7 @@
-"""The campaign that tests the tests, on a module of three lines; and its excuses, on the repository's own."""
+"""The campaign that tests the tests, on a module of three lines.
+
+And its excuses, on the repository's own.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ pytest.importorskip("cosmic_ray", reason="comes with the sessions that make muta
 
 from tools.mutants import excused, targets
 from tools.mutation import mutants
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 SOURCE = """
@@ -51,7 +56,11 @@ class Project:
         done = subprocess.run(
             [sys.executable, "-m", "tools.mutants", *arguments],
             cwd=self.path,
-            env={**os.environ, "PYTHONPATH": f"{self.path / 'src'}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{self.path / 'src'}{os.pathsep}{ROOT}",
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
             capture_output=True,
             text=True,
             timeout=120,
@@ -74,7 +83,7 @@ EXCUSE = """
 """
 
 
-def test_every_change_of_a_module_is_made_once_and_drops_statements_too() -> None:
+def test_each_mutant_is_unique_and_statements_are_dropped_too() -> None:
     made = [(mutant.before, mutant.after) for mutant in mutants(SOURCE)]
     assert len(made) == len(set(made))
     assert ("left.extend(total // parts for _ in range(parts))", "pass") in made
@@ -82,8 +91,10 @@ def test_every_change_of_a_module_is_made_once_and_drops_statements_too() -> Non
     assert ("left = list[int]()", "pass") not in made  # whoever runs it misses the name
 
 
-def test_each_exception_that_is_caught_is_let_through_by_one_mutant() -> None:
-    source = "try:\n    x\nexcept (ValueError, json.JSONDecodeError):\n    y\nexcept os.error:\n    z\n"
+def test_each_caught_exception_has_a_mutant_that_lets_it_through() -> None:
+    source = (
+        "try:\n    x\nexcept (ValueError, json.JSONDecodeError):\n    y\nexcept os.error:\n    z\n"
+    )
     made = {mutant.after for mutant in mutants(source) if mutant.before.startswith("except")}
     assert made == {
         "except (StopAsyncIteration, json.JSONDecodeError):",
@@ -92,7 +103,7 @@ def test_each_exception_that_is_caught_is_let_through_by_one_mutant() -> None:
     }
 
 
-def test_where_tests_notice_all_that_is_not_excused_the_table_says_so(project: Project) -> None:
+def test_table_shows_that_all_unexcused_mutants_are_noticed(project: Project) -> None:
     project.configure(EXCUSE)
     status, said, problems = project.run(THOROUGH, "--only", "if")
     assert (status, problems) == (0, ""), said
@@ -101,7 +112,7 @@ def test_where_tests_notice_all_that_is_not_excused_the_table_says_so(project: P
     assert (project.path / "src" / "shares.py").read_text() == SOURCE
 
 
-def test_where_too_few_are_noticed_the_others_are_shown_and_it_fails(project: Project) -> None:
+def test_too_few_noticed_mutants_are_shown_and_fail(project: Project) -> None:
     status, said, problems = project.run(CARELESS, "--workers", "1", "--only", "left[0]")
     assert status == 1
     assert "src/shares.py:6\n  - left[0] += total % parts\n  + pass\n" in said
@@ -112,10 +123,13 @@ def test_an_excuse_without_a_mutant_is_named(project: Project) -> None:
     project.configure(EXCUSE.replace('"if total % parts > -1:"', '"if total:"'))
     status, _, problems = project.run(THOROUGH, "--list")
     assert status == 1
-    assert problems == "shares: excused, but no mutant any more: if total % parts > 0:  ->  if total:\n"
+    assert (
+        problems
+        == "shares: excused, but no mutant any more: if total % parts > 0:  ->  if total:\n"
+    )
 
 
-def test_an_excuse_of_no_target_and_a_target_that_is_none_are_named(project: Project) -> None:
+def test_unknown_target_and_excuse_without_target_are_named(project: Project) -> None:
     assert "no target shears in tests/mutants.toml: shares" in project.run(THOROUGH, "shears")[2]
     project.configure(EXCUSE.replace('target = "shares"', 'target = "shears"'))
     assert project.run(THOROUGH)[2] == "tests/mutants.toml: no target is called shears\n"
@@ -132,13 +146,17 @@ def test_a_mutant_that_never_ends_is_noticed(project: Project) -> None:
     (project.path / "src" / "shares.py").write_text(
         "def first(items):\n    while not items:\n        items = [1]\n    return items[0]\n"
     )
-    tests = "from shares import first\ndef test_first(): assert first([]) == 1 and first([2]) == 2\n"
+    tests = (
+        "from shares import first\ndef test_first(): assert first([]) == 1 and first([2]) == 2\n"
+    )
     status, said, problems = project.run(tests, "--only", "while")
     assert (status, problems) == (0, ""), said
 
 
-@pytest.mark.parametrize("target", targets(ROOT / "tests" / "mutants.toml"), ids=lambda target: target.name)
-def test_every_excuse_of_this_repository_is_for_a_mutant_that_exists_and_says_why(target: object) -> None:
+@pytest.mark.parametrize(
+    "target", targets(ROOT / "tests" / "mutants.toml"), ids=lambda target: target.name
+)
+def test_every_excuse_has_an_existing_mutant_and_a_reason(target: object) -> None:
     assert all(excuse["reason"] for excuse in target.excused)
     _, stale = excused(target, mutants((ROOT / target.source).read_text()))
     assert stale == []

@@ -13,12 +13,28 @@ from tests.repo.packages_table import written
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))
-HEAVY = ("jax", "keras", "lightning", "numpy", "optuna", "pandas", "scipy", "sklearn", "tensorflow", "torch")
+HEAVY = (
+    "jax",
+    "keras",
+    "lightning",
+    "numpy",
+    "optuna",
+    "pandas",
+    "scipy",
+    "sklearn",
+    "tensorflow",
+    "torch",
+)
 UNBOUNDED = re.compile(r"^[A-Za-z0-9_.-]+(\[[\w,]+\])?$")
 
 
 def project(package: Path) -> dict:
     return tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def distribution(package: Path) -> str:
+    """On PyPI, `det-core` is another project's."""
+    return {"det-core": "det-training-core"}.get(package.name, package.name)
 
 
 def import_name(package: Path) -> str:
@@ -27,7 +43,9 @@ def import_name(package: Path) -> str:
 
 
 def in_a_process(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -40,7 +58,7 @@ def test_the_metadata_is_complete_and_of_one_kind(package: Path) -> None:
     about = project(package)
     assert about["build-system"]["build-backend"] == "hatchling.build"
     found = about["project"]
-    assert found["name"] == package.name
+    assert found["name"] == distribution(package)
     assert found["license"] == "Apache-2.0"
     assert found["requires-python"].startswith(">=3.11")
     assert found["readme"] == "README.md"
@@ -51,13 +69,20 @@ def test_the_metadata_is_complete_and_of_one_kind(package: Path) -> None:
 @each
 def test_its_version_is_that_of_the_module(package: Path) -> None:
     source = (package / "src" / import_name(package) / "__init__.py").read_text(encoding="utf-8")
-    assert re.search(r'^__version__ = "(.+)"$', source, re.MULTILINE)[1] == project(package)["project"]["version"]
+    assert (
+        re.search(r'^__version__ = "(.+)"$', source, re.MULTILINE)[1]
+        == project(package)["project"]["version"]
+    )
 
 
 @each
-def test_every_requirement_has_a_lower_bound_and_core_an_upper_one(package: Path) -> None:
+def test_every_requirement_has_its_version_bounds(package: Path) -> None:
+    """Every requirement has a lower bound, and one on a package of det also an upper one."""
     found = project(package)["project"]
-    listed = [*found["dependencies"], *(r for extra in found.get("optional-dependencies", {}).values() for r in extra)]
+    listed = [
+        *found["dependencies"],
+        *(r for extra in found.get("optional-dependencies", {}).values() for r in extra),
+    ]
     assert [requirement for requirement in listed if UNBOUNDED.match(requirement)] == []
     assert [r for r in listed if r.startswith("det-") and not re.search(r">=.*<", r)] == []
 
@@ -77,6 +102,7 @@ def test_it_is_typed_and_has_a_readme_of_its_own(package: Path) -> None:
     assert "```" in readme
 
 
+@pytest.mark.process
 @each
 def test_its_hook_module_imports_nothing_heavy(package: Path) -> None:
     for entry in project(package)["project"].get("entry-points", {}).get("det", {}).values():
@@ -91,27 +117,46 @@ def test_the_table_of_the_readme_is_made_from_their_metadata() -> None:
     assert written(readme) == readme
 
 
-def test_the_readme_says_of_no_package_that_it_exists_when_it_does_not() -> None:
-    linked = re.findall(r"\]\(packages/([\w-]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+def test_readme_links_exactly_the_existing_packages() -> None:
+    linked = re.findall(
+        r"\]\(packages/([\w-]+)\)", (ROOT / "README.md").read_text(encoding="utf-8")
+    )
     assert sorted(linked) == sorted(package.name for package in PACKAGES)
 
 
+@pytest.mark.process
 def test_core_and_its_command_import_no_framework() -> None:
     code = f"""
 import sys, det_core, det_driver.cli
-from det_core.plugins import Plugins
+from det_core.hooks import Plugins
 Plugins.installed(strict=True)
 print(sorted(m for m in {HEAVY} if m in sys.modules))
 """
     assert in_a_process(code) == "[]"
 
 
+@pytest.mark.process
 def test_importing_core_imports_none_of_what_it_needs_later() -> None:
-    later = ("click", "fsspec", "msgspec", "packaging", "pathspec", "pluggy", "rich", "sqlite3", "yaml")
-    assert in_a_process(f"import sys, det_core; print(sorted(m for m in {later} if m in sys.modules))") == "[]"
+    later = (
+        "click",
+        "cryptography",
+        "fsspec",
+        "msgspec",
+        "packaging",
+        "pathspec",
+        "pluggy",
+        "rich",
+        "sqlite3",
+        "yaml",
+    )
+    assert (
+        in_a_process(f"import sys, det_core; print(sorted(m for m in {later} if m in sys.modules))")
+        == "[]"
+    )
 
 
-def test_the_help_of_the_command_imports_none_of_what_it_does_not_show() -> None:
+@pytest.mark.process
+def test_help_imports_nothing_that_it_does_not_show() -> None:
     code = f"""
 import sys
 sys.argv = ["det", "--help"]
@@ -127,4 +172,41 @@ print(sorted(m for m in {(*HEAVY, "fsspec", "rich", "sqlite3", "yaml")} if m in 
 
 def test_there_is_a_changelog_with_every_package() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert [package.name for package in PACKAGES if f"`{package.name}`" not in text] == []
+    assert [package.name for package in PACKAGES if f"`{distribution(package)}`" not in text] == []
+
+
+def sources_and_pages() -> list[Path]:
+    """Return what users are shown.
+
+    The code of packages, their READMEs, and the pages, but records of decisions.
+    """
+    patterns = (
+        "packages/*/src/**/*.py",
+        "packages/*/README.md",
+        "packages/*/src/**/*.in",
+        "examples/**/*.md",
+    )
+    pages = [
+        path
+        for path in (ROOT / "docs").rglob("*.md")
+        if not {"decisions", "_build"} & set(path.parts)
+    ]
+    return [
+        *(path for pattern in patterns for path in ROOT.glob(pattern)),
+        *pages,
+        ROOT / "README.md",
+    ]
+
+
+def test_nobody_is_asked_to_install_a_name_of_dets_from_an_index() -> None:
+    """No index has it, and anybody may take a name that is free.
+
+    In code, `how_to_install` knows the command.
+    """
+    ours = re.compile(r"pip install [^`\n]*?(?<![\w/-])(?:det-[\w{-]+)")
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in sources_and_pages()
+        for match in ours.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []

@@ -1,4 +1,7 @@
-"""What a stranger meets at the root of the repository: the release workflow, the forms, the containers, the hooks of git."""
+"""What a stranger meets at the root of the repository.
+
+The release workflow, the forms, the containers, the hooks of git.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,9 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml"))
-FORMS = sorted(path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
+FORMS = sorted(
+    path for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml"
+)
 USES = re.compile(r"uses: (\S+)(.*)")
 
 
@@ -35,26 +40,36 @@ def test_only_what_was_tested_is_published(jobs: dict[str, Any]) -> None:
 
 
 def test_the_wheels_of_every_package_are_tested_first(jobs: dict[str, Any]) -> None:
-    install = next(step["run"] for step in jobs["test"]["steps"] if "pip install" in step.get("run", ""))
+    install = next(
+        step["run"] for step in jobs["test"]["steps"] if "pip install" in step.get("run", "")
+    )
     named = set(re.findall(r"dist/(det_\w+)-", install))
     for each in jobs["test"]["strategy"]["matrix"]["include"]:
         named |= {wheel.partition("[")[0] for wheel in each["wheels"].split()}
         assert all((ROOT / file).exists() for file in each["suite"].split())
         assert all(f"det-{name}" in NAMES for name in each["packages"].split())
-    assert sorted(named) == [name.replace("-", "_") for name in NAMES]
+    wheels = {"det-core": "det_training_core"}
+    assert sorted(named) == sorted(wheels.get(name, name.replace("-", "_")) for name in NAMES)
 
 
 def test_publishing_needs_no_token_and_attests_what_it_publishes(jobs: dict[str, Any]) -> None:
     publish = jobs["publish"]
     assert publish["environment"] == "pypi"
-    assert publish["permissions"] == {"contents": "read", "id-token": "write", "attestations": "write"}
+    assert publish["permissions"] == {
+        "contents": "read",
+        "id-token": "write",
+        "attestations": "write",
+    }
     assert any("attest-build-provenance" in step["uses"] for step in publish["steps"])
     assert publish["steps"][-1]["with"] == {"attestations": True}
     assert "secrets." not in read(".github/workflows/release.yml")
-    assert [jobs[job]["permissions"] for job in ("build", "test")] == [{"contents": "read"}, {"contents": "read"}]
+    assert [jobs[job]["permissions"] for job in ("build", "test")] == [
+        {"contents": "read"},
+        {"contents": "read"},
+    ]
 
 
-def test_foreign_actions_are_named_by_commits_that_nobody_can_move() -> None:
+def test_foreign_actions_are_pinned_to_commits() -> None:
     for action, comment in USES.findall(read(".github/workflows/release.yml")):
         assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", action), action
         assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), f"{action} does not say its version"
@@ -80,12 +95,15 @@ def test_a_form_asks_for_something_and_says_what(form: Path) -> None:
 @pytest.mark.parametrize("file", ["Dockerfile", ".devcontainer/devcontainer.json"])
 def test_containers_install_packages_that_exist(file: str) -> None:
     text = read(file)
-    named = {*re.findall(r"\./packages/(det-[a-z]+)", text), *re.findall(r'PLUGINS="([^"]*)"', text)}
+    named = {
+        *re.findall(r"\./packages/(det-[a-z]+)", text),
+        *re.findall(r'PLUGINS="([^"]*)"', text),
+    }
     assert named
     assert {name for each in named for name in each.split()} <= set(NAMES)
 
 
-def test_the_dev_container_builds_a_stage_that_the_dockerfile_has() -> None:
+def test_dev_container_builds_a_stage_of_the_dockerfile() -> None:
     build = json.loads(read(".devcontainer/devcontainer.json"))["build"]
     assert f" AS {build['target']}\n" in read("Dockerfile")
     assert (ROOT / ".devcontainer" / build["dockerfile"]).resolve() == ROOT / "Dockerfile"
@@ -100,7 +118,10 @@ def test_containers_have_a_python_that_the_packages_take() -> None:
 def test_it_can_be_cited() -> None:
     citation = yaml.safe_load(read("CITATION.cff"))
     assert {"cff-version", "message", "title", "authors", "version", "license"} <= set(citation)
-    assert citation["license"] == tomllib.loads(read("packages/det-core/pyproject.toml"))["project"]["license"]
+    assert (
+        citation["license"]
+        == tomllib.loads(read("packages/det-core/pyproject.toml"))["project"]["license"]
+    )
 
 
 def test_what_is_said_to_be_excluded_is_excluded() -> None:

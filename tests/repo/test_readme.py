@@ -14,7 +14,7 @@ from tests.repo.figures_table import written
 from tests.repo.reader import Reader, blocks
 from tests.terminal import Screen, seen
 
-from det_core.plugins import OURS, Plugins, discover
+from det_core.hooks import OURS, Plugins, discover
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -45,8 +45,13 @@ reproducibility: {experiment_seed: 1}
 
 
 @pytest.mark.thorough
-def test_the_picture_is_of_a_search_with_the_trial_of_the_readme(det, tmp_path: Path, pytestconfig) -> None:
-    """Two of its trials are held at a gate while it is taken; numbers differ from run to run. `pytest --record` takes it anew."""
+def test_the_picture_is_of_a_search_with_the_trial_of_the_readme(
+    det, tmp_path: Path, pytestconfig
+) -> None:
+    """Two of its trials are held at a gate while it is taken.
+
+    Numbers differ from run to run. `pytest --record` takes it anew.
+    """
     reader, gate = Reader(det.home, det.cwd), tmp_path / "gate"
     for block in blocks(README)[:3]:
         if block.language == "python":
@@ -59,7 +64,9 @@ def test_the_picture_is_of_a_search_with_the_trial_of_the_readme(det, tmp_path: 
         frame = re.split(r"(?:\x1b\[2K(?:\x1b\[1A)?)+", screen.written.replace("\r", ""))[-2:][
             0
         ]  # the last may not be whole
-        if not taken and all(re.search(rf"^ *{trial}  running +120 ", plain(frame), re.MULTILINE) for trial in (6, 7)):
+        if not taken and all(
+            re.search(rf"^ *{trial}  running +120 ", plain(frame), re.MULTILINE) for trial in (6, 7)
+        ):
             taken.append(frame)
             gate.touch()
 
@@ -91,7 +98,9 @@ def masked(svg: str) -> str:
     lines: dict[str, str] = {}
     for y, text in re.findall(r'<text[^>]* y="([\d.]+)"[^>]*>(.*?)</text>', svg):
         lines[y] = f"{lines.get(y, '')} {html.unescape(text)}"
-    return "\n".join(" ".join(re.sub(r"[\d.:]*\d(e-\d+)?", "#", line).split()) for line in lines.values())
+    return "\n".join(
+        " ".join(re.sub(r"[\d.:]*\d(e-\d+)?", "#", line).split()) for line in lines.values()
+    )
 
 
 def test_its_figures_are_those_that_the_benchmarks_recorded_last() -> None:
@@ -111,3 +120,48 @@ def test_what_it_says_that_there_is_is_what_the_houses_register(kind: str) -> No
     }[kind]
     [line] = re.findall(rf"^{kind}[^:]*: (.+)$", README.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(re.findall(r"`([\w-]+)`", line)) == set(registered)
+
+
+THERE = {
+    "web interface": ROOT / "packages/det-web",
+    "sampler": ROOT / "packages/det-optuna",
+    "Slurm": ROOT / "packages/det-slurm",
+    "Ray": ROOT / "packages/det-ray",
+    "Kubernetes": ROOT / "packages/det-kubernetes",
+    "environments": ROOT / "packages/det-env",
+    "FSDP": ROOT / "docs/guides/large-models.md",
+    "several people share": ROOT / "packages/det-server",
+    "user accounts": ROOT / "packages/det-server",
+    "model registry": ROOT / "packages/det-driver/src/det_driver/store/_models.py",
+}
+"""What a page may call absent, with what brings it: once that is there, the claim is wrong."""
+ABSENT = re.compile(
+    r"\bno\b|\bnot have\b|\bis gone\b|\bare gone\b|\bwithout a\b|^## What is gone", re.MULTILINE
+)
+
+
+def false_claims(text: str) -> list[tuple[str, str]]:
+    """Return what a page calls absent although it is there, each with its sentence."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return [
+        (word, sentence)
+        for sentence in re.split(r"(?<=[.:;|])\s+(?!\n)", prose)
+        for word, place in THERE.items()
+        if place.exists()
+        and (claim := ABSENT.search(sentence))
+        and word in sentence[claim.start() :]
+    ]
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/from-determined.md", "docs/from-lightning.md", "docs/concepts.md"]
+)
+def test_what_a_page_calls_absent_is_not_there(page: str) -> None:
+    assert false_claims((ROOT / page).read_text(encoding="utf-8")) == []
+
+
+def test_a_false_claim_of_absence_is_found() -> None:
+    found = false_claims(
+        "It trains. There is no web interface, no engine for Slurm, and no second sun."
+    )
+    assert [word for word, _ in found] == ["web interface", "Slurm"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.repo.test_text import ROOT, tracked
-from tools.release import bounds, link, main, move, packages, unready, versions
+from tools.release import bounds, distributions, link, main, move, packages, unready, versions
 
 TEMPLATES = "packages/det-testing/src/det_testing/templates"
 
@@ -37,9 +37,15 @@ def still_saying(tree: Path, pattern: str) -> list[str]:
     """Return the files, apart from the changelog and what `det plugin new` writes, that match."""
     found = re.compile(pattern, re.MULTILINE)
     files = (
-        file for file in tree.rglob("*") if file.is_file() and file.name not in ("CHANGELOG.md", "test_release.py")
+        file
+        for file in tree.rglob("*")
+        if file.is_file() and file.name not in ("CHANGELOG.md", "test_release.py")
     )
-    names = [str(file.relative_to(tree)) for file in files if found.search(file.read_text(encoding="utf-8"))]
+    names = [
+        str(file.relative_to(tree))
+        for file in files
+        if found.search(file.read_text(encoding="utf-8"))
+    ]
     return sorted(name for name in names if not name.startswith(TEMPLATES))
 
 
@@ -50,7 +56,7 @@ def test_all_packages_say_one_version_everywhere() -> None:
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
 
 
-def test_one_command_moves_all_versions_and_what_packages_ask_of_one_another(tree: Path) -> None:
+def test_version_command_moves_all_versions_and_requirements(tree: Path) -> None:
     [before] = set(versions(tree).values())
     changed = move(tree, "7.8.9")
     assert set(versions(tree).values()) == {"7.8.9"}
@@ -61,13 +67,12 @@ def test_one_command_moves_all_versions_and_what_packages_ask_of_one_another(tre
         assert f"packages/{name}/pyproject.toml" in changed
     assert {"README.md", "CITATION.cff", "docs/tutorials/first-run.md"} <= set(changed)
     assert still_saying(tree, re.escape(bounds(before))) == []
-    assert (
-        still_saying(tree, rf"\bdet-(?:{'|'.join(n.removeprefix('det-') for n in packages(tree))}) +{before}\b") == []
-    )
+    names = "|".join([*packages(tree), *distributions(tree)])
+    assert still_saying(tree, rf"\b(?:{names}) +{before}\b") == []
     assert move(tree, "7.8.9") == []
 
 
-def test_a_version_moved_there_and_back_leaves_everything_as_it_was(tree: Path) -> None:
+def test_version_moved_back_leaves_everything_unchanged(tree: Path) -> None:
     [before] = set(versions(tree).values())
     was = {file: file.read_bytes() for file in tree.rglob("*") if file.is_file()}
     move(tree, "7.8.9")
@@ -77,46 +82,68 @@ def test_a_version_moved_there_and_back_leaves_everything_as_it_was(tree: Path) 
 
 @pytest.mark.parametrize(
     ("version", "asked"),
-    [("0.1.0", ">=0.1,<0.2"), ("0.2.3", ">=0.2,<0.3"), ("1.4.0", ">=1.4,<2"), ("0.3.0rc1", ">=0.3.0rc1,<0.4")],
+    [
+        ("0.1.0", ">=0.1,<0.2"),
+        ("0.2.3", ">=0.2,<0.3"),
+        ("1.4.0", ">=1.4,<2"),
+        ("0.3.0rc1", ">=0.3.0rc1,<0.4"),
+    ],
 )
 def test_packages_take_those_that_were_released_with_them(version: str, asked: str) -> None:
     assert bounds(version) == asked
 
 
 def test_what_is_no_version_is_refused(tree: Path) -> None:
-    with pytest.raises(SystemExit, match=r"'1.2' is no version; give one such as 0.2.0 or 1.0.0rc1"):
+    with pytest.raises(
+        SystemExit, match=r"'1.2' is no version; give one such as 0.2.0 or 1.0.0rc1"
+    ):
         move(tree, "1.2")
 
 
 def test_what_is_not_ready_to_be_published_is_named(tree: Path) -> None:
     move(tree, "0.2.0")
     changelog = tree / "CHANGELOG.md"
-    assert any(line.startswith("CHANGELOG.md has no heading '## 0.2.0, ") for line in unready(tree, "v0.2.0"))
-    changelog.write_text(changelog.read_text().replace("## Unreleased: 0.2.0", "## 0.2.0, 2027-01-31"))
+    assert any(
+        line.startswith("CHANGELOG.md has no heading '## 0.2.0, ")
+        for line in unready(tree, "v0.2.0")
+    )
+    changelog.write_text(
+        changelog.read_text().replace("## Unreleased: 0.2.0", "## 0.2.0, 2027-01-31")
+    )
     assert unready(tree, "v0.2.0") == []
     project = tree / "packages/det-torch/pyproject.toml"
-    project.write_text(project.read_text().replace('"det-core>=0.2,<0.3"', '"det-core>=0.1,<0.2"'))
-    assert unready(tree, "v0.2.0") == ["det-torch asks for det-core>=0.1,<0.2, and not for det-core>=0.2,<0.3"]
+    project.write_text(
+        project.read_text().replace(
+            '"det-training-core>=0.2,<0.3"', '"det-training-core>=0.1,<0.2"'
+        )
+    )
+    assert unready(tree, "v0.2.0") == [
+        "det-torch asks for det-training-core>=0.1,<0.2, and not for det-training-core>=0.2,<0.3"
+    ]
     assert "packages/det-torch/pyproject.toml says 0.2.0, and not 0.3.0" in unready(tree, "v0.3.0")
     assert "CITATION.cff does not say version: 0.3.0" in unready(tree, "v0.3.0")
 
 
-def test_a_build_gives_every_package_the_links_of_the_repository_that_publishes_it(tree: Path) -> None:
+def test_build_gives_every_package_the_publishing_links(tree: Path) -> None:
     for _ in range(2):  # once is as good as twice
         link(tree, "https://example.org/somebody/det/")
     for name, folder in packages(tree).items():
         project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         assert project["urls"]["Homepage"] == "https://example.org/somebody/det"
-        assert project["urls"]["Source"] == f"https://example.org/somebody/det/tree/main/packages/{name}"
+        assert (
+            project["urls"]["Source"]
+            == f"https://example.org/somebody/det/tree/main/packages/{name}"
+        )
         assert {"Changelog", "Documentation", "Issues"} <= set(project["urls"])
         assert project["entry-points"]["det"]
     with pytest.raises(
-        SystemExit, match=r"'ftp://example\.org' is no address of a repository; give one that begins with"
+        SystemExit,
+        match=r"'ftp://example\.org' is no address of a repository; give one that begins with",
     ):
         link(tree, "ftp://example.org")
 
 
-def test_the_command_says_what_it_changed_and_then_that_nothing_is_left_to_change(
+def test_command_reports_its_changes_and_then_nothing_to_change(
     tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tree)

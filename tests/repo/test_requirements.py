@@ -16,14 +16,19 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECTS = {
-    path.parent.name: tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+    project["name"]: project
     for pattern in ("packages/*/pyproject.toml", "examples/plugins/*/pyproject.toml")
-    for path in sorted(ROOT.glob(pattern))
+    for project in (
+        tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        for path in sorted(ROOT.glob(pattern))
+    )
 }
 FRAMEWORKS = {
     **dict.fromkeys(("torch", "torchvision", "torchdata"), "PyTorch"),
     **dict.fromkeys(("lightning", "pytorch-lightning", "lightning-fabric"), "Lightning"),
-    **dict.fromkeys(("tensorflow", "tensorflow-cpu", "tensorflow-estimator", "keras", "tf-keras"), "TensorFlow"),
+    **dict.fromkeys(
+        ("tensorflow", "tensorflow-cpu", "tensorflow-estimator", "keras", "tf-keras"), "TensorFlow"
+    ),
     **dict.fromkeys(("jax", "jaxlib", "flax", "optax"), "JAX"),
     **dict.fromkeys(("mxnet", "paddlepaddle", "deepspeed"), "another"),
 }
@@ -33,9 +38,9 @@ BRINGS = {
     "det-compat[keras]": set(),
     "det-compat[lightning]": {"PyTorch", "Lightning"},
     "det-compat[torch]": {"PyTorch"},
-    "det-core": set(),
-    "det-core[gpu]": set(),
-    "det-core[tensorboard]": set(),
+    "det-training-core": set(),
+    "det-training-core[gpu]": set(),
+    "det-training-core[tensorboard]": set(),
     "det-driver": set(),
     "det-driver[parquet]": set(),
     "det-driver[plot]": set(),
@@ -54,14 +59,20 @@ BRINGS = {
     "det-kubernetes": set(),
     "det-lightning": {"PyTorch", "Lightning"},
     "det-lightning[horovod]": {"PyTorch", "Lightning"},
+    "det-migrate": set(),
+    "det-migrate[parquet]": set(),
+    "det-migrate[postgresql]": set(),
+    "det-migrate[tensorboard]": set(),
     "det-mlflow": set(),
     "det-mlflow[sqlite]": set(),
+    "det-node": set(),
     "det-numpy": set(),
     "det-optuna": set(),
     "det-optuna[cmaes]": set(),
     "det-optuna[gp]": {"PyTorch"},
     "det-optuna[qmc]": set(),
     "det-ray": set(),
+    "det-server": set(),
     "det-slurm": set(),
     "det-testing": set(),
     "det-torch": {"PyTorch"},
@@ -70,7 +81,7 @@ BRINGS = {
     "det-torch[transformers]": {"PyTorch"},
     "det-web": set(),
 }
-"""Every distribution of this repository, with each of its extras, and the frameworks that come with it."""
+"""Every distribution of this repository, with each of its extras, and their frameworks."""
 
 CONSTRAINTS = {
     "det-estimator[cpu]": ("det-estimator",),
@@ -80,7 +91,10 @@ CONSTRAINTS = {
     "det-mlflow[sqlite]": ("det-mlflow",),
     "det-torch": ("det-torch",),
 }
-"""Those that are resolved as pip would, with all that their requirements require, and the pins for it, where there are any."""
+"""Those that are resolved as pip would, with all that their requirements require.
+
+The pins for it come, too, where there are any.
+"""
 
 UNREACHABLE = (
     "NewConnectionError",
@@ -99,7 +113,10 @@ def outside(text: str) -> Iterator[str]:
         yield text
         return
     extras = project.get("optional-dependencies", {})
-    for each in (*project["dependencies"], *(each for extra in requirement.extras for each in extras[extra])):
+    for each in (
+        *project["dependencies"],
+        *(each for extra in requirement.extras for each in extras[extra]),
+    ):
         yield from outside(each)
 
 
@@ -110,7 +127,9 @@ def frameworks(names: Iterator[str] | list[str]) -> set[str]:
 def test_the_table_has_every_distribution_with_every_extra() -> None:
     known = set(PROJECTS)
     known |= {
-        f"{name}[{extra}]" for name, about in PROJECTS.items() for extra in about.get("optional-dependencies", {})
+        f"{name}[{extra}]"
+        for name, about in PROJECTS.items()
+        for extra in about.get("optional-dependencies", {})
     }
     assert known == set(BRINGS)
 
@@ -123,8 +142,22 @@ def test_what_it_requires_is_of_its_own_framework(what: str, brought: set[str]) 
 @functools.cache
 def resolved(what: str) -> list[str]:
     """Return the names of all distributions that pip would install; nothing is installed."""
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
-    pins = [f"--constraint={path}" for path in (ROOT / "constraints").glob("*.txt") if path.stem in CONSTRAINTS[what]]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--ignore-installed",
+        "--quiet",
+        "--report",
+        "-",
+    ]
+    pins = [
+        f"--constraint={path}"
+        for path in (ROOT / "constraints").glob("*.txt")
+        if path.stem in CONSTRAINTS[what]
+    ]
     done = subprocess.run(
         [*command, "--only-binary", ":all:", *pins, *outside(what)],
         capture_output=True,
@@ -135,9 +168,12 @@ def resolved(what: str) -> list[str]:
     if done.returncode and any(sign in done.stderr for sign in UNREACHABLE):
         pytest.skip(f"no index has what {what} requires: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    return [canonicalize_name(each["metadata"]["name"]) for each in json.loads(done.stdout)["install"]]
+    return [
+        canonicalize_name(each["metadata"]["name"]) for each in json.loads(done.stdout)["install"]
+    ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("what", CONSTRAINTS)
 def test_pip_brings_that_framework_and_no_other(what: str) -> None:
     if "estimator" in what and sys.version_info >= (3, 12):
@@ -145,12 +181,13 @@ def test_pip_brings_that_framework_and_no_other(what: str) -> None:
     assert frameworks(resolved(what)) == BRINGS[what]
 
 
+@pytest.mark.process
 def test_tensorflow_comes_under_one_of_its_names() -> None:
     assert {"tensorflow", "tensorflow-cpu"} & set(resolved("det-keras[cpu]")) == {"tensorflow-cpu"}
 
 
 @pytest.mark.parametrize("extra", ["cpu", "tensorflow"])
-def test_keras_comes_with_what_its_tensorboard_callback_writes_by(extra: str) -> None:
+def test_keras_installs_what_its_tensorboard_callback_needs(extra: str) -> None:
     """TensorFlow 2.21 brings no tensorboard, and Keras's callback does not work without."""
     asked = PROJECTS["det-keras"]["optional-dependencies"][extra]
     assert "tensorboard" in {canonicalize_name(Requirement(each).name) for each in asked}

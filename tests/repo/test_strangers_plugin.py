@@ -1,4 +1,7 @@
-"""A plugin of somebody else's, installed like any: each hook that it implements is called, with what the page says."""
+"""A plugin of somebody else's, installed like any.
+
+Each hook that it implements is called, with what the page says.
+"""
 
 from __future__ import annotations
 
@@ -111,12 +114,16 @@ hyperparameters: {global_batch_size: 32, hidden: 8, lr: 0.1, momentum: 0.9, drop
 searcher: {name: single, metric: accuracy, smaller_is_better: false, max_length: 10}
 checkpoint_storage: {type: elsewhere, place: PLACE}
 plugins: {stranger: {loud: true}}
+check_first: false
 """
 
 
 @pytest.fixture
 def stranger(det, tmp_path: Path) -> dict[str, str]:
-    """Install a plugin that notes what it is told; return the environment in which it is installed."""
+    """Install a plugin that notes what it is told.
+
+    Return the environment in which it is installed.
+    """
     site = tmp_path / "site"
     about = site / "det_stranger-1.0.dist-info"
     about.mkdir(parents=True)
@@ -140,7 +147,12 @@ def test_a_strangers_plugin_takes_part_in_a_run(det, stranger, tmp_path: Path) -
         {"hook": "det_build_lr_scheduler", "type": "StepLR"},
         {"hook": "det_build_data_loader", "split": "training"},
         {"hook": "det_build_data_loader", "split": "validation"},
-        {"hook": "det_metrics_reported", "group": "training", "batches": 10, "names": ["batches", "epochs", "loss"]},
+        {
+            "hook": "det_metrics_reported",
+            "group": "training",
+            "batches": 10,
+            "names": ["batches", "epochs", "loss"],
+        },
         {"hook": "det_checkpoint_saved", "batches": 10},
         {
             "hook": "det_metrics_reported",
@@ -152,7 +164,10 @@ def test_a_strangers_plugin_takes_part_in_a_run(det, stranger, tmp_path: Path) -
         {"hook": "det_experiment_finished", "state": "COMPLETED"},
     ]
     assert (tmp_path / "place" / saved["uuid"] / "manifest.json").is_file()
-    assert "observer 'stranger' failed in det_experiment_finished: RuntimeError: too late to matter" in done.stderr
+    assert (
+        "observer 'stranger' failed in det_experiment_finished: RuntimeError: too late to matter"
+        in done.stderr
+    )
 
 
 def test_a_strangers_plugin_is_listed_with_what_it_registers(det, stranger) -> None:
@@ -177,5 +192,7 @@ def test_engines_and_launchers_are_looked_up_by_name() -> None:
     plugins.register(Places(), "places")
     assert plugins.engines()["moon"].load() == "an engine"
     assert plugins.launchers()["rocket"].load() == "a launcher"
-    with pytest.raises(PluginError, match="no plugin registers the launcher 'sledge'; installed: rocket"):
+    with pytest.raises(
+        PluginError, match="no plugin registers the launcher 'sledge'; installed: rocket"
+    ):
         plugins.launchers()["sledge"]

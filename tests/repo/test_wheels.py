@@ -1,4 +1,7 @@
-"""What a wheel says of itself, to an index and to whoever unpacks it; each is built, which takes a fraction of a second."""
+"""What a wheel says of itself, to an index and to whoever unpacks it.
+
+Each is built, which takes a fraction of a second.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pathlib import Path
 import pytest
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
-from tests.repo.test_packages import PACKAGES, ROOT, import_name
+from tests.repo.test_packages import PACKAGES, ROOT, distribution, import_name
 from trove_classifiers import classifiers as known
 
 OURS = ("3.11", "3.12", "3.13")
@@ -39,13 +42,17 @@ def wheel(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Wheel(request.param, Parser().parsestr(metadata.decode()), files)
 
 
-def test_the_licence_is_named_as_spdx_does_and_its_text_is_inside(wheel: Wheel) -> None:
+def test_licence_is_spdx_and_its_text_is_in_the_wheel(wheel: Wheel) -> None:
     assert wheel.about["License-Expression"] == "Apache-2.0"
     assert wheel.about.get_all("License-File") == ["LICENSE"]
-    [text] = [text for name, text in wheel.files.items() if name.endswith(".dist-info/licenses/LICENSE")]
+    [text] = [
+        text for name, text in wheel.files.items() if name.endswith(".dist-info/licenses/LICENSE")
+    ]
     assert text == (ROOT / "LICENSE").read_bytes()
     # An index refuses a wheel that says it twice.
-    assert [each for each in wheel.about.get_all("Classifier") if each.startswith("License ::")] == []
+    assert [
+        each for each in wheel.about.get_all("Classifier") if each.startswith("License ::")
+    ] == []
 
 
 def test_an_index_can_show_and_find_it(wheel: Wheel) -> None:
@@ -53,15 +60,26 @@ def test_an_index_can_show_and_find_it(wheel: Wheel) -> None:
     assert wheel.about["Description-Content-Type"] == "text/markdown"
     assert len(wheel.about["Keywords"].split(",")) >= 3
     classifiers = wheel.about.get_all("Classifier")
-    assert [each for each in classifiers if each not in known] == []  # an index refuses what it does not know
-    for wanted in ("Development Status ::", "Intended Audience ::", "Operating System :: POSIX :: Linux", "Topic ::"):
+    assert [
+        each for each in classifiers if each not in known
+    ] == []  # an index refuses what it does not know
+    for wanted in (
+        "Development Status ::",
+        "Intended Audience ::",
+        "Operating System :: POSIX :: Linux",
+        "Topic ::",
+    ):
         assert any(each.startswith(wanted) for each in classifiers), wanted
 
 
-def test_it_names_the_pythons_that_it_lets_itself_be_installed_by(wheel: Wheel) -> None:
+def test_classifiers_match_the_required_python_versions(wheel: Wheel) -> None:
     limit = re.fullmatch(r">=3\.11|<3\.12,>=3\.11", wheel.about["Requires-Python"])
     assert limit, wheel.about["Requires-Python"]
-    named = [each.rpartition(" ")[2] for each in wheel.about.get_all("Classifier") if "Python :: 3." in each]
+    named = [
+        each.rpartition(" ")[2]
+        for each in wheel.about.get_all("Classifier")
+        if "Python :: 3." in each
+    ]
     assert tuple(named) == (OURS[:1] if "<" in limit[0] else OURS)
 
 
@@ -73,7 +91,10 @@ def test_type_checkers_read_it(wheel: Wheel) -> None:
 def test_it_holds_its_package_and_nothing_else(wheel: Wheel) -> None:
     tops = {name.partition("/")[0] for name in wheel.files}
     version = wheel.about["Version"]
-    assert tops == {import_name(wheel.package), f"{wheel.package.name.replace('-', '_')}-{version}.dist-info"}
+    assert tops == {
+        import_name(wheel.package),
+        f"{distribution(wheel.package).replace('-', '_')}-{version}.dist-info",
+    }
     assert [name for name in wheel.files if "__pycache__" in name or name.endswith(".pyc")] == []
 
 
@@ -81,15 +102,20 @@ def test_its_readme_leads_nowhere_that_an_index_does_not_have(wheel: Wheel) -> N
     assert re.findall(r"\]\((?!https?:|#)[^)]*\)", str(wheel.about.get_payload())) == []
 
 
-def test_its_links_are_those_of_the_repository_that_publishes_it_and_none_before(wheel: Wheel) -> None:
-    """`tools/release.py links` writes them when a release is built, as only then an address is known."""
-    project = tomllib.loads((wheel.package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def test_wheel_has_no_project_links_before_a_release(wheel: Wheel) -> None:
+    """`tools/release.py links` writes them in a release, as only then an address is known."""
+    project = tomllib.loads((wheel.package / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     assert "urls" not in project
     assert wheel.about.get_all("Project-URL") is None
 
 
 def test_a_wheel_can_be_built_again_from_the_source_distribution(tmp_path: Path) -> None:
-    """So the licence has to be in that too, and not beside it. One is enough: they are of one kind."""
+    """So the licence has to be in that too, and not beside it.
+
+    One is enough: they are of one kind.
+    """
     [file] = SdistBuilder(str(PACKAGES[0])).build(directory=str(tmp_path), versions=["standard"])
     with tarfile.open(file) as archive:
         archive.extractall(tmp_path, filter="data")

@@ -16,6 +16,8 @@ await build({
   bundle: true,
   minify: true,
   format: "esm",
+  splitting: true, // what few pages need comes when one of them is opened
+  chunkNames: "[name]", // without a hash, so that a file keeps its name
   target: ["es2022"],
   jsx: "automatic",
   jsxImportSource: "preact",

@@ -66,7 +66,8 @@ def test_nan_and_infinities_are_numbers() -> None:
 )
 def test_anything_else_is_named(value: Any, shown: str) -> None:
     with pytest.raises(
-        MetricError, match=rf"^metric 'loss' is {shown}; return a number, or a tensor or array that holds one$"
+        MetricError,
+        match=rf"^metric 'loss' is {shown}; return a number, or a tensor or array that holds one$",
     ):
         number("loss", value)
 

@@ -6,10 +6,19 @@ from typing import Any, Self, cast
 
 import pytest
 
-from det_core import Backend, BackendRecord, DistributedContext, PluginError, Plugins, Ranks, RunInfo, Serial
-from det_core.backend import RankLost
+from det_core import (
+    Backend,
+    BackendRecord,
+    DistributedContext,
+    PluginError,
+    Plugins,
+    Ranks,
+    RunInfo,
+    Serial,
+)
 from det_core.config import parse
-from det_core.ranks import global_batch_size, join_ranks, lost, mean_row, of_all_ranks
+from det_core.ranks.backend import RankLost
+from det_core.train.ranks import global_batch_size, join_ranks, lost, mean_row, of_all_ranks
 
 REFUSAL = "the backend {name} knows no arrays"
 
@@ -63,7 +72,7 @@ def test_one_rank_meets_nobody() -> None:
     assert join_ranks(run(Two, ranks=1), Two, REFUSAL) is None
 
 
-def test_ranks_meet_over_the_backend_of_the_run_and_are_told_of_the_configuration() -> None:
+def test_ranks_join_over_their_backend_with_the_configuration() -> None:
     info = run(Two)
     backend = cast(Any, join_ranks(info, Two, REFUSAL))
     assert backend.given == (info.distributed, info.config.optimizations)
@@ -93,17 +102,26 @@ def test_all_six_numbers_of_a_context_come_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "size", "who", "other"), [(0, 2, "rank 1", 1), (1, 2, "rank 0", 0), (1, 3, "another rank", -1)]
+    ("rank", "size", "who", "other"),
+    [(0, 2, "rank 1", 1), (1, 2, "rank 0", 0), (1, 3, "another rank", -1)],
 )
-def test_a_connection_that_broke_says_who_is_gone(rank: int, size: int, who: str, other: int) -> None:
-    error = lost(RuntimeError("[gloo] Connection closed by peer\nmore"), rank, size, "while it summed")
+def test_a_connection_that_broke_says_who_is_gone(
+    rank: int, size: int, who: str, other: int
+) -> None:
+    error = lost(
+        RuntimeError("[gloo] Connection closed by peer\nmore"), rank, size, "while it summed"
+    )
     assert isinstance(error, RankLost)
     assert error.rank == other
-    said = f"{who} is gone, as rank {rank} found while it summed; see its output ([gloo] Connection closed by peer)"
+    said = (
+        f"{who} is gone, as rank {rank} found while it summed; see its output ([gloo] Connection"
+        " closed by peer)"
+    )
     assert str(error) == said
 
 
-def test_any_other_error_is_that_error_and_alone_nobody_can_be_gone() -> None:
+def test_error_that_shows_no_lost_rank_is_returned_unchanged() -> None:
+    """With one rank, no other rank can be lost, so a timeout stays the same error."""
     for error, size in ((RuntimeError("out of memory"), 2), (RuntimeError("timed out"), 1)):
         assert lost(error, 0, size, "while it summed") is error
 

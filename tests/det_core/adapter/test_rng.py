@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from det_core.rng import host_rng, plain_host_rng, seed_host, set_host_rng, untouched_host_rng
+from det_core.train.rng import host_rng, plain_host_rng, seed_host, set_host_rng, untouched_host_rng
 
 np: Any = pytest.importorskip("numpy")
 
@@ -68,7 +68,7 @@ def test_what_a_state_does_not_name_stays_as_it_is() -> None:
     set_host_rng({})
 
 
-def test_a_body_leaves_the_generators_untouched_even_where_it_fails() -> None:
+def test_untouched_host_rng_restores_generators_after_an_error() -> None:
     expected = drawn()
     seed_host(7)
     body = ExitStack()

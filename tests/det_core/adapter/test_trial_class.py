@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from det_core import TrialError
-from det_core.entrypoint import make_trial, must_take
+from det_core.train.entrypoint import make_trial, must_take
 
 
 class Base(ABC):
@@ -53,10 +53,16 @@ def test_a_trial_knows_its_context_and_its_arguments() -> None:
     [
         (Bare, {}, "Bare does not define data, train; every Base must"),
         (Closed, {}, "Closed.__init__ takes (); define it as __init__(self, context)"),
-        (Whole, {"width": 3}, "Whole.__init__ takes (context: 'Any'); define it as __init__(self, context, width)"),
+        (
+            Whole,
+            {"width": 3},
+            "Whole.__init__ takes (context: 'Any'); define it as __init__(self, context, width)",
+        ),
     ],
 )
-def test_what_cannot_be_made_is_one_line(trial: type, arguments: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_made_is_one_line(
+    trial: type, arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(TrialError) as refused:
         make_trial(trial, Base, "context", **arguments)
     assert str(refused.value).replace(" -> 'None'", "").replace(" -> None", "") == message
@@ -66,5 +72,7 @@ def test_a_method_may_have_any_of_its_forms() -> None:
     forms = [("batch", "index"), ("batch",)]
     must_take(lambda batch: None, "Trial.step", forms)
     must_take(lambda batch, index: None, "Trial.step", forms)
-    with pytest.raises(TrialError, match=r"^Trial.step takes \(\); define it as step\(self, batch, index\)$"):
+    with pytest.raises(
+        TrialError, match=r"^Trial.step takes \(\); define it as step\(self, batch, index\)$"
+    ):
         must_take(lambda: None, "Trial.step", forms)

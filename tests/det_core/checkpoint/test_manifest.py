@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from det_core.checkpoint.manifest import decode, draft, encode
 from det_core.errors import CheckpointError
-from det_core.manifest import decode, draft, encode
 
 MADE = draft(framework="x", batches=7, metadata={"b": [1, None], "a": {"c": "é"}})
 
@@ -30,13 +30,18 @@ def test_it_may_be_written_otherwise_as_long_as_it_says_the_same() -> None:
 
 
 def test_that_of_another_checkpoint_is_named() -> None:
-    message = f"^checkpoint mine: its manifest is that of {MADE.uuid}; give the directory that name again$"
+    message = (
+        f"^checkpoint mine: its manifest is that of {MADE.uuid}; give the directory that name"
+        " again$"
+    )
     with pytest.raises(CheckpointError, match=message):
         decode(encode(MADE), "mine")
 
 
 def test_one_that_is_nested_too_deeply_cannot_be_read() -> None:
-    with pytest.raises(CheckpointError, match=r"^checkpoint u: manifest.json cannot be read \(RecursionError: "):
+    with pytest.raises(
+        CheckpointError, match=r"^checkpoint u: manifest.json cannot be read \(RecursionError: "
+    ):
         decode(b'{"format": 1, "metadata": ' + b"[" * 10**6, "u")
 
 

@@ -87,7 +87,9 @@ def _write(
     )
 
 
-def test_the_ranks_directories_become_one_checkpoint(open_storage: Callable[[], Storage], folders: list[Path]) -> None:
+def test_the_ranks_directories_become_one_checkpoint(
+    open_storage: Callable[[], Storage], folders: list[Path]
+) -> None:
     """With one manifest, the same on all ranks, and metadata.json among the files."""
     manifests = _write(open_storage, folders, metadata=lambda rank: {"ranks": {str(rank): rank}})
     assert isinstance(manifests[0], Manifest)
@@ -97,11 +99,15 @@ def test_the_ranks_directories_become_one_checkpoint(open_storage: Callable[[], 
     assert manifests[0].batches == 10
     with read_checkpoint(open_storage(), manifests[0].uuid) as (directory, found):
         assert found == manifests[0]
-        assert [(directory / f"shard-{rank}").read_text() for rank in range(3)] == [f"of rank {n}" for n in range(3)]
+        assert [(directory / f"shard-{rank}").read_text() for rank in range(3)] == [
+            f"of rank {n}" for n in range(3)
+        ]
         assert '"ranks"' in (directory / "metadata.json").read_text()
 
 
-def test_ranks_may_share_a_directory_or_have_none(open_storage: Callable[[], Storage], folders: list[Path]) -> None:
+def test_ranks_may_share_a_directory_or_have_none(
+    open_storage: Callable[[], Storage], folders: list[Path]
+) -> None:
     """Ranks of one node share, others have nothing to add."""
     manifests = _write(open_storage, [None, folders[1], folders[1], folders[2]])
     assert list(manifests[0].files) == ["common", "metadata.json", "shard-1", "shard-2"]
@@ -109,7 +115,9 @@ def test_ranks_may_share_a_directory_or_have_none(open_storage: Callable[[], Sto
         assert found == manifests[3]
 
 
-def test_selectors_pick_from_a_shared_directory(open_storage: Callable[[], Storage], folders: list[Path]) -> None:
+def test_selectors_pick_from_a_shared_directory(
+    open_storage: Callable[[], Storage], folders: list[Path]
+) -> None:
     """Each rank brings what it picked."""
     (folders[0] / "more").touch()
     selectors = [lambda name: name == "shard-0", lambda name: name == "more"]
@@ -129,7 +137,9 @@ def test_dets_own_files_in_a_source_are_left_where_they_are(
     assert (folders[0] / "manifest.json").read_text() == "old"
 
 
-def test_conflicting_files_are_refused_on_every_rank(open_storage: Callable[[], Storage], folders: list[Path]) -> None:
+def test_conflicting_files_are_refused_on_every_rank(
+    open_storage: Callable[[], Storage], folders: list[Path]
+) -> None:
     """On shared filesystems as elsewhere, and nothing is published."""
     (folders[1] / "common").write_text("something else")
     for error in _write(open_storage, folders):
@@ -147,14 +157,18 @@ def test_conflicting_metadata_is_refused_on_every_rank(
     assert list(open_storage().list()) == []
 
 
-def test_a_rank_that_fails_is_named_on_the_others(open_storage: Callable[[], Storage], folders: list[Path]) -> None:
+def test_a_rank_that_fails_is_named_on_the_others(
+    open_storage: Callable[[], Storage], folders: list[Path]
+) -> None:
     """None waits for ever; the rank itself raises its own error."""
     (folders[1] / "odd").symlink_to("/nowhere")
     errors = _write(open_storage, folders)
     assert str(errors[1]).startswith("odd is neither a file nor a directory")
     for error in (errors[0], errors[2]):
         assert isinstance(error, CheckpointError)
-        assert str(error).startswith("rank 1 failed to write its part of the checkpoint: CheckpointError: odd is")
+        assert str(error).startswith(
+            "rank 1 failed to write its part of the checkpoint: CheckpointError: odd is"
+        )
     assert list(open_storage().list()) == []
 
 
@@ -165,17 +179,27 @@ def test_a_uuid_that_is_taken_is_refused_on_every_rank(
     first = _write(open_storage, folders, uuid="taken")[0]
     errors = _write(open_storage, folders, uuid="taken")
     assert isinstance(errors[0], StorageError)
-    assert all("rank 0 failed" in str(error) and "is already in" in str(error) for error in errors[1:])
+    assert all(
+        "rank 0 failed" in str(error) and "is already in" in str(error) for error in errors[1:]
+    )
     with read_checkpoint(open_storage(), "taken") as (_, manifest):
         assert manifest == first
 
 
-def test_a_rank_that_cannot_write_undoes_the_checkpoint(tmp_path: Path, folders: list[Path]) -> None:
+def test_a_rank_that_cannot_write_undoes_the_checkpoint(
+    tmp_path: Path, folders: list[Path]
+) -> None:
     """What the others had put is removed."""
     places = [LocalStorage(tmp_path / name) for name in ("storage", "storage", "mounted elsewhere")]
     errors = Ranks(3)(
         lambda rank, allgather: write_sharded_checkpoint(
-            places[rank], folders[rank], rank=rank, allgather=allgather, framework="core", batches=1, uuid="one"
+            places[rank],
+            folders[rank],
+            rank=rank,
+            allgather=allgather,
+            framework="core",
+            batches=1,
+            uuid="one",
         )
     )
     assert isinstance(errors[2], StorageError)

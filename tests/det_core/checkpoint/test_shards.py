@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from det_core.checkpoint._shards import directory_id, merge_metadata, plan_shards, sources
+from det_core.checkpoint.manifest import FileEntry
 from det_core.errors import CheckpointError
-from det_core.manifest import FileEntry
 
 A, B = FileEntry(1, "a"), FileEntry(1, "b")
 
@@ -43,12 +43,16 @@ def test_of_those_that_share_a_directory_the_lowest_brings_it(
 
 
 def test_without_any_directory_there_is_no_checkpoint() -> None:
-    with pytest.raises(CheckpointError, match="no rank gave a directory to checkpoint; at least one must"):
+    with pytest.raises(
+        CheckpointError, match="no rank gave a directory to checkpoint; at least one must"
+    ):
         sources([None, None], [False, False])
 
 
 def test_a_selector_needs_a_directory() -> None:
-    with pytest.raises(CheckpointError, match="rank 1 gave a selector without a directory; give it one"):
+    with pytest.raises(
+        CheckpointError, match="rank 1 gave a selector without a directory; give it one"
+    ):
         sources(["x", None], [False, True])
 
 
@@ -59,31 +63,44 @@ def test_each_rank_uploads_its_own_files() -> None:
 
 def test_a_file_that_is_the_same_everywhere_is_uploaded_once() -> None:
     """By the lowest rank that has it."""
-    assert plan_shards([{}, {"same": A, "one": B}, {"same": A, "two": B}]) == [[], ["same", "one"], ["two"]]
+    assert plan_shards([{}, {"same": A, "one": B}, {"same": A, "two": B}]) == [
+        [],
+        ["same", "one"],
+        ["two"],
+    ]
 
 
 def test_files_that_differ_conflict() -> None:
     """All conflicts are told, with the ranks that have each."""
     with pytest.raises(CheckpointError) as raised:
-        plan_shards([{"x": A, "y": A, "same": A}, {"x": B, "same": A}, {"x": A, "y": FileEntry(2, "a")}])
-    assert str(raised.value) == (
-        "the ranks' files conflict: x differs between ranks [0, 1, 2]; y differs between ranks [0, 2]; "
-        "give each rank names of its own"
+        plan_shards(
+            [{"x": A, "y": A, "same": A}, {"x": B, "same": A}, {"x": A, "y": FileEntry(2, "a")}]
+        )
+    assert (
+        str(raised.value)
+        == "the ranks' files conflict: x differs between ranks [0, 1, 2]; y differs between ranks"
+        " [0, 2]; give each rank names of its own"
     )
 
 
 def test_a_file_and_a_directory_of_one_name_conflict() -> None:
     """At any depth."""
-    with pytest.raises(CheckpointError, match=r"a/b is a file on ranks \[0\] and a directory on ranks \[1, 2\]"):
+    with pytest.raises(
+        CheckpointError, match=r"a/b is a file on ranks \[0\] and a directory on ranks \[1, 2\]"
+    ):
         plan_shards([{"a/b": A}, {"a/b/c/d": A}, {"a/b/e": A}])
 
 
 names = st.sampled_from(["a", "b", "a/x", "a/y", "b/x/z"])
-claims = st.lists(st.dictionaries(names, st.sampled_from([A, B]), max_size=4), min_size=1, max_size=4)
+claims = st.lists(
+    st.dictionaries(names, st.sampled_from([A, B]), max_size=4), min_size=1, max_size=4
+)
 
 
 @given(claims)
-def test_every_file_is_uploaded_exactly_once_or_there_is_a_conflict(claims: list[dict[str, FileEntry]]) -> None:
+def test_every_file_is_uploaded_once_or_the_ranks_conflict(
+    claims: list[dict[str, FileEntry]],
+) -> None:
     """Whoever uploads it has it."""
     together: dict[str, set[str]] = {}
     for files in claims:
@@ -126,11 +143,26 @@ def test_ranks_may_agree_on_nan() -> None:
     ("parts", "message"),
     [
         ([{"a": 1}, {"a": 2}], "metadata conflicts at a: rank 1 gives 2, a rank before it 1;"),
-        ([{"a": {"b": 1}}, {}, {"a": {"b": 2}}], "metadata conflicts at a/b: rank 2 gives 2, a rank before it 1;"),
-        ([{"a": {"b": 1}}, {"a": 1}], "metadata conflicts at a: rank 1 gives 1, a rank before it {'b': 1};"),
-        ([{"a": 1}, {"a": {"b": 1}}], "metadata conflicts at a: rank 1 gives {'b': 1}, a rank before it 1;"),
-        ([{"a": {}}, {"a": None}], "metadata conflicts at a: rank 1 gives None, a rank before it {};"),
-        ([{"a": None}, {"a": 1}], "metadata conflicts at a: rank 1 gives 1, a rank before it None;"),
+        (
+            [{"a": {"b": 1}}, {}, {"a": {"b": 2}}],
+            "metadata conflicts at a/b: rank 2 gives 2, a rank before it 1;",
+        ),
+        (
+            [{"a": {"b": 1}}, {"a": 1}],
+            "metadata conflicts at a: rank 1 gives 1, a rank before it {'b': 1};",
+        ),
+        (
+            [{"a": 1}, {"a": {"b": 1}}],
+            "metadata conflicts at a: rank 1 gives {'b': 1}, a rank before it 1;",
+        ),
+        (
+            [{"a": {}}, {"a": None}],
+            "metadata conflicts at a: rank 1 gives None, a rank before it {};",
+        ),
+        (
+            [{"a": None}, {"a": 1}],
+            "metadata conflicts at a: rank 1 gives 1, a rank before it None;",
+        ),
     ],
 )
 def test_metadata_conflicts_name_the_key(parts: list[dict[str, Any]], message: str) -> None:
@@ -140,11 +172,15 @@ def test_metadata_conflicts_name_the_key(parts: list[dict[str, Any]], message: s
 
 
 keys = st.sampled_from(["a", "b", "c"])
-trees = st.dictionaries(keys, st.recursive(st.integers(0, 1), lambda inner: st.dictionaries(keys, inner, max_size=2)))
+trees = st.dictionaries(
+    keys, st.recursive(st.integers(0, 1), lambda inner: st.dictionaries(keys, inner, max_size=2))
+)
 
 
 @given(trees, trees)
-def test_a_merge_holds_every_leaf_of_both_and_changes_neither(one: dict[str, Any], two: dict[str, Any]) -> None:
+def test_a_merge_holds_every_leaf_of_both_and_changes_neither(
+    one: dict[str, Any], two: dict[str, Any]
+) -> None:
     """Or there is a conflict, whichever comes first."""
     before = (repr(one), repr(two))
     try:
@@ -162,10 +198,17 @@ def test_a_merge_holds_every_leaf_of_both_and_changes_neither(one: dict[str, Any
 def _leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> set[tuple[tuple[str, ...], int]]:
     found: set[tuple[tuple[str, ...], int]] = set()
     for key, value in tree.items():
-        found |= _leaves(value, (*path, key)) if isinstance(value, dict) else {((*path, key), value)}
+        found |= (
+            _leaves(value, (*path, key)) if isinstance(value, dict) else {((*path, key), value)}
+        )
     return found
 
 
 @given(trees)
 def test_merging_a_tree_with_itself_or_nothing_changes_nothing(tree: dict[str, Any]) -> None:
-    assert merge_metadata([tree]) == merge_metadata([tree, tree]) == merge_metadata([{}, tree, None]) == tree
+    assert (
+        merge_metadata([tree])
+        == merge_metadata([tree, tree])
+        == merge_metadata([{}, tree, None])
+        == tree
+    )

@@ -21,7 +21,7 @@ from det_core.checkpoint import Manifest, read_checkpoint, write_checkpoint
 from det_core.errors import CheckpointError, StorageError
 from det_core.storage import LocalStorage, Storage
 
-WAY_OUT = "; resume from an older checkpoint: det checkpoint list"
+WAY_OUT = "; go on from an older one: det resume EXPERIMENT --checkpoint UUID"
 
 
 @pytest.fixture
@@ -60,9 +60,14 @@ def test_what_was_written_is_read(storage: LocalStorage, manifest: Manifest) -> 
 
 def test_the_manifest_tells_where_the_checkpoint_comes_from(manifest: Manifest) -> None:
     """Position, trial, versions, time, and every file but itself."""
-    assert (manifest.framework, manifest.batches, manifest.experiment_id, manifest.trial_id) == ("torch", 120, 3, 14)
+    assert (manifest.framework, manifest.batches, manifest.experiment_id, manifest.trial_id) == (
+        "torch",
+        120,
+        3,
+        14,
+    )
     assert manifest.versions == {
-        "det-core": version("det-core"),
+        "det-core": version("det-training-core"),
         "python": platform.python_version(),
         "torch": "2.13.0",
     }
@@ -72,19 +77,24 @@ def test_the_manifest_tells_where_the_checkpoint_comes_from(manifest: Manifest) 
     assert manifest.metadata == {"note": "mine", "shape": [2, 3], "loss": None}
 
 
+@pytest.mark.process
 def test_digests_are_those_of_sha256sum(storage: LocalStorage, manifest: Manifest) -> None:
     """So that a person can check a checkpoint without det."""
-    lines = subprocess.check_output(["sha256sum", *manifest.files], cwd=storage.url(manifest.uuid), text=True)
+    lines = subprocess.check_output(
+        ["sha256sum", *manifest.files], cwd=storage.url(manifest.uuid), text=True
+    )
     found = {name: digest for digest, name in (line.split() for line in lines.splitlines())}
     assert found == {name: entry.digest for name, entry in manifest.files.items()}
 
 
-def test_readers_of_determineds_layout_find_metadata_json(storage: LocalStorage, manifest: Manifest) -> None:
+def test_readers_of_determineds_layout_find_metadata_json(
+    storage: LocalStorage, manifest: Manifest
+) -> None:
     """With the user's metadata beside det's."""
     assert json.loads((Path(storage.url(manifest.uuid)) / "metadata.json").read_text()) == {
         "steps_completed": 120,
         "framework": "torch-2.13.0",
-        "det_version": version("det-core"),
+        "det_version": version("det-training-core"),
         "note": "mine",
         "shape": [2, 3],
         "loss": None,
@@ -98,7 +108,9 @@ def test_a_uuid_is_made_or_given(storage: LocalStorage, manifest: Manifest) -> N
     assert list(storage.list()) == sorted([manifest.uuid, given.uuid, made.uuid])
 
 
-def test_a_downloaded_checkpoint_can_be_written_again(storage: LocalStorage, manifest: Manifest) -> None:
+def test_a_downloaded_checkpoint_can_be_written_again(
+    storage: LocalStorage, manifest: Manifest
+) -> None:
     """Its old manifest.json and metadata.json are replaced."""
     again = write_checkpoint(
         storage, lambda path: storage.download(manifest.uuid, path), framework="torch", batches=240
@@ -136,23 +148,31 @@ def test_a_link_to_a_file_becomes_the_file(storage: LocalStorage, tmp_path: Path
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda path: path.symlink_to("/nowhere"),
-        lambda path: path.symlink_to("/tmp"),
-        os.mkfifo,
-    ],
+    [lambda path: path.symlink_to("/nowhere"), lambda path: path.symlink_to("/tmp"), os.mkfifo],
     ids=["broken link", "link to a directory", "pipe"],
 )
-def test_what_is_no_file_is_refused_when_it_is_saved(storage: LocalStorage, make: Callable[[Path], None]) -> None:
+def test_what_is_no_file_is_refused_when_it_is_saved(
+    storage: LocalStorage, make: Callable[[Path], None]
+) -> None:
     """Not when it is read."""
-    with pytest.raises(CheckpointError, match=r"^code/odd is neither a file nor a directory; a checkpoint holds"):
-        write_checkpoint(storage, lambda path: (_fill(path), make(path / "code" / "odd")), framework="x", batches=1)
+    with pytest.raises(
+        CheckpointError, match=r"^code/odd is neither a file nor a directory; a checkpoint holds"
+    ):
+        write_checkpoint(
+            storage,
+            lambda path: (_fill(path), make(path / "code" / "odd")),
+            framework="x",
+            batches=1,
+        )
     assert list(storage.list()) == []
 
 
 def test_metadata_that_is_not_json_is_refused(storage: LocalStorage) -> None:
     """Before anything is written."""
-    with pytest.raises(CheckpointError, match=r"checkpoint metadata must be plain JSON: .*object.*; convert it first"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"checkpoint metadata must be plain JSON: .*object.*; convert it first",
+    ):
         write_checkpoint(storage, _fill, framework="x", batches=1, metadata={"model": object()})
     assert list(storage.list()) == []
 
@@ -170,7 +190,10 @@ def test_a_file_name_that_is_not_utf8_is_refused(storage: LocalStorage) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: (path / "weights.pt").unlink(), "weights.pt is missing, 50000 bytes expected" + WAY_OUT),
+        (
+            lambda path: (path / "weights.pt").unlink(),
+            "weights.pt is missing, 50000 bytes expected" + WAY_OUT,
+        ),
         (
             lambda path: os.truncate(path / "weights.pt", 49_999),
             "weights.pt has 49999 bytes, 50000 expected: it was cut short" + WAY_OUT,
@@ -179,29 +202,48 @@ def test_a_file_name_that_is_not_utf8_is_refused(storage: LocalStorage) -> None:
             lambda path: os.truncate(path / "weights.pt", 50_001),
             "weights.pt has 50001 bytes, 50000 expected: it was altered" + WAY_OUT,
         ),
-        (lambda path: (path / "code" / "more.py").touch(), "code/more.py is there, but not in manifest.json" + WAY_OUT),
+        (
+            lambda path: (path / "code" / "more.py").touch(),
+            "code/more.py is there, but not in manifest.json" + WAY_OUT,
+        ),
+        (
+            lambda path: (path / "export").symlink_to("/etc"),
+            "export is there, but not in manifest.json" + WAY_OUT,
+        ),
         (
             lambda path: (path / "manifest.json").unlink(),
             " has no manifest.json: it was cut short, or det did not write it" + WAY_OUT,
         ),
-        (lambda path: os.truncate(path / "manifest.json", 100), "manifest.json cannot be read (JSONDecodeError: "),
-        (lambda path: (path / "manifest.json").write_text("[]"), "manifest.json cannot be read (TypeError: "),
-        (lambda path: (path / "manifest.json").write_text("{}"), "manifest.json cannot be read (KeyError: 'format')"),
-        (lambda path: (path / "manifest.json").write_bytes(b"\xff"), "manifest.json cannot be read (Unicode"),
+        (
+            lambda path: os.truncate(path / "manifest.json", 100),
+            "manifest.json cannot be read (JSONDecodeError: ",
+        ),
+        (
+            lambda path: (path / "manifest.json").write_text("[]"),
+            "manifest.json cannot be read (TypeError: ",
+        ),
+        (
+            lambda path: (path / "manifest.json").write_text("{}"),
+            "manifest.json cannot be read (KeyError: 'format')",
+        ),
+        (
+            lambda path: (path / "manifest.json").write_bytes(b"\xff"),
+            "manifest.json cannot be read (Unicode",
+        ),
         (
             lambda path: _edit(path / "manifest.json", '"batches": 120', '"batches": 121'),
             "manifest.json was altered: its seal does not match" + WAY_OUT,
         ),
         (
             lambda path: _edit(path / "manifest.json", '"format": 1', '"format": 2'),
-            " has format 2, and this det reads 1; upgrade det-core",
+            " has format 2, and this det reads 1; upgrade det",
         ),
     ],
 )
 def test_a_damaged_checkpoint_says_what_is_wrong_with_it(
     storage: LocalStorage, manifest: Manifest, damage: Callable[[Path], None], message: str
 ) -> None:
-    """In one line that names the checkpoint, the file, what was expected and found, and the way out."""
+    """In one line with the checkpoint, the file, what was expected and found, and the way out."""
     damage(Path(storage.url(manifest.uuid)))
     with pytest.raises(CheckpointError) as raised, read_checkpoint(storage, manifest.uuid):
         pytest.fail("the body ran")
@@ -221,9 +263,13 @@ def test_any_altered_byte_is_found(storage: LocalStorage, manifest: Manifest, se
     """In any file, the manifest among them."""
     random = Random(seed)
     directory = Path(storage.url(manifest.uuid))
-    path = random.choice([path for path in sorted(directory.rglob("*")) if path.is_file() and path.stat().st_size])
+    path = random.choice(
+        [path for path in sorted(directory.rglob("*")) if path.is_file() and path.stat().st_size]
+    )
     data = bytearray(path.read_bytes())
-    meaningful = [where for where, byte in enumerate(data) if byte not in b" \n"]  # not the manifest's indentation
+    meaningful = [
+        where for where, byte in enumerate(data) if byte not in b" \n"
+    ]  # not the manifest's indentation
     data[random.choice(meaningful)] ^= 1 << random.randrange(8)
     path.write_bytes(data)
     with pytest.raises(CheckpointError, match=path.name), read_checkpoint(storage, manifest.uuid):
@@ -234,12 +280,16 @@ def test_the_digests_of_an_altered_file_are_told(storage: LocalStorage, manifest
     """What was expected and what was found."""
     (Path(storage.url(manifest.uuid)) / "code" / "model_def.py").write_text("x = 2\n")
     expected = manifest.files["code/model_def.py"].digest
-    message = rf"code/model_def.py has the SHA-256 [0-9a-f]{{64}}, {expected} expected: it was altered"
+    message = (
+        rf"code/model_def.py has the SHA-256 [0-9a-f]{{64}}, {expected} expected: it was altered"
+    )
     with pytest.raises(CheckpointError, match=message), read_checkpoint(storage, manifest.uuid):
         pytest.fail("the body ran")
 
 
-def test_what_python_caches_beside_code_is_no_damage(storage: LocalStorage, manifest: Manifest) -> None:
+def test_what_python_caches_beside_code_is_no_damage(
+    storage: LocalStorage, manifest: Manifest
+) -> None:
     """Importing a model from a checkpoint must not spoil it."""
     cache = Path(storage.url(manifest.uuid)) / "code" / "__pycache__"
     cache.mkdir()
@@ -251,20 +301,28 @@ def test_what_python_caches_beside_code_is_no_damage(storage: LocalStorage, mani
 def test_a_selector_limits_what_is_verified(storage: LocalStorage, manifest: Manifest) -> None:
     """Files that nobody asked for are not read."""
     (Path(storage.url(manifest.uuid)) / "weights.pt").unlink()
-    with read_checkpoint(storage, manifest.uuid, lambda name: name.startswith("code/")) as (directory, found):
+    with read_checkpoint(storage, manifest.uuid, lambda name: name.startswith("code/")) as (
+        directory,
+        found,
+    ):
         assert (directory / "code" / "model_def.py").read_text() == "x = 1\n"
         assert found == manifest
 
 
 def test_an_absent_checkpoint_is_the_storages_error(storage: LocalStorage) -> None:
     """It was never here, or was deleted."""
-    with pytest.raises(StorageError, match="no checkpoint gone in"), read_checkpoint(storage, "gone"):
+    with (
+        pytest.raises(StorageError, match="no checkpoint gone in"),
+        read_checkpoint(storage, "gone"),
+    ):
         pytest.fail("the body ran")
 
 
-def test_a_manifest_with_fields_of_a_later_det_is_read(storage: LocalStorage, manifest: Manifest) -> None:
+def test_a_manifest_with_fields_of_a_later_det_is_read(
+    storage: LocalStorage, manifest: Manifest
+) -> None:
     """As long as the format is the same."""
-    from det_core.manifest import _seal
+    from det_core.checkpoint.manifest import _seal
 
     path = Path(storage.url(manifest.uuid)) / "manifest.json"
     document = json.loads(path.read_text())
@@ -275,8 +333,7 @@ def test_a_manifest_with_fields_of_a_later_det_is_read(storage: LocalStorage, ma
         assert found == manifest
 
 
-WRITER = textwrap.dedent(
-    """
+WRITER = textwrap.dedent("""
     import sys
     from det_core.checkpoint import write_checkpoint
     from det_core.storage import FsspecStorage, LocalStorage
@@ -288,13 +345,16 @@ WRITER = textwrap.dedent(
             (directory / f"part-{part}").write_bytes(bytes([part]) * 200_000)
     for n in range(1000):
         write_checkpoint(storage, write, framework="x", batches=n)
-    """
-)
+    """)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["local", "file"])
 def test_every_checkpoint_that_a_killed_writer_leaves_is_sound(tmp_path: Path, kind: str) -> None:
-    """Eight writers are killed at random moments; whatever is listed then reads without an error."""
+    """Eight writers are killed at random moments.
+
+    Whatever is listed then reads without an error.
+    """
     from det_core.storage import FsspecStorage
 
     moments, environment = Random(11), {**os.environ, "TMPDIR": str(tmp_path)}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from det_core import DetError
-from det_core.code import code_files, copy_code
+from det_core.checkpoint import code
+from det_core.checkpoint.code import code_files, copy_code
 
 
 def tree(root: Path, *files: str, ignore: str | None = None) -> Path:
@@ -69,7 +72,9 @@ def gits_answer(root: Path, ignore: str) -> list[str]:
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     command = ["git", "ls-files", "--others", "--exclude-standard"]
     listing = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
-    return sorted(name for name in listing.stdout.split() if name not in {".gitignore", ".detignore"})
+    return sorted(
+        name for name in listing.stdout.split() if name not in {".gitignore", ".detignore"}
+    )
 
 
 def test_what_is_always_ignored_can_be_taken_back(tmp_path: Path) -> None:
@@ -89,7 +94,22 @@ def test_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
     (root / "passwd").symlink_to("/etc/passwd")
     with pytest.raises(
         DetError,
-        match=r"passwd is a link that leads out of the code directory; copy the file, or list it in \.detignore",
+        match=(
+            r"passwd is a link that leads out of the code directory; copy the file, or list it in"
+            r" \.detignore"
+        ),
+    ):
+        code_files(root)
+
+
+def test_a_link_to_what_is_not_there_is_said_to_be_broken(tmp_path: Path) -> None:
+    """Also where it would lead out. Within the directory it is left out, as an editor's lock is."""
+    root = tree(tmp_path / "code", "a.py")
+    (root / "lock").symlink_to("nowhere")
+    assert names(root) == ["a.py"]
+    (root / "data").symlink_to("/data/nowhere")
+    with pytest.raises(
+        DetError, match=r"data is a link to /data/nowhere, which is not there; mend or remove it"
     ):
         code_files(root)
 
@@ -123,7 +143,8 @@ def test_a_link_to_a_directory_around_it_is_refused(tmp_path: Path) -> None:
     root = tree(tmp_path / "code", "pkg/b.py")
     (root / "pkg" / "self").symlink_to("..")
     with pytest.raises(
-        DetError, match=r"pkg/self is a link to a directory around it; remove it, or list it in \.detignore"
+        DetError,
+        match=r"pkg/self is a link to a directory around it; remove it, or list it in \.detignore",
     ):
         code_files(root)
 
@@ -155,7 +176,9 @@ def test_what_is_no_directory_is_refused(tmp_path: Path, kind: str) -> None:
     place = tmp_path / "model_def.py"
     if kind == "file":
         place.touch()
-    with pytest.raises(DetError, match=r"model_def\.py is not a directory; name the one that holds your model"):
+    with pytest.raises(
+        DetError, match=r"model_def\.py is not a directory; name the one that holds your model"
+    ):
         code_files(place)
 
 
@@ -184,10 +207,39 @@ def test_too_much_code_names_the_largest_file(tmp_path: Path) -> None:
     (root / "weights.bin").write_bytes(bytes(3 * 2**20))
     with pytest.raises(
         DetError,
-        match=r"holds 3 MiB, more than 2; the largest file is weights\.bin \(3 MiB\); list what is not code in \.detignore",
+        match=(
+            r"holds 3 MiB, more than 2; the largest file is weights\.bin \(3 MiB\); list what is"
+            r" not code in \.detignore"
+        ),
     ):
         copy_code(root, tmp_path / "copy", max_bytes=2 * 2**20)
     assert not (tmp_path / "copy").exists()
+
+
+def test_what_is_removed_during_a_copy_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs that run in the same directory make and remove temporary files there."""
+    source = tree(tmp_path / "source", "model.py", "b.tmp", "scratch/part")
+    scan, find = os.scandir, code.code_files
+
+    def scan_and_remove(path: Any) -> Any:
+        entries: Any = scan(path)
+        if path == source:
+            entries = list(entries)
+            shutil.rmtree(source / "scratch")
+        return entries
+
+    def find_and_remove(root: Path) -> list[Path]:
+        monkeypatch.setattr(os, "scandir", scan_and_remove)
+        files = find(root)
+        monkeypatch.undo()
+        (source / "b.tmp").unlink()
+        return files
+
+    monkeypatch.setattr(code, "code_files", find_and_remove)
+    code.copy_code(source, tmp_path / "target")
+    assert [p.name for p in (tmp_path / "target").rglob("*")] == ["model.py"]
 
 
 def test_an_empty_directory_can_be_copied(tmp_path: Path) -> None:
@@ -207,7 +259,7 @@ NOBODY = 65534
 AS_NOBODY = f"""
 import os, sys
 from pathlib import Path
-from det_core.code import copy_code
+from det_core.checkpoint.code import copy_code
 from det_core import DetError
 import pathspec
 pathspec.GitIgnoreSpec.from_lines([])  # all that is imported is imported as root, who may read it
@@ -222,15 +274,22 @@ except DetError as error:
 
 def test_a_pattern_that_is_none_is_refused(tmp_path: Path) -> None:
     root = tree(tmp_path / "code", "a.py", ignore="a\n!\n")
-    with pytest.raises(DetError, match=r"\.detignore holds a pattern that gitignore does not know: "):
+    with pytest.raises(
+        DetError, match=r"\.detignore holds a pattern that gitignore does not know: "
+    ):
         code_files(root)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("what", ["file", "directory", "patterns"])
 def test_what_cannot_be_read_is_named(tmp_path: Path, what: str) -> None:
     """In a process of a user who is not root, whom permissions do not bind."""
     root = tree(tmp_path / "code", "a.py", "secret/key", ignore="")
-    closed = {"file": root / "secret" / "key", "directory": root / "secret", "patterns": root / ".detignore"}[what]
+    closed = {
+        "file": root / "secret" / "key",
+        "directory": root / "secret",
+        "patterns": root / ".detignore",
+    }[what]
     for place in (tmp_path, *tmp_path.parents):
         if place.is_relative_to(tmp_path.parents[1]):
             place.chmod(0o755)
@@ -250,12 +309,20 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, what: str) -> None:
 
 def test_what_runs_left_in_the_directory_is_no_code(tmp_path: Path) -> None:
     """Or each checkpoint of a script that uses several storages would hold all those before it."""
-    tree(tmp_path, "model.py", "old/6f1d/code/model.py", "old/6f1d/weights", "tb/events.out.tfevents.17.host.1.0")
+    tree(
+        tmp_path,
+        "model.py",
+        "old/6f1d/code/model.py",
+        "old/6f1d/weights",
+        "tb/events.out.tfevents.17.host.1.0",
+    )
     (tmp_path / "old" / "6f1d" / "manifest.json").write_text('{"uuid": "6f1d"}')
     assert names(tmp_path) == ["model.py"]
 
 
-@pytest.mark.parametrize("manifest", ['{"name": "an extension of a browser"}', '["6f1d"]', "no JSON"])
+@pytest.mark.parametrize(
+    "manifest", ['{"name": "an extension of a browser"}', '["6f1d"]', "no JSON"]
+)
 def test_a_manifest_of_something_else_is_code(tmp_path: Path, manifest: str) -> None:
     tree(tmp_path, "6f1d/page.html")
     (tmp_path / "6f1d" / "manifest.json").write_text(manifest)

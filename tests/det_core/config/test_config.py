@@ -43,7 +43,9 @@ def test_a_module_and_a_class_are_a_trial(entrypoint: str) -> None:
     assert is_trial_entrypoint(entrypoint)
 
 
-@pytest.mark.parametrize("entrypoint", [None, "python3 train.py", "train.py", "m:", ":T", "a:b:c", "a b:C", ["m:T"]])
+@pytest.mark.parametrize(
+    "entrypoint", [None, "python3 train.py", "train.py", "m:", ":T", "a:b:c", "a b:C", ["m:T"]]
+)
 def test_anything_else_is_a_command(entrypoint: object) -> None:
     assert not is_trial_entrypoint(entrypoint)  # type: ignore[arg-type]
 
@@ -54,37 +56,52 @@ def test_the_public_names_are_those_that_are_there_in_order() -> None:
     assert all(hasattr(det_core.config, name) for name in names)
 
 
+@pytest.mark.process
 def test_importing_takes_nothing_heavy_along() -> None:
     code = (
-        "import sys, det_core.config\n"
-        "print(sorted({'torch', 'numpy', 'fsspec', 'rich', 'click', 'det_driver', 'yaml'} & set(sys.modules)))"
+        "import sys, det_core.config\nprint(sorted({'torch', 'numpy', 'fsspec', 'rich', 'click',"
+        " 'det_driver', 'yaml'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.process
 def test_importing_is_quick() -> None:
-    """The best of three; the budget is 60 ms of processor time for the package itself, without msgspec."""
+    """The best of three.
+
+    The budget is 60 ms of processor time for the package itself, without msgspec.
+    """
     code = (
         "import time, typing, msgspec, det_core.errors\n"
         "begun = time.process_time()\n"
         "import det_core.config\n"
         "print(time.process_time() - begun)"
     )
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        for _ in range(3)
+    ]
     assert min(float(run.stdout) for run in runs) < 0.060
 
 
-def test_a_mapping_may_leave_out_all_that_an_experiment_must_have() -> None:
+def test_mapping_may_omit_all_required_settings() -> None:
     assert parse({}).config == ExperimentConfig()
-    assert parse({"entrypoint": "m:T", "searcher": None, "labels": None}).config == ExperimentConfig(entrypoint="m:T")
+    assert parse(
+        {"entrypoint": "m:T", "searcher": None, "labels": None}
+    ).config == ExperimentConfig(entrypoint="m:T")
 
 
-def test_everything_that_is_wrong_with_a_mapping_is_named_at_once() -> None:
+def test_all_mistakes_in_a_mapping_are_reported_together() -> None:
     wrong = {
         "max_restart": 1,
         "labels": ["a", 1],
-        "searcher": {"name": "random", "metric": "loss", "max_trials": 0, "max_length": {"epochs": 0}},
+        "searcher": {
+            "name": "random",
+            "metric": "loss",
+            "max_trials": 0,
+            "max_length": {"epochs": 0},
+        },
         "checkpoint_storage": {"type": "s3", "secret_key": 5},
         "min_validation_period": {"batches": 1, "epochs": 1},
         "plugins": {"nope": {}},
@@ -99,8 +116,14 @@ def test_everything_that_is_wrong_with_a_mapping_is_named_at_once() -> None:
         "exp_conf: searcher.max_trials is 0; Expected `int` >= 1",
         "exp_conf: searcher.max_length.epochs is 0; give a number of epochs, 1 or more",
         "exp_conf: checkpoint_storage.bucket is missing",
-        "exp_conf: checkpoint_storage.secret_key is not what it takes; Expected `str | null`, got `int`",
-        "exp_conf: min_validation_period has batches and epochs; give exactly one of batches, records or epochs",
+        (
+            "exp_conf: checkpoint_storage.secret_key is not what it takes; Expected `str | null`,"
+            " got `int`"
+        ),
+        (
+            "exp_conf: min_validation_period has batches and epochs; give exactly one of batches,"
+            " records or epochs"
+        ),
         "exp_conf: resources is 4; Expected `object`, got `int`",
         "exp_conf: environment.image is 3; Expected `str | null`, got `int`",
         "exp_conf: environment.ports.a is 70000; Expected `int` <= 65535",
@@ -112,8 +135,14 @@ def test_everything_that_is_wrong_with_a_mapping_is_named_at_once() -> None:
     ("mapping", "problem"),
     [
         ([1], "the configuration is a list; give a map"),
-        ({"data": {"x": {1}}}, "the configuration is not plain data: Object of type set is not JSON serializable"),
-        ({"data": {"x": float("nan")}}, "the configuration is not plain data: Out of range float values"),
+        (
+            {"data": {"x": {1}}},
+            "the configuration is not plain data: Object of type set is not JSON serializable",
+        ),
+        (
+            {"data": {"x": float("nan")}},
+            "the configuration is not plain data: Out of range float values",
+        ),
     ],
 )
 def test_what_is_no_plain_map_is_refused(mapping: Any, problem: str) -> None:
@@ -123,9 +152,9 @@ def test_what_is_no_plain_map_is_refused(mapping: Any, problem: str) -> None:
 
 
 def test_what_has_no_effect_is_named_in_a_notice() -> None:
-    message = "accepted, but without effect in det: workspace, resources.priority"
-    notices = parse(SMALL | {"workspace": "w", "resources": {"priority": 3}}).notices
-    assert notices == (Notice(message, ("workspace", "resources.priority")),)
+    message = "accepted, but without effect in det: workspace, resources.resource_pool"
+    notices = parse(SMALL | {"workspace": "w", "resources": {"resource_pool": "p"}}).notices
+    assert notices == (Notice(message, ("workspace", "resources.resource_pool")),)
 
 
 def test_a_mapping_is_read_by_kind() -> None:
@@ -143,10 +172,12 @@ def test_a_mapping_is_read_by_kind() -> None:
     assert config.environment.environment_variables.cpu == ("A=1",)
 
 
-def test_a_stored_configuration_is_read_back_also_without_its_plugins() -> None:
+def test_stored_configuration_loads_without_its_plugins() -> None:
     config = parse(SMALL).config
     assert from_json(to_json(config)) == config
     stored = to_json(config).replace('"single"', '"tpe"')
     assert from_json(stored).searcher.name == "tpe"
-    with pytest.raises(ConfigError, match=r"searcher\.name is 'tpe'; no such name; known: adaptive_asha, "):
+    with pytest.raises(
+        ConfigError, match=r"searcher\.name is 'tpe'; no such name; known: adaptive_asha, "
+    ):
         from_json(stored, extensions=Extensions())

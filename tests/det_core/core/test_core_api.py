@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from det_core import CheckpointError, InvalidHP, MetricError, core
@@ -33,7 +35,7 @@ def test_outside_of_a_run_there_is_no_cluster_info(context):
     assert context.train.get_tensorboard_path() is None
 
 
-def test_outside_of_a_run_reports_are_printed_and_nothing_preempts(context, capsys):
+def test_outside_a_run_reports_are_printed_and_nothing_preempts(context, capsys):
     context.train.report_training_metrics(5, {"loss": 0.5})
     context.train.report_validation_metrics(5, {"error": 0.25})
     assert '"loss": 0.5' in capsys.readouterr().out
@@ -49,7 +51,7 @@ def test_outside_of_a_run_there_is_one_operation_of_one_epoch(context):
     assert context.searcher.get_configured_units() is core.Unit.EPOCHS
 
 
-def test_a_checkpoint_that_is_stored_comes_back_with_its_metadata(context):
+def test_stored_checkpoint_is_restored_with_its_metadata(context):
     with context.checkpoint.store_path({"steps_completed": 7, "note": "x"}) as (path, uuid):
         (path / "deep").mkdir()
         (path / "deep" / "file").write_bytes(b"\0\1")
@@ -106,8 +108,81 @@ def test_a_deleted_checkpoint_is_gone(context):
 
 
 def test_progress_outside_of_0_to_1_is_refused(context):
-    with pytest.raises(ValueError, match=r"progress is 1\.5"):
+    with pytest.raises(
+        ValueError, match=r"report_progress\(progress=1\.5\): give a number from 0 to 1"
+    ):
         context.train.report_progress(1.5)
+
+
+@pytest.mark.parametrize(
+    "steps", [1.5, True, -1, 2**63, "3", None, np.float64(3.0), np.bool_(True)]
+)
+def test_invalid_position_is_refused_at_the_callers_line(context, steps):
+    for report in ("report_validation_metrics", "report_training_metrics"):
+        with pytest.raises(core.ArgumentError) as refused:
+            getattr(context.train, report)(steps, {"error": 1.0})
+        assert re.match(rf"test_core_api\.py:\d+: {report}\(steps_completed=", str(refused.value))
+        assert "give a whole number of batches, 0 or more" in str(refused.value)
+
+
+def test_whole_numbers_of_numpy_are_positions(context, capsys):
+    context.train.report_training_metrics(np.int64(3), {"loss": 1.0})
+    assert '"batches": 3' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("call", "argument"),
+    [
+        (lambda c: c.train.report_metrics("", 1, {}), "report_metrics(group='')"),
+        (lambda c: c.train.report_metrics(3, 1, {}), "report_metrics(group=3)"),
+        (lambda c: c.train.report_metrics("g", 1, [1]), "report_metrics(metrics=[1])"),
+        (lambda c: c.train.report_progress("0.5"), "report_progress(progress='0.5')"),
+        (lambda c: c.train.report_progress(float("nan")), "report_progress(progress=nan)"),
+        (lambda c: c.train.set_status(None), "set_status(status=None)"),
+        (lambda c: c.train.report_early_exit("no reason"), "report_early_exit(reason='no reason')"),
+        (
+            lambda c: c.train.upload_tensorboard_files(selector="*"),
+            "upload_tensorboard_files(selector='*')",
+        ),
+        (lambda c: c.checkpoint.upload(3), "upload(ckpt_dir=3)"),
+        (
+            lambda c: c.checkpoint.upload(".", {"x": object}),
+            "upload(metadata={'x': <class 'object'>})",
+        ),
+        (lambda c: c.checkpoint.upload(".", selector="*"), "upload(selector='*')"),
+        (
+            lambda c: c.checkpoint.store_path({"steps_completed": 1.5}).__enter__(),
+            "store_path(metadata['steps_completed']=1.5)",
+        ),
+        (lambda c: c.checkpoint.restore_path(None).__enter__(), "restore_path(storage_id=None)"),
+        (
+            lambda c: c.checkpoint.restore_path("x", "shared").__enter__(),
+            "restore_path(download_mode='shared')",
+        ),
+        (lambda c: c.checkpoint.download("x", 5), "download(ckpt_dir=5)"),
+        (lambda c: c.checkpoint.get_metadata(1), "get_metadata(storage_id=1)"),
+        (lambda c: c.checkpoint.delete(b"x"), "delete(storage_id=b'x')"),
+        (lambda c: next(c.searcher.operations("all")), "operations(searcher_mode='all')"),
+        (
+            lambda c: next(c.searcher.operations()).report_progress(True),
+            "op.report_progress(length=True)",
+        ),
+        (lambda c: core.init(distributed=3), "core.init(distributed=3)"),
+        (lambda c: core.init(checkpoint_storage=3), "core.init(checkpoint_storage=3)"),
+        (lambda c: core.init(preempt_mode="all"), "core.init(preempt_mode='all')"),
+    ],
+)
+def test_every_argument_is_checked_where_it_is_given(context, call, argument):
+    """In a run, it is a mistake of the user's, which is not tried again."""
+    with pytest.raises(core.ArgumentError) as refused:
+        call(context)
+    assert re.match(r"test_core_api\.py:\d+: ", str(refused.value))
+    assert f"{argument}: give " in str(refused.value)
+
+
+def test_a_searchers_metric_that_is_no_number_is_refused(context):
+    with pytest.raises(MetricError, match=r"op\.report_completed"):
+        next(context.searcher.operations()).report_completed("small")
 
 
 def test_a_validation_metric_that_is_none_is_refused(context):
@@ -115,7 +190,7 @@ def test_a_validation_metric_that_is_none_is_refused(context):
         context.train.report_validation_metrics(1, {"error": None})
 
 
-def test_the_profiler_refuses_nonsense_and_may_be_turned_off_twice(context):
+def test_profiler_refuses_invalid_settings_and_may_stop_twice(context):
     with pytest.raises(ValueError, match="sampling_interval"):
         context.profiler.on(sampling_interval=0.01)
     with pytest.raises(ValueError, match="samples_per_report"):
@@ -125,7 +200,7 @@ def test_the_profiler_refuses_nonsense_and_may_be_turned_off_twice(context):
     context.profiler.off()
 
 
-def test_taking_the_next_operation_without_completing_the_last_is_refused(context):
+def test_next_operation_is_refused_until_the_last_is_completed(context):
     operations = context.searcher.operations()
     next(operations)
     with pytest.raises(RuntimeError, match="report_completed"):
@@ -185,9 +260,9 @@ with core.init() as context:
 
 
 @pytest.mark.parametrize(("acknowledge", "state"), [(True, "PAUSED"), (False, "COMPLETED")])
-def test_an_acknowledged_preemption_is_a_pause_and_another_exit_0_completes(det, wait_until, acknowledge, state):
-    det.cwd.joinpath("train.py").write_text(
-        f"""
+def test_exit_0_pauses_only_after_an_acknowledged_preemption(det, wait_until, acknowledge, state):
+    """Without an acknowledgement, exit status 0 completes the trial."""
+    det.cwd.joinpath("train.py").write_text(f"""
 import pathlib, time
 from det_core import core
 with core.init() as context:
@@ -196,8 +271,7 @@ with core.init() as context:
         time.sleep(0.02)
     if {acknowledge}:
         context.preempt.acknowledge_preemption_signal()
-"""
-    )
+""")
     det.cwd.joinpath("c.yaml").write_text(CONFIG)
     driver = det.start("run", "c.yaml")
     wait_until((det.home / "experiments/1/code/started").exists, "the start")
@@ -228,21 +302,23 @@ def test_the_profiler_reports_what_the_machine_does(det):
     run(
         det,
         """
-import time
 from det_core import core
 with core.init() as context:
-    context.profiler.on(sampling_interval=0.1, samples_per_report=2)
-    time.sleep(0.6)
+    context.profiler.on()
 """,
     )
+    # A training that ends before the first report is due has one, too.
     reports = det.metrics(1, "system")
-    assert reports
+    assert len(reports) == 1
     assert reports[0]["memory_used_bytes"] > 2**20
     assert any(name.startswith("gpu") for name in reports[0]) == has_nvml()
 
 
 def has_nvml() -> bool:
-    """Tell whether there are GPUs to be sampled, and what samples them; benchmarks/gpu_check.py looks at the numbers."""
+    """Tell whether there are GPUs to be sampled, and what samples them.
+
+    benchmarks/gpu_check.py looks at the numbers.
+    """
     return shutil.which("nvidia-smi") is not None and importlib.util.find_spec("pynvml") is not None
 
 
@@ -269,7 +345,11 @@ with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
     )
     name = re.search(r"stored under (\S+)", det("logs", "1").stdout).group(1)
     stored = det.home / "checkpoints" / name
-    files = {str(path.relative_to(stored)): path.read_text() for path in stored.rglob("*") if path.is_file()}
+    files = {
+        str(path.relative_to(stored)): path.read_text()
+        for path in stored.rglob("*")
+        if path.is_file()
+    }
     files.pop("manifest.json")
     assert files == {"sub/two#0": "sub/two", "sub/three#0": "sub/three"}
     assert det.json("checkpoint", "list", "1") == []
@@ -298,3 +378,53 @@ with core.init() as context:
     events.Reload()
     assert events.Scalars("Determined/loss")[0].value == 0.5
     assert events.Scalars("Determined/val_error")[0].step == 1
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "metadata.json"])
+def test_a_file_by_one_of_dets_own_names_is_refused(context, name):
+    """It would be written over."""
+    with pytest.raises(CheckpointError, match=f"{name} is a file of det's own"):  # noqa: SIM117
+        with context.checkpoint.store_path() as (path, _):
+            (path / name).write_text('{"uuid": "mine"}')
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: os.symlink("nowhere", path)], ids=["fifo", "broken link"]
+)
+def test_what_is_no_file_is_refused(context, tmp_path, make):
+    make(tmp_path / "x")
+    with pytest.raises(
+        CheckpointError, match="x is neither a file nor a directory, or a link to nothing"
+    ):
+        context.checkpoint.upload(tmp_path)
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_directories_that_a_checkpoint_cannot_hold_are_named(context, shard):
+    """Storages have files alone.
+
+    An empty directory, or a link to one, would vanish without a word.
+    """
+    link = "" if shard else ", full/link"
+    lost = (
+        rf"^not in the checkpoint: empty, full/empty{link}; a directory is stored by the files in"
+        r" it, and a link to"
+    )
+    store = context.checkpoint.store_path(shard=shard)
+    with pytest.warns(UserWarning, match=lost), store as (path, uuid):  # noqa: PT031
+        for name in ("empty", "full/deeper", "full/empty"):
+            (path / name).mkdir(parents=True)
+        (path / "full/deeper/file").touch()
+        if link:  # shards with one are refused
+            (path / "full/link").symlink_to("deeper")
+    with context.checkpoint.restore_path(uuid) as path:
+        assert {each.name for each in path.rglob("*")} >= {"full", "deeper", "file"}
+
+
+def test_a_checkpoint_that_was_fetched_can_be_stored_again(context, tmp_path):
+    with context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid):
+        (path / "file").write_text("x")
+    context.checkpoint.download(uuid, tmp_path / "target")
+    again = context.checkpoint.upload(tmp_path / "target")
+    with context.checkpoint.restore_path(again) as path:
+        assert (path / "file").read_text() == "x"

@@ -43,7 +43,9 @@ print("restored", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True
 """
 
 
-def start(det, script: str, *, slots: int = 1, entrypoint: str = "python3 train.py") -> subprocess.Popen[str]:
+def start(
+    det, script: str, *, slots: int = 1, entrypoint: str = "python3 train.py"
+) -> subprocess.Popen[str]:
     det.cwd.joinpath("train.py").write_text(script)
     det.cwd.joinpath("c.yaml").write_text(CONFIG.format(entrypoint=entrypoint, slots=slots))
     process = subprocess.Popen(
@@ -59,15 +61,22 @@ def start(det, script: str, *, slots: int = 1, entrypoint: str = "python3 train.
 
 
 def noted(det, rank: int = 0) -> list[Path]:
-    return [file for root in (det.home, det.cwd) for file in root.rglob(f"pid-{rank}") if file.read_text()]
+    # Directories that the training deletes meanwhile are passed over, which `rglob` does not do.
+    files = [
+        Path(folder, f"pid-{rank}")
+        for root in (det.home, det.cwd)
+        for folder, _, names in os.walk(root)
+        if f"pid-{rank}" in names
+    ]
+    return [file for file in files if file.read_text()]
 
 
 def test_a_script_saves_at_sigterm_and_goes_on_from_there(det, wait_until) -> None:
     """`max_restarts` is 0: to be asked to leave is no failure."""
     process = start(det, SCRIPT)
-    wait_until(lambda: noted(det), "some training", 30)
+    wait_until(lambda: noted(det), "some training", 100)
     os.kill(int(noted(det)[0].read_text()), signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
     if process.returncode == 130:  # paused, as nothing else is to be done
         det("resume", "1")
     logs = det("logs", "1").stdout
@@ -79,10 +88,12 @@ def test_a_script_saves_at_sigterm_and_goes_on_from_there(det, wait_until) -> No
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_all_ranks_save_where_one_of_them_is_asked(det, wait_until, rank: int) -> None:
-    process = start(det, SCRIPT, slots=2, entrypoint="python3 -m det_core.launch.socket python3 train.py")
-    wait_until(lambda: noted(det, rank), "some training", 30)
+    process = start(
+        det, SCRIPT, slots=2, entrypoint="python3 -m det_node.launch.socket python3 train.py"
+    )
+    wait_until(lambda: noted(det, rank), "some training", 100)
     os.kill(int(noted(det, rank)[0].read_text()), signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
     logs = det("logs", "1").stdout
     assert logs.count("saved at ") == 2
 
@@ -105,7 +116,7 @@ with core.init() as context:
 
 def test_a_script_keeps_a_handler_of_its_own(det) -> None:
     process = start(det, OWN)
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
     assert "preempted False True" in det("logs", "1").stdout
 
 
@@ -126,7 +137,7 @@ print("deaf", flush=True)
 
 def test_a_second_sigterm_ends_a_script_that_never_asks(det) -> None:
     process = start(det, DEAF)
-    process.communicate(timeout=60)
+    process.communicate(timeout=200)
     logs = det("logs", "1").stdout
     assert "still here" in logs
     assert "deaf" not in logs

@@ -1,4 +1,7 @@
-"""Data sets that many processes ask for at once: built once, whole or not there, found damaged, collected, shared."""
+"""Data sets that many processes ask for at once.
+
+Built once, whole or not there, found damaged, collected, shared.
+"""
 
 from __future__ import annotations
 
@@ -62,20 +65,25 @@ def never(*_: int) -> Iterable[bytes]:
     raise AssertionError("was made again")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shards", [1, 4])
 def test_eight_processes_at_once_build_it_once(tmp_path: Path, shards: int) -> None:
     builders = [start(tmp_path, shards, 0.0005) for _ in range(8)]
     assert [outcome(each) for each in builders] == [WHOLE] * 8
     assert sorted(shard for shard, _ in made(tmp_path)) == [str(n) for n in range(shards)]
-    assert [path.name for path in (tmp_path / "cache" / "numbers").iterdir() if path.is_dir()] == ["1"]
+    assert [path.name for path in (tmp_path / "cache" / "numbers").iterdir() if path.is_dir()] == [
+        "1"
+    ]
 
 
+@pytest.mark.process
 def test_processes_build_the_shards_side_by_side(tmp_path: Path) -> None:
     builders = [start(tmp_path, 8, 0.002) for _ in range(2)]
     assert [outcome(each) for each in builders] == [WHOLE] * 2
     assert len({pid for _, pid in made(tmp_path)}) == 2
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shards", [1, 4])
 def test_one_that_is_killed_while_it_builds_breaks_nothing(tmp_path: Path, shards: int) -> None:
     killed, waiting = start(tmp_path, shards, 0.001), None
@@ -102,13 +110,17 @@ def test_a_flipped_byte_is_found(tmp_path: Path, name: str) -> None:
         flipped = data.copy()
         flipped[at] ^= 1
         path.write_bytes(flipped)
-        with pytest.raises(TrialError, match=r"of the data set in .*/letters/1 is damaged; delete that directory"):
+        with pytest.raises(
+            TrialError, match=r"of the data set in .*/letters/1 is damaged; delete that directory"
+        ):
             cache.open("letters", "1", never).verify()
 
 
 def test_a_record_is_found_by_its_number_in_any_shard(tmp_path: Path) -> None:
     sizes = [3, 0, 2]
-    records = DatasetCache(tmp_path).open("n", "1", lambda k, _: [b"%d%d" % (k, n) for n in range(sizes[k])], shards=3)
+    records = DatasetCache(tmp_path).open(
+        "n", "1", lambda k, _: [b"%d%d" % (k, n) for n in range(sizes[k])], shards=3
+    )
     assert list(records) == [b"00", b"01", b"02", b"20", b"21"]
     assert (records[-1], records[1:4]) == (b"21", [b"01", b"02", b"20"])
     with pytest.raises(IndexError, match="there is no record 5 in"):
@@ -123,7 +135,9 @@ def test_a_record_is_found_by_its_number_in_any_shard(tmp_path: Path) -> None:
         ("e", "1", lambda *_: [], r"'e' is empty and cannot be cached; give it a record at least"),
     ],
 )
-def test_what_cannot_be_cached_is_said(tmp_path: Path, name: str, version: str, make: Any, message: str) -> None:
+def test_what_cannot_be_cached_is_said(
+    tmp_path: Path, name: str, version: str, make: Any, message: str
+) -> None:
     with pytest.raises(TrialError, match=message):
         DatasetCache(tmp_path).open(name, version, make)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"]
@@ -132,12 +146,13 @@ def test_what_cannot_be_cached_is_said(tmp_path: Path, name: str, version: str, 
 def test_records_of_another_kind_are_refused(tmp_path: Path) -> None:
     DatasetCache(tmp_path).open("d", "1", letters, kind="text")
     with pytest.raises(
-        TrialError, match=r"holds other records \(text\) than the function makes \(numbers\); give another"
+        TrialError,
+        match=r"holds other records \(text\) than the function makes \(numbers\); give another",
     ):
         DatasetCache(tmp_path).open("d", "1", letters, kind="numbers")
 
 
-def test_what_was_used_longest_ago_makes_room_but_not_what_is_in_use(tmp_path: Path) -> None:
+def test_least_recently_used_data_set_is_evicted_unless_in_use(tmp_path: Path) -> None:
     size = 0
     held = {}
     for at, name in enumerate("abcd"):
@@ -168,7 +183,11 @@ def test_what_was_begun_and_left_is_collected_after_a_day(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["directory", "objects"])
 def test_another_machine_finds_it_in_the_storage(tmp_path: Path, kind: str) -> None:
-    storage = LocalStorage(tmp_path / "s") if kind == "directory" else FsspecStorage(f"memory://{tmp_path.name}-cache")
+    storage = (
+        LocalStorage(tmp_path / "s")
+        if kind == "directory"
+        else FsspecStorage(f"memory://{tmp_path.name}-cache")
+    )
     mine = DatasetCache(tmp_path / "mine", storage=storage).open("d", "1", letters)
     yours = DatasetCache(tmp_path / "yours", storage=storage).open("d", "1", never)
     assert list(mine) == list(yours)
@@ -192,11 +211,17 @@ def test_a_damaged_download_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_data_layer_says_where_and_how_much(tmp_path: Path) -> None:
-    layer = {"host_storage_path": str(tmp_path / "a"), "limit_bytes": 1, "url": f"file://{tmp_path}/s"}
+    layer = {
+        "host_storage_path": str(tmp_path / "a"),
+        "limit_bytes": 1,
+        "url": f"file://{tmp_path}/s",
+    }
     for name in ("x", "y"):
         DatasetCache.of(layer).open(name, "1", letters)
     assert [path.name for path in (tmp_path / "a").glob("*/1")] == ["1"]
     assert len(list((tmp_path / "s").iterdir())) == 2
     assert isinstance(DatasetCache.of(layer, tmp_path / "b").open("x", "1", never), Records)
-    with pytest.raises(TrialError, match=r"data_layer.limit_bytes is '1 GB'; give a whole number of bytes"):
+    with pytest.raises(
+        TrialError, match=r"data_layer.limit_bytes is '1 GB'; give a whole number of bytes"
+    ):
         DatasetCache.of({"limit_bytes": "1 GB"})

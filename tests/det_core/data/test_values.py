@@ -19,12 +19,21 @@ numbers = ArrayKind(
     load=lambda name, shape, data: array(name, bytes(data)),
 )
 plain = (
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary()
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary()
 )
 arrays = st.lists(st.floats(allow_nan=False)).map(lambda found: array("d", found))
 values = st.recursive(
     plain | arrays,
-    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.integers(-9, 9), inner),
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text() | st.integers(-9, 9), inner)
+    ),
     max_leaves=20,
 )
 
@@ -48,7 +57,10 @@ class Pair(NamedTuple):
     [
         (
             [1, {"image": object()}],
-            r"record\[1\]\['image'\] is of type builtins.object and cannot be cached; give numbers, text",
+            (
+                r"record\[1\]\['image'\] is of type builtins.object and cannot be cached; give"
+                r" numbers, text"
+            ),
         ),
         (Pair(1, 2), r"record is of type .*Pair and cannot be cached"),
         ({(1, 2): 3}, r"record has keys that are neither text nor whole numbers"),
@@ -56,7 +68,7 @@ class Pair(NamedTuple):
         ("\ud800", r"a text no UTF-8"),
     ],
 )
-def test_what_is_more_than_values_is_refused_by_its_place_and_name(value: Any, message: str) -> None:
+def test_unsupported_value_is_refused_with_its_place_and_name(value: Any, message: str) -> None:
     with pytest.raises(TrialError, match=message):
         ValueCodec().encode(value)
 
@@ -68,7 +80,9 @@ def test_arrays_of_another_framework_are_named() -> None:
 
 @given(st.integers(1, 3000), st.integers(0, 2**63), st.integers(0, 50))
 @settings(deadline=None, max_examples=50)
-def test_an_order_holds_every_number_once_and_is_known_at_any_place(count: int, seed: int, epoch: int) -> None:
+def test_shuffle_is_a_permutation_readable_at_any_position(
+    count: int, seed: int, epoch: int
+) -> None:
     order = Shuffle(count, seed, epoch)
     assert sorted(order) == list(range(count))
     assert order[count // 2 :] == list(Shuffle(count, seed, epoch))[count // 2 :]
@@ -77,7 +91,7 @@ def test_an_order_holds_every_number_once_and_is_known_at_any_place(count: int, 
         order[count]
 
 
-def test_each_epoch_has_an_order_of_its_own_in_which_numbers_lie_anywhere() -> None:
+def test_each_epoch_shuffles_differently_and_uniformly() -> None:
     orders = [list(Shuffle(1000, 7, epoch)) for epoch in range(100)]
     assert len({tuple(order) for order in orders}) == 100
     firsts = [order[0] for order in orders]

@@ -21,7 +21,7 @@ def as_in_a_terminal() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def test_the_first_ctrl_c_raises_the_flag_and_the_second_takes_its_course():
+def test_first_ctrl_c_sets_the_flag_and_the_second_interrupts():
     flag, heard = Flag(), []
     with preempted_by(flag, signal.SIGINT, on_signal=heard.append):
         signal.raise_signal(signal.SIGINT)
@@ -59,6 +59,7 @@ def test_in_another_thread_nothing_is_caught():
     assert seen == [before]
 
 
+@pytest.mark.process
 def test_a_forked_process_ignores_ctrl_c_and_ends_by_sigterm():
     """Such as a data loader's worker, which its parent ends by SIGTERM when it hangs."""
     with preempted_by(Flag(), signal.SIGINT, signal.SIGTERM):
@@ -74,7 +75,8 @@ def test_a_forked_process_ignores_ctrl_c_and_ends_by_sigterm():
     assert os.WTERMSIG(status) == signal.SIGTERM
 
 
-def test_with_patience_a_late_sigterm_takes_its_course_unless_the_first_was_heeded():
+def test_late_second_sigterm_acts_unless_the_first_was_heeded():
+    """A second SIGTERM within the patience is ignored."""
     flag, heard = Flag(), []
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:

@@ -27,9 +27,9 @@ from det_core import (
     Target,
     TrialHost,
 )
-from det_core.beside import Beside
 from det_core.config import Length
-from det_core.schedule import to_batches
+from det_core.train.async_writer import AsyncCheckpointWriter
+from det_core.train.schedule import to_batches
 from det_testing import fake_hooks, fakes
 
 STYLES = {
@@ -45,7 +45,9 @@ class Killed(BaseException):
 
 @dataclass(frozen=True)
 class Interruption:
-    """`preempt` and `kill` strike at the n-th batch of a run; `lose` and `kill_call` at its n-th word to the driver.
+    """`preempt` and `kill` strike at the n-th batch of a run.
+
+    `lose` and `kill_call` strike at its n-th word to the driver.
 
     `heard`: the driver hears that word. `noticed`: the loss raises the flag at once.
     """
@@ -63,21 +65,27 @@ NONE = Interruption("none", 0)
 class Driver:
     """What outlives the runs: the history, the checkpoints, and the searcher's wishes.
 
-    `rungs` are the targets, each given when the one before is complete. `stop_at` ends the trial at a validation.
+    `rungs` are the targets, each given when the one before is complete. `stop_at` ends the trial at
+    a validation.
     """
 
     rungs: Sequence[int]
     unit: str = "batches"
     stop_at: int | None = None
     rows: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
-    checkpoints: list[tuple[dict[str, Any], tempfile.TemporaryDirectory[str]]] = field(default_factory=list)
+    checkpoints: list[tuple[dict[str, Any], tempfile.TemporaryDirectory[str]]] = field(
+        default_factory=list
+    )
     rung: int = 0
     stopped: bool = False
     order: list[tuple[str, int]] = field(default_factory=list)
     fractions: list[float] = field(default_factory=list)
 
     def target(self) -> Target:
-        return Target(n=None if self.stopped else self.rungs[min(self.rung, len(self.rungs) - 1)], unit=self.unit)
+        return Target(
+            n=None if self.stopped else self.rungs[min(self.rung, len(self.rungs) - 1)],
+            unit=self.unit,
+        )
 
     def told(self, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
         known = self.rows.get((group, batches))
@@ -87,7 +95,11 @@ class Driver:
 
     def validated(self, batches: int, metrics: Mapping[str, Any], length: int | None) -> Target:
         value = metrics.get("val_loss")
-        losses = [m.get("val_loss") for (g, b), m in self.rows.items() if g == "validation" and b != batches]
+        losses = [
+            m.get("val_loss")
+            for (g, b), m in self.rows.items()
+            if g == "validation" and b != batches
+        ]
         best = value is not None and all(loss is None or value < loss for loss in losses)
         self.told("validation", batches, metrics)
         if length is not None and length == self.target().n:
@@ -103,7 +115,9 @@ class Driver:
             self.rows.clear()
             return None, None
         state, directory = self.checkpoints[-1]
-        self.rows = {key: metrics for key, metrics in self.rows.items() if key[1] <= state["batches"]}
+        self.rows = {
+            key: metrics for key, metrics in self.rows.items() if key[1] <= state["batches"]
+        }
         return Progress(**json.loads(json.dumps(state))), Path(directory.name)
 
     def history(self) -> list[tuple[tuple[str, int], dict[str, Any]]]:
@@ -122,7 +136,10 @@ class Host(TrialHost):
         if self._gone:
             raise HostLost("gone")
         self._words += 1
-        if self._words == self._interruption.at and self._interruption.kind in {"lose", "kill_call"}:
+        if self._words == self._interruption.at and self._interruption.kind in {
+            "lose",
+            "kill_call",
+        }:
             self._strike(hear)
         return hear()
 
@@ -162,13 +179,17 @@ class Host(TrialHost):
 class Trial:
     """One trial, run again and again until it ends."""
 
-    def __init__(self, driver: Driver, schedule: Schedule, style: str = "owned", **hparams: Any) -> None:
+    def __init__(
+        self, driver: Driver, schedule: Schedule, style: str = "owned", **hparams: Any
+    ) -> None:
         self.driver, self.schedule, self.style = driver, schedule, style
         self.hparams = {"noise": 0.5, "batches_per_epoch": 4} | hparams
         self.events: list[tuple[str, int]] = []
-        self.followed: list[tuple[int, bool]] = []  # of each save, whether the host knew that a question follows
+        self.followed: list[
+            tuple[int, bool]
+        ] = []  # of each save, whether the host knew that a question follows
         self.length: Length | None = None
-        self.beside: Beside | None = None
+        self.writer: AsyncCheckpointWriter | None = None
         self.weight = 0.0
         plugins = Plugins()
         plugins.register(fake_hooks, "fakes")
@@ -182,7 +203,10 @@ class Trial:
         validate: Callable[[Any], Mapping[str, Any]] | None = None,
         each_batch: Callable[[Loop, int], None] = lambda loop, number: None,
     ) -> Stop | None:
-        """Run once from the latest checkpoint; return why it stopped, or None when it was killed."""
+        """Run once from the latest checkpoint.
+
+        Return why it stopped, or None when it was killed.
+        """
         self.events = []
         host = Host(self.driver, interruption)
         progress, directory = self.driver.restart()
@@ -190,7 +214,16 @@ class Trial:
         if directory is not None:
             adapter.load(directory)
         save = self._saver(adapter, host)
-        loop = RunLoop(adapter, self.schedule, host, DistributedContext(), save, progress, self.length, self.beside)
+        loop = RunLoop(
+            adapter,
+            self.schedule,
+            host,
+            DistributedContext(),
+            save,
+            progress,
+            self.length,
+            self.writer,
+        )
         self._watch(adapter, host, loop, interruption, validate, each_batch)
         try:
             if not loop.begin():
@@ -226,7 +259,9 @@ class Trial:
                 if not any(known is checkpoint for known in self.driver.checkpoints):
                     self.driver.checkpoints.append(checkpoint)
                 return False
-            return not host.asks_next  # else it is recorded by the time that the question is answered
+            return (
+                not host.asks_next
+            )  # else it is recorded by the time that the question is answered
 
         return save
 
@@ -239,7 +274,10 @@ class Trial:
         validate: Callable[[Any], Mapping[str, Any]] | None,
         each_batch: Callable[[Loop, int], None],
     ) -> None:
-        """Interrupt at a batch; note validations; see that no batch lies past the target or comes twice."""
+        """Interrupt at a batch.
+
+        Note validations. See that no batch lies past the target or comes twice.
+        """
         train, measure = adapter.training.batch, adapter.validate
         trained = [0]
 

@@ -10,15 +10,17 @@ import pytest
 
 from det_core import Every, Loop, LoopError, MetricError, Progress, RunLoop, Schedule, Stop
 from det_core.errors import DetError
-from det_core.metrics import mean, number_or_none, plain
-from det_core.schedule import NEVER, to_batches
+from det_core.train.metrics import mean, number_or_none, plain
+from det_core.train.schedule import NEVER, to_batches
 
 STYLES = pytest.mark.parametrize("style", ["owned", "callback", "chunked"])
 
 
 @STYLES
 def test_all_styles_of_loop_give_one_trace(kit: Any, style: str) -> None:
-    trial = kit.Trial(kit.Driver([10]), Schedule(report=Every(4), validate=Every(5), checkpoint=Every(6)), style)
+    trial = kit.Trial(
+        kit.Driver([10]), Schedule(report=Every(4), validate=Every(5), checkpoint=Every(6)), style
+    )
     assert trial.run() is Stop.COMPLETED
     assert trial.driver.order == [
         ("training", 4),
@@ -29,10 +31,18 @@ def test_all_styles_of_loop_give_one_trace(kit: Any, style: str) -> None:
         ("training", 10),
         ("validation", 10),
     ]
-    assert trial.events == [("validate", 5), ("save", 5), ("save", 6), ("validate", 10), ("save", 10)]
+    assert trial.events == [
+        ("validate", 5),
+        ("save", 5),
+        ("save", 6),
+        ("validate", 10),
+        ("save", 10),
+    ]
 
 
-def completed(kit: Any, schedule: Schedule, rungs: tuple[int, ...] = (10,)) -> tuple[Any, list[Any]]:
+def completed(
+    kit: Any, schedule: Schedule, rungs: tuple[int, ...] = (10,)
+) -> tuple[Any, list[Any]]:
     """Return a trial that was run, with its loop and what remained before each batch."""
     trial, seen = kit.Trial(kit.Driver(rungs), schedule), []
 
@@ -47,18 +57,25 @@ def completed(kit: Any, schedule: Schedule, rungs: tuple[int, ...] = (10,)) -> t
 @pytest.mark.parametrize("strike", ["preempt", "lose"])
 @pytest.mark.parametrize("report", [3, 100])
 def test_a_step_past_the_stop_is_refused(kit: Any, style: str, strike: str, report: int) -> None:
-    """Wherever the loop stopped, however far the next boundary was, and whether or not the flag is still raised."""
+    """Wherever the loop stopped, however far the next boundary was.
+
+    Whether or not the flag is still raised.
+    """
     trial = kit.Trial(kit.Driver([10]), Schedule(report=Every(report)), style)
     trial.run(kit.Interruption(strike, 2, True, False))
     trial.loop._host.preempted.raised = False
     assert trial.loop.remaining == 0
-    with pytest.raises(LoopError, match=r"after the loop had preempted; stop training when step\(\) is true"):
+    with pytest.raises(
+        LoopError, match=r"after the loop had preempted; stop training when step\(\) is true"
+    ):
         trial.loop.step({"loss": 0.0})
 
 
 def test_a_step_past_completion_is_refused(kit: Any) -> None:
     trial, _ = completed(kit, Schedule())
-    with pytest.raises(LoopError, match="step\\(\\) called at batch 10 after the loop had completed"):
+    with pytest.raises(
+        LoopError, match="step\\(\\) called at batch 10 after the loop had completed"
+    ):
         trial.loop.step({"loss": 0.0})
 
 
@@ -69,14 +86,16 @@ def test_a_chunk_past_a_boundary_is_refused(kit: Any) -> None:
         loop.step({"loss": 0.0}, batches=loop.remaining + 1)
 
     trial = kit.Trial(kit.Driver([10]), Schedule(report=Every(4)))
-    with pytest.raises(LoopError, match="trained 5 batches at once but only 4 were left before a boundary"):
+    with pytest.raises(
+        LoopError, match="trained 5 batches at once but only 4 were left before a boundary"
+    ):
         trial.run(each_batch=too_much)
 
 
 @pytest.mark.parametrize("batches", [0, -1])
 def test_a_chunk_of_nothing_is_refused(kit: Any, batches: int) -> None:
     trial = kit.Trial(kit.Driver([10]), Schedule())
-    with pytest.raises(LoopError, match=f"told of {batches} batches; tell it of 1 or more"):
+    with pytest.raises(LoopError, match=f"given {batches} batches; give 1 or more"):
         trial.run(each_batch=lambda loop, number: print(loop.step({"loss": 0.0}, batches=batches)))
 
 
@@ -92,7 +111,10 @@ def test_there_are_no_batches_after_the_stop(kit: Any) -> None:
 
 @STYLES
 def test_a_preemption_is_noticed_at_the_next_step(kit: Any, style: str) -> None:
-    """No report is due there; the numbers that wait for one are saved, and reported as if nothing had been."""
+    """No report is due there.
+
+    The numbers that wait for one are saved, and reported as if nothing had been.
+    """
     trial = kit.Trial(kit.Driver([10]), Schedule(report=Every(5)), style)
     assert trial.run(kit.Interruption("preempt", 2)) is Stop.PREEMPTED
     state = trial.driver.checkpoints[-1][0]
@@ -126,7 +148,9 @@ def test_a_run_that_is_preempted_before_it_begins_trains_nothing(kit: Any) -> No
     host = kit.Host(trial.driver, kit.Interruption("none", 0))
     host.preempted.raised = True
     adapter = trial._adapter()
-    loop = RunLoop(adapter, trial.schedule, host, adapter.trial.run.distributed, trial._saver(adapter, host))
+    loop = RunLoop(
+        adapter, trial.schedule, host, adapter.trial.run.distributed, trial._saver(adapter, host)
+    )
     assert loop.begin() is Stop.PREEMPTED
     assert trial.driver.order == []
     assert trial.driver.checkpoints[-1][0]["batches"] == 0
@@ -134,13 +158,20 @@ def test_a_run_that_is_preempted_before_it_begins_trains_nothing(kit: Any) -> No
 
 @STYLES
 def test_a_promoted_trial_trains_on(kit: Any, style: str) -> None:
-    """Without a restart, and with a checkpoint at each target, from which other trials may start."""
+    """Without a restart, and with a checkpoint at each target, where other trials may start."""
     trial = kit.Trial(kit.Driver([2, 4, 7]), Schedule(policy="none"), style)
     assert trial.run() is Stop.COMPLETED
-    assert trial.events == [("validate", 2), ("save", 2), ("validate", 4), ("save", 4), ("validate", 7), ("save", 7)]
+    assert trial.events == [
+        ("validate", 2),
+        ("save", 2),
+        ("validate", 4),
+        ("save", 4),
+        ("validate", 7),
+        ("save", 7),
+    ]
 
 
-def test_the_checkpoint_at_a_target_is_recorded_before_the_searcher_hears_of_it(kit: Any) -> None:
+def test_target_checkpoint_is_recorded_before_the_searcher_acts(kit: Any) -> None:
     """As it may answer with a trial that starts from there."""
     trial, seen = kit.Trial(kit.Driver([3, 6]), Schedule(policy="none")), []
     tell = trial.driver.validated
@@ -156,7 +187,11 @@ def test_the_checkpoint_at_a_target_is_recorded_before_the_searcher_hears_of_it(
 
 @STYLES
 def test_the_answer_to_a_validation_may_end_the_trial(kit: Any, style: str) -> None:
-    trial = kit.Trial(kit.Driver([10], stop_at=4), Schedule(validate=Every(4), report=Every(3), policy="none"), style)
+    trial = kit.Trial(
+        kit.Driver([10], stop_at=4),
+        Schedule(validate=Every(4), report=Every(3), policy="none"),
+        style,
+    )
     assert trial.run() is Stop.COMPLETED
     assert trial.events == [("validate", 4), ("save", 4)]
 
@@ -173,7 +208,10 @@ def test_a_trial_may_ask_for_its_end(kit: Any, style: str) -> None:
 
 
 def test_a_wish_to_end_outlives_a_preemption(kit: Any) -> None:
-    """Both come at the same batch: the run is preempted, and the next one ends where the trial asked."""
+    """Both come at the same batch.
+
+    The run is preempted, and the next one ends where the trial asked.
+    """
     trial = kit.Trial(kit.Driver([10]), Schedule(report=Every(6)))
 
     def ask(loop: Loop, number: int) -> None:
@@ -188,9 +226,16 @@ def test_a_wish_to_end_outlives_a_preemption(kit: Any) -> None:
 @pytest.mark.parametrize("word", range(1, 12))
 @pytest.mark.parametrize("heard", [True, False])
 @pytest.mark.parametrize("noticed", [True, False])
-def test_a_run_that_loses_its_driver_saves_and_stops(kit: Any, word: int, heard: bool, noticed: bool) -> None:
-    """At any word: what was trained is saved, at most one batch later, and what was not heard is told again."""
-    schedule = Schedule(report=Every(2), validate=Every(3), checkpoint=Every(4), validate_first=True)
+def test_a_run_that_loses_its_driver_saves_and_stops(
+    kit: Any, word: int, heard: bool, noticed: bool
+) -> None:
+    """At any word, what was trained is saved, at most one batch later.
+
+    What was not heard is sent again.
+    """
+    schedule = Schedule(
+        report=Every(2), validate=Every(3), checkpoint=Every(4), validate_first=True
+    )
     whole = kit.Trial(kit.Driver([6, 9]), schedule)
     whole.run()
     trial = kit.Trial(kit.Driver([6, 9]), schedule)
@@ -202,7 +247,10 @@ def test_a_run_that_loses_its_driver_saves_and_stops(kit: Any, word: int, heard:
 
 @pytest.mark.parametrize("due", [{"validate": Every(2)}, {"checkpoint": Every(2)}])
 def test_what_the_driver_has_stored_is_not_told_again(kit: Any, due: dict[str, Any]) -> None:
-    """Its answer to a validation says that it has, and that it recorded a checkpoint; a long trial's would be ever more."""
+    """Its answer to a validation says that it has, and that it recorded a checkpoint.
+
+    A long trial's would be ever more.
+    """
     trial = kit.Trial(kit.Driver([6]), Schedule(report=Every(2), policy="none", **due))
     assert trial.run(kit.Interruption("preempt", 3)) is Stop.PREEMPTED
     assert trial.run() is Stop.COMPLETED
@@ -227,10 +275,11 @@ def test_a_lost_driver_costs_no_validation(kit: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "saved"),
-    [("all", [2, 4, 6, 8]), ("best", [2, 4, 8]), ("none", [8])],
+    ("policy", "saved"), [("all", [2, 4, 6, 8]), ("best", [2, 4, 8]), ("none", [8])]
 )
-def test_the_policy_says_which_validations_are_saved(kit: Any, policy: str, saved: list[int]) -> None:
+def test_the_policy_says_which_validations_are_saved(
+    kit: Any, policy: str, saved: list[int]
+) -> None:
     losses = {2: 3.0, 4: 2.0, 6: 2.5, 8: 9.0}
     trial = kit.Trial(kit.Driver([8]), Schedule(validate=Every(2), policy=policy))
     trial.run(validate=lambda adapter: {"val_loss": losses[trial.events[-1][1]]})
@@ -251,9 +300,14 @@ def test_a_length_of_nothing_validates_once_and_ends(kit: Any) -> None:
     assert trial.driver.order == [("validation", 0)]
 
 
-@pytest.mark.parametrize(("unit", "n", "batches"), [("epochs", 2, 8), ("records", 7, 3), ("records", 1, 1)])
+@pytest.mark.parametrize(
+    ("unit", "n", "batches"), [("epochs", 2, 8), ("records", 7, 3), ("records", 1, 1)]
+)
 def test_lengths_are_turned_into_batches_once(kit: Any, unit: str, n: int, batches: int) -> None:
-    """An epoch has four batches here, and a batch two records; a part of a batch is not trained, but for the first."""
+    """An epoch has four batches here, and a batch two records.
+
+    A part of a batch is not trained, but for the first.
+    """
     trial = kit.Trial(kit.Driver([n], unit), Schedule())
     trial.run()
     assert trial.loop.progress.batches == batches
@@ -270,13 +324,18 @@ class Pairs(Unsized):
 
 def test_epochs_without_a_length_are_refused() -> None:
     with pytest.raises(
-        DetError, match="a length of 3 epochs cannot be counted, as the data has no length; give it in batches"
+        DetError,
+        match=(
+            "a length of 3 epochs cannot be counted, as the data has no length; give it in batches"
+        ),
     ):
         to_batches(3, "epochs", Unsized())  # type: ignore[arg-type]
 
 
 def test_records_without_a_batch_size_are_refused() -> None:
-    with pytest.raises(DetError, match="a length of 3 records cannot be counted without a global_batch_size"):
+    with pytest.raises(
+        DetError, match="a length of 3 records cannot be counted without a global_batch_size"
+    ):
         to_batches(3, "records", Unsized())  # type: ignore[arg-type]
 
 
@@ -287,7 +346,8 @@ def test_no_records_are_no_batches() -> None:
 def test_the_missing_metric_of_the_searcher_names_those_present(kit: Any) -> None:
     trial = kit.Trial(kit.Driver([2]), Schedule(metric="accuracy"))
     with pytest.raises(
-        MetricError, match=r"searcher\.metric is 'accuracy', but the validation returned val_loss, weight;"
+        MetricError,
+        match=r"searcher\.metric is 'accuracy', but the validation returned val_loss, weight;",
     ):
         trial.run()
 
@@ -300,11 +360,13 @@ def test_a_validation_without_metrics_is_named_as_such(kit: Any) -> None:
 
 def test_the_searchers_metric_must_be_a_number(kit: Any) -> None:
     trial = kit.Trial(kit.Driver([2]), Schedule(metric="accuracy"))
-    with pytest.raises(MetricError, match=r"metric 'accuracy \(searcher.metric\)' is 'high' \(str\)"):
+    with pytest.raises(
+        MetricError, match=r"metric 'accuracy \(searcher.metric\)' is 'high' \(str\)"
+    ):
         trial.run(validate=lambda adapter: {"accuracy": "high"})
 
 
-def test_the_searchers_metric_may_be_an_array_that_holds_one_number(kit: Any) -> None:
+def test_searcher_metric_may_be_an_array_of_one_number(kit: Any) -> None:
     """Such as one of shape (1,), which would otherwise be reported as a list."""
 
     class Array:
@@ -322,7 +384,9 @@ def test_the_searchers_metric_may_be_an_array_that_holds_one_number(kit: Any) ->
 
 def test_a_validation_that_returns_no_mapping_is_refused(kit: Any) -> None:
     trial = kit.Trial(kit.Driver([2]), Schedule())
-    with pytest.raises(MetricError, match="validation returned float; return a dict of metrics by name"):
+    with pytest.raises(
+        MetricError, match="validation returned float; return a dict of metrics by name"
+    ):
         trial.run(validate=lambda adapter: 0.5)  # type: ignore[arg-type,return-value]
 
 
@@ -339,8 +403,10 @@ def test_progress_is_told_with_each_report(kit: Any) -> None:
     assert trial.driver.fractions == [3 / 8, 6 / 8, 1.0]
 
 
-def test_a_question_follows_the_checkpoint_at_the_target_and_no_other(kit: Any) -> None:
-    trial = kit.Trial(kit.Driver([4, 8]), Schedule(checkpoint=Every(3), validate=Every(2), policy="all"))
+def test_only_the_checkpoint_at_a_target_precedes_a_request(kit: Any) -> None:
+    trial = kit.Trial(
+        kit.Driver([4, 8]), Schedule(checkpoint=Every(3), validate=Every(2), policy="all")
+    )
     trial.run()
     assert trial.followed == [(2, False), (3, False), (4, True), (6, False), (8, True)]
     trial = kit.Trial(kit.Driver([8]), Schedule(checkpoint=Every(3)))
@@ -360,7 +426,9 @@ def test_how_far_it_is_is_not_told_where_nobody_knows(kit: Any) -> None:
 def test_where_training_is_can_be_kept_once_it_has_begun(kit: Any) -> None:
     """For whoever looks into why it ended; what is saved there already is not saved again."""
     trial = kit.Trial(kit.Driver([10]), Schedule(checkpoint=Every(4)))
-    trial.run(each_batch=lambda loop, number: loop.keep() if number in (0, 2, 3, 4) else None)
+    trial.run(
+        each_batch=lambda loop, number: loop.save_after_error() if number in (0, 2, 3, 4) else None
+    )
     assert [at for what, at in trial.events if what == "save"] == [2, 3, 4, 8, 10]
 
 
@@ -378,7 +446,9 @@ def test_the_progress_given_is_not_changed(kit: Any) -> None:
     trial = kit.Trial(kit.Driver([4]), Schedule())
     adapter = trial._adapter()
     host = kit.Host(trial.driver, kit.Interruption("none", 0))
-    loop = RunLoop(adapter, Schedule(), host, adapter.trial.run.distributed, lambda progress: True, given)
+    loop = RunLoop(
+        adapter, Schedule(), host, adapter.trial.run.distributed, lambda progress: True, given
+    )
     loop.begin()
     adapter.train(loop)
     assert given == Progress(batches=2, pending=[{"loss": 1.0}], counts=[2])
@@ -430,3 +500,16 @@ def test_plain_drops_bytes() -> None:
 def test_a_number_is_a_number_and_nothing_else_is() -> None:
     values = [1, 0.5, math.inf, math.nan, "1", None]
     assert [number_or_none(value) for value in values] == [1.0, 0.5, math.inf, None, None, None]
+
+
+def test_a_preempted_run_owes_the_validation_that_is_due(kit: Any) -> None:
+    schedule = Schedule(report=Every(5), validate=Every(5))
+    trial = kit.Trial(kit.Driver([10]), schedule)
+    trial.run(kit.Interruption("preempt", 5))
+    assert trial.loop.owes_validation
+    trial.run()
+    assert trial.driver.order[-1] == ("validation", 10)
+    assert not trial.loop.owes_validation
+    trial = kit.Trial(kit.Driver([10]), schedule)
+    trial.run(kit.Interruption("preempt", 4))
+    assert not trial.loop.owes_validation

@@ -1,4 +1,7 @@
-"""What a run does, and when, against a plain `for` written from the rules: reports, validations, checkpoints, progress."""
+"""What a run does, and when, against a plain `for` written from the rules.
+
+Reports, validations, checkpoints, progress.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ LOSSES = st.lists(st.integers(0, 9).map(float), min_size=25, max_size=25)
 
 
 class Oracle:
-    """The events of an undisturbed run, in order; `left` is how far it was to the next boundary before each batch."""
+    """The events of an undisturbed run, in order.
+
+    `left` is how far it was to the next boundary before each batch.
+    """
 
     def __init__(self, schedule: Schedule, rungs: list[int], losses: list[float]) -> None:
         self.schedule, self.losses = schedule, losses
@@ -62,7 +68,9 @@ class Oracle:
 
 
 @pytest.mark.parametrize("style", ["owned", "callback", "chunked"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(schedule=SCHEDULES, rungs=RUNGS, losses=LOSSES)
 def test_a_run_does_what_the_rules_say_where_they_say_it(
     kit: Any, style: str, schedule: Schedule, rungs: list[int], losses: list[float]
@@ -79,9 +87,13 @@ def test_a_run_does_what_the_rules_say_where_they_say_it(
     assert style == "chunked" or left == oracle.left
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(schedule=SCHEDULES, rungs=RUNGS)
-def test_a_report_is_the_mean_of_the_batches_since_the_last_one(kit: Any, schedule: Schedule, rungs: list[int]) -> None:
+def test_a_report_is_the_mean_of_the_batches_since_the_last_one(
+    kit: Any, schedule: Schedule, rungs: list[int]
+) -> None:
     each = kit.Trial(kit.Driver(rungs), Schedule(report=Every(1)))
     each.run()
     trial = kit.Trial(kit.Driver(rungs), schedule)

@@ -70,9 +70,14 @@ class Threads(Backend):
 class Counter(Adapter[Any]):
     """Counts batches; each rank's loss is its rank, and a report is the mean over the ranks."""
 
-    def __init__(self, context: DistributedContext, each_batch: Callable[[Loop, int, int], None]) -> None:
+    def __init__(
+        self, context: DistributedContext, each_batch: Callable[[Loop, int, int], None]
+    ) -> None:
         self._context, self._each_batch, self.batches = context, each_batch, 0
-        self.weight, self.statistics = 0.0, 0.0  # the first is reduced over the ranks, the second is not
+        self.weight, self.statistics = (
+            0.0,
+            0.0,
+        )  # the first is reduced over the ranks, the second is not
         self.saved_with: list[float] = []
 
     @classmethod
@@ -118,7 +123,7 @@ class Together:
         self.kit, self.driver, self.schedule = kit, driver, schedule
         self.saved: list[Progress] = []
         self.loops: list[RunLoop] = []
-        self.beside: list[Any] = [None, None, None]
+        self.writer: list[Any] = [None, None, None]
         self.adapters: dict[int, Counter] = {}
 
     def __call__(
@@ -129,14 +134,20 @@ class Together:
     ) -> set[Stop]:
         self.room = Room(3)
         self.hosts = [
-            self.kit.Host(self.driver if rank == 0 else None, strike or self.kit.Interruption("none", 0))
+            self.kit.Host(
+                self.driver if rank == 0 else None, strike or self.kit.Interruption("none", 0)
+            )
             for rank in range(3)
         ]
         with ThreadPoolExecutor(3) as pool:
-            self.loops = list(pool.map(lambda rank: self._rank(rank, each_batch, progress), range(3)))
+            self.loops = list(
+                pool.map(lambda rank: self._rank(rank, each_batch, progress), range(3))
+            )
         return {loop.stop for loop in self.loops}
 
-    def _rank(self, rank: int, each_batch: Callable[[Loop, int, int], None], progress: Progress | None) -> RunLoop:
+    def _rank(
+        self, rank: int, each_batch: Callable[[Loop, int, int], None], progress: Progress | None
+    ) -> RunLoop:
         context = DistributedContext.from_backend(Threads(self.room, rank))
         adapter = self.adapters[rank] = Counter(context, each_batch)
 
@@ -147,8 +158,10 @@ class Together:
                 self.saved.append(state)
             return True
 
-        beside = self.beside[rank]
-        loop = RunLoop(adapter, self.schedule, self.hosts[rank], context, save, progress, beside=beside)
+        writer = self.writer[rank]
+        loop = RunLoop(
+            adapter, self.schedule, self.hosts[rank], context, save, progress, writer=writer
+        )
         if not loop.begin():
             adapter.train(loop)
         return loop
@@ -214,7 +227,7 @@ def test_all_ranks_stop_when_the_chief_loses_its_driver(kit: Any, together: Any,
     assert run.driver.history() == whole.driver.history()
 
 
-def test_what_no_reduction_keeps_equal_is_made_equal_before_each_validation_and_each_save(together: Any) -> None:
+def test_unreduced_state_is_synced_before_validation_and_save(together: Any) -> None:
     run = together([5], Schedule(validate=Every(2), checkpoint=Every(3), policy="none"))
     run()
     first, *others = run.adapters.values()
@@ -223,25 +236,29 @@ def test_what_no_reduction_keeps_equal_is_made_equal_before_each_validation_and_
     assert len(first.saved_with) == 2
 
 
-def test_weights_that_differ_between_ranks_are_not_saved_and_the_first_rank_that_differs_is_named(
-    together: Any,
-) -> None:
+def test_differing_weights_are_not_saved_and_the_rank_is_named(together: Any) -> None:
     run = together([6], Schedule(checkpoint=Every(4), policy="none"))
 
     def unreduced(loop: Loop, rank: int, batch: int) -> None:
         run.adapters[rank].weight += 0.5 if rank else 0.25
 
     with pytest.raises(
-        TrialError, match="at batch 4 the weights of rank 1 differ from those of rank 0; step the optimizer"
+        TrialError,
+        match="at batch 4 the weights of rank 1 differ from those of rank 0; step the optimizer",
     ):
         run(each_batch=unreduced)
     assert run.saved == []
 
 
 def test_ranks_meet_about_once_a_second(together: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of batches that take 10 ms each, by a clock of the test's own; reports between do not spoil the measure."""
+    """Of batches that take 10 ms each, by a clock of the test's own.
+
+    Reports between do not spoil the measure.
+    """
     clock = threading.local()
-    monkeypatch.setattr("det_core.loop.time", SimpleNamespace(monotonic=lambda: getattr(clock, "now", 0.0)))
+    monkeypatch.setattr(
+        "det_core.train.loop.time", SimpleNamespace(monotonic=lambda: getattr(clock, "now", 0.0))
+    )
     spacings: list[int] = []
 
     def tick(loop: Loop, rank: int, batch: int) -> None:
@@ -255,11 +272,11 @@ def test_ranks_meet_about_once_a_second(together: Any, monkeypatch: pytest.Monke
     assert all(spacing in range(95, 106) for spacing in spacings[1:])
 
 
-def test_ranks_meet_every_ten_thousand_batches_however_fast_they_are(
+def test_ranks_sync_at_least_every_ten_thousand_batches(
     together: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that stands still, as it does for batches that take no time to speak of."""
-    monkeypatch.setattr("det_core.loop.time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr("det_core.train.loop.time", SimpleNamespace(monotonic=lambda: 0.0))
     ahead: list[int] = []
 
     def look(loop: Loop, rank: int, batch: int) -> None:
@@ -272,11 +289,13 @@ def test_ranks_meet_every_ten_thousand_batches_however_fast_they_are(
     assert max(ahead) == 10_000
 
 
-def test_ranks_whose_batches_take_longer_than_that_meet_after_each(
+def test_ranks_with_slow_batches_sync_after_each(
     together: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = threading.local()
-    monkeypatch.setattr("det_core.loop.time", SimpleNamespace(monotonic=lambda: getattr(clock, "now", 0.0)))
+    monkeypatch.setattr(
+        "det_core.train.loop.time", SimpleNamespace(monotonic=lambda: getattr(clock, "now", 0.0))
+    )
 
     def tick(loop: Loop, rank: int, batch: int) -> None:
         clock.now = getattr(clock, "now", 0.0) + 5.0
@@ -296,12 +315,12 @@ def test_a_checkpoint_holds_that_any_rank_has_asked_for_the_end(together: Any) -
     assert [state.asked for state in run.saved] == [True, True]
 
 
-def test_what_one_rank_of_several_decides_by_itself_saves_nothing(together: Any) -> None:
+def test_keep_on_one_of_several_ranks_saves_nothing(together: Any) -> None:
     run = together([4], Schedule(policy="none"))
 
     def keep(loop: Loop, rank: int, batch: int) -> None:
         if rank == 0 and batch == 2:
-            loop.keep()
+            loop.save_after_error()
 
     assert run(each_batch=keep) == {Stop.COMPLETED}
     assert [state.batches for state in run.saved] == [4]
@@ -323,15 +342,15 @@ class Scribe:
         self.looks += 1
         return self.writes and self.rank == 0 and self.looks >= 5
 
-    def settle(self) -> bool:
+    def finish(self) -> bool:
         if self.writes:
             self.writes = False
             self.settled.append(self.looks)
         return True
 
 
-def test_all_ranks_take_note_of_a_checkpoint_where_the_chief_has_written_it(together: Any) -> None:
+def test_all_ranks_learn_together_that_a_checkpoint_is_written(together: Any) -> None:
     run = together([8], Schedule(report=Every(1), checkpoint=At({2}), policy="none"))
-    run.beside = [Scribe(rank) for rank in range(3)]
+    run.writer = [Scribe(rank) for rank in range(3)]
     assert run() == {Stop.COMPLETED}
-    assert [scribe.settled for scribe in run.beside] == [[5], [5], [5]]
+    assert [scribe.settled for scribe in run.writer] == [[5], [5], [5]]

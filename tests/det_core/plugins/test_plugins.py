@@ -24,7 +24,7 @@ from det_core import (
     Serial,
     hookimpl,
 )
-from det_core.plugins import ENTRY_POINT_GROUP, OURS, Found, discover
+from det_core.hooks import ENTRY_POINT_GROUP, OURS, Found, discover
 
 
 def framework(name: str, trial: str = "pkg:Trial") -> Any:
@@ -49,7 +49,13 @@ class Heard:
         self.seen.append((batches, metrics))
 
 
-REPORT = {"experiment": None, "trial": None, "group": "training", "batches": 1, "metrics": {"loss": 1.0}}
+REPORT = {
+    "experiment": None,
+    "trial": None,
+    "group": "training",
+    "batches": 1,
+    "metrics": {"loss": 1.0},
+}
 
 
 def plugins(**registered: object) -> Plugins:
@@ -63,20 +69,31 @@ def test_records_are_looked_up_by_name() -> None:
     assert plugins(a=framework("torch")).frameworks()["torch"].trial == "pkg:Trial"
 
 
-def test_a_missing_framework_says_what_is_installed_and_what_to_install() -> None:
+def test_missing_framework_error_says_what_to_install() -> None:
+    """It also lists the installed frameworks and suggests a similar name."""
     with pytest.raises(
         PluginError,
-        match=r"no plugin registers the framework 'jax'; installed: keras, torch\. Try: pip install det-jax",
+        match=(
+            r"no plugin registers the framework 'lightning'; installed: keras, torch\. Try: python3"
+            r" -m pip install .*det-"
+        ),
+    ):
+        plugins(a=framework("torch"), b=framework("keras")).frameworks()["lightning"]
+    # A package of that name would be a stranger's.
+    with pytest.raises(
+        PluginError, match=r"no plugin registers the framework 'jax'; installed: keras, torch$"
     ):
         plugins(a=framework("torch"), b=framework("keras")).frameworks()["jax"]
     with pytest.raises(
-        PluginError, match=r"'kreas'; did you mean 'keras'\? installed: keras, torch\. Try: pip install"
+        PluginError, match=r"'kreas'; did you mean 'keras'\? installed: keras, torch$"
     ):
         plugins(a=framework("torch"), b=framework("keras")).frameworks()["kreas"]
 
 
 def test_a_missing_searcher_says_what_is_installed() -> None:
-    with pytest.raises(PluginError, match=r"no plugin registers the searcher 'luck'; installed: none$"):
+    with pytest.raises(
+        PluginError, match=r"no plugin registers the searcher 'luck'; installed: none$"
+    ):
         Plugins().searchers()["luck"]
 
 
@@ -102,7 +119,10 @@ def test_every_kind_of_record_has_its_lookup() -> None:
 
         @hookimpl
         def det_backends(self) -> Any:
-            return [BackendRecord(name="native", load=lambda: Serial, framework=f) for f in ("torch", "keras")]
+            return [
+                BackendRecord(name="native", load=lambda: Serial, framework=f)
+                for f in ("torch", "keras")
+            ]
 
     made = plugins(everything=Everything())
     assert list(made.searchers()) == ["luck"]
@@ -120,7 +140,7 @@ def test_builtins_come_through_the_hooks_of_strangers() -> None:
     assert {info.distribution for info in made.infos} == set(OURS)
 
 
-def test_a_class_is_made_once_for_each_plugins_so_that_its_state_is_their_own() -> None:
+def test_plugin_class_is_instantiated_once_per_plugins_object() -> None:
     class Observer:
         def __init__(self) -> None:
             self.heard: list[Any] = []
@@ -138,8 +158,12 @@ def test_a_class_is_made_once_for_each_plugins_so_that_its_state_is_their_own() 
     made = [Plugins(strict=True) for _ in range(2)]
     for each in made:
         each.load([Found(entry=Entry(), distribution="stranger", version="1")])  # type: ignore[arg-type]
-    made[0].observe("det_metrics_reported", experiment=None, trial=None, group="training", batches=5, metrics={})
-    heard = [next(p for p in each._pm.get_plugins() if isinstance(p, Observer)).heard for each in made]
+    made[0].observe(
+        "det_metrics_reported", experiment=None, trial=None, group="training", batches=5, metrics={}
+    )
+    heard = [
+        next(p for p in each._pm.get_plugins() if isinstance(p, Observer)).heard for each in made
+    ]
     assert heard == [[5], []]
 
 
@@ -168,7 +192,9 @@ class Mine(Special):
 
 def test_a_trials_framework_is_that_of_its_nearest_base() -> None:
     """A plugin may stand on another's trial class."""
-    made = plugins(a=framework("torchlike", "torchlike:Trial"), b=framework("special", "special:SpecialTrial"))
+    made = plugins(
+        a=framework("torchlike", "torchlike:Trial"), b=framework("special", "special:SpecialTrial")
+    )
     assert made.framework_of(Mine).name == "special"
     assert made.framework_of(type("Other", (Base,), {})).name == "torchlike"
 
@@ -177,7 +203,10 @@ def test_a_name_alone_makes_no_trial() -> None:
     """A class of the same name in another package is not the framework's."""
     made = plugins(a=framework("torchlike", "elsewhere:Trial"))
     with pytest.raises(
-        PluginError, match=r"special\.SpecialTrial is not a trial of an installed framework; .*: elsewhere\.Trial,"
+        PluginError,
+        match=(
+            r"special\.SpecialTrial is not a trial of an installed framework; .*: elsewhere\.Trial,"
+        ),
     ):
         made.framework_of(Special)
 
@@ -222,7 +251,9 @@ def test_only_the_trials_own_framework_builds() -> None:
     made = plugins(torch=Builder("torch"), keras=Builder("keras"))
     assert made.build("torch").model("ctx", lambda: "net") == "torch(net)"
     assert made.build("keras").model("ctx", lambda: "net") == "keras(net)"
-    assert made.build("keras").data_loader("ctx", lambda: "data", "training") == "keras:training(data)"
+    assert (
+        made.build("keras").data_loader("ctx", lambda: "data", "training") == "keras:training(data)"
+    )
 
 
 def test_a_stranger_may_wrap_every_frameworks_build_hooks() -> None:
@@ -262,7 +293,10 @@ def test_what_nobody_builds_is_as_the_user_built_it(part: str) -> None:
 
 
 def test_what_is_built_as_nothing_is_built_once() -> None:
-    """A trial may have no learning-rate scheduler; a hook that answers None has asked for it already."""
+    """A trial may have no learning-rate scheduler.
+
+    A hook that answers None has asked for it already.
+    """
 
     class Plugin(Builder):
         @hookimpl
@@ -270,7 +304,12 @@ def test_what_is_built_as_nothing_is_built_once() -> None:
             return build()
 
     built: list[None] = []
-    assert plugins(torch=Plugin("torch")).build("torch").lr_scheduler("ctx", lambda: built.append(None)) is None
+    assert (
+        plugins(torch=Plugin("torch"))
+        .build("torch")
+        .lr_scheduler("ctx", lambda: built.append(None))
+        is None
+    )
     assert len(built) == 1
 
 
@@ -334,7 +373,10 @@ def newer() -> Exception:
 
 
 BROKEN = {
-    "import error": (ImportError("No module named 'torch'"), r"ImportError: No module named 'torch'"),
+    "import error": (
+        ImportError("No module named 'torch'"),
+        r"ImportError: No module named 'torch'",
+    ),
     "wrong record": (
         WrongRecord(),
         r"plugin 'broken' yields \{'name': 'torch'\} from det_frameworks; yield det_core.Framework",
@@ -343,11 +385,20 @@ BROKEN = {
         framework("good"),
         "plugins 'broken' and 'good' both register the framework 'good'; uninstall one of them",
     ),
-    "unknown argument": (UnknownArgument(), "plugin 'broken' does not fit this version of det-core: .*'metric'"),
-    "misspelt hook": (Misspelt(), "plugin 'broken' does not fit this version of det-core: .*det_framework"),
+    "unknown argument": (
+        UnknownArgument(),
+        "plugin 'broken' does not fit this version of det-core: .*'metric'",
+    ),
+    "misspelt hook": (
+        Misspelt(),
+        "plugin 'broken' does not fit this version of det-core: .*det_framework",
+    ),
     "old core": (newer(), "ImportError: cannot import name 'NotYetThere' from 'det_core'"),
     "raises": (RaisesWhenAsked(), "RuntimeError: no licence"),
-    "not iterable": (NotIterable(), "plugin 'broken' yields 5 from det_frameworks; yield det_core.Framework"),
+    "not iterable": (
+        NotIterable(),
+        "plugin 'broken' yields 5 from det_frameworks; yield det_core.Framework",
+    ),
 }
 
 
@@ -378,11 +429,15 @@ def test_a_broken_plugin_raises_where_plugins_are_strict(plugin: Any, message: s
     made.register(framework("good"), "good")
     with pytest.raises((PluginError, RuntimeError, ImportError)) as raised:
         made.load([found(plugin)])
-    told = str(raised.value) if isinstance(raised.value, PluginError) else f"{raised.typename}: {raised.value}"
+    told = (
+        str(raised.value)
+        if isinstance(raised.value, PluginError)
+        else f"{raised.typename}: {raised.value}"
+    )
     assert re.search(message, told, re.DOTALL)
 
 
-def test_a_framework_whose_load_raises_is_broken_only_when_it_is_used() -> None:
+def test_framework_whose_load_raises_fails_only_when_used() -> None:
     """Other frameworks train, and its own error says what is missing."""
 
     def load() -> Any:
@@ -413,12 +468,14 @@ def test_an_observer_that_raises_is_named_and_the_others_hear() -> None:
     made.observe("det_metrics_reported", **REPORT)
     assert (len(first.seen), len(last.seen)) == (1, 1)
     (warning,) = warnings
-    assert warning.startswith("observer 'bad' failed in det_metrics_reported: ValueError: disk on fire (")
+    assert warning.startswith(
+        "observer 'bad' failed in det_metrics_reported: ValueError: disk on fire ("
+    )
     assert Path(__file__).name in warning
     assert warning.endswith("; the experiment goes on")
 
 
-def test_an_observer_that_raises_does_so_where_plugins_are_strict() -> None:
+def test_observer_error_is_raised_where_plugins_are_strict() -> None:
     made = Plugins(strict=True)
     made.register(Raises(), "bad")
     with pytest.raises(ValueError, match="disk on fire"):
@@ -434,7 +491,8 @@ def test_an_observer_that_wraps_is_refused() -> None:
             return (yield)
 
     with pytest.raises(
-        PluginError, match="plugin 'wrapper' wraps det_metrics_reported, which is called after the fact;"
+        PluginError,
+        match="plugin 'wrapper' wraps det_metrics_reported, which is called after the fact;",
     ):
         plugins(wrapper=Wrapper())
 
@@ -480,7 +538,9 @@ def test_tracing_prints_observers_too(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_warnings_go_to_stderr_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     Plugins().load([found(ImportError("no"))])
-    assert capsys.readouterr().err.startswith("det: skipped plugin 'broken' of det-broken 0.1: ImportError: no")
+    assert capsys.readouterr().err.startswith(
+        "det: skipped plugin 'broken' of det-broken 0.1: ImportError: no"
+    )
 
 
 def test_infos_say_what_is_there() -> None:
@@ -495,8 +555,9 @@ def test_infos_say_what_is_there() -> None:
     )
 
 
+@pytest.mark.process
 def test_installed_plugins_are_found_by_their_entry_points(tmp_path: Path) -> None:
-    """A distribution on the path, with an entry point of the group `det`, and one that does not import."""
+    """A distribution with an entry point of the group `det`, and one that does not import."""
     (tmp_path / "det_jax_hooks.py").write_text(
         "from det_core import Framework, hookimpl\n\n@hookimpl\ndef det_frameworks():\n"
         "    yield Framework(name='jax', trial='det_jax:JaxTrial', load=lambda: None)\n"
@@ -504,22 +565,34 @@ def test_installed_plugins_are_found_by_their_entry_points(tmp_path: Path) -> No
     info = tmp_path / "det_jax-0.3.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: det-jax\nVersion: 0.3\n")
-    (info / "entry_points.txt").write_text("[det]\njax = det_jax_hooks\nrotten = det_rotten._hooks\n")
+    (info / "entry_points.txt").write_text(
+        "[det]\njax = det_jax_hooks\nrotten = det_rotten._hooks\n"
+    )
     code = "from det_core import Plugins; p = Plugins.installed(); print('jax' in p.frameworks())"
     done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == "True"
     assert (
-        "det: skipped plugin 'rotten' of det-jax 0.3: ModuleNotFoundError: No module named 'det_rotten'" in done.stderr
+        "det: skipped plugin 'rotten' of det-jax 0.3: ModuleNotFoundError: No module named"
+        " 'det_rotten'" in done.stderr
     )
 
 
 def test_discovery_imports_nothing() -> None:
-    assert all(isinstance(each.entry, EntryPoint) and each.entry.group == ENTRY_POINT_GROUP for each in discover())
+    assert all(
+        isinstance(each.entry, EntryPoint) and each.entry.group == ENTRY_POINT_GROUP
+        for each in discover()
+    )
 
 
 def test_a_module_is_a_plugin() -> None:
     module = ModuleType("hooks")
-    module.det_frameworks = hookimpl(lambda: [Framework(name="jax", trial="a:B", load=lambda: None)])  # type: ignore[attr-defined,arg-type,return-value]
+    module.det_frameworks = hookimpl(
+        lambda: [Framework(name="jax", trial="a:B", load=lambda: None)]
+    )  # type: ignore[attr-defined,arg-type,return-value]
     assert list(plugins(jax=module).frameworks()) == ["jax"]

@@ -14,11 +14,11 @@ import yaml
 from det_core import (
     At,
     CheckpointError,
+    CheckpointSink,
     Every,
     Framework,
     HostLost,
     InvalidHP,
-    Keep,
     LocalHost,
     Loop,
     Plugins,
@@ -32,9 +32,9 @@ from det_core import (
 )
 from det_core.checkpoint import read_checkpoint
 from det_core.config import parse
-from det_core.load_data import loading_run, read_load_data
-from det_core.run import schedule_of
-from det_core.saving import LOAD_FILE, PROGRESS_FILE
+from det_core.train.load_data import loading_run, read_load_data
+from det_core.train.run import schedule_of
+from det_core.train.saving import LOAD_FILE, PROGRESS_FILE
 from det_testing import Runs, fake_hooks, fakes
 
 
@@ -45,13 +45,17 @@ def runs(tmp_path: Path) -> Runs:
     return Runs(plugins, fakes.OwnedOneVar, tmp_path)
 
 
-def test_a_checkpoint_holds_the_framework_the_loop_and_the_way_to_load_it(runs: Runs) -> None:
+def test_checkpoint_holds_framework_loop_and_loading_data(runs: Runs) -> None:
     uuid = runs(3).checkpoints[3]
     with read_checkpoint(runs.storage, uuid) as (path, manifest):
-        assert (manifest.framework, manifest.versions["fake-owned"], manifest.batches) == ("fake-owned", "1.0", 3)
+        assert (manifest.framework, manifest.versions["fake-owned"], manifest.batches) == (
+            "fake-owned",
+            "1.0",
+            3,
+        )
         state = json.loads((path / PROGRESS_FILE).read_text())
         load = json.loads((path / LOAD_FILE).read_text())
-    assert (state["batches"], state["validated_at"], state["trial_id"]) == (3, 3, 1)
+    assert (state["batches"], state["finished"], state["trial_id"]) == (3, True, 1)
     assert load["trial_cls_spec"] == "det_testing.fakes:OwnedOneVar"
     assert load["hparams"]["lr"] == 0.03
     assert load["experiment_config"]["searcher"]["metric"] == "val_loss"
@@ -63,13 +67,16 @@ environment: {environment_variables: [HF_TOKEN=hf_1234567, A=1]}
 """
 
 
-def test_no_file_of_a_checkpoint_holds_a_secret_of_the_configuration(runs: Runs, tmp_path: Path) -> None:
+def test_no_checkpoint_file_holds_a_secret_of_the_configuration(runs: Runs, tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()
     (code / "const.yaml").write_text(SECRET)
     config = parse(yaml.safe_load(SECRET)).config
-    info, host = dataclasses.replace(runs.info(), code_dir=code, config=config), LocalHost(Target(n=1))
-    run_trial(runs.framework, fakes.OwnedOneVar, info, host, Keep(storage=runs.storage))
+    info, host = (
+        dataclasses.replace(runs.info(), code_dir=code, config=config),
+        LocalHost(Target(n=1)),
+    )
+    run_trial(runs.framework, fakes.OwnedOneVar, info, host, CheckpointSink(storage=runs.storage))
     uuid = host.checkpoints[-1][0].uuid
     with read_checkpoint(runs.storage, uuid) as (path, _):
         everything = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
@@ -78,7 +85,10 @@ def test_no_file_of_a_checkpoint_holds_a_secret_of_the_configuration(runs: Runs,
         assert secret not in everything
     assert b"bucket: b" in everything
     assert b"A=1" in everything
-    assert loading_run("fake-owned", facts["hparams"], facts["experiment_config"]).config.environment is not None
+    assert (
+        loading_run("fake-owned", facts["hparams"], facts["experiment_config"]).config.environment
+        is not None
+    )
 
 
 def test_the_users_code_is_part_of_a_checkpoint(runs: Runs, tmp_path: Path) -> None:
@@ -87,12 +97,12 @@ def test_the_users_code_is_part_of_a_checkpoint(runs: Runs, tmp_path: Path) -> N
     (code / "model_def.py").write_text("x = 1\n")
     info = dataclasses.replace(runs.info(), code_dir=code)
     host = LocalHost(Target(n=1))
-    run_trial(runs.framework, fakes.OwnedOneVar, info, host, Keep(storage=runs.storage))
+    run_trial(runs.framework, fakes.OwnedOneVar, info, host, CheckpointSink(storage=runs.storage))
     with runs.storage.restore(host.checkpoints[-1][0].uuid) as path:
         assert (path / "code" / "model_def.py").read_text() == "x = 1\n"
 
 
-def test_hyperparameters_that_turn_out_invalid_in_training_leave_a_checkpoint(runs: Runs) -> None:
+def test_invalid_hp_raised_in_training_leaves_a_checkpoint(runs: Runs) -> None:
     class Declining(fakes.OwnedAdapter):
         def train(self, loop: Loop) -> None:
             for number in loop.batches(range(loop.done, 100)):
@@ -103,7 +113,9 @@ def test_hyperparameters_that_turn_out_invalid_in_training_leave_a_checkpoint(ru
     host = LocalHost(Target(n=10))
     framework = dataclasses.replace(runs.framework, load=lambda: Declining)
     with pytest.raises(InvalidHP, match="too hot"):
-        run_trial(framework, fakes.OwnedOneVar, runs.info(), host, Keep(storage=runs.storage))
+        run_trial(
+            framework, fakes.OwnedOneVar, runs.info(), host, CheckpointSink(storage=runs.storage)
+        )
     assert [manifest.batches for manifest, _ in host.checkpoints] == [3]
 
 
@@ -121,8 +133,10 @@ def test_what_waits_for_a_report_survives(runs: Runs) -> None:
                 loop.step(self.training.batch(number))
 
     framework = dataclasses.replace(runs.framework, load=lambda: Preempting)
-    keep = Keep(storage=runs.storage)
-    stop = run_trial(framework, fakes.OwnedOneVar, runs.info(), host, keep, schedule=lambda adapter: quiet)
+    keep = CheckpointSink(storage=runs.storage)
+    stop = run_trial(
+        framework, fakes.OwnedOneVar, runs.info(), host, keep, schedule=lambda adapter: quiet
+    )
     assert (stop, host.history) == (Stop.PREEMPTED, [])
     second = runs(4, schedule=quiet, checkpoint=host.checkpoints[-1][0].uuid)
     assert list(second.losses) == [4]
@@ -135,7 +149,7 @@ def test_another_trials_checkpoint_is_a_warm_start(runs: Runs) -> None:
     first = runs(4)
     info = dataclasses.replace(runs.info(), trial_id=2, checkpoint=first.checkpoints[4])
     host = LocalHost(Target(n=3))
-    run_trial(runs.framework, fakes.OwnedOneVar, info, host, Keep(storage=runs.storage))
+    run_trial(runs.framework, fakes.OwnedOneVar, info, host, CheckpointSink(storage=runs.storage))
     last = host.history[-1]
     assert last[1] == 3
     assert last[2]["weight"] > first.weight
@@ -146,14 +160,19 @@ def test_a_checkpoint_without_a_loop_is_a_warm_start(runs: Runs) -> None:
     from det_core.checkpoint import write_checkpoint
 
     with runs.adapter() as adapter:
-        write_checkpoint(runs.storage, adapter.save, framework="fake-owned", batches=9, uuid="theirs")
+        write_checkpoint(
+            runs.storage, adapter.save, framework="fake-owned", batches=9, uuid="theirs"
+        )
         info = dataclasses.replace(runs.info(), checkpoint="theirs")
         assert restore(adapter, runs.framework, info, runs.storage) is None
 
 
 def test_a_foreign_checkpoint_is_refused_with_both_names(runs: Runs) -> None:
     foreign = runs(1, framework=dataclasses.replace(runs.framework, name="jax"))
-    with pytest.raises(CheckpointError, match=r"was written by the framework 'jax', but the trial is of 'fake-owned'"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"was written by the framework 'jax', but the trial is of 'fake-owned'",
+    ):
         runs(2, checkpoint=foreign.checkpoints[1])
 
 
@@ -173,7 +192,9 @@ class Deaf(LocalHost):
 
 def test_a_checkpoint_that_the_driver_cannot_be_told_of_is_kept(runs: Runs) -> None:
     lost: list[Any] = []
-    keep = Keep(storage=runs.storage, unrecorded=lambda manifest, _: lost.append(manifest))
+    keep = CheckpointSink(
+        storage=runs.storage, unrecorded=lambda manifest, _: lost.append(manifest)
+    )
     run_trial(runs.framework, fakes.OwnedOneVar, runs.info(), Deaf(Target(n=2)), keep)
     assert [manifest.batches for manifest in lost] == [2]
     assert runs.storage.exists(lost[0].uuid)
@@ -197,11 +218,15 @@ def adapter_that(fails_in: str, closed: list[str]) -> type[fakes.OwnedAdapter]:
     def close(self: Any) -> None:
         closed.append(fails_in)
 
-    return type("Failing", (fakes.OwnedAdapter,), {fails_in: fail, "close": close} if fails_in else {"close": close})
+    return type(
+        "Failing",
+        (fakes.OwnedAdapter,),
+        {fails_in: fail, "close": close} if fails_in else {"close": close},
+    )
 
 
 @pytest.mark.parametrize("method", ["train", "validate", "save", "numbers"])
-def test_what_a_trial_raises_passes_through_and_the_adapter_is_closed(tmp_path: Path, method: str) -> None:
+def test_trial_error_passes_through_and_the_adapter_is_closed(tmp_path: Path, method: str) -> None:
     closed: list[str] = []
     plugins = Plugins(strict=True)
     plugins.register(Closing(adapter_that(method, closed)), "closing")
@@ -209,7 +234,8 @@ def test_what_a_trial_raises_passes_through_and_the_adapter_is_closed(tmp_path: 
     with pytest.raises(ValueError, match=method):
         runs(2)
     assert closed == [method]
-    assert list(runs.storage.list()) == []
+    # A validation that fails loses nothing that was trained before it.
+    assert len(list(runs.storage.list())) == (method == "validate")
 
 
 def test_an_adapter_that_stops_early_broke_the_rules(runs: Runs) -> None:
@@ -218,7 +244,8 @@ def test_an_adapter_that_stops_early_broke_the_rules(runs: Runs) -> None:
             loop.step(self.training.batch(0))
 
     with pytest.raises(
-        RuntimeError, match=r"Lazy\.train returned before the loop stopped; train until step\(\) is true"
+        RuntimeError,
+        match=r"Lazy\.train returned before the loop stopped; train until step\(\) is true",
     ):
         runs(5, framework=dataclasses.replace(runs.framework, load=lambda: Lazy))
 
@@ -226,7 +253,9 @@ def test_an_adapter_that_stops_early_broke_the_rules(runs: Runs) -> None:
 def test_an_adapter_that_exists_is_trained_and_left_open(runs: Runs) -> None:
     with runs.adapter() as adapter:
         host = LocalHost(Target(n=2))
-        stop = train_from(None, adapter, runs.framework, runs.info(), host, Keep(storage=runs.storage))
+        stop = train_from(
+            None, adapter, runs.framework, runs.info(), host, CheckpointSink(storage=runs.storage)
+        )
         assert stop is Stop.COMPLETED
         assert adapter.validate()["weight"].item() == host.history[-1][2]["weight"]
 
@@ -254,7 +283,7 @@ def test_the_schedule_is_the_configurations(runs: Runs) -> None:
             "min_checkpoint_period": {"records": 14},
             "checkpoint_policy": "all",
             "perform_initial_validation": True,
-        },
+        }
     ).config
     with runs.adapter() as adapter:
         assert schedule_of(config, adapter) == Schedule(

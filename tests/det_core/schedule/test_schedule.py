@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from det_core import At, Every, Schedule
-from det_core.schedule import NEVER
+from det_core.train.schedule import NEVER
 
 
 def test_every_is_due_at_its_multiples() -> None:
@@ -86,7 +86,9 @@ def test_after_is_the_first_position_that_is_due(period: Every | At, done: int) 
 
 
 @given(PERIODS, PERIODS, PERIODS, st.integers(0, 60))
-def test_a_schedule_is_due_when_any_of_its_parts_is(report: Any, validate: Any, checkpoint: Any, done: int) -> None:
+def test_a_schedule_is_due_when_any_of_its_parts_is(
+    report: Any, validate: Any, checkpoint: Any, done: int
+) -> None:
     schedule = Schedule(report=report, validate=validate, checkpoint=checkpoint)
     assert schedule.after(done) == min(part.after(done) for part in (report, validate, checkpoint))
     assert schedule.due(done) == any(part.due(done) for part in (report, validate, checkpoint))

@@ -29,5 +29,9 @@ class TestMemory(StorageSuite):
 class TestFile(StorageSuite):
     @pytest.fixture
     def open_storage(self, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Storage]:
-        url = Path(tmp_path_factory.mktemp("file"), "made", "when needed").as_uri().replace("%20", " ")
+        url = (
+            Path(tmp_path_factory.mktemp("file"), "made", "when needed")
+            .as_uri()
+            .replace("%20", " ")
+        )
         return lambda: FsspecStorage(url)

@@ -59,7 +59,7 @@ def test_nothing_temporary_stays(scratch: Path) -> None:
 
 
 @pytest.mark.parametrize("whose", ["open to all", "a link", "another's"])
-def test_a_temporary_directory_that_others_can_change_is_not_used(scratch: Path, whose: str) -> None:
+def test_temporary_directory_that_others_can_change_is_not_used(scratch: Path, whose: str) -> None:
     """Its name can be guessed, and who makes it first could swap code that was verified."""
     trap = scratch / f"det-checkpoints-{os.getuid()}"
     if whose == "a link":
@@ -77,7 +77,9 @@ def test_a_temporary_directory_that_others_can_change_is_not_used(scratch: Path,
     with storage.restore("one") as directory:
         assert not directory.resolve().is_relative_to(trap.resolve())
         assert directory.is_relative_to(scratch)
-        assert [p.stat().st_mode & 0o077 for p in directory.parents if p.is_relative_to(scratch)][-2] == 0
+        assert [p.stat().st_mode & 0o077 for p in directory.parents if p.is_relative_to(scratch)][
+            -2
+        ] == 0
     assert _files(scratch) == []
     assert {path.name for path in scratch.iterdir()} <= {trap.name, "elsewhere"}
 
@@ -96,7 +98,7 @@ def test_the_manifest_is_uploaded_last(tmp_path: Path) -> None:
     assert storage.files("one").keys() == {"a.manifest", "manifest.json", "weights.pt"}
 
 
-def test_a_manifest_that_is_still_being_moved_is_not_taken_for_whole(tmp_path: Path) -> None:
+def test_manifest_that_is_still_being_moved_is_incomplete(tmp_path: Path) -> None:
     """Filesystems that cannot rename copy, and may be interrupted."""
     storage = FsspecStorage(f"file://{tmp_path}/storage")
     _store(storage, "one")
@@ -106,13 +108,18 @@ def test_a_manifest_that_is_still_being_moved_is_not_taken_for_whole(tmp_path: P
     assert not storage.exists("one")
 
 
-def test_a_checkpoint_that_was_cut_short_can_be_deleted(tmp_path: Path) -> None:
-    """Though no list shows it."""
-    (tmp_path / "storage" / "one").mkdir(parents=True)
-    (tmp_path / "storage" / "one" / "weights.pt").write_text("x")
+def test_a_deletion_that_broke_off_can_be_taken_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest is gone by then, but what confirms the name is still there."""
     storage = FsspecStorage(f"file://{tmp_path}/storage")
+    _store(storage, "one")
+    monkeypatch.setattr(storage._fs, "rm", lambda paths, recursive=False: 1 / 0)
+    with pytest.raises(StorageError, match="cannot delete from"):
+        storage.delete("one")
     assert list(storage.list()) == []
-    assert storage.delete("one") == {}
+    monkeypatch.undo()
+    assert FsspecStorage(f"file://{tmp_path}/storage").delete("one") == {}
     assert _files(tmp_path / "storage") == []
 
 
@@ -124,8 +131,7 @@ def test_deleting_begins_with_the_manifest(tmp_path: Path) -> None:
     assert list(storage.list()) == []
 
 
-WRITER = textwrap.dedent(
-    """
+WRITER = textwrap.dedent("""
     import sys
     from det_core.storage import FsspecStorage
 
@@ -136,11 +142,13 @@ WRITER = textwrap.dedent(
             for part in range(4):
                 (directory / f"part-{part}").write_bytes(b"x" * 200_000)
             (directory / "manifest.json").write_text('{"uuid": "%s-%d"}' % (sys.argv[2], n))
-    """
-)
+    """)
 
 
-def test_a_killed_writer_leaves_only_whole_checkpoints_and_no_scratch(tmp_path: Path, scratch: Path) -> None:
+@pytest.mark.process
+def test_killed_writer_leaves_whole_checkpoints_and_no_scratch(
+    tmp_path: Path, scratch: Path
+) -> None:
     """Eight are killed at random moments; the next one removes what they had in temporary files."""
     moments, environment = Random(3), {**os.environ, "TMPDIR": str(scratch)}
     url = f"file://{tmp_path}/storage"
@@ -155,13 +163,15 @@ def test_a_killed_writer_leaves_only_whole_checkpoints_and_no_scratch(tmp_path: 
     listed = list(storage.list())
     assert listed
     for uuid in listed:
-        assert storage.files(uuid) == {"manifest.json": 12 + len(uuid), **{f"part-{n}": 200_000 for n in range(4)}}
+        assert storage.files(uuid) == {
+            "manifest.json": 12 + len(uuid),
+            **{f"part-{n}": 200_000 for n in range(4)},
+        }
     _store(storage, "last")
     assert _files(scratch) == []
 
 
-BLOCKED = textwrap.dedent(
-    """
+BLOCKED = textwrap.dedent("""
     import sys
     sys.modules[sys.argv[2]] = None
     from det_core.errors import StorageError
@@ -170,10 +180,10 @@ BLOCKED = textwrap.dedent(
         FsspecStorage(sys.argv[1])
     except StorageError as error:
         print(error)
-    """
-)
+    """)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("url", "package"),
     [
@@ -189,13 +199,21 @@ BLOCKED = textwrap.dedent(
 def test_a_missing_package_is_named_with_its_command(url: str, package: str) -> None:
     """Whether or not it is installed where this test runs."""
     done = subprocess.run(
-        [sys.executable, "-c", BLOCKED, url, package], capture_output=True, text=True, check=True, env=os.environ
+        [sys.executable, "-c", BLOCKED, url, package],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ,
     )
-    assert done.stdout == f"{url} needs a package that is not installed. Try: pip install {package}\n"
+    assert (
+        done.stdout == f"{url} needs a package that is not installed. Try: pip install {package}\n"
+    )
 
 
 def test_an_unknown_protocol_is_named() -> None:
-    with pytest.raises(StorageError, match=r"cannot open s4://bucket: ValueError: Protocol not known: s4"):
+    with pytest.raises(
+        StorageError, match=r"cannot open s4://bucket: ValueError: Protocol not known: s4"
+    ):
         FsspecStorage("s4://bucket")
 
 
@@ -203,7 +221,9 @@ def test_a_server_that_refuses_is_named_without_the_password() -> None:
     """Nothing listens on the port; the password stays with the user."""
     with pytest.raises(StorageError) as raised:
         FsspecStorage("ftp://me:secret@127.0.0.1:1/checkpoints")
-    assert str(raised.value).startswith("cannot open ftp://me@127.0.0.1:1/checkpoints: ConnectionRefusedError: ")
+    assert str(raised.value).startswith(
+        "cannot open ftp://me@127.0.0.1:1/checkpoints: ConnectionRefusedError: "
+    )
     assert "secret" not in str(raised.value)
 
 
@@ -230,10 +250,12 @@ class Away(fsspec.AbstractFileSystem):  # type: ignore[misc]
         (lambda storage: storage.files("one"), "read"),
     ],
 )
-def test_a_place_that_cannot_be_reached_is_named_and_not_taken_for_empty(
+def test_unreachable_storage_is_an_error_and_not_empty(
     use: Callable[[FsspecStorage], object], verb: str
 ) -> None:
     """In one line, whatever the filesystem raises."""
     fsspec.register_implementation("away", Away, clobber=True)
-    with pytest.raises(StorageError, match=rf"^cannot {verb} away://root: ConnectionError: lost the line to .*$"):
+    with pytest.raises(
+        StorageError, match=rf"^cannot {verb} away://root: ConnectionError: lost the line to .*$"
+    ):
         use(FsspecStorage("away://root"))

@@ -27,7 +27,10 @@ def test_nothing_said_is_the_default(tmp_path: Path) -> None:
         (Directory(container_path="/some/place"), "/some/place/one"),
         (SharedFs(host_path="/some/place"), "/some/place/one"),
         (SharedFs(host_path="/some/place", storage_path="below/it"), "/some/place/below/it/one"),
-        (SharedFs(host_path="/some/place", storage_path="/some/place/below"), "/some/place/below/one"),
+        (
+            SharedFs(host_path="/some/place", storage_path="/some/place/below"),
+            "/some/place/below/one",
+        ),
     ],
 )
 def test_what_is_said_is_opened(said: object, url: str, tmp_path: Path) -> None:
@@ -36,7 +39,9 @@ def test_what_is_said_is_opened(said: object, url: str, tmp_path: Path) -> None:
     assert isinstance(storage, FsspecStorage if url.startswith("memory") else LocalStorage)
 
 
-def test_a_relative_path_counts_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_counts_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At the time of opening; a later change of directory changes nothing."""
     monkeypatch.chdir(tmp_path)
     storage = open_storage("checkpoints", "/elsewhere")
@@ -50,6 +55,8 @@ def test_a_type_of_a_plugin_is_not_opened_here(tmp_path: Path) -> None:
     class Tape(msgspec.Struct, tag="tape", tag_field="type"):
         pass
 
-    message = "checkpoint_storage.type 'tape' is not one of azure, directory, gcs, hdfs, s3, shared_fs"
+    message = (
+        "checkpoint_storage.type 'tape' is not one of azure, directory, gcs, hdfs, s3, shared_fs"
+    )
     with pytest.raises(StorageError, match=message):
         open_storage(Tape(), tmp_path)

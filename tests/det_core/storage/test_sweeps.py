@@ -1,4 +1,7 @@
-"""What a sweep must not take: the directory of a writer that began again while it was being taken."""
+"""What a sweep must not take.
+
+The directory of a writer that began again while it was being taken.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +40,10 @@ def test_a_directory_that_is_made_again_while_it_is_swept_stays(
     assert [path.name for path in abandoned.parent.iterdir()] == [abandoned.name]
 
 
-def test_a_directory_that_another_sweep_took_and_a_writer_made_again_stays(
+def test_sweep_spares_a_directory_that_a_writer_made_again(
     tmp_path: Path, abandoned: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Another sweep had removed the first one."""
     flock = fcntl.flock
 
     def late(descriptor: int, operation: int) -> None:

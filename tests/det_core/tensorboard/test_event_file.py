@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from det_core.tensorboard import EventFile
+from det_core.train.tensorboard import EventFile
 
 WITHOUT_TENSORFLOW = """
 import sys
@@ -22,7 +22,7 @@ class Told(MetaPathFinder):
             sys.exit("tensorflow was asked for")
 
 sys.meta_path.insert(0, Told())
-from det_core.tensorboard import EventFile
+from det_core.train.tensorboard import EventFile
 file = EventFile(Path(sys.argv[1]))
 file.add("training", 1, {"loss": 1.0})
 file.close()
@@ -33,7 +33,10 @@ def read(directory: Path) -> dict[str, list[tuple[int, float]]]:
     """Return the steps and values of each tag, as TensorBoard finds them."""
     events = EventAccumulator(str(directory))
     events.Reload()
-    return {tag: [(each.step, each.value) for each in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {
+        tag: [(each.step, each.value) for each in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
 
 
 def test_reports_are_there_at_once(tmp_path: Path) -> None:
@@ -74,9 +77,13 @@ def test_what_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     file.add("training", 2, {"loss": 1.0})
 
 
+@pytest.mark.process
 def test_a_driver_does_not_import_tensorflow_to_write_them(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TENSORFLOW, str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", WITHOUT_TENSORFLOW, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert read(tmp_path) == {"Determined/loss": [(1, 1.0)]}

@@ -10,8 +10,13 @@ hyperparameters: {lr: 0.1}
 searcher: {name: single, metric: loss, smaller_is_better: true}
 """
 SLOPPY = "import sys\nsys.path.append('..')\nimages = open('/data/images')\n"
-PATH = "train.py:2:1: DET302 sys.path is edited; keep modules beside the entrypoint, or install them\n"
-PLACE = "train.py:3:15: DET203 the path '/data/images' is fixed in the code; read it from `data` of the configuration\n"
+PATH = (
+    "train.py:2:1: DET302 sys.path is edited; keep modules with the entrypoint, or install them\n"
+)
+PLACE = (
+    "train.py:3:15: DET203 the path '/data/images' is fixed in the code; read it from `data` of the"
+    " configuration\n"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -20,10 +25,12 @@ def sloppy(det) -> None:
     det.cwd.joinpath("train.py").write_text(SLOPPY)
 
 
-def test_broken_rules_are_lines_between_the_configuration_and_the_trial(det) -> None:
+def test_check_prints_broken_rules_between_config_and_trial(det) -> None:
     said = det("check", "c.yaml").stdout
     assert (
-        said == f"c.yaml is valid\n{PATH}{PLACE}the entrypoint is a script, 'python3 train.py': nothing more to check\n"
+        said
+        == f"c.yaml is valid\n{PATH}{PLACE}the entrypoint is a script, 'python3 train.py': nothing"
+        " more to check\n"
     )
 
 
@@ -39,15 +46,23 @@ def test_with_strict_a_broken_rule_is_status_1(det) -> None:
 
 
 def test_rules_are_selected_and_ignored(det) -> None:
-    assert det("check", "c.yaml", "--config-only", "--select", "DET3").stdout == f"c.yaml is valid\n{PATH}"
-    assert det("check", "c.yaml", "--config-only", "--ignore", "DET3").stdout == f"c.yaml is valid\n{PLACE}"
+    assert (
+        det("check", "c.yaml", "--config-only", "--select", "DET3").stdout
+        == f"c.yaml is valid\n{PATH}"
+    )
+    assert (
+        det("check", "c.yaml", "--config-only", "--ignore", "DET3").stdout
+        == f"c.yaml is valid\n{PLACE}"
+    )
 
 
 def test_a_code_that_there_is_not_is_one_line(det) -> None:
     said = det("check", "c.yaml", "--ignore", "DET302", "--select", "DET909", status=2).stderr
     assert said.startswith("det: no rule 'DET909'; did you mean 'DET")
     assert said.count("\n") == 1
-    assert det("check", "--explain", "x9", status=2).stderr.startswith("det: no rule 'x9'; there are: DET001, ")
+    assert det("check", "--explain", "x9", status=2).stderr.startswith(
+        "det: no rule 'x9'; there are: DET001, "
+    )
 
 
 def test_a_rule_is_explained_without_a_configuration(det) -> None:
@@ -56,6 +71,7 @@ def test_a_rule_is_explained_without_a_configuration(det) -> None:
     assert said.endswith("\n\nSilence a line by: # noqa: DET203\n")
 
 
-def test_what_was_said_before_an_environments_own_det_goes_on_is_not_said_twice(det) -> None:
+def test_check_prints_nothing_twice_after_switching_environment(det) -> None:
+    """The det of an environment does not repeat what the calling det has printed."""
     said = det("check", "c.yaml", env={"DET_CHECKED": "1"}).stdout
     assert said == "the entrypoint is a script, 'python3 train.py': nothing more to check\n"

@@ -24,15 +24,23 @@ with core.init() as context:
 """
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("options", [[], ["--quiet"]])
-def test_a_reader_that_leaves_costs_no_trial(det, wait_until, tmp_path: Path, options: list[str]) -> None:
+def test_a_reader_that_leaves_costs_no_trial(
+    det, wait_until, tmp_path: Path, options: list[str]
+) -> None:
     (det.cwd / "train.py").write_text(SCRIPT)
     (det.cwd / "c.yaml").write_text(
-        f"entrypoint: python3 train.py {tmp_path}/batch\nmax_restarts: 0\nsearcher: {{name: single, metric: error}}\n"
+        f"entrypoint: python3 train.py {tmp_path}/batch\nmax_restarts: 0\nsearcher: {{name: single,"
+        " metric: error}\n"
     )
     read, write = os.pipe()
     process = subprocess.Popen(
-        det.argv(["run", "c.yaml", *options]), cwd=det.cwd, env=det.env(None), stdout=write, stderr=write
+        det.argv(["run", "c.yaml", *options]),
+        cwd=det.cwd,
+        env=det.env(None),
+        stdout=write,
+        stderr=write,
     )
     det.started.append(process)
     os.close(write)
@@ -44,9 +52,11 @@ def test_a_reader_that_leaves_costs_no_trial(det, wait_until, tmp_path: Path, op
     assert [path for path in (det.home / "checkpoints").iterdir() if (path / "batch").exists()]
 
 
-def test_in_one_pipe_an_error_comes_behind_what_was_said_before_it(det) -> None:
+def test_error_follows_earlier_output_in_one_pipe(det) -> None:
     (det.cwd / "model_def.py").write_text("")
-    (det.cwd / "c.yaml").write_text("entrypoint: model_def:Trial\nsearcher: {name: single, metric: x, max_length: 1}\n")
+    (det.cwd / "c.yaml").write_text(
+        "entrypoint: model_def:Trial\nsearcher: {name: single, metric: x, max_length: 1}\n"
+    )
     env = {name: value for name, value in det.env(None).items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
         det.argv(["check", "c.yaml"]),

@@ -29,7 +29,8 @@ def project(det):
     return det
 
 
-def test_an_experiment_is_renamed_labelled_and_noted_and_found_by_that(project):
+@pytest.mark.thorough
+def test_experiment_is_renamed_labelled_annotated_and_found(project):
     det = project
     det("run", "c.yaml", "--quiet")
     det("run", "c.yaml", "--quiet", "--config", "hyperparameters.width=32")
@@ -52,7 +53,10 @@ def test_an_experiment_is_renamed_labelled_and_noted_and_found_by_that(project):
     )
     assert det("label", "1", "--remove").stdout == "labels of experiment 1: none\n"
 
-    rows = {line[:16].strip(): line[16:].split() for line in det("compare", "1", "2").stdout.splitlines()}
+    rows = {
+        line[:16].strip(): line[16:].split()
+        for line in det("compare", "1", "2").stdout.splitlines()
+    }
     assert rows["name"] == ["digits", "first"]
     assert rows["best"] == ["0.25", "0.25"]
     assert rows["with"] == ["x=1", "x=1"]
@@ -63,6 +67,7 @@ def test_an_experiment_is_renamed_labelled_and_noted_and_found_by_that(project):
     assert det("compare", "1", "7", status=2).stderr.startswith("det: no experiment 7")
 
 
+@pytest.mark.thorough
 def test_one_that_runs_is_renamed_by_its_driver_and_goes_on(project, wait_until):
     det = project
     det.cwd.joinpath("hold").write_text("")
@@ -72,7 +77,11 @@ def test_one_that_runs_is_renamed_by_its_driver_and_goes_on(project, wait_until)
     det("label", "1", "hot")
     det("note", "1", "later")
     row = det.json("list")[0]["experiment"]
-    assert (row["name"], row["labels"], row["description"]) == ("while it runs", ["a", "hot"], "later")
+    assert (row["name"], row["labels"], row["description"]) == (
+        "while it runs",
+        ["a", "hot"],
+        "later",
+    )
     (det.home / "experiments" / "1" / "code" / "hold").unlink()
     assert driver.wait(timeout=60) == 0
     assert det.json("show", "1")["experiment"]["name"] == "while it runs"

@@ -21,7 +21,7 @@ class Volume(msgspec.Struct, frozen=True):
 
 class Loud(LocalEngine):
     def start(self, spec):
-        print("started by a stranger", self.site.settings, flush=True)
+        print("started by a stranger", self.context.settings, flush=True)
         super().start(spec)
 
 
@@ -46,7 +46,12 @@ def stranger(det, tmp_path: Path) -> dict[str, str]:
     (det.cwd / "const.yaml").write_text(CONFIG)
     (det.cwd / "train.py").write_text(SCRIPT)
     return on_path(
-        lay_out(tmp_path / "site", "det-loud", entry_points={"loud": "det_loud"}, modules={"det_loud": HOOKS})
+        lay_out(
+            tmp_path / "site",
+            "det-loud",
+            entry_points={"loud": "det_loud"},
+            modules={"det_loud": HOOKS},
+        )
     )
 
 
@@ -59,13 +64,17 @@ def test_a_strangers_engine_executes_the_runs(det, stranger) -> None:
 def test_in_the_background_too(det, stranger, wait_until) -> None:
     det("run", "const.yaml", "--engine", "loud", "--detach", env=stranger)
     log = next(det.home.rglob("driver.log"))
-    wait_until(lambda: "experiment 1 is completed" in log.read_text(), "the end of the experiment", 60)
+    wait_until(
+        lambda: "experiment 1 is completed" in log.read_text(), "the end of the experiment", 60
+    )
     assert "started by a stranger" in log.read_text()
 
 
-def test_an_engine_that_does_not_exist_is_answered_with_those_that_do(det, stranger) -> None:
+def test_unknown_engine_error_lists_the_installed_engines(det, stranger) -> None:
     said = det("run", "const.yaml", "--engine", "moon", env=stranger, status=2).stderr
-    assert said.startswith("det: no plugin registers the engine 'moon'; installed: in-process, local, loud, ")
+    what, _, names = said.strip().partition("; installed: ")
+    assert what == "det: no plugin registers the engine 'moon'"
+    assert {"in-process", "local", "loud"} <= set(names.split(", "))
     assert det.json("list") == []
 
 
@@ -74,11 +83,16 @@ def test_two_engines_at_once_are_refused(det, stranger) -> None:
     assert "--engine and --in-process contradict each other; choose one" in said
 
 
+@pytest.mark.thorough
 def test_what_executed_an_experiment_executes_it_again(det, stranger) -> None:
     """Only `--engine` changes what is recorded."""
     det("run", "const.yaml", "--engine", "loud", env=stranger)
     assert det.json("show", "1")["experiment"]["engine"] == "loud"
-    for engine, options, loud in (("loud", (), True), ("local", (), False), ("local", ("--engine", "loud"), True)):
+    for engine, options, loud in (
+        ("loud", (), True),
+        ("local", (), False),
+        ("local", ("--engine", "loud"), True),
+    ):
         with Store(det.home) as store:
             config = store.experiments.get(1).config
             id = store.experiments.create(name="x", config=config, metric="error", engine=engine).id
@@ -93,7 +107,10 @@ def test_the_home_says_which_engine_is_the_default(det, stranger) -> None:
     det.home.mkdir()
     (det.home / "config.yaml").write_text("engine: {name: loud, volume: 3}\n")
     assert "started by a stranger Volume(volume=3)" in det("run", "const.yaml", env=stranger).stdout
-    assert "started by a stranger" not in det("run", "const.yaml", "--engine", "local", env=stranger).stdout
+    assert (
+        "started by a stranger"
+        not in det("run", "const.yaml", "--engine", "local", env=stranger).stdout
+    )
 
 
 def test_a_mistake_in_the_homes_defaults_is_placed_there(det, stranger) -> None:
@@ -106,4 +123,6 @@ def test_a_mistake_in_the_homes_defaults_is_placed_there(det, stranger) -> None:
 
 def test_the_settings_of_another_engine_are_left_out(det, stranger) -> None:
     (det.cwd / "const.yaml").write_text(CONFIG + "engine: {name: ssh, hosts: [far]}\n")
-    assert "started by a stranger" in det("run", "const.yaml", "--engine", "loud", env=stranger).stdout
+    assert (
+        "started by a stranger" in det("run", "const.yaml", "--engine", "loud", env=stranger).stdout
+    )

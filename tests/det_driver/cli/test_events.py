@@ -27,11 +27,16 @@ max_restarts: 0
 
 
 def schema() -> dict[str, Any]:
-    return json.loads(re.search(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1])
+    return json.loads(
+        re.search(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[1]
+    )
 
 
 def wrong(value: Any, rule: dict[str, Any], rules: dict[str, Any]) -> list[str]:
-    """Return what is wrong with a value by the words of JSON Schema that the page uses; an unknown word is wrong, too."""
+    """Return what is wrong with a value by the words of JSON Schema that the page uses.
+
+    An unknown word is wrong, too.
+    """
     kinds = {
         "object": dict,
         "array": list,
@@ -50,19 +55,33 @@ def wrong(value: Any, rule: dict[str, Any], rules: dict[str, Any]) -> list[str]:
                 if all(wrong(value, each, rules) for each in told):
                     found.append(f"{value!r} is none of {told}")
             case "type":
-                if not isinstance(value, kinds[told]) or (isinstance(value, bool) and told != "boolean"):
+                if not isinstance(value, kinds[told]) or (
+                    isinstance(value, bool) and told != "boolean"
+                ):
                     found.append(f"{value!r} is no {told}")
             case "enum":
                 found += [] if value in told else [f"{value!r} is not in {told}"]
             case "properties":
-                found += [w for name, each in told.items() if name in value for w in wrong(value[name], each, rules)]
+                found += [
+                    w
+                    for name, each in told.items()
+                    if name in value
+                    for w in wrong(value[name], each, rules)
+                ]
             case "required":
                 found += [f"{name} is missing" for name in told if name not in value]
             case "additionalProperties":
-                extra = {name: inner for name, inner in value.items() if name not in rule.get("properties", {})}
+                extra = {
+                    name: inner
+                    for name, inner in value.items()
+                    if name not in rule.get("properties", {})
+                }
                 rest = [] if told is not False else [f"{name} is not known" for name in extra]
                 found += rest or [
-                    w for each in extra.values() if isinstance(told, dict) for w in wrong(each, told, rules)
+                    w
+                    for each in extra.values()
+                    if isinstance(told, dict)
+                    for w in wrong(each, told, rules)
                 ]
             case "title" | "description" | "default" | "discriminator" | "$defs" | "$schema":
                 pass
@@ -89,7 +108,13 @@ def test_the_events_of_a_real_run_are_those_of_the_schema(det):
     assert wrong(events[0] | {"more": 1}, {"anyOf": whole["anyOf"]}, whole["$defs"]) != []
     kinds = [event["event"] for event in events]
     assert kinds[0] == "experiment_started"
-    assert kinds[1:6] == ["run_started", "checkpoint_saved", "metrics_reported", "metrics_reported", "run_finished"]
+    assert kinds[1:6] == [
+        "run_started",
+        "checkpoint_saved",
+        "metrics_reported",
+        "metrics_reported",
+        "run_finished",
+    ]
     assert kinds[-1] == "experiment_finished"
     assert {"chosen": {"net.x": events[1]["hparams"]["net"]["x"]}}.items() <= events[1].items()
     training = next(event for event in events if event.get("group") == "training")
@@ -97,6 +122,10 @@ def test_the_events_of_a_real_run_are_those_of_the_schema(det):
     failed = next(event for event in events if event.get("state") == "ERROR")
     assert failed["reason"] == "the process exited with status 7"
     last = events[-1]
-    assert (last["state"], last["best_metric"], last["best_hparams"]) == ("COMPLETED", 0.5, {"net.x": 1})
+    assert (last["state"], last["best_metric"], last["best_hparams"]) == (
+        "COMPLETED",
+        0.5,
+        {"net.x": 1},
+    )
     assert last["trials"] == {"COMPLETED": 2, "ERROR": 1}
     assert Path(last["checkpoint"]["path"], "weights").is_file()

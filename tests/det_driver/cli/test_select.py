@@ -36,9 +36,10 @@ def test_rows_are_those_that_satisfy_all_conditions(conditions, trials):
 
 
 @pytest.mark.parametrize(
-    ("sort", "trials"), [("best", [10, 1, 2]), ("-best", [1, 10, 2]), ("lr", [2, 1, 10]), ("-trial", [10, 2, 1])]
+    ("sort", "trials"),
+    [("best", [10, 1, 2]), ("-best", [1, 10, 2]), ("lr", [2, 1, 10]), ("-trial", [10, 2, 1])],
 )
-def test_rows_are_in_the_order_of_a_column_with_those_that_lack_it_last(sort, trials):
+def test_rows_are_sorted_by_a_column_and_missing_values_are_last(sort, trials):
     assert [row["trial"] for row in select(ROWS, [], sort, None)] == trials
     assert [row["trial"] for row in select(ROWS, [], sort, 1)] == trials[:1]
 
@@ -51,7 +52,10 @@ def test_rows_are_in_the_order_of_a_column_with_those_that_lack_it_last(sort, tr
         (
             ["state"],
             None,
-            "--filter is 'state'; give a column, one of = != < <= > >= ~, and a value, such as state=ERROR",
+            (
+                "--filter is 'state'; give a column, one of = != < <= > >= ~, and a value, such as"
+                " state=ERROR"
+            ),
         ),
         ([], "xyzzy", "there is no column 'xyzzy'; known: trial, state, net.lr, best, label, lr"),
     ],

@@ -1,4 +1,7 @@
-"""What a page and a notebook ask for without reading everything: tables, curves, parts of logs, what has changed."""
+"""What a page and a notebook ask for without reading everything.
+
+Tables, curves, parts of logs, what has changed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ from det_driver.store import Store, TrialState
 
 CONFIG = {
     "entrypoint": "python3 train.py",
-    "hyperparameters": {"lr": {"type": "log", "minval": -3, "maxval": -1}, "net": {"layers": 2}, "batch": 32},
+    "hyperparameters": {
+        "lr": {"type": "log", "minval": -3, "maxval": -1},
+        "net": {"layers": 2},
+        "batch": 32,
+    },
     "searcher": {"name": "random", "metric": "loss", "max_trials": 3},
 }
 
@@ -36,18 +43,23 @@ def add_trial(store: Store, request: int = 0, lr: float = 0.1, layers: int = 2) 
 
 @pytest.fixture
 def trial(store: Store) -> Trial:
-    """A trial with 1,000 reports, in chunks and in rows, that rises by one at each, but for a peak, a dip, a NaN and a word."""
+    """A trial with 1,000 reports, in chunks and in rows, that rises by one at each.
+
+    It has a peak, a dip, a NaN and a word besides.
+    """
     strange = {301: 5000.0, 302: -5000.0, 600: math.nan, 700: "none"}
     with store.lock(1), store.transaction():
         id = add_trial(store)
         run = store.runs.begin(id)
         for batch in range(1, 1001):
             values = {"loss": strange.get(batch, float(batch)), "epochs": batch / 100}
-            store.metrics.report(id, run.id, "training", batch, values | ({"late": 1} if batch > 900 else {}))
+            store.metrics.report(
+                id, run.id, "training", batch, values | ({"late": 1} if batch > 900 else {})
+            )
     return Client(store.home).get_trial(id)
 
 
-def test_a_table_has_every_trial_in_columns_and_of_hyperparameters_those_that_differ(store: Store) -> None:
+def test_table_has_all_trials_and_only_differing_hyperparameters(store: Store) -> None:
     with store.lock(1):
         add_trial(store, 0, 0.1)
         store.metrics.report(add_trial(store, 1, 0.2), 1, "validation", 5, {"loss": 0.5})
@@ -58,7 +70,7 @@ def test_a_table_has_every_trial_in_columns_and_of_hyperparameters_those_that_di
     assert table.hparams == {"lr": [0.1, 0.2]}, "neither what is constant, nor the same in all"
 
 
-def test_a_table_since_another_has_what_has_changed_and_what_is_new(store: Store) -> None:
+def test_table_since_another_has_only_changed_and_new_trials(store: Store) -> None:
     experiment = Client(store.home).get_experiment(1)
     with store.lock(1):
         first, second = add_trial(store, 0), add_trial(store, 1)
@@ -74,9 +86,13 @@ def test_a_table_since_another_has_what_has_changed_and_what_is_new(store: Store
     assert experiment.table(since=after).columns["id"] == []
 
 
-def test_a_table_is_a_data_frame_where_pandas_is_installed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_a_data_frame_where_pandas_is_installed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(DetError, match="a DataFrame comes with pandas, which is not installed; pip install pandas"):
+    with pytest.raises(
+        DetError, match="a DataFrame comes with pandas, which is not installed; pip install pandas"
+    ):
         Client(store.home).get_experiment(1).to_frame()
     monkeypatch.undo()
     pytest.importorskip("pandas")
@@ -86,7 +102,7 @@ def test_a_table_is_a_data_frame_where_pandas_is_installed(store: Store, monkeyp
     assert (list(frame["id"]), list(frame["hparams.lr"])) == ([1], [0.1])
 
 
-def test_a_curve_keeps_its_least_and_greatest_values_and_its_ends(trial: Trial) -> None:
+def test_curve_keeps_extreme_values_and_both_ends(trial: Trial) -> None:
     curve = trial.series("loss", width=10)
     points = dict(zip(curve.x, curve.y, strict=True))
     assert curve.reports == 1000
@@ -95,7 +111,7 @@ def test_a_curve_keeps_its_least_and_greatest_values_and_its_ends(trial: Trial) 
     assert list(points) == sorted(points)
 
 
-def test_a_curve_of_few_reports_has_each_and_what_is_no_number_is_nan(trial: Trial) -> None:
+def test_short_curve_has_every_report_and_nan_for_non_numbers(trial: Trial) -> None:
     curve = trial.series("loss", width=1000, range=(599, 701))
     assert (curve.x[0], curve.x[-1], curve.reports) == (599, 701, 103)
     assert [x for x, y in zip(curve.x, curve.y, strict=True) if math.isnan(y)] == [600, 700]
@@ -105,7 +121,9 @@ def test_a_part_of_a_curve_that_is_nan_alone_is_one_nan(store: Store) -> None:
     with store.lock(1), store.transaction():
         id = add_trial(store)
         for batch in range(100):
-            store.metrics.report(id, 1, "training", batch, {"loss": math.nan if batch >= 50 else 1.0 / (1 + batch)})
+            store.metrics.report(
+                id, 1, "training", batch, {"loss": math.nan if batch >= 50 else 1.0 / (1 + batch)}
+            )
     curve = Client(store.home).get_trial(id).series("loss", width=4)
     assert [math.isnan(y) for y in curve.y] == [x >= 50 for x in curve.x]
     assert max(curve.x) == 99
@@ -120,7 +138,7 @@ def test_a_curve_along_epochs_or_seconds(trial: Trial, store: Store) -> None:
     assert trial.series("loss", group="nothing").reports == 0
 
 
-def test_a_curve_after_a_trial_has_gone_back_has_each_position_once(trial: Trial, store: Store) -> None:
+def test_curve_of_a_rewound_trial_has_each_position_once(trial: Trial, store: Store) -> None:
     with store.lock(1):
         store.runs.begin(trial.id, 400)
         store.metrics.report(trial.id, 2, "training", 401, {"loss": -1.0})
@@ -128,7 +146,7 @@ def test_a_curve_after_a_trial_has_gone_back_has_each_position_once(trial: Trial
     assert (curve.x[-2:], curve.y[-1]) == ([400, 401], -1.0)
 
 
-def test_a_log_is_read_in_whole_lines_from_any_byte_and_from_its_end(tmp_path: Path) -> None:
+def test_log_is_read_in_whole_lines_from_any_byte_or_the_end(tmp_path: Path) -> None:
     file = tmp_path / "rank-0.log"
     lines = [f"line {n} ä\n" for n in range(1000)]
     file.write_text("".join(lines), encoding="utf-8")
@@ -147,7 +165,7 @@ def test_a_log_is_read_in_whole_lines_from_any_byte_and_from_its_end(tmp_path: P
     assert read_log(file, 10**9, 20).text == ""
 
 
-def test_a_line_that_is_being_written_is_read_up_to_its_last_whole_character(tmp_path: Path) -> None:
+def test_unfinished_line_is_read_up_to_its_last_whole_character(tmp_path: Path) -> None:
     file = tmp_path / "rank-0.log"
     file.write_bytes("done\nhalf ä".encode()[:-1])
     part = read_log(file, 0, 100)
@@ -155,7 +173,10 @@ def test_a_line_that_is_being_written_is_read_up_to_its_last_whole_character(tmp
 
 
 def test_a_log_that_is_not_there_is_named(trial: Trial) -> None:
-    with pytest.raises(StoreError, match=r"run 1 of trial 1 has no log of rank 3; log_files\(\) has those there are"):
+    with pytest.raises(
+        StoreError,
+        match=r"run 1 of trial 1 has no log of rank 3; log_files\(\) has those there are",
+    ):
         trial.log(3)
 
 
@@ -176,7 +197,11 @@ def test_what_a_driver_commits_is_seen_by_who_watches(det: Any, wait_until: Any)
     gate.touch()
     det.cwd.joinpath("train.py").write_text(SCRIPT.replace("WAIT", str(gate)))
     client = Client(det.home)
-    single = {**CONFIG, "searcher": {"name": "single", "metric": "loss"}, "hyperparameters": {"lr": 0.1}}
+    single = {
+        **CONFIG,
+        "searcher": {"name": "single", "metric": "loss"},
+        "hyperparameters": {"lr": 0.1},
+    }
     experiment = client.create_experiment(single, det.cwd, start=False)
     assert experiment.seconds == 0.0
     watch = client.watch(seconds=0.01)
@@ -199,11 +224,15 @@ def test_what_a_driver_commits_is_seen_by_who_watches(det: Any, wait_until: Any)
 
 def test_a_fork_has_the_same_code_and_another_configuration(det: Any) -> None:
     det.cwd.joinpath("train.py").write_text(SCRIPT.replace("WAIT", "nothing"))
-    experiment = Client(det.home).create_experiment({**CONFIG, "name": "first"}, det.cwd, start=False)
+    experiment = Client(det.home).create_experiment(
+        {**CONFIG, "name": "first"}, det.cwd, start=False
+    )
     same = experiment.fork(start=False)
     other = experiment.fork({**CONFIG, "name": "second"}, start=False)
     assert (same.name, other.name, other.state) == ("first", "second", "PAUSED")
-    assert Path(other.download_code(det.cwd / "code"), "train.py").read_text() == SCRIPT.replace("WAIT", "nothing")
+    assert Path(other.download_code(det.cwd / "code"), "train.py").read_text() == SCRIPT.replace(
+        "WAIT", "nothing"
+    )
     with pytest.raises(ConfigError, match="sercher"):
         experiment.fork({**CONFIG, "sercher": {}})
     assert len(Client(det.home).list_experiments()) == 3

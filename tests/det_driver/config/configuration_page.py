@@ -1,4 +1,7 @@
-"""Writes docs/reference/configuration.md from the structs: `python tests/det_driver/config/configuration_page.py`."""
+"""Writes docs/reference/configuration.md from the structs.
+
+`python tests/det_driver/config/configuration_page.py`.
+"""
 
 from __future__ import annotations
 
@@ -51,15 +54,15 @@ const.yaml:3:1: unknown key 'sercher'; did you mean 'searcher'?
 const.yaml:7:15: searcher.max_length is -5; give a positive number of batches
 ```
 
-- **YAML** is read by version 1.2: `1e-3` is a number; `on`, `yes`, `012` and `2024-01-31` are not what YAML 1.1 made of
+- **YAML** is read by version 1.2: `1e-3` is a number. `on`, `yes`, `012` and `2024-01-31` are not what YAML 1.1 made of
   them. A key given twice is refused. `null` leaves a key unset.
 - **Lengths** are a number of batches, or exactly one of `{batches: n}`, `{records: n}`, `{epochs: n}`, counted from the
   trial's start.
 - **Entrypoints** of the form `module:Class` (nested classes too: `module:Outer.Inner`) are trial classes and need
-  `searcher.max_length`, or `max_time`; anything else is a command.
-- **A template** (`--template FILE`) lies under the file: the file wins; maps merge key by key, lists are replaced. Labels,
-  environment variables, proxy ports, bind mounts and devices are joined; log policies merge by name; a searcher or a
-  storage merges with one of its own kind only (what all kinds share always does); a hyperparameter is replaced whole,
+  `searcher.max_length`, or `max_time`. Anything else is a command.
+- **A template** (`--template FILE`) lies under the file, and the file wins. Maps merge key by key, lists are replaced. Labels,
+  environment variables, proxy ports, bind mounts and devices are joined. Log policies merge by name. A searcher or a
+  storage merges with one of its own kind only (what all kinds share always does). A hyperparameter is replaced whole,
   unless both are nested maps.
 - **On the command line**, `--config key.path=value` changes one key: the value is a number, `true`, `false`, `null`,
   text, a list with commas between, or JSON. `--config hyperparameters.lr=0.1` replaces a range by a constant.
@@ -72,12 +75,12 @@ const.yaml:7:15: searcher.max_length is -5; give a positive number of batches
   `adaptive_simple` are read as `adaptive_asha`, and the `budget` (or `step_budget`) of the former as the `max_trials` that it
   pays for. `sync_halving` is gone in favour of `async_halving`.
 - **Keys that only the master of a cluster could act on** are accepted, so that files can be shared, and named in one
-  notice; the last column of the tables says `no`.
-- **Secrets** (access and secret keys, connection strings, credentials, passwords, tokens; in any text `NAME=VALUE` where
+  notice. The last column of the tables says `no`.
+- **Secrets** (access and secret keys, connection strings, credentials, passwords, tokens, and in any text `NAME=VALUE` where
   the name says so, such as `HF_TOKEN=…`, and the password in a URL) are masked wherever a configuration is printed, and in
   every checkpoint: in `load_data.json`, and in YAML files among the code. They are better left out: the environment's
   credentials are used then. What is named in `data` or `hyperparameters` alone, or in other files of the code, is not known
-  to be secret; list such files in `.detignore`.
+  to be secret. List such files in `.detignore`.
 
 Editors that know JSON Schema complete and check keys while you type. `det config new` writes a first configuration for the code
 in a directory, and beside it the schema, with what the installed plugins add, which its first line names:
@@ -96,14 +99,26 @@ hyperparameters:
   global_batch_size: 32
   lr: {type: log, minval: -5, maxval: -1}      # 1e-5 to 1e-1: the bounds are exponents of 10
   layers: {type: int, minval: 1, maxval: 4, count: 4}
+  hidden: {type: int, minval: 8, maxval: 512, log: true}     # 8 to 16 is as likely as 256 to 512
+  dropout: {type: double, minval: 0.0, maxval: 0.5, step: 0.1}
+  size: {type: categorical, vals: [small, medium, large], ordered: true}
   optimizer:
     name: {type: categorical, vals: [sgd, adam]}
-    momentum: {type: double, minval: 0.0, maxval: 0.99}
+    momentum: {type: double, minval: 0.0, maxval: 0.99, when: {optimizer.name: sgd}}
 ```
+
+A trial whose conditions (`when`) are not met does not have the hyperparameter, so read it with
+`context.get_hparams().get(...)`. Tables and CSV leave it empty. Constraints between hyperparameters stand in the
+searcher's section: `constraints: [hidden * layers <= 1024]`. Each is an expression of dotted names, numbers, text, `+
+- * / // % **`, comparisons, `and`, `or`, `not`, `in`, `abs`, `len`, `log2`, `log10`, `max`, `min`, `round` and
+`sqrt`. It holds where it names a hyperparameter that the trial does not have. Hyperparameters that do not meet every
+constraint are drawn again; `det preview` says how often. A name that is none in Python, such as one with a dash,
+stands in backticks: ``constraints: ["`weight-decay` < 0.1"]``. The same holds for metrics in `stop_when`.
 """
 SEARCHER = """\
 `adaptive_asha` and `async_halving` come in two kinds. With `max_length`, trials are paused at each rung and the promising
 ones resumed. With `max_time` and `time_metric`, trials train on and the others are stopped. Give the one or the other.
+A section without `name` that has a `sampler` or a `schedule` is read as `combined`.
 """
 STORAGE = """\
 Without a `type`, checkpoints stay in the store's own directory, and the keys that every type has say how many are kept there.
@@ -119,17 +134,30 @@ def render() -> str:
     parts += ["## hyperparameters\n", HYPERPARAMETERS]
     for name, struct in RANGES.items():
         parts += [f"### type: {name}\n", says(struct), table(struct, ("hyperparameters", "NAME"))]
-    parts += ["## searcher\n", SEARCHER, "### Every searcher\n", table(SearcherConfig, ("searcher",))]
+    parts += [
+        "## searcher\n",
+        SEARCHER,
+        "### Every searcher\n",
+        table(SearcherConfig, ("searcher",)),
+    ]
     for name, struct in SEARCHERS.items():
         own = table(struct, ("searcher",), without=SearcherConfig)
         parts += [f"### name: {name}\n", says(struct), own]
         for path, inner, _ in nested(struct, ("searcher",)):
             parts += [f"#### {key_of(path)}\n", table(inner, path)]
-    parts += ["## checkpoint_storage\n", STORAGE, "### Every type\n", table(StorageConfig, ("checkpoint_storage",))]
+    parts += [
+        "## checkpoint_storage\n",
+        STORAGE,
+        "### Every type\n",
+        table(StorageConfig, ("checkpoint_storage",)),
+    ]
     for name, struct in STORAGES.items():
         own = table(struct, ("checkpoint_storage",), without=StorageConfig)
         parts += [f"### type: {name}\n", says(struct), own]
-    parts += ["## engine\n", "A plugin may bring others; `det run --engine NAME` names one for once.\n"]
+    parts += [
+        "## engine\n",
+        "A plugin may bring others; `det run --engine NAME` names one for once.\n",
+    ]
     for name, struct in ENGINES.items():
         parts += [f"### engine.name: {name}\n", says(struct), table(struct, ("engine",))]
     return "\n".join(parts)
@@ -140,10 +168,18 @@ def says(struct: type) -> str:
     return (struct.__doc__ or "").split("\n\n")[0].replace("\n    ", " ") + "\n"
 
 
-def nested(struct: type, path: tuple[str, ...], above: str = "yes") -> Iterator[tuple[tuple[str, ...], type, str]]:
+def nested(
+    struct: type, path: tuple[str, ...], above: str = "yes"
+) -> Iterator[tuple[tuple[str, ...], type, str]]:
     """Yield the structs below a struct, each with its path and whether the section is honoured."""
     for key, field in fields_of(struct).items():
-        if field.type.marks.get("kind") in ("searcher", "checkpoint_storage", "engine", "length", "period"):
+        if field.type.marks.get("kind") in (
+            "searcher",
+            "checkpoint_storage",
+            "engine",
+            "length",
+            "period",
+        ):
             continue
         for arm in field.type.arms:
             many = base_of(arm) is list
@@ -155,12 +191,19 @@ def nested(struct: type, path: tuple[str, ...], above: str = "yes") -> Iterator[
                 yield from nested(inner, below, honoured)
 
 
-def table(struct: type, path: tuple[str, ...], *, without: type | None = None, honoured: str = "yes") -> str:
+def table(
+    struct: type, path: tuple[str, ...], *, without: type | None = None, honoured: str = "yes"
+) -> str:
     """Return the table of a struct's keys."""
     shared = fields_of(without) if without else {}
     docs = docs_of(struct)
     rows = [
-        row(key_of((*path, key if "rest" not in field.type.marks else "*")), field, docs[field.name], honoured)
+        row(
+            key_of((*path, key if "rest" not in field.type.marks else "*")),
+            field,
+            docs[field.name],
+            honoured,
+        )
         for key, field in fields_of(struct).items()
         if key not in shared
     ]
@@ -175,7 +218,13 @@ def key_of(path: tuple[str, ...]) -> str:
 def row(key: str, field: Field, meaning: str, honoured: str) -> str:
     """Return one line of a table."""
     kind = KINDS.get(field.type.marks.get("kind", "")) or expected(field.type)
-    cells = (f"`{key}`", kind, default_of(field), meaning, field.type.marks.get("honoured", honoured))
+    cells = (
+        f"`{key}`",
+        kind,
+        default_of(field),
+        meaning,
+        field.type.marks.get("honoured", honoured),
+    )
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 

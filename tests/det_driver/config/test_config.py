@@ -33,13 +33,20 @@ def test_defaults_are_those_of_the_reference() -> None:
     config = load(SMALL).config
     assert config.searcher == Single(metric="loss", max_length=Length("batches", 100))
     assert config.searcher.name == "single"
-    assert (config.max_restarts, config.scheduling_unit, config.checkpoint_policy) == (5, 100, "best")
+    assert (config.max_restarts, config.scheduling_unit, config.checkpoint_policy) == (
+        5,
+        100,
+        "best",
+    )
     assert config.min_validation_period == config.min_checkpoint_period == Length("batches", 0)
     assert config.checkpoint_storage is None
     assert config.name is None
     assert config.reproducibility.experiment_seed is None
     assert (config.resources.slots_per_trial, config.resources.max_slots) == (1, None)
-    assert (config.optimizations.aggregation_frequency, config.optimizations.average_training_metrics) == (1, True)
+    assert (
+        config.optimizations.aggregation_frequency,
+        config.optimizations.average_training_metrics,
+    ) == (1, True)
     assert (config.optimizations.precision, config.optimizations.compile) == ("fp32", False)
     assert config.distributed.backend == "auto"
     assert [policy.name for policy in config.log_policies] == ["CUDA OOM", "ECC Error"]
@@ -94,19 +101,35 @@ def test_lengths_are_batches_records_or_epochs(written: object, length: Length) 
 
 @pytest.mark.parametrize("entrypoint", ["python3 train.py", ["python3", "train.py"]])
 def test_a_script_needs_no_length(entrypoint: object) -> None:
-    config = load({"entrypoint": entrypoint, "searcher": {"name": "single", "metric": "loss"}}).config
+    config = load(
+        {"entrypoint": entrypoint, "searcher": {"name": "single", "metric": "loss"}}
+    ).config
     assert config.searcher == Single(metric="loss")
     assert config.entrypoint == (entrypoint if isinstance(entrypoint, str) else tuple(entrypoint))
 
 
 def test_a_custom_searcher_keeps_its_own_keys() -> None:
-    section = {"name": "custom", "metric": "loss", "entrypoint": "mine:Search", "budget": 3, "options": [1]}
+    section = {
+        "name": "custom",
+        "metric": "loss",
+        "entrypoint": "mine:Search",
+        "budget": 3,
+        "options": [1],
+    }
     config = load(SMALL | {"searcher": section}).config
-    assert config.searcher == Custom(metric="loss", entrypoint="mine:Search", options={"budget": 3, "options": [1]})
+    assert config.searcher == Custom(
+        metric="loss", entrypoint="mine:Search", options={"budget": 3, "options": [1]}
+    )
 
 
 def test_population_based_training_has_its_defaults() -> None:
-    section = {"name": "pbt", "metric": "loss", "population_size": 4, "num_rounds": 2, "length_per_round": 10}
+    section = {
+        "name": "pbt",
+        "metric": "loss",
+        "population_size": 4,
+        "num_rounds": 2,
+        "length_per_round": 10,
+    }
     searcher = load(SMALL | {"searcher": section}).config.searcher
     assert isinstance(searcher, Pbt)
     assert searcher.replace_function.truncate_fraction == 0.2
@@ -114,12 +137,14 @@ def test_population_based_training_has_its_defaults() -> None:
 
 
 def test_storage_is_told_by_its_type() -> None:
-    config = load(SMALL | {"checkpoint_storage": {"type": "directory", "container_path": "/tmp/x"}}).config
+    config = load(
+        SMALL | {"checkpoint_storage": {"type": "directory", "container_path": "/tmp/x"}}
+    ).config
     assert config.checkpoint_storage == Directory(container_path="/tmp/x")
     assert config.checkpoint_storage.type == "directory"
 
 
-def test_without_a_type_the_stores_own_storage_keeps_what_is_said() -> None:
+def test_untyped_storage_section_keeps_its_settings() -> None:
     for section in ({"save_trial_latest": 3}, {"type": None, "save_trial_latest": 3}):
         config = load(SMALL | {"checkpoint_storage": section}).config
         assert config.checkpoint_storage == StorageConfig(save_trial_latest=3)
@@ -140,11 +165,16 @@ def test_a_device_is_a_map_or_text() -> None:
 @pytest.mark.parametrize("inside", [None, "a/b", "/data/a"])
 def test_a_storage_path_may_be_relative_or_below_the_directory(inside: str | None) -> None:
     storage = {"type": "shared_fs", "host_path": "/data", "storage_path": inside}
-    assert load(SMALL | {"checkpoint_storage": storage}).config.checkpoint_storage.storage_path == inside
+    assert (
+        load(SMALL | {"checkpoint_storage": storage}).config.checkpoint_storage.storage_path
+        == inside
+    )
 
 
 def test_one_image_and_one_list_of_variables_stand_for_all_slots() -> None:
-    environment = load(SMALL | {"environment": {"image": "i", "environment_variables": ["A=1"]}}).config.environment
+    environment = load(
+        SMALL | {"environment": {"image": "i", "environment_variables": ["A=1"]}}
+    ).config.environment
     assert (environment.image.cpu, environment.image.rocm) == ("i", "i")
     assert environment.environment_variables.cuda == ("A=1",)
 
@@ -168,21 +198,24 @@ def test_a_log_policy_is_added_changed_or_switched_off_by_name() -> None:
 
 
 def test_null_leaves_a_key_at_its_default() -> None:
-    assert load(SMALL | {"max_restarts": None, "resources": None, "labels": None}).config == load(SMALL).config
+    assert (
+        load(SMALL | {"max_restarts": None, "resources": None, "labels": None}).config
+        == load(SMALL).config
+    )
 
 
-def test_without_completeness_entrypoint_and_searcher_may_be_missing() -> None:
+def test_incomplete_config_may_lack_entrypoint_and_searcher() -> None:
     assert load({"hyperparameters": {"lr": 1}}, complete=False).config.searcher is None
     with pytest.raises(ConfigError, match=r"searcher\.metric is missing"):
         load({"searcher": {"name": "single"}}, complete=False)
 
 
+@pytest.mark.process
 def test_importing_takes_nothing_heavy_along() -> None:
     code = (
-        "import sys\n"
-        "from det_core.config import ExperimentConfig, from_json\n"
-        "from det_driver.config import load\n"
-        "print(sorted({'torch', 'numpy', 'fsspec', 'rich', 'click', 'tensorflow', 'yaml'} & set(sys.modules)))"
+        "import sys\nfrom det_core.config import ExperimentConfig, from_json\nfrom"
+        " det_driver.config import load\nprint(sorted({'torch', 'numpy', 'fsspec', 'rich', 'click',"
+        " 'tensorflow', 'yaml'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -191,10 +224,19 @@ def test_importing_takes_nothing_heavy_along() -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        ({"x": "\ud800"}, "data.x is '\\ud800', with half a character (a surrogate); write it in full"),
-        ({"\ud800": 1}, "the key '\\ud800' of data holds half a character (a surrogate); write it in full"),
+        (
+            {"x": "\ud800"},
+            "data.x is '\\ud800', with half a character (a surrogate); write it in full",
+        ),
+        (
+            {"\ud800": 1},
+            "the key '\\ud800' of data holds half a character (a surrogate); write it in full",
+        ),
         ({"x": 10**400}, "data.x is a number of 1329 bits; give a number that fits in 64 bits"),
-        ({"x": {1, 2}}, "data.x is a Python set; give text, a number, true, false, null, a list or a map"),
+        (
+            {"x": {1, 2}},
+            "data.x is a Python set; give text, a number, true, false, null, a list or a map",
+        ),
         ({1: "x"}, "the key 1 of data is not text; put it in quotes"),
     ],
 )
@@ -223,7 +265,9 @@ def test_tuples_and_subclasses_of_plain_types_are_read_as_plain() -> None:
 def test_long_text_is_cut_short_in_an_error() -> None:
     with pytest.raises(ConfigError) as refusal:
         load(SMALL | {"checkpoint_policy": "x" * 500})
-    assert refusal.value.problems == (f"checkpoint_policy is '{'x' * 60}…'; give one of best, all, none",)
+    assert refusal.value.problems == (
+        f"checkpoint_policy is '{'x' * 60}…'; give one of best, all, none",
+    )
 
 
 def test_a_mapping_may_have_a_name_for_errors() -> None:

@@ -16,14 +16,24 @@ page = writer["PAGE"].read_text(encoding="utf-8")
 
 
 def every_struct():
-    waiting = [ExperimentConfig, *RANGES.values(), *SEARCHERS.values(), *STORAGES.values(), *ENGINES.values()]
+    waiting = [
+        ExperimentConfig,
+        *RANGES.values(),
+        *SEARCHERS.values(),
+        *STORAGES.values(),
+        *ENGINES.values(),
+    ]
     while waiting:
         struct = waiting.pop()
         yield struct
         for field in fields_of(struct).values():
             for arm in field.type.arms:
                 inner = item_of(arm).arm if base_of(arm) is list else arm
-                if is_struct(inner) and inner.__name__ not in ("Length", "SearcherConfig", "StorageConfig"):
+                if is_struct(inner) and inner.__name__ not in (
+                    "Length",
+                    "SearcherConfig",
+                    "StorageConfig",
+                ):
                     waiting.append(inner)
 
 
@@ -31,7 +41,9 @@ def test_every_key_is_on_the_page() -> None:
     lines = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
     written = {key.rpartition(".")[2] for key in lines}
     for struct in every_struct():
-        assert {k for k, f in fields_of(struct).items() if "rest" not in f.type.marks} <= written, struct
+        assert {k for k, f in fields_of(struct).items() if "rest" not in f.type.marks} <= written, (
+            struct
+        )
 
 
 def test_every_field_says_what_it_means() -> None:

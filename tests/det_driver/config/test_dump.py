@@ -47,6 +47,7 @@ def test_json_is_plain() -> None:
         "maxval": -1.0,
         "base": 10.0,
         "count": None,
+        "when": None,
     }
 
 
@@ -61,7 +62,7 @@ def test_secrets_are_masked_when_printed() -> None:
     assert masked(config)["environment"]["registry_auth"]["auth"] is None
 
 
-def test_what_a_free_map_calls_secret_is_masked_and_the_rest_is_kept() -> None:
+def test_only_secret_keys_of_a_free_map_are_masked() -> None:
     layer = {
         "type": "s3",
         "bucket": "records",
@@ -123,7 +124,11 @@ def test_variables_that_sound_secret_are_masked(text: str, shown: str) -> None:
     assert load(masked(config)).config.entrypoint == ("python3", "train.py")
 
 
-def test_the_file_of_a_configuration_loses_its_secrets_and_nothing_else() -> None:
+def test_config_file_text_loses_only_its_secrets() -> None:
     config = load(FULL).config
-    expected = FULL.replace("sesame", "********").replace("hunter2", "********").replace("open", "********")
+    expected = (
+        FULL.replace("sesame", "********")
+        .replace("hunter2", "********")
+        .replace("open", "********")
+    )
     assert without_secrets(FULL, config) == expected

@@ -17,19 +17,96 @@ searcher:
   max_length: 100
 """
 CLASS = "entrypoint: model_def:Trial\n"
-SEARCH = CLASS + "searcher: {name: random, metric: loss, max_length: 1, max_trials: 4}\nhyperparameters:\n"
-SEARCHERS = "adaptive_asha, async_halving, custom, grid, hyperband, pbt, random, single"
+SEARCH = (
+    CLASS
+    + "searcher: {name: random, metric: loss, max_length: 1, max_trials: 4}\nhyperparameters:\n"
+)
+SEARCHERS = (
+    "adaptive_asha, async_halving, auto, combined, custom, grid, hyperband, pbt, random, single"
+)
 
 
 class Faulty(NamedTuple):
-    """A configuration that must be refused, and the lines that say why, when the file is `const.yaml`."""
+    """A configuration that must be refused, and the lines that say why for `const.yaml`."""
 
     title: str
     text: str
     problems: tuple[str, ...]
 
 
+MANY = "{type: int, minval: 0, maxval: 99, count: 100}"
+
 FAULTY = (
+    Faulty(
+        "a grid that nobody lives to see the end of",
+        CLASS
+        + "searcher: {name: grid, metric: loss, max_length: 1}\nhyperparameters:\n"
+        + "".join(f"  a{i}: {MANY}\n" for i in range(12)),
+        (
+            (
+                "const.yaml:2:18: searcher.name is grid, of about 10^24 trials; 1,000,000 at most:"
+                " lower a count, or let random draw some of them (max_trials)"
+            ),
+        ),
+    ),
+    Faulty(
+        "a grid that takes too long to look through",
+        CLASS
+        + "searcher: {name: grid, metric: loss, max_length: 1}\n"
+        + f"hyperparameters: {{a: {MANY}, b: {MANY}, deep: {{c: {MANY}, d: {{type: categorical,"
+        " vals: [1, 2]}}}\n",
+        (
+            (
+                "const.yaml:2:18: searcher.name is grid, of 2,000,000 trials; 1,000,000 at most:"
+                " lower a count, or let random draw some of them (max_trials)"
+            ),
+        ),
+    ),
+    Faulty(
+        "hyperband in a unit that is too small",
+        CLASS + "searcher:\n  {name: hyperband, metric: loss, max_length: {batches: 60000000}}\n",
+        (
+            (
+                "const.yaml:3:47: searcher.max_length is 60000000 batches, and hyperband begins"
+                " with about as many trials, 1,000,000 at most; give it in a larger unit, such as"
+                " epochs"
+            ),
+        ),
+    ),
+    Faulty(
+        "bounds that are no finite numbers",
+        SEARCH
+        + "  a: {type: double, minval: 0, maxval: .inf}\n  b: {type: log, minval: .nan, maxval:"
+        " 1}\n",
+        (
+            "const.yaml:4:40: hyperparameters.a.maxval is inf; give a finite number",
+            "const.yaml:5:26: hyperparameters.b.minval is nan; give a finite number",
+        ),
+    ),
+    Faulty(
+        "a list of ranges",
+        SEARCH
+        + "  layers:\n    - {type: int, minval: 1, maxval: 3}\n    - {type: int, minval: 1, maxval:"
+        " 3}\n  lr: 0.1\n",
+        (
+            (
+                "const.yaml:5:5: hyperparameters.layers is a list, one constant, with a range in"
+                " it; give each range a name, such as layers: {first: {type: ...}, second: {type:"
+                " ...}}, or wrap it: {type: const, val: […]}"
+            ),
+        ),
+    ),
+    Faulty(
+        "a choice deep in a list of a single run",
+        SOUND + "hyperparameters: {net: {sizes: [[1, {in: {type: categorical, vals: [1, 2]}}]]}}\n",
+        (
+            (
+                "const.yaml:6:32: hyperparameters.net.sizes is a list, one constant, with a range"
+                " in it; give each range a name, such as sizes: {first: {type: ...}, second: {type:"
+                " ...}}, or wrap it: {type: const, val: […]}"
+            ),
+        ),
+    ),
     Faulty(
         "a misspelt section",
         CLASS + "hyperparameters: {}\nsercher: {name: single}\n",
@@ -54,14 +131,21 @@ FAULTY = (
         "a length in two units",
         CLASS + "searcher: {name: single, metric: loss, max_length: {epochs: 1, batches: 2}}\n",
         (
-            "const.yaml:2:52: searcher.max_length has epochs and batches; "
-            "give exactly one of batches, records or epochs",
+            (
+                "const.yaml:2:52: searcher.max_length has epochs and batches; "
+                "give exactly one of batches, records or epochs"
+            ),
         ),
     ),
     Faulty(
         "a length without a unit",
         CLASS + "searcher: {name: single, metric: loss, max_length: {}}\n",
-        ("const.yaml:2:52: searcher.max_length has no unit; give exactly one of batches, records or epochs",),
+        (
+            (
+                "const.yaml:2:52: searcher.max_length has no unit; give exactly one of batches,"
+                " records or epochs"
+            ),
+        ),
     ),
     Faulty(
         "a misspelt unit",
@@ -72,8 +156,10 @@ FAULTY = (
         "a length that is text",
         CLASS + "searcher: {name: single, metric: loss, max_length: ten}\n",
         (
-            "const.yaml:2:52: searcher.max_length is 'ten'; "
-            "give a number of batches, {batches: n}, {records: n} or {epochs: n}",
+            (
+                "const.yaml:2:52: searcher.max_length is 'ten'; "
+                "give a number of batches, {batches: n}, {records: n} or {epochs: n}"
+            ),
         ),
     ),
     Faulty(
@@ -85,14 +171,21 @@ FAULTY = (
         "a length that is a list",
         CLASS + "searcher: {name: single, metric: loss, max_length: [1]}\n",
         (
-            "const.yaml:2:52: searcher.max_length is a list; "
-            "give a number of batches, {batches: n}, {records: n} or {epochs: n}",
+            (
+                "const.yaml:2:52: searcher.max_length is a list; "
+                "give a number of batches, {batches: n}, {records: n} or {epochs: n}"
+            ),
         ),
     ),
     Faulty(
         "a negative period",
         SOUND + "min_validation_period: {batches: -1}\n",
-        ("const.yaml:6:34: min_validation_period.batches is -1; give a positive number of batches, or 0 for never",),
+        (
+            (
+                "const.yaml:6:34: min_validation_period.batches is -1; give a positive number of"
+                " batches, or 0 for never"
+            ),
+        ),
     ),
     Faulty(
         "an empty file",
@@ -111,67 +204,102 @@ FAULTY = (
     Faulty(
         "a file that is a list",
         "- 1\n- 2\n",
-        ("const.yaml: the configuration is a list; give a map such as searcher: {name: single, …}",),
+        (
+            (
+                "const.yaml: the configuration is a list; give a map such as searcher: {name:"
+                " single, …}"
+            ),
+        ),
     ),
     Faulty(
         "a file that is text",
         "hello\n",
-        ("const.yaml: the configuration is 'hello'; give a map such as searcher: {name: single, …}",),
+        (
+            (
+                "const.yaml: the configuration is 'hello'; give a map such as searcher: {name:"
+                " single, …}"
+            ),
+        ),
     ),
     Faulty(
         "no metric",
         CLASS + "searcher:\n  name: single\n  max_length: 1\n",
         (
-            "const.yaml:2:1: searcher.metric is missing; "
-            "name the validation metric that ranks the trials, such as validation_loss",
+            (
+                "const.yaml:2:1: searcher.metric is missing; "
+                "name the validation metric that ranks the trials, such as validation_loss"
+            ),
         ),
     ),
     Faulty(
         "a metric that is null",
         CLASS + "searcher:\n  name: single\n  metric: null\n  max_length: 1\n",
         (
-            "const.yaml:4:11: searcher.metric is missing; "
-            "name the validation metric that ranks the trials, such as validation_loss",
+            (
+                "const.yaml:4:11: searcher.metric is missing; "
+                "name the validation metric that ranks the trials, such as validation_loss"
+            ),
         ),
     ),
     Faulty(
         "no entrypoint",
         "searcher: {name: single, metric: loss, max_length: 1}\n",
         (
-            "const.yaml: entrypoint is missing; "
-            "name your trial class as module:Class, or a command such as python3 train.py",
+            (
+                "const.yaml: entrypoint is missing; "
+                "name your trial class as module:Class, or a command such as python3 train.py"
+            ),
         ),
     ),
     Faulty(
         "an empty entrypoint",
         "entrypoint: ''\nsearcher: {name: single, metric: loss, max_length: 1}\n",
-        ("const.yaml:1:13: entrypoint is empty; give module:Class, or a command such as python3 train.py",),
+        (
+            (
+                "const.yaml:1:13: entrypoint is empty; give module:Class, or a command such as"
+                " python3 train.py"
+            ),
+        ),
     ),
     Faulty(
         "an entrypoint that is a map",
         "entrypoint: {module: x}\nsearcher: {name: single, metric: loss, max_length: 1}\n",
         (
-            "const.yaml:1:13: entrypoint is a map; "
-            "give a trial class as module:Class, or a command such as python3 train.py",
+            (
+                "const.yaml:1:13: entrypoint is a map; "
+                "give a trial class as module:Class, or a command such as python3 train.py"
+            ),
         ),
     ),
     Faulty(
         "no searcher",
         CLASS,
         (
-            "const.yaml: searcher is missing; "
-            "give at least {name: single, metric: validation_loss, max_length: {epochs: 1}}",
+            (
+                "const.yaml: searcher is missing; "
+                "give at least {name: single, metric: validation_loss, max_length: {epochs: 1}}"
+            ),
         ),
     ),
     Faulty(
         "no length for a trial class",
         CLASS + "searcher:\n  name: single\n  metric: loss\n",
-        ("const.yaml:2:1: searcher.max_length is missing; say how long model_def:Trial trains, such as {epochs: 3}",),
+        (
+            (
+                "const.yaml:2:1: searcher.max_length is missing; say how long model_def:Trial"
+                " trains, such as {epochs: 3}"
+            ),
+        ),
     ),
     Faulty(
         "no length for a nested class",
         "entrypoint: a.b:Outer.Inner\nsearcher: {name: random, metric: loss, max_trials: 3}\n",
-        ("const.yaml:2:1: searcher.max_length is missing; say how long a.b:Outer.Inner trains, such as {epochs: 3}",),
+        (
+            (
+                "const.yaml:2:1: searcher.max_length is missing; say how long a.b:Outer.Inner"
+                " trains, such as {epochs: 3}"
+            ),
+        ),
     ),
     Faulty(
         "a searcher without a name",
@@ -191,7 +319,12 @@ FAULTY = (
     Faulty(
         "the searcher sync_halving",
         CLASS + "searcher: {name: sync_halving, metric: loss}\n",
-        ("const.yaml:2:18: searcher.name is 'sync_halving', which is gone; use 'async_halving' in its place",),
+        (
+            (
+                "const.yaml:2:18: searcher.name is 'sync_halving', which is gone; use"
+                " 'async_halving' in its place"
+            ),
+        ),
     ),
     Faulty(
         "a searcher that is text",
@@ -207,8 +340,11 @@ FAULTY = (
         "another searcher's key",
         CLASS + "searcher: {name: single, metric: loss, max_length: 1, num_rungs: 3}\n",
         (
-            "const.yaml:2:55: unknown key 'searcher.num_rungs'; "
-            "known there: max_length, metric, smaller_is_better, source_checkpoint_uuid, source_trial_id",
+            (
+                "const.yaml:2:55: unknown key 'searcher.num_rungs'; known there: constraints,"
+                " learn_from, max_epochs_total, max_hours, max_length, metric, smaller_is_better,"
+                " source_checkpoint_uuid, source_trial_id, stop_when"
+            ),
         ),
     ),
     Faulty(
@@ -230,80 +366,112 @@ FAULTY = (
         "asha without a length",
         CLASS + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4}\n",
         (
-            "const.yaml:2:1: searcher.max_length is missing; "
-            "give max_length to promote trials, or max_time and time_metric to stop them",
+            (
+                "const.yaml:2:1: searcher.max_length is missing; "
+                "give max_length to promote trials, or max_time and time_metric to stop them"
+            ),
         ),
     ),
     Faulty(
         "asha of both kinds",
         CLASS
-        + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: 9, max_time: 9, time_metric: batches}\n",
+        + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: 9, max_time: 9,"
+        " time_metric: batches}\n",
         (
-            "const.yaml:2:74: searcher has both max_length and max_time or time_metric; "
-            "give max_length to promote trials, or max_time and time_metric to stop them",
+            (
+                "const.yaml:2:74: searcher has both max_length and max_time or time_metric; "
+                "give max_length to promote trials, or max_time and time_metric to stop them"
+            ),
         ),
     ),
     Faulty(
         "asha without a time metric",
         CLASS + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_time: 9}\n",
         (
-            "const.yaml:2:1: searcher.time_metric is missing; "
-            "name the validation metric that counts the time, such as batches",
+            (
+                "const.yaml:2:1: searcher.time_metric is missing; "
+                "name the validation metric that counts the time, such as batches"
+            ),
         ),
     ),
     Faulty(
         "asha without a time",
-        CLASS + "searcher: {name: async_halving, metric: loss, max_trials: 4, num_rungs: 2, time_metric: batches}\n",
-        ("const.yaml:2:1: searcher.max_time is missing; say how long trials train, in units of time_metric",),
+        CLASS
+        + "searcher: {name: async_halving, metric: loss, max_trials: 4, num_rungs: 2, time_metric:"
+        " batches}\n",
+        (
+            (
+                "const.yaml:2:1: searcher.max_time is missing; say how long trials train, in units"
+                " of time_metric"
+            ),
+        ),
     ),
     Faulty(
         "asha that stops and does not",
         CLASS
-        + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_time: 9, time_metric: batches, stop_once: false}\n",
+        + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_time: 9, time_metric:"
+        " batches, stop_once: false}\n",
         (
-            "const.yaml:2:108: searcher.stop_once is false, but max_time and time_metric stop trials; "
-            "leave stop_once out, or give max_length",
+            (
+                "const.yaml:2:108: searcher.stop_once is false, but max_time and time_metric stop"
+                " trials; leave stop_once out, or give max_length"
+            ),
         ),
     ),
     Faulty(
         "a misspelt mode",
-        CLASS + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: 9, mode: agressive}\n",
+        CLASS + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: 9, mode:"
+        " agressive}\n",
         ("const.yaml:2:83: searcher.mode is 'agressive'; did you mean 'aggressive'?",),
     ),
     Faulty(
         "a divisor of one",
-        CLASS + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: 9, divisor: 1}\n",
+        CLASS
+        + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: 9, divisor:"
+        " 1}\n",
         ("const.yaml:2:86: searcher.divisor is 1; give a number above 1",),
     ),
     Faulty(
         "a bracket without rungs",
-        CLASS + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: 9, bracket_rungs: [2, 0]}\n",
+        CLASS + "searcher: {name: adaptive_asha, metric: loss, max_trials: 4, max_length: 9,"
+        " bracket_rungs: [2, 0]}\n",
         ("const.yaml:2:96: searcher.bracket_rungs[1] is 0; give a whole number, 1 or more",),
     ),
     Faulty(
         "an empty pbt section",
         CLASS + "searcher: {name: pbt, metric: loss}\n",
         (
-            "const.yaml:2:1: searcher.population_size is missing; give the number of trials in a round",
-            "const.yaml:2:1: searcher.length_per_round is missing; give the length of a round, such as {epochs: 1}",
+            (
+                "const.yaml:2:1: searcher.population_size is missing; give the number of trials in"
+                " a round"
+            ),
+            (
+                "const.yaml:2:1: searcher.length_per_round is missing; give the length of a round,"
+                " such as {epochs: 1}"
+            ),
             "const.yaml:2:1: searcher.num_rounds is missing; give the number of rounds",
         ),
     ),
     Faulty(
         "too large a fraction",
         CLASS
-        + (
-            "searcher: {name: pbt, metric: loss, population_size: 4, num_rounds: 2, length_per_round: 5, "
-            "replace_function: {truncate_fraction: 0.6}}\n"
+        + "searcher: {name: pbt, metric: loss, population_size: 4, num_rounds: 2, length_per_round:"
+        " 5, replace_function: {truncate_fraction: 0.6}}\n",
+        (
+            (
+                "const.yaml:2:131: searcher.replace_function.truncate_fraction is 0.6; give a"
+                " number from 0 to 0.5"
+            ),
         ),
-        ("const.yaml:2:131: searcher.replace_function.truncate_fraction is 0.6; give a number from 0 to 0.5",),
     ),
     Faulty(
         "hyperband without a length",
         CLASS + "searcher: {name: hyperband, metric: loss}\n",
         (
-            "const.yaml:2:1: searcher.max_length is missing; "
-            "give the length of the longest trials, such as {epochs: 27}",
+            (
+                "const.yaml:2:1: searcher.max_length is missing; "
+                "give the length of the longest trials, such as {epochs: 27}"
+            ),
         ),
     ),
     Faulty(
@@ -315,35 +483,50 @@ FAULTY = (
         "an old spelling beside the new",
         CLASS + "searcher:\n  name: single\n  metric: loss\n  max_steps: 3\n  max_length: 300\n",
         (
-            "const.yaml:5:3: searcher.max_steps is the old spelling of searcher.max_length, which is there too; "
-            "keep the latter",
+            (
+                "const.yaml:5:3: searcher.max_steps is the old spelling of searcher.max_length,"
+                " which is there too; keep the latter"
+            ),
         ),
     ),
     Faulty(
         "a grid without counts",
-        CLASS
-        + (
-            "searcher: {name: grid, metric: loss, max_length: 1}\n"
-            "hyperparameters:\n"
-            "  a: {type: int, minval: 1, maxval: 3}\n"
-            "  b:\n"
-            "    c: {type: log, minval: -3, maxval: -1}\n"
-            "  d: {type: double, minval: 0, maxval: 1, count: 2}\n"
-        ),
+        CLASS + "searcher: {name: grid, metric: loss, max_length: 1}\n"
+        "hyperparameters:\n"
+        "  a: {type: int, minval: 1, maxval: 3}\n"
+        "  b:\n"
+        "    c: {type: log, minval: -3, maxval: -1}\n"
+        "  d: {type: double, minval: 0, maxval: 1, count: 2}\n",
         (
-            "const.yaml:4:3: hyperparameters.a.count is missing; a grid needs to know how many values to take",
-            "const.yaml:6:5: hyperparameters.b.c.count is missing; a grid needs to know how many values to take",
+            (
+                "const.yaml:4:3: hyperparameters.a.count is missing; a grid needs to know how many"
+                " values to take"
+            ),
+            (
+                "const.yaml:6:5: hyperparameters.b.c.count is missing; a grid needs to know how"
+                " many values to take"
+            ),
         ),
     ),
     Faulty(
         "bounds the wrong way round",
         SOUND + "hyperparameters:\n  lr: {type: double, minval: 1, maxval: 0.1}\n",
-        ("const.yaml:7:30: hyperparameters.lr.minval is 1.0 and maxval is 0.1; give a minval below maxval",),
+        (
+            (
+                "const.yaml:7:30: hyperparameters.lr.minval is 1.0 and maxval is 0.1; give a minval"
+                " below maxval"
+            ),
+        ),
     ),
     Faulty(
         "equal bounds",
         SOUND + "hyperparameters:\n  n: {type: int, minval: 3, maxval: 3}\n",
-        ("const.yaml:7:26: hyperparameters.n.minval is 3 and maxval is 3; give a minval below maxval",),
+        (
+            (
+                "const.yaml:7:26: hyperparameters.n.minval is 3 and maxval is 3; give a minval"
+                " below maxval"
+            ),
+        ),
     ),
     Faulty(
         "a range without an end",
@@ -364,8 +547,10 @@ FAULTY = (
         "a map with a type of its own",
         SOUND + "hyperparameters:\n  optimizer: {type: adam, lr: 0.1}\n",
         (
-            "const.yaml:7:21: hyperparameters.optimizer.type is 'adam'; "
-            "give one of categorical, const, double, int, log, or wrap the map: {type: const, val: {…}}",
+            (
+                "const.yaml:7:21: hyperparameters.optimizer.type is 'adam'; give one of"
+                " categorical, const, double, int, log, or wrap the map: {type: const, val: {…}}"
+            ),
         ),
     ),
     Faulty(
@@ -392,8 +577,10 @@ FAULTY = (
         "values in place of exponents",
         SOUND + "hyperparameters:\n  n: {type: log, minval: 1, maxval: 1000}\n",
         (
-            "const.yaml:7:6: hyperparameters.n has the bounds 1 and 1000, exponents of 10 for values that are too large; "
-            "did you mean 0 and 3?",
+            (
+                "const.yaml:7:6: hyperparameters.n has the bounds 1 and 1000, exponents of 10 for"
+                " values that are too large; did you mean 0 and 3?"
+            ),
         ),
     ),
     Faulty(
@@ -402,43 +589,66 @@ FAULTY = (
         + "hyperparameters:\n  lr: {type: log, minval: 0.0001, maxval: 0.1}\n"
         + "  n: {type: log, minval: 0.0625, maxval: 4, base: 2}\n",
         (
-            "const.yaml:7:7: hyperparameters.lr has the bounds 0.0001 and 0.1, exponents of 10 for values from 1.00023 to 1.25893; "
-            "did you mean -4 and -1?",
-            "const.yaml:8:6: hyperparameters.n has the bounds 0.0625 and 4, exponents of 2 for values from 1.04427 to 16; "
-            "did you mean -4 and 2?",
+            (
+                "const.yaml:7:7: hyperparameters.lr has the bounds 0.0001 and 0.1, exponents of 10"
+                " for values from 1.00023 to 1.25893; did you mean -4 and -1?"
+            ),
+            (
+                "const.yaml:8:6: hyperparameters.n has the bounds 0.0625 and 4, exponents of 2 for"
+                " values from 1.04427 to 16; did you mean -4 and 2?"
+            ),
         ),
     ),
     Faulty(
         "exponents of which one is too large",
         SOUND + "hyperparameters:\n  n: {type: log, minval: -1, maxval: 400}\n",
         (
-            "const.yaml:7:6: hyperparameters.n has the bounds -1 and 400, exponents of 10 for values that are too large; "
-            "give exponents",
+            (
+                "const.yaml:7:6: hyperparameters.n has the bounds -1 and 400, exponents of 10 for"
+                " values that are too large; give exponents"
+            ),
         ),
     ),
     Faulty(
         "ranges and choices without a type",
-        SOUND + "hyperparameters:\n  n: {minval: 1, maxval: 8}\n  net: {act: {vals: [relu, tanh]}}\n",
+        SOUND
+        + "hyperparameters:\n  n: {minval: 1, maxval: 8}\n  net: {act: {vals: [relu, tanh]}}\n",
         (
-            "const.yaml:7:6: hyperparameters.n is a map of the constants minval and maxval; "
-            "did you mean {type: int, minval: 1, maxval: 8}? If not, wrap it: {type: const, val: {…}}",
-            "const.yaml:8:14: hyperparameters.net.act is a map of the constant vals; "
-            "did you mean {type: categorical, vals: [relu, tanh]}? If not, wrap it: {type: const, val: {…}}",
+            (
+                "const.yaml:7:6: hyperparameters.n is a map of the constants minval and maxval; did"
+                " you mean {type: int, minval: 1, maxval: 8}? If not, wrap it: {type: const, val:"
+                " {…}}"
+            ),
+            (
+                "const.yaml:8:14: hyperparameters.net.act is a map of the constant vals; did you"
+                " mean {type: categorical, vals: [relu, tanh]}? If not, wrap it: {type: const, val:"
+                " {…}}"
+            ),
         ),
     ),
     Faulty(
         "a search in which nothing varies",
-        SEARCH
-        + "  lr: {min: 0.0001, max: 0.1}\n  drop: {low: 0, high: 0.5}\n  n: [16, 32]\n  act: {values: [relu, 'no']}\n",
+        SEARCH + "  lr: {min: 0.0001, max: 0.1}\n  drop: {low: 0, high: 0.5}\n  n: [16, 32]\n  act:"
+        " {values: [relu, 'no']}\n",
         (
-            "const.yaml:4:7: hyperparameters.lr is a map of the constants min and max; "
-            "did you mean {type: log, minval: -4, maxval: -1}? If not, wrap it: {type: const, val: {…}}",
-            "const.yaml:5:9: hyperparameters.drop is a map of the constants low and high; "
-            "did you mean {type: double, minval: 0, maxval: 0.5}? If not, wrap it: {type: const, val: {…}}",
-            "const.yaml:6:6: hyperparameters.n is a list, one constant; "
-            "did you mean {type: categorical, vals: [16, 32]}? If not, wrap it: {type: const, val: […]}",
-            "const.yaml:7:8: hyperparameters.act is a map of the constant values; "
-            "did you mean {type: categorical, vals: [relu, no]}? If not, wrap it: {type: const, val: {…}}",
+            (
+                "const.yaml:4:7: hyperparameters.lr is a map of the constants min and max; did you"
+                " mean {type: log, minval: -4, maxval: -1}? If not, wrap it: {type: const, val:"
+                " {…}}"
+            ),
+            (
+                "const.yaml:5:9: hyperparameters.drop is a map of the constants low and high; did"
+                " you mean {type: double, minval: 0, maxval: 0.5}? If not, wrap it: {type: const,"
+                " val: {…}}"
+            ),
+            (
+                "const.yaml:6:6: hyperparameters.n is a list, one constant; did you mean {type:"
+                " categorical, vals: [16, 32]}? If not, wrap it: {type: const, val: […]}"
+            ),
+            (
+                "const.yaml:7:8: hyperparameters.act is a map of the constant values; did you mean"
+                " {type: categorical, vals: [relu, no]}? If not, wrap it: {type: const, val: {…}}"
+            ),
         ),
     ),
     Faulty(
@@ -459,25 +669,42 @@ FAULTY = (
     Faulty(
         "a batch size that is text",
         SOUND + "hyperparameters: {global_batch_size: '32'}\n",
-        ("const.yaml:6:38: hyperparameters.global_batch_size is '32'; give a positive whole number",),
+        (
+            (
+                "const.yaml:6:38: hyperparameters.global_batch_size is '32'; give a positive whole"
+                " number"
+            ),
+        ),
     ),
     Faulty(
         "a range of batch sizes from zero",
         SOUND + "hyperparameters: {global_batch_size: {type: int, minval: 0, maxval: 4}}\n",
-        ("const.yaml:6:58: hyperparameters.global_batch_size.minval is 0; give a positive whole number",),
+        (
+            (
+                "const.yaml:6:58: hyperparameters.global_batch_size.minval is 0; give a positive"
+                " whole number"
+            ),
+        ),
     ),
     Faulty(
         "batch sizes with fractions",
         SOUND + "hyperparameters: {global_batch_size: {type: double, minval: 1, maxval: 4}}\n",
         (
-            "const.yaml:6:38: hyperparameters.global_batch_size is a double range; "
-            "give a positive whole number, or a range of type int",
+            (
+                "const.yaml:6:38: hyperparameters.global_batch_size is a double range; "
+                "give a positive whole number, or a range of type int"
+            ),
         ),
     ),
     Faulty(
         "batch sizes of which one is wrong",
         SOUND + "hyperparameters: {global_batch_size: {type: categorical, vals: [16, 32.5]}}\n",
-        ("const.yaml:6:38: hyperparameters.global_batch_size is 32.5; give a positive whole number",),
+        (
+            (
+                "const.yaml:6:38: hyperparameters.global_batch_size is 32.5; give a positive whole"
+                " number"
+            ),
+        ),
     ),
     Faulty(
         "a name that is a number",
@@ -522,7 +749,12 @@ FAULTY = (
     Faulty(
         "a negative seed",
         SOUND + "reproducibility: {experiment_seed: -1}\n",
-        ("const.yaml:6:36: reproducibility.experiment_seed is -1; give a whole number from 0 to 4294967295",),
+        (
+            (
+                "const.yaml:6:36: reproducibility.experiment_seed is -1; give a whole number from 0"
+                " to 4294967295"
+            ),
+        ),
     ),
     Faulty(
         "an unknown precision",
@@ -532,12 +764,22 @@ FAULTY = (
     Faulty(
         "an aggregation of zero batches",
         SOUND + "optimizations: {aggregation_frequency: 0}\n",
-        ("const.yaml:6:40: optimizations.aggregation_frequency is 0; give a whole number, 1 or more",),
+        (
+            (
+                "const.yaml:6:40: optimizations.aggregation_frequency is 0; give a whole number, 1"
+                " or more"
+            ),
+        ),
     ),
     Faulty(
         "a profile that ends before it begins",
         SOUND + "profiling: {begin_on_batch: 5, end_after_batch: 2}\n",
-        ("const.yaml:6:29: profiling.begin_on_batch is 5 and end_after_batch is 2; begin no later than you end",),
+        (
+            (
+                "const.yaml:6:29: profiling.begin_on_batch is 5 and end_after_batch is 2; begin no"
+                " later than you end"
+            ),
+        ),
     ),
     Faulty(
         "resources of all sorts",
@@ -545,7 +787,10 @@ FAULTY = (
         (
             "const.yaml:6:30: resources.slots_per_trial is 'two'; give a whole number, 0 or more",
             "const.yaml:6:45: resources.priority is 100; give a whole number from 1 to 99",
-            "const.yaml:6:60: resources.shm_size is '4 gigs'; give a number of bytes, or a size such as 4GiB",
+            (
+                "const.yaml:6:60: resources.shm_size is '4 gigs'; give a number of bytes, or a size"
+                " such as 4GiB"
+            ),
         ),
     ),
     Faulty(
@@ -557,16 +802,24 @@ FAULTY = (
         "a misspelt storage",
         SOUND + "checkpoint_storage: {type: shared, host_path: /a}\n",
         (
-            "const.yaml:6:28: checkpoint_storage.type is 'shared'; "
-            "did you mean 'shared_fs'? known: azure, directory, gcs, hdfs, s3, shared_fs",
+            (
+                "const.yaml:6:28: checkpoint_storage.type is 'shared'; "
+                "did you mean 'shared_fs'? known: azure, directory, gcs, hdfs, s3, shared_fs"
+            ),
         ),
     ),
     Faulty(
         "a storage without a type, as it is the store's own",
         SOUND + "checkpoint_storage: {save_trial_best: -1, save_trial_last: 2}\n",
         (
-            "const.yaml:6:39: checkpoint_storage.save_trial_best is -1; give a whole number, 0 or more",
-            "const.yaml:6:43: unknown key 'checkpoint_storage.save_trial_last'; did you mean 'save_trial_latest'?",
+            (
+                "const.yaml:6:39: checkpoint_storage.save_trial_best is -1; give a whole number, 0"
+                " or more"
+            ),
+            (
+                "const.yaml:6:43: unknown key 'checkpoint_storage.save_trial_last'; did you mean"
+                " 'save_trial_latest'?"
+            ),
         ),
     ),
     Faulty(
@@ -583,11 +836,23 @@ FAULTY = (
         "devices of all sorts",
         SOUND + "resources:\n  devices: [a, '/a:b:c:d', 'a:/b', {host_path: /a}, 3]\n",
         (
-            "const.yaml:7:13: resources.devices[0] is 'a'; give a map, or host_path:container_path[:mode]",
-            "const.yaml:7:16: resources.devices[1] is '/a:b:c:d'; give a map, or host_path:container_path[:mode]",
+            (
+                "const.yaml:7:13: resources.devices[0] is 'a'; give a map, or"
+                " host_path:container_path[:mode]"
+            ),
+            (
+                "const.yaml:7:16: resources.devices[1] is '/a:b:c:d'; give a map, or"
+                " host_path:container_path[:mode]"
+            ),
             "const.yaml:7:28: resources.devices[2].host_path is 'a'; give an absolute path",
-            "const.yaml:7:36: resources.devices[3].container_path is missing; give the path in the container",
-            "const.yaml:7:53: resources.devices[4] is 3; give a map, or host_path:container_path[:mode]",
+            (
+                "const.yaml:7:36: resources.devices[3].container_path is missing; give the path in"
+                " the container"
+            ),
+            (
+                "const.yaml:7:53: resources.devices[4] is 3; give a map, or"
+                " host_path:container_path[:mode]"
+            ),
         ),
     ),
     Faulty(
@@ -599,16 +864,20 @@ FAULTY = (
         "a storage path beside the directory",
         SOUND + "checkpoint_storage: {type: shared_fs, host_path: /data, storage_path: /data2/x}\n",
         (
-            "const.yaml:6:71: checkpoint_storage.storage_path is '/data2/x', outside '/data'; "
-            "give a relative path, or one below host_path",
+            (
+                "const.yaml:6:71: checkpoint_storage.storage_path is '/data2/x', outside '/data'; "
+                "give a relative path, or one below host_path"
+            ),
         ),
     ),
     Faulty(
         "a storage path that climbs",
         SOUND + "checkpoint_storage: {type: shared_fs, host_path: /data, storage_path: ../x}\n",
         (
-            "const.yaml:6:71: checkpoint_storage.storage_path is '../x', outside '/data'; "
-            "give a relative path, or one below host_path",
+            (
+                "const.yaml:6:71: checkpoint_storage.storage_path is '../x', outside '/data'; "
+                "give a relative path, or one below host_path"
+            ),
         ),
     ),
     Faulty(
@@ -625,16 +894,24 @@ FAULTY = (
     ),
     Faulty(
         "an azure with two logins",
-        SOUND + "checkpoint_storage: {type: azure, container: c, connection_string: x, credential: y}\n",
+        SOUND
+        + "checkpoint_storage: {type: azure, container: c, connection_string: x, credential: y}\n",
         (
-            "const.yaml:6:83: checkpoint_storage has both connection_string and credential; "
-            "give connection_string alone, or account_url and credential",
+            (
+                "const.yaml:6:83: checkpoint_storage has both connection_string and credential; "
+                "give connection_string alone, or account_url and credential"
+            ),
         ),
     ),
     Faulty(
         "an azure without a login",
         SOUND + "checkpoint_storage: {type: azure, container: c}\n",
-        ("const.yaml:6:1: checkpoint_storage.connection_string is missing; give it, or account_url and credential",),
+        (
+            (
+                "const.yaml:6:1: checkpoint_storage.connection_string is missing; give it, or"
+                " account_url and credential"
+            ),
+        ),
     ),
     Faulty(
         "an hdfs path that is relative",
@@ -664,14 +941,18 @@ FAULTY = (
     ),
     Faulty(
         "log policies of all sorts",
-        SOUND + "log_policies:\n- {name: x, pattern: '(', action: retry}\n- {pattern: a}\n- {name: y}\n",
+        SOUND
+        + "log_policies:\n- {name: x, pattern: '(', action: retry}\n- {pattern: a}\n- {name: y}\n",
         (
             (
                 "const.yaml:7:22: log_policies[0].pattern is '(', not a regular expression "
                 "(missing ), unterminated subpattern at position 0); "
                 "correct it"
             ),
-            "const.yaml:7:35: log_policies[0].action is 'retry'; give one of cancel_retries, exclude_node",
+            (
+                "const.yaml:7:35: log_policies[0].action is 'retry'; give one of cancel_retries,"
+                " exclude_node"
+            ),
             "const.yaml:8:3: log_policies[1].name is missing; give the policy a name, or an action",
             (
                 "const.yaml:9:3: log_policies[2].pattern is missing; "
@@ -694,17 +975,32 @@ FAULTY = (
     Faulty(
         "a retention of a century",
         SOUND + "retention_policy: {log_retention_days: 40000}\n",
-        ("const.yaml:6:40: retention_policy.log_retention_days is 40000; give a whole number from -1 to 32767",),
+        (
+            (
+                "const.yaml:6:40: retention_policy.log_retention_days is 40000; give a whole number"
+                " from -1 to 32767"
+            ),
+        ),
     ),
     Faulty(
         "a tensorboard storage with a policy",
         SOUND + "tensorboard_storage: {type: s3, save_trial_best: 1}\n",
-        ("const.yaml:6:50: tensorboard_storage.save_trial_best has no meaning; checkpoint_storage says what is kept",),
+        (
+            (
+                "const.yaml:6:50: tensorboard_storage.save_trial_best has no meaning;"
+                " checkpoint_storage says what is kept"
+            ),
+        ),
     ),
     Faulty(
         "settings of an absent plugin",
         SOUND + "plugins: {nope: {}}\n",
-        ("const.yaml:6:11: no installed plugin takes settings as 'nope'; plugins with settings: none",),
+        (
+            (
+                "const.yaml:6:11: no installed plugin takes settings as 'nope'; plugins with"
+                " settings: none"
+            ),
+        ),
     ),
     Faulty(
         "a backend that is a number",
@@ -723,19 +1019,31 @@ FAULTY = (
         "a tab",
         SOUND + "data:\n\tx: 1\n",
         (
-            "const.yaml:7:1: not valid YAML: while scanning for the next token, found character that cannot start any token; "
-            "indent with spaces, not tabs",
+            (
+                "const.yaml:7:1: not valid YAML: while scanning for the next token, found character"
+                " that cannot start any token; indent with spaces, not tabs"
+            ),
         ),
     ),
     Faulty(
         "an unclosed brace",
         SOUND + "data: {a: 1\n",
-        ("const.yaml:7:1: not valid YAML: while parsing a flow mapping, did not find expected ',' or '}'",),
+        (
+            (
+                "const.yaml:7:1: not valid YAML: while parsing a flow mapping, did not find"
+                " expected ',' or '}'"
+            ),
+        ),
     ),
     Faulty(
         "two documents",
         SOUND + "---\na: 1\n",
-        ("const.yaml:6:1: not valid YAML: expected a single document in the stream, but found another document",),
+        (
+            (
+                "const.yaml:6:1: not valid YAML: expected a single document in the stream, but"
+                " found another document"
+            ),
+        ),
     ),
     Faulty(
         "a key that is a number",
@@ -745,14 +1053,21 @@ FAULTY = (
     Faulty(
         "a set",
         SOUND + "data: {a: !!set {x}}\n",
-        ("const.yaml:6:11: data.a has the tag !!set, which does not fit; write the value without a tag",),
+        (
+            (
+                "const.yaml:6:11: data.a has the tag !!set, which does not fit; write the value"
+                " without a tag"
+            ),
+        ),
     ),
     Faulty(
         "a Python object",
         SOUND + "data: {a: !!python/object:os.system x}\n",
         (
-            "const.yaml:6:11: data.a has the tag !!python/object:os.system, which does not fit; "
-            "write the value without a tag",
+            (
+                "const.yaml:6:11: data.a has the tag !!python/object:os.system, which does not fit;"
+                " write the value without a tag"
+            ),
         ),
     ),
     Faulty(
@@ -775,16 +1090,13 @@ FAULTY = (
     ),
     Faulty(
         "several mistakes at once",
-        CLASS
-        + (
-            "searcher:\n"
-            "  name: random\n"
-            "  metrics: loss\n"
-            "  max_trials: -1\n"
-            "  max_length: {epochs: 0}\n"
-            "max_restart: 1\n"
-            "resources: {slots_per_trial: -1}\n"
-        ),
+        CLASS + "searcher:\n"
+        "  name: random\n"
+        "  metrics: loss\n"
+        "  max_trials: -1\n"
+        "  max_length: {epochs: 0}\n"
+        "max_restart: 1\n"
+        "resources: {slots_per_trial: -1}\n",
         (
             "const.yaml:4:3: unknown key 'searcher.metrics'; did you mean 'metric'?",
             "const.yaml:5:15: searcher.max_trials is -1; give a whole number, 1 or more",
@@ -825,6 +1137,14 @@ FAULTY = (
         ),
     ),
     Faulty(
+        "a share of nothing",
+        SOUND + "resources: {weight: 0, priority: 0}\n",
+        (
+            "const.yaml:6:21: resources.weight is 0; give a number above 0",
+            "const.yaml:6:34: resources.priority is 0; give a whole number from 1 to 99",
+        ),
+    ),
+    Faulty(
         "ports of all sorts",
         SOUND + "environment: {ports: {a: 70000}, proxy_ports: [{}]}\n",
         (
@@ -846,8 +1166,10 @@ FAULTY = (
         "a nested type of null",
         SOUND + "hyperparameters: {a: {b: {type: null}}}\n",
         (
-            "const.yaml:6:33: hyperparameters.a.b.type is null; "
-            "give one of categorical, const, double, int, log, or wrap the map: {type: const, val: {…}}",
+            (
+                "const.yaml:6:33: hyperparameters.a.b.type is null; give one of categorical, const,"
+                " double, int, log, or wrap the map: {type: const, val: {…}}"
+            ),
         ),
     ),
 )
@@ -861,16 +1183,28 @@ def test_a_faulty_configuration_is_refused_in_so_many_words(faulty: Faulty) -> N
 
 
 def test_constants_that_may_be_meant_in_a_search_are_asked_about() -> None:
-    """Lists of numbers are not, as the sizes of layers; nor is what is wrapped, nor anything where there is one trial."""
+    """Lists of numbers are not, as the sizes of layers.
+
+    Nor is what is wrapped, nor anything where there is one trial.
+    """
     varied = "  x: {type: log, minval: -4, maxval: -1}\n  layers: [64, 64]\n  act: [relu, tanh]\n"
     (notice,) = load(SEARCH + varied, name="const.yaml").notices
     assert notice.keys == ("hyperparameters.act",)
-    assert notice.message == (
-        "const.yaml:6:8: hyperparameters.act is a list, one constant; "
-        "did you mean {type: categorical, vals: [relu, tanh]}? If not, wrap it: {type: const, val: […]}"
+    assert (
+        notice.message
+        == "const.yaml:6:8: hyperparameters.act is a list, one constant; did you mean {type:"
+        " categorical, vals: [relu, tanh]}? If not, wrap it: {type: const, val: […]}"
     )
-    assert load(SEARCH + "  act: {type: const, val: [relu, tanh]}\n  scale: {min: x, max: 2}\n").notices == ()
-    assert load(SOUND + "hyperparameters: {act: [relu, tanh], scale: {min: 1, max: 2}}\n").notices == ()
+    assert (
+        load(
+            SEARCH + "  act: {type: const, val: [relu, tanh]}\n  scale: {min: x, max: 2}\n"
+        ).notices
+        == ()
+    )
+    assert (
+        load(SOUND + "hyperparameters: {act: [relu, tanh], scale: {min: 1, max: 2}}\n").notices
+        == ()
+    )
 
 
 def test_the_sound_part_of_the_table_is_sound() -> None:
@@ -881,4 +1215,9 @@ def test_every_line_names_the_file_and_a_way_out() -> None:
     for faulty in FAULTY:
         for line in faulty.problems:
             assert line.startswith("const.yaml:")
-            assert "not valid YAML" in line or "; " in line or "did you mean" in line or "takes a map" in line, line
+            assert (
+                "not valid YAML" in line
+                or "; " in line
+                or "did you mean" in line
+                or "takes a map" in line
+            ), line

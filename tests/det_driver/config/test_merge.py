@@ -19,7 +19,9 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
     [
         pytest.param({"name": "a"}, {"name": "b"}, {"name": "b"}, id="the user wins"),
         pytest.param({"name": "a"}, {"name": None}, {"name": "a"}, id="null is no value"),
-        pytest.param({"name": None}, {"name": "b"}, {"name": "b"}, id="null in the template neither"),
+        pytest.param(
+            {"name": None}, {"name": "b"}, {"name": "b"}, id="null in the template neither"
+        ),
         pytest.param(
             {"resources": {"max_slots": 2, "slots_per_trial": 2}},
             {"resources": {"slots_per_trial": 4}},
@@ -33,12 +35,25 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
             id="data merges at any depth, its lists are replaced and its nulls are values",
         ),
         pytest.param(
-            {"labels": ["a", "b"]}, {"labels": ["c", "a"]}, {"labels": ["b", "c", "a"]}, id="labels are joined"
+            {"labels": ["a", "b"]},
+            {"labels": ["c", "a"]},
+            {"labels": ["b", "c", "a"]},
+            id="labels are joined",
         ),
         pytest.param(
-            {"bind_mounts": [{"host_path": "/a", "container_path": "x"}, {"host_path": "/b", "container_path": "y"}]},
+            {
+                "bind_mounts": [
+                    {"host_path": "/a", "container_path": "x"},
+                    {"host_path": "/b", "container_path": "y"},
+                ]
+            },
             {"bind_mounts": [{"host_path": "/c", "container_path": "x"}]},
-            {"bind_mounts": [{"host_path": "/b", "container_path": "y"}, {"host_path": "/c", "container_path": "x"}]},
+            {
+                "bind_mounts": [
+                    {"host_path": "/b", "container_path": "y"},
+                    {"host_path": "/c", "container_path": "x"},
+                ]
+            },
             id="bind mounts are joined by container path",
         ),
         pytest.param(
@@ -46,7 +61,10 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
             {"resources": {"devices": [{"host_path": "/c", "container_path": "y"}]}},
             {
                 "resources": {
-                    "devices": [{"host_path": "/a", "container_path": "x"}, {"host_path": "/c", "container_path": "y"}]
+                    "devices": [
+                        {"host_path": "/a", "container_path": "x"},
+                        {"host_path": "/c", "container_path": "y"},
+                    ]
                 }
             },
             id="devices are joined",
@@ -68,7 +86,11 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
             {"environment": {"environment_variables": {"cuda": ["A=2"]}}},
             {
                 "environment": {
-                    "environment_variables": {"cpu": ["A", "B"], "cuda": ["A", "B", "A=2"], "rocm": ["A", "B"]}
+                    "environment_variables": {
+                        "cpu": ["A", "B"],
+                        "cuda": ["A", "B", "A=2"],
+                        "rocm": ["A", "B"],
+                    }
                 }
             },
             id="environment variables are joined, for each kind of slot, the user's last",
@@ -82,12 +104,22 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
         pytest.param(
             {"environment": {"proxy_ports": [{"proxy_port": 1}], "add_capabilities": ["A"]}},
             {"environment": {"proxy_ports": [{"proxy_port": 2}], "add_capabilities": ["B"]}},
-            {"environment": {"proxy_ports": [{"proxy_port": 1}, {"proxy_port": 2}], "add_capabilities": ["B"]}},
+            {
+                "environment": {
+                    "proxy_ports": [{"proxy_port": 1}, {"proxy_port": 2}],
+                    "add_capabilities": ["B"],
+                }
+            },
             id="proxy ports are joined, other lists replaced",
         ),
         pytest.param(
             {"log_policies": [{"name": "a", "pattern": "x"}, {"name": "b", "pattern": "y"}]},
-            {"log_policies": [{"name": "a", "action": "cancel_retries"}, {"name": "c", "pattern": "z"}]},
+            {
+                "log_policies": [
+                    {"name": "a", "action": "cancel_retries"},
+                    {"name": "c", "pattern": "z"},
+                ]
+            },
             {
                 "log_policies": [
                     {"name": "b", "pattern": "y"},
@@ -106,11 +138,25 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
         pytest.param(
             {"checkpoint_storage": {"type": "s3", "bucket": "b", "prefix": "p"}},
             {"checkpoint_storage": {"save_trial_best": 3, "prefix": "q"}},
-            {"checkpoint_storage": {"type": "s3", "bucket": "b", "prefix": "q", "save_trial_best": 3}},
+            {
+                "checkpoint_storage": {
+                    "type": "s3",
+                    "bucket": "b",
+                    "prefix": "q",
+                    "save_trial_best": 3,
+                }
+            },
             id="a storage without a type takes the template's",
         ),
         pytest.param(
-            {"searcher": {"name": "random", "metric": "loss", "max_trials": 3, "max_length": {"epochs": 3}}},
+            {
+                "searcher": {
+                    "name": "random",
+                    "metric": "loss",
+                    "max_trials": 3,
+                    "max_length": {"epochs": 3},
+                }
+            },
             {"searcher": {"name": "single", "max_length": 5}},
             {"searcher": {"name": "single", "metric": "loss", "max_length": 5}},
             id="searchers likewise",
@@ -122,8 +168,18 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
             id="lengths are replaced whole",
         ),
         pytest.param(
-            {"hyperparameters": {"lr": {"type": "log", "minval": -3, "maxval": -1}, "opt": {"a": 1, "b": 2}}},
-            {"hyperparameters": {"lr": {"type": "double", "minval": 0}, "opt": {"b": {"type": "const", "val": 3}}}},
+            {
+                "hyperparameters": {
+                    "lr": {"type": "log", "minval": -3, "maxval": -1},
+                    "opt": {"a": 1, "b": 2},
+                }
+            },
+            {
+                "hyperparameters": {
+                    "lr": {"type": "double", "minval": 0},
+                    "opt": {"b": {"type": "const", "val": 3}},
+                }
+            },
             {
                 "hyperparameters": {
                     "lr": {"type": "double", "minval": 0},
@@ -133,7 +189,12 @@ SOUND = "entrypoint: m:T\nsearcher: {name: single, metric: loss, max_length: 1}\
             id="hyperparameters are replaced whole unless both are nested",
         ),
         pytest.param(
-            {"searcher": {"name": "nope", "metric": "a"}, "wibble": 1, "resources": 3, "plugins": {"a": 1, "b": {}}},
+            {
+                "searcher": {"name": "nope", "metric": "a"},
+                "wibble": 1,
+                "resources": 3,
+                "plugins": {"a": 1, "b": {}},
+            },
             {"searcher": 5, "resources": {"max_slots": 1}, "plugins": {"a": {}, "b": {"x": 1}}},
             {
                 "searcher": 5,
@@ -165,24 +226,30 @@ def test_what_is_no_map_cannot_be_merged() -> None:
 def test_a_template_completes_a_file(tmp_path: Path) -> None:
     template = tmp_path / "team.yaml"
     template.write_text(
-        "searcher: {metric: loss, max_length: {epochs: 2}}\ncheckpoint_storage: {type: s3, bucket: b}\n"
+        "searcher: {metric: loss, max_length: {epochs: 2}}\ncheckpoint_storage: {type: s3, bucket:"
+        " b}\n"
     )
-    config = load("entrypoint: m:T\nsearcher: {name: random, max_trials: 3}\n", template=template).config
+    config = load(
+        "entrypoint: m:T\nsearcher: {name: random, max_trials: 3}\n", template=template
+    ).config
     assert config.searcher == Random(metric="loss", max_trials=3, max_length=Length("epochs", 2))
     assert config.checkpoint_storage == S3(bucket="b")
 
 
 def test_a_template_of_another_searcher_gives_what_all_share() -> None:
     template = {"searcher": {"name": "single", "metric": "loss", "max_length": {"epochs": 2}}}
-    config = load("entrypoint: x.py\nsearcher: {name: random, max_trials: 3}\n", template=template).config
+    config = load(
+        "entrypoint: x.py\nsearcher: {name: random, max_trials: 3}\n", template=template
+    ).config
     assert config.searcher == Random(metric="loss", max_trials=3)
 
 
-def test_mistakes_in_template_and_file_are_reported_together_each_once(tmp_path: Path) -> None:
+def test_errors_in_template_and_file_are_reported_once_together(tmp_path: Path) -> None:
     template = tmp_path / "team.yaml"
     template.write_text("max_restarts: -1\nbind_mounts:\n- {host_path: a, container_path: x}\n")
     user = (
-        "entrypoint: m:T\nbind_mounts:\n- {host_path: b, container_path: y}\nsearcher: {name: single, metric: loss}\n"
+        "entrypoint: m:T\nbind_mounts:\n- {host_path: b, container_path: y}\nsearcher: {name:"
+        " single, metric: loss}\n"
     )
     with pytest.raises(ConfigError) as refusal:
         load(user, template=template, name="const.yaml", overrides=["scheduling_unit=0"])
@@ -191,13 +258,18 @@ def test_mistakes_in_template_and_file_are_reported_together_each_once(tmp_path:
         f"{template}:3:15: bind_mounts[0].host_path is 'a'; give an absolute path",
         "--config scheduling_unit: scheduling_unit is 0; give a whole number, 1 or more",
         "const.yaml:3:15: bind_mounts[0].host_path is 'b'; give an absolute path",
-        "const.yaml:4:1: searcher.max_length is missing; say how long m:T trains, such as {epochs: 3}",
+        (
+            "const.yaml:4:1: searcher.max_length is missing; say how long m:T trains, such as"
+            " {epochs: 3}"
+        ),
     )
 
 
-def test_what_is_missing_in_a_section_of_the_template_is_placed_there(tmp_path: Path) -> None:
+def test_missing_key_of_a_template_section_points_at_the_section(tmp_path: Path) -> None:
     template = tmp_path / "team.yaml"
     template.write_text("checkpoint_storage:\n  type: s3\n")
     with pytest.raises(ConfigError) as refusal:
         load(SOUND, template=template, name="const.yaml")
-    assert refusal.value.problems == (f"{template}:1:1: checkpoint_storage.bucket is missing; name the bucket",)
+    assert refusal.value.problems == (
+        f"{template}:1:1: checkpoint_storage.bucket is missing; name the bucket",
+    )

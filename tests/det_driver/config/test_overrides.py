@@ -38,7 +38,10 @@ def overridden(raw: dict[str, Any], options: list[str]) -> dict[str, Any]:
         ("labels=1, 2", {"labels": ["1", "2"]}),
         ("labels=null", {"labels": None}),
         ("distributed.hosts=a:2", {"distributed": {"hosts": ["a:2"]}}),
-        ("environment.environment_variables=A=1", {"environment": {"environment_variables": ["A=1"]}}),
+        (
+            "environment.environment_variables=A=1",
+            {"environment": {"environment_variables": ["A=1"]}},
+        ),
         ("integrations.webhooks.webhook_id=3", {"integrations": {"webhooks": {"webhook_id": [3]}}}),
         ('searcher={"name": "grid", "metric": "x"}', {"searcher": {"name": "grid", "metric": "x"}}),
         ("data.path=s3://a?b=c", {"data": {"path": "s3://a?b=c"}}),
@@ -60,7 +63,9 @@ def test_a_value_is_yaml_json_or_a_list_with_commas(option: str, changed: dict) 
 
 def test_the_last_one_wins_and_the_original_is_left_alone() -> None:
     raw = {"searcher": {"name": "single", "max_length": {"epochs": 3}}}
-    changed = overridden(raw, ["searcher.max_length.epochs=4", "searcher.max_length=5", "searcher.name=grid"])
+    changed = overridden(
+        raw, ["searcher.max_length.epochs=4", "searcher.max_length=5", "searcher.name=grid"]
+    )
     assert changed == {"searcher": {"name": "grid", "max_length": 5}}
     assert raw == {"searcher": {"name": "single", "max_length": {"epochs": 3}}}
 
@@ -73,7 +78,11 @@ def test_a_number_in_the_path_points_into_a_list() -> None:
 def test_a_type_that_a_searcher_gives_is_known() -> None:
     raw = {"searcher": {"name": "adaptive_asha"}}
     changed = overridden(raw, ["searcher.time_metric=12", "searcher.bracket_rungs=3"])
-    assert changed["searcher"] == {"name": "adaptive_asha", "time_metric": "12", "bracket_rungs": [3]}
+    assert changed["searcher"] == {
+        "name": "adaptive_asha",
+        "time_metric": "12",
+        "bracket_rungs": [3],
+    }
 
 
 @pytest.mark.parametrize(
@@ -82,9 +91,18 @@ def test_a_type_that_a_searcher_gives_is_known() -> None:
         ("max_restarts", "--config 'max_restarts': give key.path=value"),
         ("=3", "--config '': give key.path=value"),
         ("a..b=3", "--config 'a..b': give key.path=value"),
-        ("name.first=3", "--config name.first: name is 'x', which holds no 'first'; set name itself"),
-        ("labels.5=a", "--config labels.5: labels is a list of 1; give a number below that, not '5'"),
-        ("labels.last=a", "--config labels.last: labels is a list of 1; give a number below that, not 'last'"),
+        (
+            "name.first=3",
+            "--config name.first: name is 'x', which holds no 'first'; set name itself",
+        ),
+        (
+            "labels.5=a",
+            "--config labels.5: labels is a list of 1; give a number below that, not '5'",
+        ),
+        (
+            "labels.last=a",
+            "--config labels.last: labels is a list of 1; give a number below that, not 'last'",
+        ),
         ("data.x=.nan", "--config data.x: data.x is nan; give a finite number"),
         ("data.x=1,.inf", "--config data.x: data.x[1] is inf; give a finite number"),
         ("data.x={1: 2}", "--config data.x: the key 1 is not text; put it in quotes"),
@@ -101,13 +119,20 @@ def test_an_option_that_is_not_yaml_is_named() -> None:
         overridden({}, ["data.x=[1, "])
 
 
-def test_all_bad_options_are_reported_with_what_is_wrong_in_the_file() -> None:
+def test_bad_options_are_reported_together_with_file_errors() -> None:
     with pytest.raises(ConfigError) as refusal:
-        load(SOUND + "debug: 1\n", name="c.yaml", overrides=["nope", "searcher.max_length=-5", "sercher.x=1"])
+        load(
+            SOUND + "debug: 1\n",
+            name="c.yaml",
+            overrides=["nope", "searcher.max_length=-5", "sercher.x=1"],
+        )
     assert refusal.value.problems == (
         "--config 'nope': give key.path=value",
         "--config sercher.x: unknown key 'sercher'; did you mean 'searcher'?",
-        "--config searcher.max_length: searcher.max_length is -5; give a positive number of batches",
+        (
+            "--config searcher.max_length: searcher.max_length is -5; give a positive number of"
+            " batches"
+        ),
         "c.yaml:3:8: debug is 1; give true or false",
     )
 
@@ -121,4 +146,6 @@ def test_a_secret_is_not_repeated() -> None:
 
 def test_a_constant_takes_the_place_of_a_range() -> None:
     text = SOUND + "hyperparameters: {lr: {type: log, minval: -3, maxval: -1}}\n"
-    assert load(text, overrides=["hyperparameters.lr=0.1"]).config.hyperparameters == {"lr": Const(0.1)}
+    assert load(text, overrides=["hyperparameters.lr=0.1"]).config.hyperparameters == {
+        "lr": Const(0.1)
+    }

@@ -62,7 +62,14 @@ def test_what_a_complete_configuration_needs_is_required() -> None:
 
 def test_bounds_choices_and_defaults_are_told() -> None:
     properties = whole["properties"]
-    assert properties["max_restarts"].items() >= {"type": ["integer", "null"], "minimum": 0, "default": 5}.items()
+    assert (
+        properties["max_restarts"].items()
+        >= {
+            "type": ["integer", "null"],
+            "minimum": 0,
+            "default": 5,
+        }.items()
+    )
     assert properties["checkpoint_policy"]["enum"] == ["best", "all", "none", None]
     assert (
         whole["$defs"]["Log"]["properties"]["base"].items()
@@ -79,7 +86,7 @@ def test_bounds_choices_and_defaults_are_told() -> None:
     }
 
 
-def test_every_searcher_storage_and_range_is_told_by_its_name_with_what_it_is() -> None:
+def test_schema_describes_every_searcher_storage_and_range() -> None:
     sections = (
         (whole["properties"]["searcher"], "name", SEARCHERS),
         (whole["properties"]["checkpoint_storage"], "type", STORAGES),
@@ -89,19 +96,44 @@ def test_every_searcher_storage_and_range_is_told_by_its_name_with_what_it_is() 
         names = section["properties"][tag]
         assert names["enum"] == list(known)
         assert all(names["enumDescriptions"])
-        told = {each["if"]["properties"][tag]["const"]: each["then"]["$ref"] for each in section["then"]["allOf"]}
-        assert all(validator.is_valid({}) is False and told[name].startswith("#/$defs/") for name in known)
+        told = {
+            each["if"]["properties"][tag]["const"]: each["then"]["$ref"]
+            for each in section["then"]["allOf"]
+        }
+        assert all(
+            validator.is_valid({}) is False and told[name].startswith("#/$defs/") for name in known
+        )
 
 
 MISTAKES = [
-    ("searcher: {name: single, metric: loss, max_length: {epoch: 8}}", "searcher.max_length", "'epoch'"),
-    ("searcher: {name: single, metric: loss, max_length: 0}", "searcher.max_length", "less than the minimum of 1"),
-    ("searcher: {name: single, metric: loss, max_length: ten}", "searcher.max_length", "'integer', 'object'"),
+    (
+        "searcher: {name: single, metric: loss, max_length: {epoch: 8}}",
+        "searcher.max_length",
+        "'epoch'",
+    ),
+    (
+        "searcher: {name: single, metric: loss, max_length: 0}",
+        "searcher.max_length",
+        "less than the minimum of 1",
+    ),
+    (
+        "searcher: {name: single, metric: loss, max_length: ten}",
+        "searcher.max_length",
+        "'integer', 'object'",
+    ),
     ("searcher: {name: singel, metric: loss}", "searcher.name", "'single'"),
     ("searcher: {metric: loss}", "searcher", "'name' is a required property"),
-    ("searcher: {name: random, metric: loss, max_trails: 3, max_trials: 3}", "searcher", "'max_trails'"),
+    (
+        "searcher: {name: random, metric: loss, max_trails: 3, max_trials: 3}",
+        "searcher",
+        "'max_trails'",
+    ),
     ("searcher: single", "searcher", "'object'"),
-    ("hyperparameters: {lr: {type: log, minval: -4}}", "hyperparameters.lr", "'maxval' is a required property"),
+    (
+        "hyperparameters: {lr: {type: log, minval: -4}}",
+        "hyperparameters.lr",
+        "'maxval' is a required property",
+    ),
     ("hyperparameters: {net: {lr: {type: lgo}}}", "hyperparameters.net.lr.type", "'log'"),
     ("checkpoint_storage: {type: s3, bukcet: b, bucket: b}", "checkpoint_storage", "'bukcet'"),
     ("checkpoint_storage: {save_trial_bets: 1}", "checkpoint_storage", "'save_trial_bets'"),
@@ -110,7 +142,11 @@ MISTAKES = [
     ("resources: {slots_per_trial: two}", "resources.slots_per_trial", "'integer'"),
     ("resources: {devices: [a]}", "resources.devices.0", "does not match"),
     ("environment: {image: 3}", "environment.image", "'string', 'object'"),
-    ("min_validation_period: {batches: 1, epochs: 1}", "min_validation_period", "too many properties"),
+    (
+        "min_validation_period: {batches: 1, epochs: 1}",
+        "min_validation_period",
+        "too many properties",
+    ),
     ("wibble: 1", "", "'wibble'"),
 ]
 
@@ -121,15 +157,26 @@ def test_one_mistake_is_one_error_at_its_place(line: str, path: str, says: str) 
     data = parse_yaml(SOUND, "c").data | parse_yaml(line, "c").data
     (error,) = validator.iter_errors(data)
     assert error.message == best_match(validator.iter_errors(data)).message
-    assert (".".join(map(str, error.absolute_path)), says in error.message) == (path, True), error.message
+    assert (".".join(map(str, error.absolute_path)), says in error.message) == (
+        path,
+        True,
+    ), error.message
 
 
-def test_no_mistake_that_the_reader_names_is_more_errors_than_lines() -> None:
+def test_schema_finds_no_more_errors_than_the_reader_reports() -> None:
     """What lies between two keys is the reader's alone; a key that is misspelt is missing, too."""
     for faulty in FAULTY:
-        if "not valid YAML" not in faulty.problems[0] and isinstance(data := parse_yaml(faulty.text, "c").data, dict):
-            found = [(error.absolute_path, error.validator) for error in validator.iter_errors(data)]
-            errors = [each for each in found if each[1] != "required" or (each[0], "additionalProperties") not in found]
+        if "not valid YAML" not in faulty.problems[0] and isinstance(
+            data := parse_yaml(faulty.text, "c").data, dict
+        ):
+            found = [
+                (error.absolute_path, error.validator) for error in validator.iter_errors(data)
+            ]
+            errors = [
+                each
+                for each in found
+                if each[1] != "required" or (each[0], "additionalProperties") not in found
+            ]
             assert len(errors) <= len(faulty.problems), faulty.title
 
 
@@ -144,7 +191,11 @@ def test_what_plugins_bring_is_in_it() -> None:
     own = schema(Extensions(searchers={"luck": lambda: Luck}, plugins={"luck": lambda: Luck}))
     data = parse_yaml(SOUND.replace("single", "luck"), "c").data
     searcher = {"name": "luck", "odds": "even"}
-    assert Draft202012Validator(own).is_valid(data | {"searcher": searcher, "plugins": {"luck": {"odds": 1}}})
-    (error,) = Draft202012Validator(own).iter_errors(data | {"searcher": searcher, "plugins": {"luck": {"odd": 1}}})
+    assert Draft202012Validator(own).is_valid(
+        data | {"searcher": searcher, "plugins": {"luck": {"odds": 1}}}
+    )
+    (error,) = Draft202012Validator(own).iter_errors(
+        data | {"searcher": searcher, "plugins": {"luck": {"odd": 1}}}
+    )
     assert "'odd'" in error.message
     assert not validator.is_valid(data)

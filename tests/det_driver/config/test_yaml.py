@@ -56,11 +56,20 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
 
 
 def test_a_scalar_alone_is_read_the_same_way() -> None:
-    assert [scalar(text) for text in ("1e-3", "off", "null", "", "7", "<<")] == [0.001, "off", None, None, 7, "<<"]
+    assert [scalar(text) for text in ("1e-3", "off", "null", "", "7", "<<")] == [
+        0.001,
+        "off",
+        None,
+        None,
+        7,
+        "<<",
+    ]
 
 
 def test_anchors_and_merges_work_and_the_own_key_wins() -> None:
-    config = load(SOUND + "data:\n  a: &a {x: 1, y: 2}\n  b: &b {y: 3, z: 4}\n  c: {<<: [*a, *b], x: 5}\n").config
+    config = load(
+        SOUND + "data:\n  a: &a {x: 1, y: 2}\n  b: &b {y: 3, z: 4}\n  c: {<<: [*a, *b], x: 5}\n"
+    ).config
     assert config.data["c"] == {"x": 5, "y": 2, "z": 4}
 
 
@@ -103,7 +112,10 @@ def test_a_file_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> Non
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refusal:
         load(tmp_path / "nope.yaml")
-    expected = f"cannot read the configuration '{tmp_path}/nope.yaml': No such file or directory; name a YAML file"
+    expected = (
+        f"cannot read the configuration '{tmp_path}/nope.yaml': No such file or directory; name a"
+        " YAML file"
+    )
     assert refusal.value.problems == (expected,)
 
 
@@ -130,6 +142,7 @@ def test_a_control_character_is_refused() -> None:
         load("name: a\x01b\n")
 
 
+@pytest.mark.process
 def test_without_the_c_loader_the_same_is_read() -> None:
     code = """
 import yaml

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from tests.networks import Network
 
 from det_core import Plugins
 from det_core.config import from_json
-from det_core.process import is_running
 from det_driver.driver._search import JournaledSearch, SearchEvent, TrialExited, decode_event
+from det_driver.search import made
 from det_driver.store import Store, TrialRow
+from det_node.process import is_running
 
 # What becomes of a trial is a hyperparameter, so that searchers meet every end.
 MODEL = """
@@ -26,6 +27,8 @@ MODEL = """
     import time
     from det_core import InvalidHP
     from det_testing.fakes import OwnedOneVar, Weight
+
+    time.sleep(float(os.environ.get("IMPORT", "0")))  # as long as a framework's import takes
 
     class Trial(OwnedOneVar):
         def build_model(self):
@@ -53,8 +56,8 @@ MODEL = """
             return self.data.records(batch)
 """
 SEARCH = (
-    "searcher: {{name: random, metric: val_loss, max_trials: {trials}, max_length: {length}, max_concurrent_trials: 2}}\n"
-    "min_validation_period: 13\nmin_checkpoint_period: 10\n"
+    "searcher: {{name: random, metric: val_loss, max_trials: {trials}, max_length: {length},"
+    " max_concurrent_trials: 2}}\nmin_validation_period: 13\nmin_checkpoint_period: 10\n"
 )
 ENGINE = "engine: {{name: ssh, hosts: [{hosts}], agent: 'ip netns exec {{host}}'}}\n"
 LEASE = 8.0
@@ -64,6 +67,7 @@ entrypoint: model_def:Trial
 reproducibility: {experiment_seed: 7}
 max_restarts: 0
 scheduling_unit: 1000
+check_first: false
 hyperparameters:
   lr: {type: log, minval: -4, maxval: -1, count: 2}
 """
@@ -87,14 +91,26 @@ class Outcome:
 
     @property
     def table(self) -> list[tuple[Any, ...]]:
-        """What a person sees of each trial, and what must not depend on what happened to its processes."""
+        """What a person sees of each trial.
+
+        It must not depend on what happened to its processes.
+        """
         return [
-            (t.request, t.hparams, t.seed, str(t.state), t.batches, t.best_metric, t.best_batches, self.metrics[t.id])
+            (
+                t.request,
+                t.hparams,
+                t.seed,
+                str(t.state),
+                t.batches,
+                t.best_metric,
+                t.best_batches,
+                self.metrics[t.id],
+            )
             for t in self.trials
         ]
 
     def check(self) -> None:
-        """Every decision is the one that the journal's order implies, and no trial is lost or left unclosed."""
+        """Every decision follows from the journal's order, and no trial is lost or left open."""
         assert self.search.over is not None
         assert [(t.request, t.hparams, t.seed) for t in self.trials] == [
             (p.request, p.hparams, p.seed) for p in self.search.plans.values()
@@ -120,7 +136,9 @@ class Project:
         path.write_text(HEAD + textwrap.dedent(text))
         return path
 
-    def run(self, text: str, *, slots: int = 2, status: int = 0, env: dict[str, str] | None = None) -> Outcome:
+    def run(
+        self, text: str, *, slots: int = 2, status: int = 0, env: dict[str, str] | None = None
+    ) -> Outcome:
         """Run a search to its end, in one go."""
         self.det("run", self.write(text), "--quiet", status=status, env=self.environ(slots, env))
         return self.outcome()
@@ -135,11 +153,17 @@ class Project:
             record = installed().searchers()[config.searcher.name]
             trials = store.trials.list(experiment)
             metrics = {
-                t.id: [(m.group, m.batches, m.values.get("val_loss")) for m in store.metrics.read(trial_id=t.id)]
+                t.id: [
+                    (m.group, m.batches, m.values.get("val_loss"))
+                    for m in store.metrics.read(trial_id=t.id)
+                ]
                 for t in trials
             }
             seed = config.reproducibility.experiment_seed
-            search = JournaledSearch.replayed(record.make(config.searcher, config.hyperparameters, seed), journal)
+            searcher = made(
+                config.searcher, config.hyperparameters, seed, record.make, installed().samplers()
+            )
+            search = JournaledSearch.replayed(searcher, journal)
         return Outcome(trials, journal, search, metrics)
 
     def runs(self, experiment: int = 1) -> dict[int, list[Any]]:
@@ -189,7 +213,10 @@ def running(project: Project) -> Callable[[], int]:
 
 
 class Hosts:
-    """A driver on the first host of a network, whose trials train on the others: agents are there by ssh's engine."""
+    """A driver on the first host of a network, whose trials train on the others.
+
+    Agents are there by ssh's engine.
+    """
 
     lease = LEASE
 
@@ -197,15 +224,22 @@ class Hosts:
         self.project, self.network, self.wait_until = project, network, wait_until
         self.home = project.det.home
         self.variables = {"HOME": str(tmp_path / "user"), "DET_LEASE": str(LEASE), "PAUSE": "0.1"}
-        det = project.det
-        local = det.argv
-        self.far = lambda words: ["ip", "netns", "exec", network.names[0], *local(words)]
-        self.near = local
+        self.near = project.det.argv
 
-    def start(self, *words: str | Path, **env: str) -> Any:
-        self.project.det.argv = self.far
+    def far(self, host: str, words: Sequence[str]) -> list[str]:
+        """Return a command as it is executed on a host. The first one has this machine's name."""
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host]
+        own_name = named if host != self.network.names[0] else []
+        return ["ip", "netns", "exec", host, *own_name, *self.near(words)]
+
+    def start(self, *words: str | Path, host: str = "", **env: str) -> Any:
+        """Start a command on a host, by default the first one."""
+        self.project.det.argv = partial(self.far, host or self.network.names[0])
+        quiet = ["--quiet"] if words[0] in ("run", "resume") else []
         try:
-            return self.project.det.start(*words, "--quiet", env=self.project.environ(1, {**self.variables, **env}))
+            return self.project.det.start(
+                *words, *quiet, env=self.project.environ(1, {**self.variables, **env})
+            )
         finally:
             self.project.det.argv = self.near
 
@@ -225,7 +259,10 @@ class Hosts:
 
     def batches(self) -> dict[int, int]:
         """Return how many batches each worker has begun, by its process."""
-        return {int(path.name.rpartition("-")[2]): len(path.read_text()) for path in self.home.glob("batches-of-*")}
+        return {
+            int(path.name.rpartition("-")[2]): len(path.read_text())
+            for path in self.home.glob("batches-of-*")
+        }
 
     def agents(self) -> dict[str, int]:
         """Return the process of each agent, by its host."""
@@ -240,20 +277,29 @@ class Hosts:
         """Return the host and the process of each rank that runs, where there is one trial."""
         found = {}
         for note in Path(self.variables["HOME"]).glob(".cache/det/agents/*/**/process*.json"):
-            process, agent = json.loads(note.read_text()), note.relative_to(self.variables["HOME"]).parts[3]
+            process, agent = (
+                json.loads(note.read_text()),
+                note.relative_to(self.variables["HOME"]).parts[3],
+            )
             if is_running(process["pid"], process["born"]):
                 rank = int(note.stem.partition("-")[2] or 0)
                 found[rank] = (agent.partition("@")[2].rpartition("-")[0], process["pid"])
         return found
 
     def under_way(self, batches: int = 5) -> dict[int, int]:
-        self.wait_until(lambda: sum(n > batches for n in self.batches().values()) >= 2, "batches of both trials", 60)
+        self.wait_until(
+            lambda: sum(n > batches for n in self.batches().values()) >= 2,
+            "batches of both trials",
+            60,
+        )
         return self.batches()
 
     def undisturbed(self) -> list[tuple[Any, ...]]:
         """Return what the search finds on this machine."""
         text = self.text()
-        self.project.det("run", self.project.write(text, "local.yaml"), "--quiet", env=self.project.environ())
+        self.project.det(
+            "run", self.project.write(text, "local.yaml"), "--quiet", env=self.project.environ()
+        )
         return self.project.outcome(2).table
 
     @staticmethod

@@ -1,8 +1,13 @@
-"""Why runs and experiments ended: kept in the store, with the likely cause, and how far they had come."""
+"""Why runs and experiments ended.
+
+Kept in the store, with the likely cause, and how far they had come.
+"""
 
 from __future__ import annotations
 
 import textwrap
+
+import pytest
 
 CONFIG = "entrypoint: %s\nsearcher: {name: single, metric: error}\nmax_restarts: 1\n"
 TRAIN = """
@@ -20,7 +25,7 @@ def write(det, line: str = "pass", entrypoint: str = "python3 train.py") -> None
     det.cwd.joinpath("c.yaml").write_text(CONFIG % entrypoint)
 
 
-def test_why_each_run_failed_is_kept_and_a_scripts_last_lines_are_shown(det):
+def test_run_failure_reasons_are_kept_and_log_tail_is_shown(det):
     write(det, "print('about to give up'); sys.exit(5)")
     done = det("run", "c.yaml", status=1)
     assert "trial 1: the process exited with status 5" in done.stdout
@@ -34,15 +39,19 @@ def test_why_each_run_failed_is_kept_and_a_scripts_last_lines_are_shown(det):
     assert [run["reason"] for run in attempts] == ["the process exited with status 5"] * 2
 
 
-def test_a_single_run_that_never_reports_the_metric_completes_with_a_notice(det):
+def test_single_run_without_the_metric_completes_with_a_notice(det):
     write(det)
     notice = (
-        "no trial has a usable 'error' (searcher.metric): validations reported other; report it, or name one of those"
+        "no trial has a usable 'error' (searcher.metric): validations reported other; report it, or"
+        " name one of those"
     )
-    assert det("run", "c.yaml", "--quiet").stdout == f"experiment 1 is completed\nnotice: {notice}\n"
+    assert (
+        det("run", "c.yaml", "--quiet").stdout == f"experiment 1 is completed\nnotice: {notice}\n"
+    )
     assert f"because: {notice}" in det("show", "1").stdout
 
 
+@pytest.mark.thorough
 def test_progress_of_what_was_canceled_is_what_had_been_reached(det, wait_until):
     write(det, "import time\n    while not context.preempt.should_preempt(): time.sleep(0.05)")
     driver = det.start("run", "c.yaml", "--quiet")

@@ -23,13 +23,20 @@ for gpu in $gpus; do mkdir $PLACE/$gpu || exit 1; done
 sleep 0.5
 for gpu in $gpus; do rmdir $PLACE/$gpu; done
 """
+REPORTS = """
+python3 -c "
+from det_core import core
+with core.init() as context: context.train.report_validation_metrics(1, {'loss': 1.0})"
+"""
 
 
 def seen(tmp_path: Path, **environ: str) -> tuple[str, ...]:
     return DriverSettings.detect(environ, home=tmp_path).devices()
 
 
-def test_a_gpu_has_one_id_however_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_has_one_id_however_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "nvidia-smi").write_text(NVIDIA_SMI)
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -46,22 +53,30 @@ def test_a_gpu_has_one_id_however_it_is_named(tmp_path: Path, monkeypatch: pytes
         assert store.slots.lease(2, 1, by_uuid) is None
 
 
-def test_without_nvidias_tool_a_gpu_is_known_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvidias_tool_a_gpu_is_known_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert seen(tmp_path, CUDA_VISIBLE_DEVICES="3") == ("cuda:3",)
     assert seen(tmp_path, CUDA_VISIBLE_DEVICES="", DET_SLOTS_TOTAL="2") == ("cpu:0", "cpu:1")
 
 
+@pytest.mark.thorough
 def test_drivers_that_see_different_gpus_never_have_one_at_once(det: Any, wait_until: Any) -> None:
-    det.cwd.joinpath("train.sh").write_text(TRAIN)
+    det.cwd.joinpath("train.sh").write_text(TRAIN + REPORTS)
     det.cwd.joinpath("c.yaml").write_text(
-        "entrypoint: sh train.sh\nmax_restarts: 0\nhyperparameters: {x: {type: categorical, vals: [1, 2, 3, 4]}}\n"
-        "searcher: {name: grid, metric: loss, max_concurrent_trials: 4}\n"
+        "entrypoint: sh train.sh\nmax_restarts: 0\nhyperparameters: {x: {type: categorical, vals:"
+        " [1, 2, 3, 4]}}\nsearcher: {name: grid, metric: loss, max_concurrent_trials: 4}\n"
     )
     (place := det.cwd.parent / "place").mkdir()
 
     def drive(gpus: str, **more: str) -> Any:
-        return det.start("run", "c.yaml", "--quiet", env={"PLACE": str(place), "CUDA_VISIBLE_DEVICES": gpus, **more})
+        return det.start(
+            "run",
+            "c.yaml",
+            "--quiet",
+            env={"PLACE": str(place), "CUDA_VISIBLE_DEVICES": gpus, **more},
+        )
 
     last = drive("3", WAITS="1")
     wait_until((place / "3").exists, "a trial that has GPU 3")
@@ -70,11 +85,12 @@ def test_drivers_that_see_different_gpus_never_have_one_at_once(det: Any, wait_u
     assert last.wait(timeout=60) == 0
 
 
-def test_the_trials_of_an_experiment_hold_no_more_slots_at_once_than_max_slots(det: Any) -> None:
-    det.cwd.joinpath("train.sh").write_text("mkdir one || exit 1\nsleep 0.2\nrmdir one\n")
+def test_running_trials_hold_at_most_max_slots(det: Any) -> None:
+    det.cwd.joinpath("train.sh").write_text("mkdir one || exit 1\nsleep 0.2\nrmdir one\n" + REPORTS)
     det.cwd.joinpath("c.yaml").write_text(
-        "entrypoint: sh train.sh\nmax_restarts: 0\nhyperparameters: {x: {type: categorical, vals: [1, 2, 3]}}\n"
-        "resources: {max_slots: 1}\nsearcher: {name: grid, metric: loss, max_concurrent_trials: 3}\n"
+        "entrypoint: sh train.sh\nmax_restarts: 0\nhyperparameters: {x: {type: categorical, vals:"
+        " [1, 2, 3]}}\nresources: {max_slots: 1}\nsearcher: {name: grid, metric: loss,"
+        " max_concurrent_trials: 3}\n"
     )
     det("run", "c.yaml", "--quiet", env={"DET_SLOTS_TOTAL": "3"})
     assert [trial["state"] for trial in det.json("show", "1")["trials"]] == ["COMPLETED"] * 3

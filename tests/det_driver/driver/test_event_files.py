@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 SCRIPT = """
 import os, signal
 from det_core import core
@@ -38,38 +40,49 @@ def run(det, storage: str, status: int = 0, **env: str) -> str:
 
 
 def copied(root: Path) -> list[str]:
-    return sorted(path.name.partition(".")[0] for path in root.glob("tensorboard-*/*") if path.name != "manifest.json")
+    return sorted(
+        path.name.partition(".")[0]
+        for path in root.glob("tensorboard-*/*")
+        if path.name != "manifest.json"
+    )
 
 
-@pytest.mark.parametrize(("end", "status", "runs"), [("complete", 0, 1), ("preempted", 0, 2), ("killed", 1, 2)])
-def test_what_a_trial_reported_and_wrote_is_copied_when_its_run_has_ended(det, end, status, runs):
+@pytest.mark.sample
+@pytest.mark.parametrize(
+    ("end", "status", "runs"), [("complete", 0, 1), ("preempted", 0, 2), ("killed", 1, 2)]
+)
+def test_event_files_are_copied_to_storage_when_the_run_ends(det, end, status, runs):
     """In one place for all of its runs; nothing in it counts as a checkpoint."""
     run(det, f"{{type: directory, container_path: {det.cwd}/kept}}", status, END=end)
     assert copied(det.cwd / "kept") == ["events"] * runs + ["own-of-1", "own-of-2"][:runs]
     assert det.json("checkpoint", "list", "1") == []
 
 
-def test_what_stays_in_the_home_and_what_a_script_copies_itself_is_not_copied(det):
+def test_event_files_at_home_or_in_manual_mode_are_not_copied(det):
     run(det, "{save_trial_best: 2}")
     run(det, f"{{type: directory, container_path: {det.cwd}/kept}}", MODE="MANUAL")
     assert copied(det.cwd / "kept") == copied(det.home / "checkpoints") == []
 
 
-def test_a_storage_that_cannot_be_written_is_named_and_the_run_has_ended_all_the_same(det):
+def test_run_ends_despite_unwritable_storage_for_event_files(det):
     det.cwd.joinpath("file").write_text("in the way")
-    said = run(det, f"{{type: directory, container_path: {det.cwd}/file}}")
+    # Otherwise the storage is tried before the script trains.
+    config = f"{{type: directory, container_path: {det.cwd}/file}}\ncheck_first: false"
+    said = run(det, config)
     place = det.home / "experiments" / "1" / "tensorboard" / "trial-1"
     assert (
-        "det: the TensorBoard files of trial 1 were not copied to checkpoint storage: cannot write checkpoints to"
-        in said
+        "det: the TensorBoard files of trial 1 were not copied to checkpoint storage: cannot write"
+        " checkpoints to" in said
     )
     assert said.rstrip().endswith(f"; they are in {place}")
 
 
-def test_what_writes_event_files_is_imported_when_a_search_begins() -> None:
+def test_event_file_writer_is_imported_when_the_search_begins() -> None:
     """Not at the first report, whose trial would wait for it."""
     writer = "tensorboard.summary.writer.record_writer"
     pytest.importorskip(writer)
-    begins = "from det_driver.tensorboard import TensorBoard; TensorBoard().det_experiment_started(0)"
+    begins = (
+        "from det_driver.tensorboard import TensorBoard; TensorBoard().det_experiment_started(0)"
+    )
     code = f"import sys; {begins}; sys.modules[{writer!r}]"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

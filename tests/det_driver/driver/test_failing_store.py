@@ -1,9 +1,10 @@
 """A search whose driver cannot write, at any of its writes, is resumed, and nothing of it is lost.
 
-As SQLite tests itself: the search runs once and its driver's writes are counted, those to its databases and all others below
-the home; then once for each of them, which fails (an I/O error; a disk that is full from there on), or at which the driver is
-killed (and its agent lets the run end at once, or the next driver finds it at work). A sample runs by default; `--kills=0` tries
-all of them (`nox -s chaos`), in processes that are forks of one that has imported everything.
+As SQLite tests itself: the search runs once and its driver's writes are counted, those to its
+databases and all others below the home; then once for each of them, which fails (an I/O error; a
+disk that is full from there on), or at which the driver is killed (and its agent lets the run end
+at once, or the next driver finds it at work). A sample runs by default; `--kills=0` tries all of
+them (`nox -s chaos`), in processes that are forks of one that has imported everything.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.forks import Forked
+from tests.forks import Forked, serving
 
-from det_core.process import is_running, noted_processes
 from det_driver.config import load
 from det_driver.driver import create
 from det_driver.store import ExperimentState, Store, TrialState
+from det_node.process import is_running, noted_processes
 
 # One slot, so that the order of the reports, on which promotions depend, is always the same.
 SEARCH = """
@@ -47,7 +48,10 @@ searcher: {name: async_halving, metric: val_loss, max_trials: 6, max_length: 4, 
 """
 KINDS = ("eio", "enospc", "kill")
 LEASES = ("0", "15")
-"""How many seconds runs go on without a driver: they save at once, or the next driver finds them at work."""
+"""How many seconds runs go on without a driver.
+
+They save at once, or the next driver finds them at work.
+"""
 TAKES_OVER = 60  # the writes of a driver that goes on, until it goes on as it would have anyway
 AT_ONCE = 4  # some wait
 LIMIT_SECONDS = 120.0
@@ -62,7 +66,13 @@ def processes(faults: Path) -> Drive:
     def drive(argv: list[str], env: dict[str, str], cwd: Path) -> tuple[int, str]:
         env = {**env, "LD_PRELOAD": str(faults)}
         done = subprocess.run(
-            argv, env=env, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+            argv,
+            env=env,
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -73,21 +83,8 @@ def processes(faults: Path) -> Drive:
 def forks(faults: Path, project: Any, tmp_path: Path) -> Iterator[Drive]:
     """Drives in a fork, and so are its agents and workers."""
     place, env = tmp_path / "forks", {**project.det.env(project.env), "LD_PRELOAD": str(faults)}
-    code = [sys.executable, "-P", str(Path(__file__).parents[2] / "forks.py"), str(place)]
-    server = subprocess.Popen(code, env=env, cwd=tmp_path, start_new_session=True)
-    try:
-        while not place.exists():
-            assert server.poll() is None
-            time.sleep(0.01)
+    with serving(place, env):
         yield lambda *how: forked(place, *how)
-        children = Path(f"/proc/{server.pid}/task/{server.pid}/children")
-        began = time.monotonic()
-        while left := children.read_text():
-            assert time.monotonic() < began + 60, f"processes left behind: {left}"
-            time.sleep(0.05)
-    finally:
-        server.kill()
-        server.wait()
 
 
 def forked(place: Path, argv: list[str], env: dict[str, str], cwd: Path) -> tuple[int, str]:
@@ -104,7 +101,10 @@ def forked(place: Path, argv: list[str], env: dict[str, str], cwd: Path) -> tupl
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A write of a driver and what becomes of it; `after` so many writes of an earlier one, that was killed at the last of them."""
+    """A write of a driver and what becomes of it.
+
+    `after` so many writes of an earlier one, that was killed at the last of them.
+    """
 
     kind: str
     at: int
@@ -124,7 +124,11 @@ class Struck:
 
     def __init__(self, project: Any, drive: Drive, home: Path) -> None:
         det = dataclasses.replace(project.det, home=home / "home", started=[])
-        self.project, self.drive, self.count = dataclasses.replace(project, det=det), drive, home / "count"
+        self.project, self.drive, self.count = (
+            dataclasses.replace(project, det=det),
+            drive,
+            home / "count",
+        )
         config = home / "search.yaml"
         config.write_text(SEARCH)
         with Store(det.home) as store:
@@ -132,9 +136,14 @@ class Struck:
 
     def resume(self, **env: str) -> tuple[int, str]:
         """Drive it on, with faults where `env` names some; the writes are counted then."""
-        det, strikes = self.project.det, {"FAULT_ROOT": str(self.project.det.home), "FAULT_COUNT": str(self.count)}
+        det, strikes = (
+            self.project.det,
+            {"FAULT_ROOT": str(self.project.det.home), "FAULT_COUNT": str(self.count)},
+        )
         argv = [sys.executable, "-P", "-m", "det_driver.cli", "resume", str(self.id), "--quiet"]
-        return self.drive(argv, det.env(self.project.environ(1, {**strikes, **env} if env else {})), det.cwd)
+        return self.drive(
+            argv, det.env(self.project.environ(1, {**strikes, **env} if env else {})), det.cwd
+        )
 
     @property
     def writes(self) -> list[str]:
@@ -147,7 +156,10 @@ class Struck:
         return "".join(self.writes[point.at - 1 : point.at])
 
     def finish(self) -> Any:
-        """Resume until it is complete, as a person would who has made room; return what must not depend on the faults."""
+        """Resume until it is complete, as a person would who has made room.
+
+        Return what must not depend on the faults.
+        """
         home, status, said = self.project.det.home, 0, ""
         for _ in range(3):
             with Store.reader(home) as store:
@@ -168,11 +180,21 @@ class Struck:
                 [(m.group, m.batches, m.values) for m in store.metrics.read(trial_id=each.id)]
                 for each in outcome.trials
             ]
-        assert not [pid for run in runs for pid, born in noted_processes(run.log_dir) if is_running(pid, born)]
+        assert not [
+            pid
+            for run in runs
+            for pid, born in noted_processes(run.log_dir)
+            if is_running(pid, born)
+        ]
         for database in home.glob("**/*.db"):
             with closing(sqlite3.connect(database)) as connection:
-                assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], database
-        told = [(type(event).__name__, event.trial, getattr(event, "length", None)) for event in outcome.events[1:]]
+                assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], (
+                    database
+                )
+        told = [
+            (type(event).__name__, event.trial, getattr(event, "length", None))
+            for event in outcome.events[1:]
+        ]
         trials = [
             (t.request, t.hparams, t.seed, str(t.state), t.batches, t.best_metric, t.best_batches)
             for t in outcome.trials
@@ -180,14 +202,22 @@ class Struck:
         told = [
             *dict.fromkeys(told)
         ]  # a run that was lost before its answer says again what it found: it is passed over
-        return trials, told, metrics, [self._weights(trial.latest_checkpoint) for trial in outcome.trials]
+        return (
+            trials,
+            told,
+            metrics,
+            [self._weights(trial.latest_checkpoint) for trial in outcome.trials],
+        )
 
     def _weights(self, uuid: str) -> Any:
         return json.loads((self.project.det.home / "checkpoints" / uuid / "state.json").read_text())
 
 
 def strike(struck: Struck, point: Point, expected: Any) -> str:
-    """Drive a search with a fault, and resume it; return what was struck, nothing where it was through before."""
+    """Drive a search with a fault, and resume it.
+
+    Return what was struck, nothing where it was through before.
+    """
     if point.before:
         struck.resume(**point.before.env)
         struck.count.unlink()
@@ -201,10 +231,14 @@ def strike(struck: Struck, point: Point, expected: Any) -> str:
         began = any(store.runs.list(trial.id) for trial in store.trials.list(struck.id))
         assert status != 2 or (said.startswith("det: ") and (point.after or not began)), said
         assert store.experiments.get(struck.id).state is not ExperimentState.ERROR, said
-        assert not any(trial.state is TrialState.ERROR for trial in store.trials.list(struck.id)), said
+        assert not any(trial.state is TrialState.ERROR for trial in store.trials.list(struck.id)), (
+            said
+        )
     for found, wanted in zip(struck.finish(), expected, strict=True):
         assert found == wanted, said
-    return ("taking over: " if point.after else "") + (struck.at(point) or "nothing, it was through")
+    return ("taking over: " if point.after else "") + (
+        struck.at(point) or "nothing, it was through"
+    )
 
 
 def points(writes: int, count: int) -> list[Point]:
@@ -213,13 +247,18 @@ def points(writes: int, count: int) -> list[Point]:
     chance, most = random.Random(seed), writes + (0 if count else 10)
     every = [Point(kind, at) for kind in KINDS for at in range(1, most + 1)]
     # Half through, at an odd and at an even write: a run saves by itself, or goes on.
-    every += [Point(kind, at, writes // 2 + k) for kind in KINDS for at in range(1, TAKES_OVER + 1) for k in (0, 1)]
+    every += [
+        Point(kind, at, writes // 2 + k)
+        for kind in KINDS
+        for at in range(1, TAKES_OVER + 1)
+        for k in (0, 1)
+    ]
     print(f"DET_CHAOS_SEED={seed}, {writes} writes, {len(every)} points")
     return chance.sample(every, count * len(KINDS) or len(every))
 
 
-@pytest.mark.parametrize("way", ["processes", "forks"])
-def test_a_search_whose_driver_cannot_write_is_paused_and_resumed_without_a_loss(
+@pytest.mark.parametrize("way", [pytest.param("processes", marks=pytest.mark.thorough), "forks"])
+def test_write_failure_pauses_a_search_that_resumes_without_loss(
     way: str, request: pytest.FixtureRequest, project: Any, pytestconfig: pytest.Config
 ) -> None:
     drive, kills = request.getfixturevalue(way), pytestconfig.getoption("kills")
@@ -232,7 +271,9 @@ def test_a_search_whose_driver_cannot_write_is_paused_and_resumed_without_a_loss
             try:
                 where[f"{point.kind}, {strike(struck, point, expected)}"] += 1
             except (Exception, pytest.fail.Exception) as error:
-                wrong.append(f"{point} of {writes}, {struck.at(point)}: {type(error).__name__}: {error}")
+                wrong.append(
+                    f"{point} of {writes}, {struck.at(point)}: {type(error).__name__}: {error}"
+                )
                 print(wrong[-1], flush=True)
             if where.total() % 100 == 0:
                 print(f"{where.total()} points in {time.monotonic() - began:.0f} s", flush=True)
@@ -251,16 +292,23 @@ def test_a_search_whose_driver_cannot_write_is_paused_and_resumed_without_a_loss
     assert not wrong, "\n\n".join([f"{len(wrong)} points", *wrong[:20]])
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("kind", "why"),
     [("enospc", "the disk is full|No space left"), ("eio", "the disk failed|Input/output error")],
 )
-def test_a_driver_that_cannot_write_before_its_first_run_pauses_the_experiment_or_says_why_not(
+def test_write_failure_before_the_first_run_is_explained(
     forks: Drive, project: Any, tmp_path: Path, kind: str, why: str
 ) -> None:
+    """The experiment pauses, or the message says why it cannot."""
     whole = Struck(project, forks, tmp_path)
     assert whole.resume(FAULT_AT="0")[0] == 0
-    for name in ("/agents/.secret", "/agents/driver.json", "/agents/agent.log", "/experiment.db-wal"):
+    for name in (
+        "/agents/.secret",
+        "/agents/driver.json",
+        "/agents/agent.log",
+        "/experiment.db-wal",
+    ):
         at = next(
             n for n, what in enumerate(whole.writes, 1) if what.endswith(name) and n > 30
         )  # the driver has its lock
@@ -270,7 +318,11 @@ def test_a_driver_that_cannot_write_before_its_first_run_pauses_the_experiment_o
         assert re.search(why, said), said
         assert "go on with: det resume 1\n" in said
         assert "Traceback" not in said
-    at = next(n for n, what in enumerate(whole.writes, 1) if what.endswith("truncate /experiments/N/experiment.db-shm"))
+    at = next(
+        n
+        for n, what in enumerate(whole.writes, 1)
+        if what.endswith("truncate /experiments/N/experiment.db-shm")
+    )
     (place := tmp_path / str(at)).mkdir()
     status, said = Struck(project, forks, place).resume(FAULT_KIND=kind, FAULT_AT=str(at))
     assert status == 2

@@ -1,4 +1,7 @@
-"""What a driver does with its engine: whose turn it is, what machines it takes, what it asks again, and what it gives back."""
+"""What a driver does with its engine.
+
+Whose turn it is, what machines it takes, what it asks again, and what it gives back.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +19,30 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.det_driver.driver.test_turns import RANDOM, state_of
+from tests.det_driver.driver.test_transactions import RANDOM, state_of
 
 from det_core import Plugins, hookimpl
-from det_core.environ import WorkerEnv
 from det_core.errors import StoreUnwritable
-from det_core.host import Outcome
-from det_core.process import note_process
+from det_core.train.environ import WorkerEnv
+from det_core.train.host import Outcome
 from det_driver.driver import DriverSettings, _fleet
-from det_driver.driver._fleet import Asked, Fleet
+from det_driver.driver._fleet import Fleet, StopRequest
+from det_driver.driver._search import SearchSteered
 from det_driver.driver._starting import Starter, scratch_of
 from det_driver.driver._state import State
-from det_driver.engines import Ended, Engine, Joined, Node, RunSpec
+from det_driver.engines import Ended, Engine, Node, NodeJoined, RunSpec
+from det_driver.provenance import write
 from det_driver.search import Exit
 from det_driver.store import ExperimentState, Store
+from det_node.process import note_process
 
 
-class Told(Engine):
+class AgentEvent(Engine):
     """Notes what it is told, and starts nothing."""
 
     def __init__(self) -> None:
         super().__init__(lambda event: None)
-        self.said: list[tuple[Any, ...]] = []
+        self.envelope: list[tuple[Any, ...]] = []
         self.specs: list[RunSpec] = []
         self.there = [Node("")]
         self.refuses: Exception | None = None
@@ -50,7 +55,7 @@ class Told(Engine):
         return self.why
 
     def want(self, runs: int, slots: int) -> None:
-        self.said.append(("want", runs, slots))
+        self.envelope.append(("want", runs, slots))
         if self.refuses:
             raise self.refuses
 
@@ -60,22 +65,22 @@ class Told(Engine):
         self.specs.append(spec)
 
     def signal(self, run: int, number: Signals) -> None:
-        self.said.append(("signal", run, number))
+        self.envelope.append(("signal", run, number))
 
     def preempt(self, run: int, reason: str) -> None:
-        self.said.append(("preempt", run, reason))
+        self.envelope.append(("preempt", run, reason))
 
     def taken(self, run: int, link: int, number: int) -> None:
-        self.said.append(("taken", run, link, number))
+        self.envelope.append(("taken", run, link, number))
 
     def settled(self, run: int) -> None:
-        self.said.append(("settled", run))
+        self.envelope.append(("settled", run))
 
-    def let_go(self) -> None:
-        self.said.append(("let go",))
+    def end_runs(self) -> None:
+        self.envelope.append(("let go",))
 
     def heard(self) -> list[tuple[Any, ...]]:
-        said, self.said = self.said, []
+        said, self.envelope = self.envelope, []
         return said
 
 
@@ -98,27 +103,33 @@ class Waits:
 class Bench:
     """A fleet of two slots, a search of four trials, and a clock that is set by hand."""
 
-    def __init__(self, store: Store, slots: int = 2, **settings: Any) -> None:
+    def __init__(
+        self, store: Store, slots: int = 2, searcher: dict[str, Any] | None = None, **settings: Any
+    ) -> None:
         self.waits, plugins = Waits(), Plugins.installed()
         plugins.register(self.waits, "waits")
-        self.state: State = state_of(store, RANDOM | {"max_trials": 4, "max_concurrent_trials": 0}, plugins, **settings)
+        searcher = searcher or RANDOM | {"max_trials": 4, "max_concurrent_trials": 0}
+        self.state: State = state_of(store, searcher, plugins, **settings)
         self.settings = DriverSettings(home=store.home, slots=slots)
         self.ended: list[Ended] = []
         self.again()
 
     def again(self) -> None:
         """Begin as another driver does."""
-        self.engine = Told()
+        self.engine = AgentEvent()
         self.fleet = Fleet(self.engine, self.state, self.settings, self.ended.append)
 
     def start(self) -> list[int]:
-        """Start what is due; return the trials of the runs that the engine was told to start, by their numbers."""
+        """Start what is due.
+
+        Return the trials of the runs that the engine was told to start, by their numbers.
+        """
         before = len(self.engine.specs)
-        self.fleet.start_what_is_due(Starter(self.state, self.settings, None))
+        self.fleet.start_due(Starter(self.state, self.settings, None))
         return [self.fleet.running[spec.run_id].plan.request for spec in self.engine.specs[before:]]
 
     def end(self, run: int, **how: Any) -> Any:
-        live, active = self.fleet.take_back(Ended(run, how.pop("status", 0), **how))
+        live, active = self.fleet.release_run(Ended(run, how.pop("status", 0), **how))
         self.state.queue.add(live)
         return active
 
@@ -144,7 +155,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 # Whose turn it is
 
 
-def test_trials_start_in_the_order_of_their_creation_as_long_as_there_are_slots(bench: Bench) -> None:
+def test_trials_start_in_creation_order_while_slots_are_free(bench: Bench) -> None:
     assert bench.start() == [0, 1]
     assert [spec.devices for spec in bench.engine.specs] == [("cpu:0",), ("cpu:1",)]
     assert [live.active.run.id for live in bench.fleet.running.values() if live.active] == [1, 2]
@@ -155,9 +166,34 @@ def test_trials_start_in_the_order_of_their_creation_as_long_as_there_are_slots(
     assert bench.waits.runs == [(1, 1), (2, 2)]
 
 
+@pytest.mark.parametrize("limit", [1, 2])
+def test_no_more_trials_run_than_max_concurrent_trials(store: Store, limit: int) -> None:
+    """Adaptive ASHA opens a trial in each bracket, however few may run at once."""
+    searcher = {
+        "name": "adaptive_asha",
+        "metric": "loss",
+        "max_trials": 64,
+        "max_length": 64,
+        "mode": "conservative",
+        "divisor": 2,
+    }
+    bench = Bench(store, slots=8, searcher={**searcher, "max_concurrent_trials": limit})
+    opened = len(bench.state.queue)
+    assert opened > limit
+    assert bench.start() == list(range(limit))
+    assert bench.start() == []
+    bench.state.trials[0].plan.closed = True
+    bench.end(1)
+    assert bench.start() == [limit]
+    assert len(bench.fleet.running) == limit
+    assert len(bench.state.queue) == opened - limit - 1
+    bench.fleet.poll()
+    assert bench.engine.heard()[-1] == ("want", 0, 1)
+
+
 def test_a_trial_goes_on_from_its_latest_checkpoint(bench: Bench) -> None:
     bench.start()
-    with bench.state.turn():
+    with bench.state.transaction():
         bench.state.store.checkpoints.record("abc", 1, 1, 7, storage="", size=1, framework="fake")
     bench.end(1)
     assert bench.start() == [0]
@@ -178,7 +214,7 @@ def test_a_run_that_ends_gives_its_slot_to_the_next_trial(bench: Bench) -> None:
     assert bench.engine.specs[-1].devices == ("cpu:0",)
 
 
-def test_who_waits_for_no_slot_any_more_leaves_the_list_of_those_who_do(bench: Bench) -> None:
+def test_experiment_that_needs_no_slot_leaves_the_waiting_list(bench: Bench) -> None:
     bench.start()
     for live in bench.state.trials.values():
         live.plan.closed = True
@@ -192,7 +228,7 @@ def test_who_waits_for_no_slot_any_more_leaves_the_list_of_those_who_do(bench: B
     assert bench.state.store.slots.holders() == {}
 
 
-def test_slots_that_were_leased_for_trials_which_want_none_any_more_are_given_back(bench: Bench) -> None:
+def test_slots_leased_for_closed_trials_are_released(bench: Bench) -> None:
     for request in (1, 2, 3):
         bench.state.trials[request].plan.closed = True  # the queue learns of it as it comes to them
     assert bench.start() == [0]
@@ -200,15 +236,16 @@ def test_slots_that_were_leased_for_trials_which_want_none_any_more_are_given_ba
     assert bench.state.store.slots.holders() == {bench.state.id: ["cpu:0"]}
 
 
-def test_slots_are_leased_in_the_name_of_the_process_that_keeps_the_runs(bench: Bench) -> None:
+def test_slots_are_leased_for_the_process_that_keeps_the_runs(bench: Bench) -> None:
     bench.engine.holder = os.getppid()
     bench.start()
     assert bench.state.store.slots.holder == os.getppid()
 
 
-def test_an_agent_that_comes_as_machines_are_looked_for_holds_what_is_leased_and_it_can_be_given_back(
+def test_agent_that_joins_during_discovery_holds_the_leases(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It can release them, too."""
     nodes = bench.engine.nodes
 
     def just_come() -> list[Node]:
@@ -219,11 +256,14 @@ def test_an_agent_that_comes_as_machines_are_looked_for_holds_what_is_leased_and
     assert bench.start() == [0, 1]
     for run in (1, 2):
         bench.end(run)
-    assert bench.start() == [0, 1], "else they wait for ever for what this process holds and cannot give back"
+    assert bench.start() == [
+        0,
+        1,
+    ], "else they wait for ever for what this process holds and cannot give back"
 
 
 def test_nothing_starts_in_an_experiment_that_is_to_end(bench: Bench) -> None:
-    bench.state.wish = ExperimentState.PAUSED
+    bench.state.target_state = ExperimentState.PAUSED
     assert bench.start() == []
     assert bench.engine.heard() == []
 
@@ -242,11 +282,11 @@ def test_runs_that_need_no_slot_leave_room_for_others(store: Store) -> None:
         assert bounded.engine.heard() == [("want", 2, 0)]
 
 
-def test_a_machine_without_slots_runs_one_trial_at_once_that_needs_none(store: Store) -> None:
+def test_machine_without_slots_runs_one_zero_slot_trial_at_once(store: Store) -> None:
     assert Bench(store, slots=0, resources={"slots_per_trial": 0}).start() == [0]
 
 
-def test_what_an_engine_is_to_have_room_for_is_bounded_by_max_slots(store: Store) -> None:
+def test_requested_slots_are_bounded_by_max_slots(store: Store) -> None:
     bench = Bench(store, slots=8, resources={"max_slots": 3})
     assert bench.start() == [0, 1, 2]
     assert bench.engine.heard() == [("want", 0, 1)]
@@ -256,11 +296,44 @@ def test_what_an_engine_is_to_have_room_for_is_bounded_by_max_slots(store: Store
     assert bench.engine.heard() == [("want", 1, 1)]
 
 
+def test_fewer_slots_preempt_the_newest_runs(store: Store) -> None:
+    bench = Bench(store, slots=8, resources={"slots_per_trial": 2, "max_slots": 8})
+    assert bench.start() == [0, 1, 2, 3]
+    bench.engine.heard()
+    for _ in range(2):
+        with bench.state.transaction():
+            bench.state.append_event(SearchSteered(max_slots=5))
+        bench.fleet.follow_steering()
+    why = "the experiment is limited to 5 slots"
+    assert bench.engine.heard() == [("preempt", 3, why), ("preempt", 4, why)]
+    bench.end(3)
+    bench.end(4)
+    assert bench.start() == []
+    with bench.state.transaction():
+        bench.state.append_event(SearchSteered(max_slots=6))
+    bench.fleet.follow_steering()
+    bench.fleet.poll()
+    assert bench.start() == [2]
+    # Without a limit, that of the configuration does not count either.
+    with bench.state.transaction():
+        bench.state.append_event(SearchSteered(max_slots=0))
+    assert bench.fleet._most is None
+
+
 def test_trials_of_two_slots_count_twice_against_max_slots(store: Store) -> None:
     bench = Bench(store, slots=8, resources={"slots_per_trial": 2, "max_slots": 5})
     assert bench.start() == [0, 1]
     assert [spec.devices for spec in bench.engine.specs] == [("cpu:0", "cpu:1"), ("cpu:2", "cpu:3")]
     assert bench.engine.heard() == [("want", 0, 2)]
+
+
+def test_the_user_counts_who_is_recorded_after_the_driver_began(bench: Bench, store: Store) -> None:
+    """A server records the user of a fork when its driver has the experiment."""
+    write(store.experiment_dir(bench.state.id), {"user": "ann"})
+    bench.fleet.find_user()
+    assert bench.start() == [0, 1]
+    sql = "SELECT user FROM shares"
+    assert store.index.attempt(lambda database: database.rows(sql)) == [("ann",)]
 
 
 def test_a_first_run_is_prepared_for_and_a_later_one_is_not(bench: Bench) -> None:
@@ -272,7 +345,8 @@ def test_a_first_run_is_prepared_for_and_a_later_one_is_not(bench: Bench) -> Non
     assert bench.engine.heard() == []
 
 
-def test_a_search_without_a_trial_that_goes_on_is_prepared_for_only_before_it_has_begun(bench: Bench) -> None:
+def test_search_without_open_trials_requests_slots_only_at_first(bench: Bench) -> None:
+    """It requests them before its first trial exists."""
     bench.state.open.clear()
     bench.fleet.prepare()
     assert bench.engine.heard() == []
@@ -288,7 +362,7 @@ def test_a_disk_that_cannot_have_an_agent_pauses_the_experiment(bench: Bench, nu
         bench.fleet.prepare()
 
 
-def test_a_machine_that_is_out_of_something_for_now_is_asked_again(bench: Bench) -> None:
+def test_temporary_shortage_is_retried_and_other_errors_raise(bench: Bench) -> None:
     bench.engine.refuses = OSError(errno.EAGAIN, "no process now")
     bench.fleet.prepare()
     bench.engine.refuses = OSError(errno.ENOENT, "no such command")
@@ -314,9 +388,12 @@ def test_a_run_goes_to_the_first_machine_with_room(store: Store) -> None:
     assert [active.nodes for active in runs if active] == [("fits",), ("large",), ("large",)]
 
 
-def test_a_run_that_no_machine_is_large_enough_for_is_spread_over_several(store: Store) -> None:
+def test_run_too_large_for_one_machine_spans_several(store: Store) -> None:
     bench = Bench(store, resources={"slots_per_trial": 3})
-    bench.engine.there = [Node("a", ("a/0", "a/1"), machine="one"), Node("b", ("b/0", "b/1"), machine="two")]
+    bench.engine.there = [
+        Node("a", ("a/0", "a/1"), machine="one"),
+        Node("b", ("b/0", "b/1"), machine="two"),
+    ]
     assert bench.start() == [0]
     (spec,) = bench.engine.specs
     assert (spec.devices, spec.of) == (("a/0", "a/1", "b/0"), 3)
@@ -325,7 +402,7 @@ def test_a_run_that_no_machine_is_large_enough_for_is_spread_over_several(store:
     assert (live.active.nodes, live.active.run.host) == (("a", "b"), "one, two")
 
 
-def test_a_run_is_spread_over_machines_with_gpus_where_there_are_any(store: Store) -> None:
+def test_spanning_run_prefers_machines_with_gpus(store: Store) -> None:
     bench = Bench(store, resources={"slots_per_trial": 2})
     bench.engine.there = [
         Node("cpus", ("cpus/0",)),
@@ -337,7 +414,7 @@ def test_a_run_is_spread_over_machines_with_gpus_where_there_are_any(store: Stor
     assert bench.engine.specs[0].devices == ("a/0", "b/0")
 
 
-def test_a_run_that_one_machine_is_large_enough_for_waits_for_that(store: Store) -> None:
+def test_run_that_fits_one_machine_waits_for_that_machine(store: Store) -> None:
     bench = Bench(store, resources={"slots_per_trial": 2})
     bench.engine.there = [Node("a", ("a/0", "a/1")), Node("b", ("b/0", "b/1"))]
     store.slots.leases(99, 1, ["a/0"])
@@ -345,7 +422,7 @@ def test_a_run_that_one_machine_is_large_enough_for_waits_for_that(store: Store)
     assert bench.start() == []
 
 
-def test_a_script_is_not_spread_and_neither_is_what_all_machines_together_cannot_hold(store: Store) -> None:
+def test_scripts_and_oversized_runs_do_not_span_machines(store: Store) -> None:
     two = [Node("a", ("a/0",)), Node("b", ("b/0",))]
     with Store(store.home / "script") as other:
         script = Bench(other, resources={"slots_per_trial": 2}, entrypoint="python3 train.py")
@@ -379,7 +456,9 @@ def test_it_is_said_once_who_holds_the_slots(bench: Bench) -> None:
     for run in (1, 2):
         bench.end(run)
     bench.start()
-    assert bench.waits.why == ["for 1 slot: experiment 99 holds 2"] * 2  # something went on in between
+    assert (
+        bench.waits.why == ["for 1 slot: experiment 99 holds 2"] * 2
+    )  # something went on in between
 
 
 def test_it_is_said_why_an_engine_lends_no_machine(store: Store) -> None:
@@ -389,7 +468,7 @@ def test_it_is_said_why_an_engine_lends_no_machine(store: Store) -> None:
     assert bench.waits.why == ["for 2 slots of the engine local: Priority"]
 
 
-def test_it_is_said_what_an_environment_waits_for_and_later_that_no_agent_came(
+def test_notices_name_the_awaited_environment_then_the_agent(
     store: Store, clock: SimpleNamespace
 ) -> None:
     bench = Bench(store)
@@ -418,7 +497,7 @@ def test_it_is_said_what_an_environment_waits_for_and_later_that_no_agent_came(
 # What cannot be started
 
 
-def test_a_run_that_this_machine_cannot_start_now_is_tried_again_later_and_later(
+def test_failed_process_start_is_retried_with_growing_delays(
     store: Store, clock: SimpleNamespace
 ) -> None:
     bench = Bench(store, slots=1)
@@ -427,13 +506,15 @@ def test_a_run_that_this_machine_cannot_start_now_is_tried_again_later_and_later
         assert bench.start() == []
         event = bench.ended.pop()
         assert (event.status, event.unstarted, bench.ended) == (1, "no process now", [])
-        assert bench.end(event.run, unstarted=event.unstarted, status=1).unstarted == "no process now"
+        assert (
+            bench.end(event.run, unstarted=event.unstarted, status=1).unstarted == "no process now"
+        )
         clock.now += wait - 0.1
         bench.engine.refuses = None
         bench.start()
         assert not bench.fleet.running
         clock.now += 0.1
-    assert bench.waits.why == ["until this machine can start a process: no process now"] * 8
+    assert bench.waits.why == ["until a process can be started: no process now"] * 8
     assert bench.start() == [0]
     bench.end(9)
     assert bench.start() == [0]  # at once, as the one before has shown that it can
@@ -442,20 +523,25 @@ def test_a_run_that_this_machine_cannot_start_now_is_tried_again_later_and_later
     assert bench.start() == [0]
 
 
-def test_a_run_that_cannot_be_started_at_all_is_blocked_with_its_reason(bench: Bench) -> None:
+def test_unstartable_run_is_blocked_with_its_reason(bench: Bench) -> None:
     bench.start()
     active = bench.end(1, unstartable="no such interpreter")
-    assert (active.outcome, active.message) == (Outcome.BLOCKED, "its run cannot be started: no such interpreter")
+    assert (active.outcome, active.message) == (
+        Outcome.BLOCKED,
+        "its run cannot be started: no such interpreter",
+    )
     assert active.spoken == {0}
 
 
-def test_an_error_that_nobody_foresaw_leaves_no_run_that_nobody_ends(bench: Bench) -> None:
+def test_unexpected_error_leaves_no_unsupervised_run(bench: Bench) -> None:
     bench.engine.refuses = ZeroDivisionError("of the engine")
     with pytest.raises(ZeroDivisionError):
         bench.start()
     assert bench.fleet.running == {}
     bench.fleet.close()
-    assert bench.state.store.slots.holders() == {bench.state.id: ["cpu:1"]}  # of the run that was not begun
+    assert bench.state.store.slots.holders() == {
+        bench.state.id: ["cpu:1"]
+    }  # of the run that was not begun
 
 
 def test_how_a_rank_ended_counts_and_how_a_script_ended_does_not(store: Store) -> None:
@@ -475,14 +561,14 @@ def test_how_a_rank_ended_counts_and_how_a_script_ended_does_not(store: Store) -
 # From one driver to the next
 
 
-def test_the_next_driver_goes_on_with_what_trains_and_ends_what_was_given_up(
+def test_next_driver_adopts_training_runs_and_ends_closed_ones(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench.start()
     specs, state, slots = bench.engine.specs, bench.state, bench.state.store.slots
     live = state.trials[1]
     assert live.active is not None
-    with state.turn():
+    with state.transaction():
         state.validated(live, live.active, 5, {"loss": 1.0}, None)
     state.trials[0].plan.exited = Exit.INVALID_HP
     slots.release(*[each.active.lease for each in state.trials.values() if each.active])
@@ -492,12 +578,17 @@ def test_the_next_driver_goes_on_with_what_trains_and_ends_what_was_given_up(
     waiting = len(state.queue)
     bench.again()
     bench.engine.holder = os.getppid()
-    bench.fleet.adopt(specs)
+    bench.fleet.resume_runs(specs)
     assert [*bench.fleet.running] == [2]
     assert bench.engine.heard() == [("signal", 1, SIGKILL), ("settled", 1)]
     active = state.trials[1].active
     assert active is not None
-    assert (active.adopted, active.launched, active.validated_at, active.progressed_to) == (True, False, 5, 5)
+    assert (active.adopted, active.launched, active.validated_at, active.progressed_to) == (
+        True,
+        False,
+        5,
+        5,
+    )
     assert (active.nodes, active.lease.devices, active.lease.slots) == (("",), ("cpu:1",), (1,))
     assert (slots.holder, slots.holders()) == (os.getppid(), {state.id: ["cpu:1"]})
     assert "run 1 of trial 2 goes on, as it did without a driver" in capsys.readouterr().err
@@ -512,17 +603,17 @@ def test_a_run_on_several_machines_is_taken_up_with_all_of_them(store: Store) ->
     specs = bench.engine.specs
     bench.state.trials[0].active = None
     bench.again()
-    bench.fleet.adopt(specs)
+    bench.fleet.resume_runs(specs)
     active = bench.state.trials[0].active
     assert active is not None
     assert (active.nodes, active.validated_at, active.progressed_to) == (("a", "b"), -1, 0)
 
 
-def test_a_machine_that_is_there_again_ends_what_nobody_drives_and_hears_again_what_it_was_told(bench: Bench) -> None:
+def test_rejoined_node_ends_unknown_runs_and_gets_preempts_again(bench: Bench) -> None:
     bench.start()
     bench.fleet.preempt(bench.state.trials[0], "because")
     bench.engine.heard()
-    bench.fleet.joined(Joined("", (1, 2, 7)))
+    bench.fleet.joined(NodeJoined("", (1, 2, 7)))
     assert bench.engine.heard() == [
         ("preempt", 1, "it was asked to before"),
         ("signal", 7, SIGKILL),
@@ -535,7 +626,9 @@ def test_a_machine_that_is_there_again_ends_what_nobody_drives_and_hears_again_w
 # Runs that are asked to end
 
 
-def test_runs_are_asked_once_and_killed_after_their_patience(bench: Bench, clock: SimpleNamespace) -> None:
+def test_runs_are_asked_once_and_killed_after_their_patience(
+    bench: Bench, clock: SimpleNamespace
+) -> None:
     bench.start()
     bench.engine.heard()
     first, second = bench.state.trials[0], bench.state.trials[1]
@@ -546,7 +639,10 @@ def test_runs_are_asked_once_and_killed_after_their_patience(bench: Bench, clock
     assert second.active is not None
     assert first.active.preempting
     assert second.active.preempting
-    assert (first.active.deadline, second.active.deadline) == (1003.0, 1000.0 + bench.state.config.patience)
+    assert (first.active.deadline, second.active.deadline) == (
+        1003.0,
+        1000.0 + bench.state.config.patience,
+    )
     clock.now = 1003.0
     bench.fleet.poll()
     assert bench.engine.heard() == []
@@ -555,7 +651,9 @@ def test_runs_are_asked_once_and_killed_after_their_patience(bench: Bench, clock
     assert bench.engine.heard() == [("signal", 1, SIGKILL)]
 
 
-def test_without_patience_a_run_is_killed_at_the_next_look(bench: Bench, clock: SimpleNamespace) -> None:
+def test_without_patience_a_run_is_killed_at_the_next_look(
+    bench: Bench, clock: SimpleNamespace
+) -> None:
     bench.start()
     bench.fleet.preempt(bench.state.trials[1], "now", 0.0)
     clock.now += 0.01
@@ -564,22 +662,26 @@ def test_without_patience_a_run_is_killed_at_the_next_look(bench: Bench, clock: 
     assert bench.engine.heard() == [("signal", 2, SIGKILL)]
 
 
-def test_words_that_are_committed_and_have_no_answer_are_told_of_once(bench: Bench) -> None:
+def test_committed_messages_without_reply_are_acknowledged_once(bench: Bench) -> None:
     bench.start()
     bench.engine.heard()
     first, second = bench.state.trials[0].active, bench.state.trials[1].active
     assert first is not None
     assert second is not None
-    first.heard |= {3: 5, 4: 1}
-    second.heard[7] = 2
+    first.acked |= {3: 5, 4: 1}
+    second.acked[7] = 2
     bench.fleet.poll()
-    assert sorted(bench.engine.heard()) == [("taken", 1, 3, 5), ("taken", 1, 4, 1), ("taken", 2, 7, 2)]
-    first.heard[3] = 6
+    assert sorted(bench.engine.heard()) == [
+        ("taken", 1, 3, 5),
+        ("taken", 1, 4, 1),
+        ("taken", 2, 7, 2),
+    ]
+    first.acked[3] = 6
     bench.fleet.poll()
     assert bench.engine.heard() == [("taken", 1, 3, 6)]
     assert first.deadline == math.inf
     bench.state.trials[0].active = None  # it has just ended
-    second.heard[7] = 3
+    second.acked[7] = 3
     bench.fleet.poll()
     assert bench.engine.heard() == [("taken", 2, 7, 3)]
 
@@ -593,7 +695,7 @@ def test_an_engine_hears_when_no_room_is_needed_any_more(bench: Bench) -> None:
     assert bench.engine.heard() == [("want", 0, 1)]
 
 
-def test_killing_all_leaves_nothing_that_runs_and_closing_gives_back_what_they_had(bench: Bench) -> None:
+def test_kill_all_kills_every_run_and_close_releases_slots(bench: Bench) -> None:
     bench.start()
     bench.engine.heard()
     bench.fleet.kill_all()
@@ -603,9 +705,9 @@ def test_killing_all_leaves_nothing_that_runs_and_closing_gives_back_what_they_h
     assert bench.state.store.slots.holders() == {}
 
 
-def test_runs_of_a_machine_that_is_lost_are_as_good_as_preempted_and_end_when_nothing_is_left_of_them(
-    store: Store,
-) -> None:
+@pytest.mark.process
+def test_runs_of_a_lost_node_are_preempted_and_end_when_gone(store: Store) -> None:
+    """They end when none of their processes is left."""
     bench = Bench(store, preemption_timeout=1)
     bench.start()
     first, second = bench.state.trials[0].active, bench.state.trials[1].active
@@ -615,7 +717,7 @@ def test_runs_of_a_machine_that_is_lost_are_as_good_as_preempted_and_end_when_no
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as left:
         second.run.log_dir.mkdir(parents=True)
         note_process(second.run.log_dir, left.pid)
-        bench.fleet.lose("gone")
+        bench.fleet.mark_lost("gone")
         assert (first.outcome, second.outcome, second.spoken) == (None, Outcome.PREEMPTED, {0})
         deadline = time.monotonic() + 10
         while not bench.ended and time.monotonic() < deadline:
@@ -627,12 +729,12 @@ def test_runs_of_a_machine_that_is_lost_are_as_good_as_preempted_and_end_when_no
     assert bench.engine.heard() == [("want", 2, 1)]  # there may be slots elsewhere
 
 
-def test_what_is_left_of_a_run_on_several_machines_is_the_engines_to_end(store: Store) -> None:
+def test_engine_ends_leftovers_of_a_run_on_several_machines(store: Store) -> None:
     bench = Bench(store, resources={"slots_per_trial": 2})
     bench.engine.there = [Node("a", ("a/0",)), Node("b", ("b/0",))]
     bench.start()
     before = threading.active_count()
-    bench.fleet.lose("b")
+    bench.fleet.mark_lost("b")
     active = bench.state.trials[0].active
     assert active is not None
     assert active.outcome is Outcome.PREEMPTED
@@ -647,28 +749,28 @@ def waiting(act: Callable[[], None]) -> float:
     return time.monotonic() - began
 
 
-def test_runs_that_are_let_go_are_waited_for_until_all_have_ended_or_somebody_wants_them_killed(bench: Bench) -> None:
+def test_disconnected_runs_are_awaited_until_ended_or_killed(bench: Bench) -> None:
     bench.start()
     bench.engine.heard()
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     inbox.put(Ended(99, 0))
-    inbox.put(Asked("pause", "a word that changes nothing"))
+    inbox.put(StopRequest("pause", "a word that changes nothing"))
     inbox.put(Ended(1, 0))
     threading.Timer(0.3, lambda: inbox.put(Ended(2, 0))).start()
-    assert waiting(lambda: bench.fleet.let_go(inbox)) > 0.25
+    assert waiting(lambda: bench.fleet.end_runs(inbox)) > 0.25
     assert bench.engine.heard() == [("let go",)]
     assert bench.fleet.running == {}
 
     bench.start()
     bench.fleet.running[5] = bench.state.trials[3]
-    inbox.put(Asked("kill", "enough"))
-    bench.fleet.let_go(inbox)
+    inbox.put(StopRequest("kill", "enough"))
+    bench.fleet.end_runs(inbox)
     assert 5 in bench.fleet.running
 
 
-def test_runs_that_are_let_go_are_waited_for_no_longer_than_their_patience(store: Store) -> None:
+def test_disconnected_runs_are_awaited_for_the_configured_time(store: Store) -> None:
     bench = Bench(store, preemption_timeout=1)
     bench.start()
     assert bench.state.config.patience == 1
-    assert 0.9 < waiting(lambda: bench.fleet.let_go(queue.SimpleQueue())) < 3
+    assert 0.9 < waiting(lambda: bench.fleet.end_runs(queue.SimpleQueue())) < 3
     assert [*bench.fleet.running] == [1, 2]

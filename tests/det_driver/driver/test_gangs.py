@@ -1,4 +1,7 @@
-"""A trial whose ranks are on several machines, as none is large enough: it trains, is lost, is taken over and goes on as one."""
+"""A trial whose ranks are on several machines, as none is large enough.
+
+It trains, is lost, is taken over and goes on as one.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def metrics(project):
     return list(project.outcome(1).metrics.values())
 
 
-def test_a_trial_that_no_machine_is_large_enough_for_trains_on_several_as_on_one(hosts, project, here):
+def test_multi_machine_trial_trains_as_on_one_machine(hosts, project, here):
     driver = hosts.run(TRIAL, hosts.network.names[1:3])
     hosts.under_way()
     assert sorted(hosts.agents()) == sorted(hosts.network.names[1:3])
@@ -50,8 +53,10 @@ def test_a_trial_that_no_machine_is_large_enough_for_trains_on_several_as_on_one
     assert metrics(project) == here()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", [0, pytest.param(1, marks=pytest.mark.thorough)])
-def test_where_one_of_its_machines_is_lost_the_others_end_and_it_goes_on_elsewhere(hosts, project, here, which):
+def test_lost_machine_ends_the_other_ranks_and_the_trial_resumes(hosts, project, here, which):
+    """The next run is on the machines that are left."""
     driver = hosts.run(TRIAL, hosts.network.names[1:])
     hosts.under_way(12)
     host, _ = hosts.ranks()[which]
@@ -63,6 +68,7 @@ def test_where_one_of_its_machines_is_lost_the_others_end_and_it_goes_on_elsewhe
     assert [trial.restarts for trial in project.outcome(1).trials] == [0]
 
 
+@pytest.mark.thorough
 def test_a_killed_driver_costs_no_training_on_any_of_them(hosts, project, here):
     driver = hosts.run(TRIAL, hosts.network.names[1:3], DET_LEASE="40")
     before = hosts.under_way()
@@ -73,6 +79,7 @@ def test_a_killed_driver_costs_no_training_on_any_of_them(hosts, project, here):
     assert metrics(project) == here()
 
 
+@pytest.mark.thorough
 def test_a_rank_that_is_killed_ends_the_others_and_is_named(hosts, project, here):
     path = hosts.write(TRIAL, hosts.network.names[1:3])
     path.write_text(path.read_text().replace("max_restarts: 0", "max_restarts: 1"))
@@ -87,7 +94,8 @@ def test_a_rank_that_is_killed_ends_the_others_and_is_named(hosts, project, here
     assert "rank 1 was killed by SIGKILL" in first.reason
 
 
-def test_a_pause_reaches_every_machine_and_the_trial_goes_on_from_there(hosts, project, here):
+@pytest.mark.thorough
+def test_pause_reaches_all_machines_and_the_trial_resumes(hosts, project, here):
     driver = hosts.run(TRIAL, hosts.network.names[1:3])
     hosts.under_way()
     driver.send_signal(signal.SIGINT)

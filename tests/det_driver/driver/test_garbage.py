@@ -25,13 +25,27 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def experiment(
-    store: Store, state: ExperimentState = ExperimentState.COMPLETED, *, smaller_is_better: bool = True, **keep: int
+    store: Store,
+    state: ExperimentState = ExperimentState.COMPLETED,
+    *,
+    smaller_is_better: bool = True,
+    **keep: int,
 ) -> int:
-    """An experiment of one trial with checkpoints `N-1` to `N-3`, of which the latest is to be kept; nobody drives it."""
+    """An experiment of one trial with checkpoints `N-1` to `N-3`, that nobody drives.
+
+    The latest of them is to be kept.
+    """
     keep = {"save_experiment_best": 0, "save_trial_best": 0, "save_trial_latest": 1} | keep
     storage = {"type": "shared_fs", "host_path": str(store.home / "checkpoints"), **keep}
-    searcher = {"name": "single", "metric": "loss", "max_length": 10, "smaller_is_better": smaller_is_better}
-    config = parse({"entrypoint": "m:T", "searcher": searcher, "checkpoint_storage": storage}).config
+    searcher = {
+        "name": "single",
+        "metric": "loss",
+        "max_length": 10,
+        "smaller_is_better": smaller_is_better,
+    }
+    config = parse(
+        {"entrypoint": "m:T", "searcher": searcher, "checkpoint_storage": storage}
+    ).config
     made = store.experiments.create(
         name="x", config=to_json(config), metric="loss", smaller_is_better=smaller_is_better
     )
@@ -41,13 +55,20 @@ def experiment(
         for batches in (1, 2, 3):
             uuid = f"{made.id}-{batches}"
             (store.home / "checkpoints" / uuid).mkdir(parents=True)
+            (store.home / "checkpoints" / uuid / "manifest.json").write_text(
+                f'{{"uuid": "{uuid}"}}'
+            )
             store.checkpoints.record(uuid, trial.id, run.id, batches, storage="{}", size=1)
         store.experiments.update(made.id, state=state)
     return made.id
 
 
 def left(store: Store) -> list[str]:
-    return sorted(path.name for path in (store.home / "checkpoints").iterdir() if not path.name.startswith("."))
+    return sorted(
+        path.name
+        for path in (store.home / "checkpoints").iterdir()
+        if not path.name.startswith(".")
+    )
 
 
 def expected(store: Store) -> list[str]:
@@ -58,7 +79,7 @@ def states(store: Store, id: int) -> list[str]:
     return [str(row.state) for row in store.checkpoints.list(experiment_id=id)]
 
 
-def test_what_is_not_kept_is_deleted_and_nothing_is_expected_any_more(
+def test_surplus_checkpoints_are_deleted_and_the_note_is_removed(
     store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     id = experiment(store)
@@ -76,7 +97,9 @@ def test_what_is_not_kept_is_deleted_and_nothing_is_expected_any_more(
 
 
 @pytest.mark.parametrize(("smaller", "gone"), [(True, ["1-2", "1-3"]), (False, ["1-1", "1-2"])])
-def test_the_best_stays_and_which_that_is_the_searcher_says(store: Store, smaller: bool, gone: list[str]) -> None:
+def test_the_best_stays_and_which_that_is_the_searcher_says(
+    store: Store, smaller: bool, gone: list[str]
+) -> None:
     id = experiment(store, smaller_is_better=smaller, save_experiment_best=1, save_trial_latest=0)
     with store.lock(id):
         for batches in (1, 2, 3):
@@ -93,20 +116,25 @@ def test_what_another_trial_starts_from_stays(store: Store) -> None:
         assert collect_garbage(store, id, PLUGINS) == ["1-2"]
 
 
-def test_what_cannot_be_deleted_is_said_and_stays_expected(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_deleted_is_said_and_stays_expected(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     id = experiment(store)
     expect_garbage(store, id)
     with store.lock(id):
         store.checkpoints.record("..", 1, 1, 0, storage="{}", size=1)  # no storage takes that name
         assert collect_garbage(store, id, PLUGINS) == ["1-1", "1-2"]
     said = capsys.readouterr().err
-    assert said.startswith("det: checkpoints of experiment 1 that are not to be kept are still there: ")
+    assert said.startswith(
+        "det: checkpoints of experiment 1 that are not to be kept are still there: "
+    )
     assert said.endswith("; delete them later with det gc\n")
     assert expected(store) == ["1"]
     assert states(store, id) == ["DELETED", "DELETED", "COMPLETED", "COMPLETED"]
 
 
-def test_what_was_interrupted_is_done_for_those_that_have_ended_and_that_nobody_drives(store: Store) -> None:
+def test_interrupted_deletions_resume_after_the_experiment_ended(store: Store) -> None:
+    """Experiments that are active or have a driver are left alone."""
     ended, driven, active, lost = (
         experiment(store),
         experiment(store),
@@ -135,7 +163,7 @@ def test_what_cannot_be_read_just_now_stays_expected(store: Store) -> None:
         assert expected(again) == ["1"]
 
 
-def test_a_note_that_cannot_be_removed_keeps_nobody_from_the_others(store: Store) -> None:
+def test_unremovable_note_does_not_block_other_experiments(store: Store) -> None:
     active, ended = experiment(store, ExperimentState.PAUSED), experiment(store)
     expect_garbage(store, ended)
     (store.home / "garbage" / str(active)).mkdir()
@@ -156,7 +184,7 @@ FRAIL = """
     import os, signal
     from det_core import hookimpl
     from det_core.config import StorageConfig
-    from det_core.records import StorageRecord
+    from det_core.hooks.records import StorageRecord
     from det_core.storage import LocalStorage
 
     class Config(StorageConfig, frozen=True, tag="frail"):
@@ -174,7 +202,9 @@ FRAIL = """
 """
 
 
-def test_a_collection_whose_driver_is_killed_is_done_by_the_next_driver(project: Any, plugin_path: Path) -> None:
+def test_next_driver_finishes_the_deletions_of_a_killed_driver(
+    project: Any, plugin_path: Path
+) -> None:
     (plugin_path / "frail_hooks.py").write_text(textwrap.dedent(FRAIL))
     points = plugin_path / "fakes-1.0.dist-info" / "entry_points.txt"
     points.write_text(points.read_text() + "frail = frail_hooks\n")
@@ -182,10 +212,30 @@ def test_a_collection_whose_driver_is_killed_is_done_by_the_next_driver(project:
     frail = "min_checkpoint_period: 5\ncheckpoint_storage: {type: frail, save_experiment_best: 0}\n"
     det, root = project.det, project.det.home / "checkpoints"
 
-    det("run", project.write(search + frail), "--quiet", status=-9, env=project.environ(1, {"DIES": "1"}))
+    det(
+        "run",
+        project.write(search + frail),
+        "--quiet",
+        status=-9,
+        env=project.environ(1, {"DIES": "1"}),
+    )
     assert det.json("show", "1")["experiment"]["state"] == "COMPLETED"
     assert len([*root.glob("[0-9a-f]*")]) == 4
     det("run", project.write(search, "next.yaml"), "--quiet", env=project.environ(1))
-    kept = [each["uuid"] for id in "12" for each in det.json("checkpoint", "list", id) if each["state"] == "COMPLETED"]
+    kept = [
+        each["uuid"]
+        for id in "12"
+        for each in det.json("checkpoint", "list", id)
+        if each["state"] == "COMPLETED"
+    ]
     assert len(kept) == 2
     assert sorted(path.name for path in root.glob("[0-9a-f]*")) == sorted(kept)
+
+
+@pytest.mark.parametrize("name", ["1x", "1.bak", "1²", "9" * 30])
+def test_a_file_that_is_no_note_is_left_alone(store: Store, name: str) -> None:
+    (store.home / "garbage").mkdir()
+    (store.home / "garbage" / name).touch()
+    ended = experiment(store)
+    expect_garbage(store, ended)
+    assert collect_left(store, PLUGINS) == {ended: ["1-1", "1-2"]}

@@ -1,4 +1,7 @@
-"""What a driver makes of a search: who is to train until when, who has reached which length, and that a journal says it again."""
+"""What a driver makes of a search.
+
+Who is to train until when, who has reached which length, and that a journal says it again.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,11 @@ LR = {"lr": Double(minval=0, maxval=1)}
 
 def random_search(trials: int, at_once: int = 0, length: int | None = 10) -> Searcher:
     long = None if length is None else Length("batches", length)
-    return make(Random(metric="loss", max_trials=trials, max_concurrent_trials=at_once, max_length=long), LR, 0)
+    return make(
+        Random(metric="loss", max_trials=trials, max_concurrent_trials=at_once, max_length=long),
+        LR,
+        0,
+    )
 
 
 def begun(searcher: Searcher) -> JournaledSearch:
@@ -49,8 +56,11 @@ def begun(searcher: Searcher) -> JournaledSearch:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CONFIGS, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.2]))
-def test_plans_and_rungs_are_what_operations_and_events_add_up_to(config: Any, seed: int, faults: float) -> None:
-    """Counted anew, naively, after each event; and the events as the journal has them make the same search."""
+def test_plans_and_rungs_match_operations_and_events(config: Any, seed: int, faults: float) -> None:
+    """Counted anew, naively, after each event.
+
+    And the events as the journal has them make the same search.
+    """
     reasons = tuple(reason for reason in Exit if reason is not Exit.CANCELED)
     play = Play(make(config, SPACE, seed), seed, faults=faults, early=0.2, reasons=reasons)
     search, events = JournaledSearch(make(config, SPACE, seed)), []
@@ -70,7 +80,10 @@ def test_plans_and_rungs_are_what_operations_and_events_add_up_to(config: Any, s
             match operation:
                 case Create(trial=trial):
                     assert search.plans[trial].hparams == operation.hparams
-                    assert (search.plans[trial].seed, search.plans[trial].source) == (operation.seed, operation.source)
+                    assert (search.plans[trial].seed, search.plans[trial].source) == (
+                        operation.seed,
+                        operation.source,
+                    )
                 case Train(trial=trial, until=until):
                     untils[trial] = until
                     trains.add(trial)
@@ -83,7 +96,9 @@ def test_plans_and_rungs_are_what_operations_and_events_add_up_to(config: Any, s
         assert {t: plan.until for t, plan in search.plans.items()} == untils
         assert [(rung.length, rung.reached, rung.under_way) for rung in search.rungs] == [
             (length, reached.count(length), sum(untils[trial] == length for trial in trains))
-            for length in sorted({until for until in [*untils.values(), *reached] if until is not None})
+            for length in sorted(
+                {until for until in [*untils.values(), *reached] if until is not None}
+            )
             if length in {rung.length for rung in search.rungs}
         ]
         assert {rung.length for rung in search.rungs} >= {*filter(None, untils.values()), *reached}
@@ -100,7 +115,7 @@ def test_what_a_trial_reports_after_its_end_reaches_nobody() -> None:
     assert (search.plans, search.rungs) == before
 
 
-def test_a_trial_without_a_length_has_reached_nothing_when_it_validates() -> None:
+def test_trial_without_a_length_reaches_nothing_by_validating() -> None:
     search = begun(random_search(1, length=None))
     search.apply(TrialValidated(0, 10**6, 10**6, {"loss": 1.0}))
     assert search.plans[0].runnable
@@ -109,7 +124,7 @@ def test_a_trial_without_a_length_has_reached_nothing_when_it_validates() -> Non
     assert search.over == Shutdown()
 
 
-def test_a_search_that_is_canceled_begins_nothing_and_is_over_with_its_last_trial() -> None:
+def test_canceled_search_creates_no_trial_and_ends_with_the_last() -> None:
     search = begun(random_search(9, at_once=2))
     assert search.apply(TrialExited(0, Exit.CANCELED)) == []
     assert set(search.plans) == {0, 1}
@@ -121,10 +136,17 @@ def test_a_search_that_is_canceled_begins_nothing_and_is_over_with_its_last_tria
 
 def test_a_trial_that_is_taken_up_again_never_ended() -> None:
     """Each time that it is, one of its ends is passed over; what was heard before counts."""
-    ends = [TrialExited(0, Exit.ERRORED), TrialReopened(0), TrialExited(0, Exit.ERRORED), TrialReopened(0)]
+    ends = [
+        TrialExited(0, Exit.ERRORED),
+        TrialReopened(0),
+        TrialExited(0, Exit.ERRORED),
+        TrialReopened(0),
+    ]
     search = JournaledSearch.replayed(random_search(1), [SearchStarted(), *ends])
     assert (search.plans[0].exited, search.plans[0].runnable, search.over) == (None, True, None)
-    search = JournaledSearch.replayed(random_search(1), [SearchStarted(), *ends, TrialExited(0, Exit.ERRORED)])
+    search = JournaledSearch.replayed(
+        random_search(1), [SearchStarted(), *ends, TrialExited(0, Exit.ERRORED)]
+    )
     assert search.plans[0].exited is Exit.ERRORED
     assert search.over == Shutdown(failed=True)
     assert search.apply(TrialReopened(0)) == []
@@ -159,11 +181,15 @@ def test_a_trial_that_was_only_made_has_nothing_to_train_yet() -> None:
     assert not search.plans[0].runnable
 
 
-def test_trials_that_are_closed_or_get_another_length_are_on_the_way_to_the_old_one_no_more() -> None:
+def test_closed_or_extended_trials_leave_the_old_rung() -> None:
+    """They no longer count as under way to the old length."""
     first = [Create(0, {}, 0), Create(1, {}, 0), Train(0, 10), Train(1, 10)]
     search = begun(Answers(first, [Train(0, 30), Close(1)]))
     search.apply(TrialValidated(0, 5, 5, {}))
-    assert [(rung.length, rung.reached, rung.under_way) for rung in search.rungs] == [(10, 0, 0), (30, 0, 1)]
+    assert [(rung.length, rung.reached, rung.under_way) for rung in search.rungs] == [
+        (10, 0, 0),
+        (30, 0, 1),
+    ]
 
 
 def test_what_a_trial_reports_after_its_end_is_not_even_told() -> None:
@@ -176,11 +202,13 @@ def test_what_a_trial_reports_after_its_end_is_not_even_told() -> None:
 def test_the_journal_has_numbers_that_json_does_not_know(value: float | None) -> None:
     event = TrialValidated(0, 10, 10, {"loss": value})
     assert decode_event(encode_event(event).encode()) == event
-    nan = decode_event(encode_event(TrialValidated(0, 10, 10, {"loss": math.nan, "other": value})).encode())
+    nan = decode_event(
+        encode_event(TrialValidated(0, 10, 10, {"loss": math.nan, "other": value})).encode()
+    )
     assert (math.isnan(nan.metrics["loss"]), nan.metrics["other"]) == (True, value)
 
 
-def test_those_wait_for_their_searcher_that_neither_run_nor_are_queued_nor_have_ended() -> None:
+def test_waiting_trials_are_neither_running_queued_nor_ended() -> None:
     view = SearchView(progress=0.5, trials=20, running=1, queued=2, ended=4, rungs=(), resting={})
     assert view.waiting == 13
 
@@ -189,7 +217,15 @@ def test_those_wait_for_their_searcher_that_neither_run_nor_are_queued_nor_have_
     ("searcher", "unit"),
     [
         (Random(metric="loss", max_trials=1, max_length=Length("epochs", 3)), "epochs"),
-        (Pbt(metric="loss", population_size=1, num_rounds=1, length_per_round=Length("records", 3)), "records"),
+        (
+            Pbt(
+                metric="loss",
+                population_size=1,
+                num_rounds=1,
+                length_per_round=Length("records", 3),
+            ),
+            "records",
+        ),
         (AdaptiveAsha(metric="loss", max_trials=1, max_time=3, time_metric="seconds"), "seconds"),
         (Random(metric="loss", max_trials=1), "batches"),
     ],
@@ -212,29 +248,39 @@ def validated(trial: int, length: int) -> TrialValidated:
     return TrialValidated(trial, length, 10 * length, {})
 
 
-def test_lengths_that_were_asked_of_a_trial_are_told_with_where_they_were_reached() -> None:
+def test_requested_lengths_are_listed_with_their_batches() -> None:
+    """The batches are those where the trial reached the length."""
     first = [Create(0, {}, 0), Create(1, {}, 0), Train(0, 10), Train(1, 10)]
     heard = [(0, 5), (1, 10), (0, 10), (0, 20), (0, 31), (0, 35), (0, 40)]
     answers = [[], [], [Train(0, 30)], [], [], [Train(0, 40)], [Train(0, 50)]]
     events = [SearchStarted(), *(validated(*each) for each in heard)]
     asked = lengths_asked(Answers(first, *answers), events, 0)
-    assert asked == [AskedLength(10, 100), AskedLength(30, 310), AskedLength(40, 400), AskedLength(50, None)]
+    assert asked == [
+        AskedLength(10, 100),
+        AskedLength(30, 310),
+        AskedLength(40, 400),
+        AskedLength(50, None),
+    ]
     assert lengths_asked(Answers(first, *answers), events, 1) == [AskedLength(10, 100)]
 
 
-def test_a_length_that_was_not_reached_has_no_place_and_neither_has_none() -> None:
+def test_unreached_or_unlimited_length_has_no_position() -> None:
     begin, late = [Create(0, {}, 0), Train(0, None)], [Create(1, {}, 0), Train(1, 10)]
     events = [SearchStarted(), validated(0, 5), validated(0, 10**6), validated(1, 9)]
     assert lengths_asked(Answers(begin, late, [], []), events, 0) == [AskedLength(None, None)]
     assert lengths_asked(Answers(begin, late, [], []), events, 1) == [AskedLength(10, None)]
 
 
-def test_nothing_was_asked_of_a_trial_that_was_only_made_or_closed_or_is_not_there() -> None:
+def test_created_closed_or_unknown_trial_has_no_requested_length() -> None:
     asked = [Create(0, {}, 0), Create(1, {}, 0), Train(1, 10), Close(1)]
-    assert [lengths_asked(Answers(asked), [SearchStarted()], trial) for trial in (0, 1, 2)] == [[], [], []]
+    assert [lengths_asked(Answers(asked), [SearchStarted()], trial) for trial in (0, 1, 2)] == [
+        [],
+        [],
+        [],
+    ]
 
 
-def test_a_trial_that_was_taken_up_again_was_asked_for_its_length_once() -> None:
+def test_reopened_trial_lists_its_length_once() -> None:
     events = [SearchStarted(), TrialExited(0, Exit.ERRORED), TrialReopened(0), validated(0, 10)]
     assert lengths_asked(random_search(1), events, 0) == [AskedLength(10, 100)]
 
@@ -243,16 +289,20 @@ def test_a_trial_that_was_taken_up_again_was_asked_for_its_length_once() -> None
 
 
 def test_an_experiment_without_a_searcher_is_told_to_have_one(tmp_path: Path) -> None:
-    with pytest.raises(DetError, match=r"^the experiment has no searcher; add one to its configuration$"):
+    with pytest.raises(
+        DetError, match=r"^the experiment has no searcher; add one to its configuration$"
+    ):
         searcher_of(ExperimentConfig(), Plugins.installed(), tmp_path)
 
 
 @pytest.mark.parametrize(("seed", "drawn_with"), [(None, 0), (0, 0), (7, 7)])
-def test_a_search_draws_with_the_seed_of_the_experiment_or_with_0(
+def test_search_draws_with_the_experiment_seed_or_0(
     tmp_path: Path, seed: int | None, drawn_with: int
 ) -> None:
     random = Random(metric="loss", max_trials=3, max_length=Length("batches", 10))
-    reproducibility = msgspec.structs.replace(ExperimentConfig().reproducibility, experiment_seed=seed)
+    reproducibility = msgspec.structs.replace(
+        ExperimentConfig().reproducibility, experiment_seed=seed
+    )
     config = ExperimentConfig(searcher=random, hyperparameters=LR, reproducibility=reproducibility)
     found = searcher_of(config, Plugins.installed(), tmp_path)
     assert found.start() == make(random, LR, drawn_with).start()
@@ -269,8 +319,13 @@ class Mine(Answers):
 """
 
 
-def test_a_searcher_of_the_experiments_own_comes_from_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_searcher_of_the_experiments_own_comes_from_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "of_its_own.py").write_text(OWN)
     config = ExperimentConfig(searcher=Custom(metric="loss", entrypoint="of_its_own:Mine"))
-    assert searcher_of(config, Plugins.installed(), tmp_path).start() == [Create(0, {}, 5), Train(0, 10)]
+    assert searcher_of(config, Plugins.installed(), tmp_path).start() == [
+        Create(0, {}, 5),
+        Train(0, 10),
+    ]

@@ -13,15 +13,26 @@ from typing import Any
 import pytest
 
 from det_core import EngineRecord, Plugins, hookimpl
-from det_core.agent import RunSpec
 from det_core.config import parse
-from det_core.host import Outcome
-from det_core.protocol import Answer, AskTarget, Completed, Finished, Reported, Said, Validated, Word
+from det_core.train.host import Outcome
 from det_driver import _hooks
 from det_driver.driver import Driver, DriverSettings, create
-from det_driver.engines import Ended, Engine, Spoke
+from det_driver.engines import Ended, Engine, WorkerMessage
 from det_driver.store import ExperimentState, Store, TrialState
 from det_driver.store._database import Database
+from det_node.agent import RunSpec
+from det_node.protocol import (
+    AskTarget,
+    Completed,
+    Envelope,
+    Finished,
+    Message,
+    Reply,
+    Reported,
+    Validated,
+)
+
+pytestmark = pytest.mark.process
 
 VALIDATIONS = 4
 
@@ -31,8 +42,8 @@ class Simulated(Engine):
 
     words = most = 0
 
-    def __init__(self, hears: Any) -> None:
-        super().__init__(hears)
+    def __init__(self, on_event: Any) -> None:
+        super().__init__(on_event)
         self._at: dict[int, int] = {}
         self._newest: Counter[int] = Counter()
 
@@ -41,11 +52,11 @@ class Simulated(Engine):
         Simulated.most = max(Simulated.most, len(self._at))
         self._say(spec.run_id, AskTarget())
 
-    def answer(self, run: int, link: int, answer: Answer) -> None:
+    def answer(self, run: int, link: int, answer: Reply) -> None:
         assert answer.number == self._newest[run]
         assert not answer.error
         if self._at[run] < 0:
-            self.hears(Ended(run, 0))
+            self.on_event(Ended(run, 0))
         elif answer.target is None or answer.target.n is None:
             self._at[run] = -1
             self._say(run, Finished(Outcome.COMPLETED))
@@ -61,7 +72,7 @@ class Simulated(Engine):
 
     def signal(self, run: int, number: Signals) -> None:
         if number == SIGKILL:
-            self.hears(Ended(run, -SIGKILL))
+            self.on_event(Ended(run, -SIGKILL))
 
     def preempt(self, run: int, reason: str) -> None:
         pass
@@ -69,10 +80,10 @@ class Simulated(Engine):
     def taken(self, run: int, link: int, number: int) -> None:
         assert number <= self._newest[run]
 
-    def _say(self, run: int, word: Word) -> None:
+    def _say(self, run: int, word: Message) -> None:
         Simulated.words += 1
         self._newest[run] += 1
-        self.hears(Spoke(run, 0, run, Said(self._newest[run], word)))
+        self.on_event(WorkerMessage(run, 0, run, Envelope(self._newest[run], word)))
 
 
 @hookimpl
@@ -117,23 +128,32 @@ def search(home: Path, trials: int, at_once: int) -> None:
     driver = Driver(DriverSettings(home=home, slots=at_once, engine="simulated"), id, plugins)
     before = sum(each["collections"] for each in gc.get_stats()), gc.get_threshold()
     assert driver.run() is ExperimentState.COMPLETED
-    assert sum(each["collections"] for each in gc.get_stats()) - before[0] <= 20  # of more than a hundred
+    assert (
+        sum(each["collections"] for each in gc.get_stats()) - before[0] <= 20
+    )  # of more than a hundred
     assert gc.get_threshold() == before[1]
     assert Simulated.most == at_once
     with Store.reader(home) as store:
         assert store.experiments.summary(id).trials == {TrialState.COMPLETED: trials}
         for trial in store.trials.list(id)[:: trials // 5]:
             reports = [(each.group, each.batches) for each in store.metrics.read(trial_id=trial.id)]
-            assert reports == [(group, at) for at in (25, 50, 75, 100) for group in ("training", "validation")]
+            assert reports == [
+                (group, at) for at in (25, 50, 75, 100) for group in ("training", "validation")
+            ]
             (run,) = store.runs.list(trial.id)
-            assert (run.outcome, trial.best_batches, trial.best_metric) == ("completed", 100, run.id % 97 + 0.01)
+            assert (run.outcome, trial.best_batches, trial.best_metric) == (
+                "completed",
+                100,
+                run.id % 97 + 0.01,
+            )
         best = min(trial.best_metric or 1e9 for trial in store.trials.list(id))
         assert store.trials.best(id) == store.experiments.summary(id).best_metric == best
 
 
-def test_a_word_of_one_run_among_a_thousand_takes_as_few_statements_as_of_one_among_ten(
+def test_statements_per_message_do_not_grow_with_runs(
     tmp_path: Path, statements: Counter[str]
 ) -> None:
+    """A message of one run among 1,000 takes as few statements as of one among 10."""
     each = {}
     for at_once, trials in ((10, 100), (1000, 1000)):
         statements.clear()

@@ -1,4 +1,7 @@
-"""What another machine must be able to do is tried before its first trial, and said where it cannot."""
+"""What another machine must be able to do is tried before its first trial.
+
+The message says where it cannot.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from det_core.agent import Ended, RunSpec
-from det_core.agent.probe import leave
 from det_core.storage import LocalStorage
-from det_driver.engines import Engine, Hears, Joined, Lost, Probe
+from det_driver.engines import Engine, NodeJoined, NodeLost, OnEvent, Probe
 from det_driver.engines.probes import PROBES, Probes
+from det_node.agent import Ended, RunSpec
+from det_node.agent.probe import leave
 
 
 class Noting(Engine):
     """An engine that only notes what it is told."""
 
-    def __init__(self, hears: Hears) -> None:
-        super().__init__(hears)
+    def __init__(self, on_event: OnEvent) -> None:
+        super().__init__(on_event)
         self.started: list[RunSpec] = []
         self.ended: list[int] = []
 
@@ -41,7 +44,14 @@ class Machine:
         self.storage = LocalStorage(tmp_path / "storage")
         self.heard: list[Any] = []
         logs = tmp_path / "logs"
-        spec = RunSpec(run_id=0, entrypoint="", trial_class=False, code_dir=tmp_path, log_dir=logs, variables={})
+        spec = RunSpec(
+            run_id=0,
+            entrypoint="",
+            trial_class=False,
+            code_dir=tmp_path,
+            log_dir=logs,
+            variables={},
+        )
         engine = Noting(self.heard.append)
         self.started, self.settled = engine.started, engine.ended
         self.probes = Probes(engine, Probe(spec, lambda: self.storage), logs)
@@ -52,7 +62,7 @@ class Machine:
         (spec.log_dir / "rank-0.log").write_text(log)
         if answers:
             leave(self.storage, f"{spec.entrypoint[-1]}-back")
-        self.probes.hear(Ended(spec.run_id, status))
+        self.probes.handle(Ended(spec.run_id, status))
         assert self.settled == [spec.run_id]
 
 
@@ -66,44 +76,44 @@ def said(**more: Any) -> str:
 
 
 def test_one_that_passes_is_there_for_runs(machine: Machine) -> None:
-    machine.probes.hear(Joined("a/0"))
+    machine.probes.handle(NodeJoined("a/0"))
     assert machine.probes.fit == {}
     machine.ends("a hook says something\n" + said(versions={"python": "3.11"}), answers=True)
     assert machine.probes.fit == {"a/0": {"python": "3.11"}}
-    assert machine.heard == [Joined("a/0"), Joined("a/0")]
+    assert machine.heard == [NodeJoined("a/0"), NodeJoined("a/0")]
     assert list((machine.storage.root).glob("probe-*")) == []
 
 
 def test_what_differs_there_is_said(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    machine.probes.hear(Joined("a/0"))
+    machine.probes.handle(NodeJoined("a/0"))
     machine.ends(said(versions={"det-core": "9.9", "of-theirs": "1"}), answers=True)
     assert "far has det-core 9.9 (here 0.1.0)" in capsys.readouterr().err
 
 
 def test_a_storage_of_its_own_is_none_of_the_experiments(machine: Machine) -> None:
-    machine.probes.hear(Joined("a/0"))
+    machine.probes.handle(NodeJoined("a/0"))
     machine.ends(said())
     assert machine.probes.refused.startswith("far writes to another storage than ")
     assert machine.probes.fit == {}
 
 
 def test_one_that_cannot_be_tried_says_why(machine: Machine) -> None:
-    machine.probes.hear(Joined("a/0"))
+    machine.probes.handle(NodeJoined("a/0"))
     machine.ends("loading\nno such module\n", 3)
     assert "a/0 cannot be tried: no such module (" in machine.probes.refused
 
 
 def test_a_storage_that_cannot_be_used_here_is_named(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "storage").write_text("a file\n")
-    machine.probes.hear(Joined("a/0"))
+    machine.probes.handle(NodeJoined("a/0"))
     assert machine.probes.refused.startswith("the checkpoint storage cannot be used here: ")
 
 
 def test_one_that_has_runs_was_tried_before_they_began(machine: Machine) -> None:
-    machine.probes.hear(Joined("a/0", (3, PROBES)))
-    assert (machine.heard, machine.started) == ([Joined("a/0", (3,))], [])
+    machine.probes.handle(NodeJoined("a/0", (3, PROBES)))
+    assert (machine.heard, machine.started) == ([NodeJoined("a/0", (3,))], [])
     assert "a/0" in machine.probes.fit
-    machine.probes.hear(Ended(PROBES, 0))  # of a driver before
-    machine.probes.hear(Lost("a/0"))
-    assert machine.heard[1:] == [Lost("a/0")]
+    machine.probes.handle(Ended(PROBES, 0))  # of a driver before
+    machine.probes.handle(NodeLost("a/0"))
+    assert machine.heard[1:] == [NodeLost("a/0")]
     assert machine.probes.fit == {}

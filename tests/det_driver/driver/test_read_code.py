@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from det_core.agent import HOOK
 from det_core.config import parse
-from det_driver.driver._warm import read_code, warm_modules
+from det_driver.driver._preload import find_preload_modules, read_code
+from det_node.agent import HOOK
 
 RANDOM = {"name": "random", "metric": "loss", "max_trials": 2, "max_length": 10}
 
@@ -26,7 +26,9 @@ def test_imports_are_followed_through_the_files_of_the_directory(tmp_path):
         unused="import tensorflow\n",
     )
     write(
-        tmp_path, net__blocks="from . import head\nfrom .deep.er import x\nimport numpy\n", net__head="import einops\n"
+        tmp_path,
+        net__blocks="from . import head\nfrom .deep.er import x\nimport numpy\n",
+        net__head="import einops\n",
     )
     write(tmp_path, net__deep__er="x = 1\nimport sklearn.svm\n")
     (tmp_path / "net" / "__init__.py").write_text("import scipy\n")
@@ -35,7 +37,7 @@ def test_imports_are_followed_through_the_files_of_the_directory(tmp_path):
     assert not found.sets_environment
 
 
-def test_a_module_in_a_package_and_modules_that_import_each_other(tmp_path):
+def test_packages_and_circular_imports_are_read(tmp_path):
     write(
         tmp_path,
         pkg__model="from .. import nothing\nfrom pkg import other\nimport torch\n",
@@ -63,14 +65,20 @@ def test_code_that_changes_the_environment_is_found(tmp_path, line):
 
 
 @pytest.mark.parametrize(
-    "line", ["x = os.environ['A']", "x = os.environ.get('A', '1')", "x = 'os.environ[1] = 2'", "environment = {}"]
+    "line",
+    [
+        "x = os.environ['A']",
+        "x = os.environ.get('A', '1')",
+        "x = 'os.environ[1] = 2'",
+        "environment = {}",
+    ],
 )
 def test_code_that_only_reads_it_is_not(tmp_path, line):
     write(tmp_path, model_def=f"import os\n{line}\n")
     assert not read_code("model_def", tmp_path).sets_environment
 
 
-def test_files_that_are_no_python_and_modules_that_are_not_there_are_passed_over(tmp_path):
+def test_unparsable_files_and_missing_modules_are_skipped(tmp_path):
     write(tmp_path, model_def="import broken\nimport torch\n", broken="def :\n")
     assert read_code("model_def", tmp_path).imports == {"torch"}
     assert read_code("absent", tmp_path).imports == set()
@@ -78,12 +86,21 @@ def test_files_that_are_no_python_and_modules_that_are_not_there_are_passed_over
 
 @pytest.mark.parametrize("kind", ["no Python", "of another encoding", "unreadable"])
 def test_whatever_a_file_is_the_others_are_read(tmp_path, kind):
-    write(tmp_path, model_def="import other\nimport broken\n", other="import torch\n", broken="def :\n")
+    write(
+        tmp_path,
+        model_def="import other\nimport broken\n",
+        other="import torch\n",
+        broken="def :\n",
+    )
     if kind == "of another encoding":
-        (tmp_path / "broken.py").write_bytes("# coding: latin-1\nimport k\u00e4se\n".encode("latin-1"))
+        (tmp_path / "broken.py").write_bytes(
+            "# coding: latin-1\nimport k\u00e4se\n".encode("latin-1")
+        )
     elif kind == "unreadable":
         (tmp_path / "broken.py").unlink()
-        (tmp_path / "broken.py").symlink_to("/proc/self/mem")  # which even root cannot read from its beginning
+        (tmp_path / "broken.py").symlink_to(
+            "/proc/self/mem"
+        )  # which even root cannot read from its beginning
     assert read_code("model_def", tmp_path).imports == {"torch"}
     assert read_code("broken", tmp_path).imports == set()
 
@@ -106,8 +123,13 @@ def test_imports_that_are_relative_are_found_where_they_lead(tmp_path):
 
 def warm_of(directory, gpus=(), **settings):
     space = {"lr": {"type": "double", "minval": 0, "maxval": 1}}
-    settings = {"entrypoint": "pkg.model:Trial", "hyperparameters": space, "searcher": RANDOM, **settings}
-    return warm_modules(parse(settings).config, gpus, directory)
+    settings = {
+        "entrypoint": "pkg.model:Trial",
+        "hyperparameters": space,
+        "searcher": RANDOM,
+        **settings,
+    }
+    return find_preload_modules(parse(settings).config, gpus, directory)
 
 
 @pytest.fixture
@@ -116,7 +138,7 @@ def code(tmp_path):
     return tmp_path
 
 
-def test_trials_of_a_search_have_in_common_what_their_code_imports_of_others(code):
+def test_trials_of_a_search_preload_what_their_code_imports(code):
     assert warm_of(code) == ("det_core", "torch")
 
 
@@ -131,11 +153,12 @@ def test_trials_of_a_search_have_in_common_what_their_code_imports_of_others(cod
         {"gpus": ("0",)},
     ],
 )
-def test_what_has_nothing_in_common_or_has_to_come_before_imports_needs_interpreters_of_its_own(code, settings):
+def test_runs_without_common_imports_need_own_interpreters(code, settings):
+    """So do runs whose settings must apply before imports."""
     assert warm_of(code, **settings) is None
 
 
-def test_a_startup_hook_and_code_that_sets_the_environment_come_before_imports(code):
+def test_startup_hook_or_environment_code_prevents_preloading(code):
     (code / HOOK).write_text("true")
     assert warm_of(code) is None
     (code / HOOK).unlink()

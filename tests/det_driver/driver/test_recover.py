@@ -1,4 +1,7 @@
-"""What a driver leaves to the next one, and what it takes over: processes that save, an experiment that nobody drives."""
+"""What a driver leaves to the next one, and what it takes over.
+
+Processes that save, an experiment that nobody drives.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from det_core.manifest import Manifest
-from det_core.process import note_process
-from det_core.protocol import Spooled, encode_note
+from det_core.checkpoint.manifest import Manifest
+from det_core.train.run_setup import Spooled, encode_note
 from det_driver.driver import _recover
-from det_driver.driver._recover import abandon, adopt_spooled, end_leftovers, note_pause
+from det_driver.driver._recover import detach, end_leftovers, note_pause, record_spooled
 from det_driver.store import ExperimentState, Run, Store, TrialState
+from det_node.process import note_process
 
 
 @pytest.fixture
@@ -52,7 +55,10 @@ class Left:
         return self.process.wait(timeout=30)
 
 
-def test_what_is_left_is_waited_for_and_its_run_ends_as_lost(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.process
+def test_what_is_left_is_waited_for_and_its_run_ends_as_lost(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
     run, other = run_of(store), run_of(store, 1)
     left = Left(run, 0.3)
     (run.log_dir / "scratch").mkdir()
@@ -65,8 +71,20 @@ def test_what_is_left_is_waited_for_and_its_run_ends_as_lost(store: Store, capsy
     assert not capsys.readouterr().err
 
 
+def test_a_run_of_a_dead_driver_ends_when_it_was_last_seen(store: Store) -> None:
+    """Its slots were free since then, also where the next driver comes days later."""
+    silent, reported = run_of(store), run_of(store, 1)
+    store.metrics.report(reported.trial_id, reported.id, "validation", 4, {"loss": 0.5})
+    database = store.experiments._databases.held()
+    database.run("UPDATE runs SET started = 1000")
+    database.run("UPDATE metrics SET time = 2800")
+    end_leftovers(store, 1, 0.0, lambda: True)
+    assert [store.runs.get(each.id).ended for each in (silent, reported)] == [1000.0, 2800.0]
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(("patience", "hurries"), [(0.2, False), (15.0, True)])
-def test_it_is_killed_when_patience_ends_or_somebody_is_in_a_hurry(
+def test_leftover_is_killed_when_patience_ends_or_on_demand(
     store: Store, patience: float, hurries: bool
 ) -> None:
     run = run_of(store)
@@ -79,7 +97,8 @@ def test_it_is_killed_when_patience_ends_or_somebody_is_in_a_hurry(
     assert outcomes(store, run.trial_id) == ["lost"]
 
 
-def test_who_waits_for_longer_is_told_once_for_whom_and_how_long_at_most(
+@pytest.mark.process
+def test_long_wait_is_announced_once_with_process_and_limit(
     store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_recover, "_NOTICE_SECONDS", 0.1)
@@ -87,16 +106,18 @@ def test_who_waits_for_longer_is_told_once_for_whom_and_how_long_at_most(
     left = Left(run, 15)
     end_leftovers(store, 1, 1.0, lambda: False)
     left.status()
-    said = f"det: process {left.process.pid} of trial 1 saves, as its driver was lost; waiting for it, 1 s at most\n"
+    said = (
+        f"det: process {left.process.pid} of trial 1 saves, as its driver was lost; waiting for it,"
+        " 1 s at most\n"
+    )
     assert capsys.readouterr().err == said
 
 
 # Checkpoints that are left
 
 
-def test_of_a_runs_checkpoints_those_are_taken_that_are_as_far_and_new_whatever_became_of_another_note(
-    store: Store,
-) -> None:
+def test_only_spooled_checkpoints_that_are_new_are_adopted(store: Store) -> None:
+    """A damaged note does not prevent it."""
     run = run_of(store)
     spool = store.experiment_dir(1) / "spool"
     spool.mkdir()
@@ -105,17 +126,19 @@ def test_of_a_runs_checkpoints_those_are_taken_that_are_as_far_and_new_whatever_
         made = Manifest(uuid=uuid, framework="fake", batches=batches, trial_id=run.trial_id)
         (spool / f"{uuid}.json").write_bytes(encode_note(Spooled(run.id, made, "there")))
     (spool / "a-damaged-one.json").touch()
-    adopt_spooled(store, 1)
+    record_spooled(store, 1)
     assert [row.uuid for row in store.checkpoints.list(experiment_id=1)] == ["b", "c", "d"]
     assert [path.name for path in spool.iterdir()] == ["a-damaged-one.damaged"]
 
 
-def test_the_first_checkpoint_of_a_trial_may_be_one_from_before_training(store: Store) -> None:
+def test_first_checkpoint_of_a_trial_may_precede_training(store: Store) -> None:
     run = run_of(store)
     (store.experiment_dir(1) / "spool").mkdir()
     made = Manifest(uuid="a", framework="fake", batches=0, trial_id=run.trial_id)
-    (store.experiment_dir(1) / "spool" / "a.json").write_bytes(encode_note(Spooled(run.id, made, "there")))
-    adopt_spooled(store, 1)
+    (store.experiment_dir(1) / "spool" / "a.json").write_bytes(
+        encode_note(Spooled(run.id, made, "there"))
+    )
+    record_spooled(store, 1)
     assert [row.uuid for row in store.checkpoints.list(experiment_id=1)] == ["a"]
 
 
@@ -123,17 +146,21 @@ SPOOLS = """
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from det_core.manifest import Manifest
-from det_core.worker import spool
+from det_core.checkpoint.manifest import Manifest
+from det_core.train.run_setup import spool
 spool(SimpleNamespace(run_id=1, spool=Path(sys.argv[1])), Manifest(uuid="a", framework="fake", batches=1), "there")
 """
 
 
-def test_a_note_is_on_the_disk_before_it_is_found_and_stays_there_when_the_machine_goes_down(
-    tmp_path: Path, faults: Path
-) -> None:
+@pytest.mark.process
+def test_note_is_synced_before_it_is_renamed(tmp_path: Path, faults: Path) -> None:
+    """A machine that goes down loses no note that could be found."""
     (spool := tmp_path / "spool").mkdir()
-    strikes = {"LD_PRELOAD": str(faults), "FAULT_ROOT": str(spool), "FAULT_COUNT": str(tmp_path / "count")}
+    strikes = {
+        "LD_PRELOAD": str(faults),
+        "FAULT_ROOT": str(spool),
+        "FAULT_COUNT": str(tmp_path / "count"),
+    }
     subprocess.run([sys.executable, "-c", SPOOLS, spool], env={**os.environ, **strikes}, check=True)
     written = (tmp_path / "count").read_text().splitlines()
     assert [line.partition("-")[0] for line in written] == [
@@ -152,7 +179,7 @@ def row(store: Store) -> Any:
     return store.experiments.get(1)
 
 
-def test_an_experiment_that_is_abandoned_can_be_resumed_and_says_why(store: Store) -> None:
+def test_experiment_of_a_failed_driver_is_resumable_with_reason(store: Store) -> None:
     going, ended = run_of(store), run_of(store, 1)
     store.trials.update(ended.trial_id, state=TrialState.COMPLETED)
     store.runs.end(ended.id, "completed")
@@ -160,26 +187,35 @@ def test_an_experiment_that_is_abandoned_can_be_resumed_and_says_why(store: Stor
     for _ in range(2):
         store.slots.lease(1, 1, ["cpu:0"])
     assert store.slots.waiting() == [1]
-    abandon(store, 1, "it broke")
+    detach(store, 1, "it broke")
     found = row(store)
-    assert (found.state, found.reason, found.pid, found.boot) == (ExperimentState.ERROR, "it broke", None, None)
+    assert (found.state, found.reason, found.pid, found.boot) == (
+        ExperimentState.ERROR,
+        "it broke",
+        None,
+        None,
+    )
     assert found.ended is not None
     assert store.slots.waiting() == []
-    assert [trial.state for trial in store.trials.list(1)] == [TrialState.PAUSED, TrialState.COMPLETED]
+    assert [trial.state for trial in store.trials.list(1)] == [
+        TrialState.PAUSED,
+        TrialState.COMPLETED,
+    ]
     assert outcomes(store, going.trial_id) == ["abandoned"]
     assert outcomes(store, ended.trial_id) == ["completed"]
 
 
-def test_one_that_had_ended_stays_as_it_is_unless_its_driver_was_still_there(store: Store) -> None:
+def test_failed_driver_keeps_the_state_of_an_ended_experiment(store: Store) -> None:
+    """An experiment whose driver is still recorded becomes an error."""
     store.experiments.update(1, state=ExperimentState.COMPLETED, pid=None)
-    abandon(store, 1, "it broke")
+    detach(store, 1, "it broke")
     assert row(store).state is ExperimentState.COMPLETED
     store.experiments.update(1, pid=7)
-    abandon(store, 1, "it broke")
+    detach(store, 1, "it broke")
     assert row(store).state is ExperimentState.ERROR
 
 
-def test_a_pause_is_recorded_with_its_reason_as_soon_as_that_can_be_written(store: Store) -> None:
+def test_pause_is_recorded_with_its_reason_once_writable(store: Store) -> None:
     store.experiments.update(1, pid=7, boot="b")
     note_pause(store, 1, "the disk was full")
     found = row(store)
@@ -190,7 +226,9 @@ def test_a_pause_is_recorded_with_its_reason_as_soon_as_that_can_be_written(stor
     assert found.ended is not None
 
 
-def test_where_the_disk_is_full_room_is_made_for_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_disk_is_full_room_is_made_for_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection = store._databases.held()._connection
     connection.execute("PRAGMA query_only = 1")
     monkeypatch.setattr(store, "make_room", lambda: connection.execute("PRAGMA query_only = 0"))
@@ -198,7 +236,7 @@ def test_where_the_disk_is_full_room_is_made_for_it(store: Store, monkeypatch: p
     assert row(store).reason == "the disk was full"
 
 
-def test_where_it_cannot_be_written_for_long_it_is_left_to_the_next_driver(
+def test_pause_that_stays_unwritable_is_left_to_the_next_driver(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_recover, "_WAITS_SECONDS", 0.5)

@@ -12,7 +12,8 @@ from det_core.config import StorageConfig
 from det_driver.driver._garbage import to_delete
 from det_driver.store import CheckpointRow, CheckpointState
 
-# Determined's documentation works this example: two trials, ten checkpoints, a metric that is best when small.
+# Determined's documentation works this example: two trials, ten checkpoints, a metric that is best
+# when small.
 EXAMPLE = {
     1: {1: None, 2: None, 3: 0.6, 4: 0.5, 5: 0.4},
     2: {6: None, 7: 0.2, 8: 0.3, 9: None, 10: None},
@@ -39,7 +40,9 @@ def _row(uuid: str, trial_id: int, batches: int, metric: float | None = None) ->
 
 
 def _keep(best: int, trial_best: int, latest: int) -> StorageConfig:
-    return StorageConfig(save_experiment_best=best, save_trial_best=trial_best, save_trial_latest=latest)
+    return StorageConfig(
+        save_experiment_best=best, save_trial_best=trial_best, save_trial_latest=latest
+    )
 
 
 def _rows(sign: int = 1, missing: float | None = None) -> list[CheckpointRow]:
@@ -50,34 +53,45 @@ def _rows(sign: int = 1, missing: float | None = None) -> list[CheckpointRow]:
     ]
 
 
-def _kept(rows: list[CheckpointRow], policy: tuple[int, int, int], smaller: bool = True) -> set[int]:
+def _kept(
+    rows: list[CheckpointRow], policy: tuple[int, int, int], smaller: bool = True
+) -> set[int]:
     gone = to_delete(rows, _keep(*policy), smaller_is_better=smaller)
     return {int(row.uuid) for row in rows if row.uuid not in gone}
 
 
 @pytest.mark.parametrize(("policy", "kept"), KEPT)
 @pytest.mark.parametrize("missing", [None, nan])
-def test_the_documented_example(policy: tuple[int, int, int], kept: set[int], missing: float | None) -> None:
+def test_the_documented_example(
+    policy: tuple[int, int, int], kept: set[int], missing: float | None
+) -> None:
     """A metric that is not a number counts as none."""
     assert _kept(_rows(missing=missing), policy) == kept
 
 
 @pytest.mark.parametrize(("policy", "kept"), KEPT)
-def test_the_documented_example_where_larger_is_better(policy: tuple[int, int, int], kept: set[int]) -> None:
+def test_the_documented_example_where_larger_is_better(
+    policy: tuple[int, int, int], kept: set[int]
+) -> None:
     """With the metrics negated, nothing changes."""
     assert _kept(_rows(sign=-1), policy, smaller=False) == kept
 
 
 def test_infinite_metrics_rank() -> None:
     """They are the worst or the best there is."""
-    rows = [_row(uuid=u, trial_id=1, batches=n, metric=m) for n, (u, m) in enumerate([("1", inf), ("2", 3.0)])]
+    rows = [
+        _row(uuid=u, trial_id=1, batches=n, metric=m)
+        for n, (u, m) in enumerate([("1", inf), ("2", 3.0)])
+    ]
     assert _kept(rows, (1, 0, 0)) == {2}
     assert _kept(rows, (1, 0, 0), smaller=False) == {1}
 
 
 def test_zero_is_a_metric_like_another() -> None:
     for other, best in ((0.5, 2), (-0.5, 1)):
-        rows = [_row(uuid=str(n), trial_id=1, batches=n, metric=m) for n, m in ((1, other), (2, 0.0))]
+        rows = [
+            _row(uuid=str(n), trial_id=1, batches=n, metric=m) for n, m in ((1, other), (2, 0.0))
+        ]
         assert _kept(rows, (1, 0, 0)) == {best}
 
 
@@ -131,9 +145,12 @@ def test_the_rule_of_determined(
     expected = []
     for row in rows:
         siblings = [other for other in rows if other.trial_id == row.trial_id]
-        order = 1 + sum((-o.batches, rows.index(o)) < (-row.batches, rows.index(row)) for o in siblings)
+        order = 1 + sum(
+            (-o.batches, rows.index(o)) < (-row.batches, rows.index(row)) for o in siblings
+        )
         ranked = row in numbers and (
-            rank(row, numbers) <= best or rank(row, [o for o in siblings if o in numbers]) <= trial_best
+            rank(row, numbers) <= best
+            or rank(row, [o for o in siblings if o in numbers]) <= trial_best
         )
         if not ranked and order > latest:
             expected.append(row.uuid)

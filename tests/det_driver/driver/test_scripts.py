@@ -17,15 +17,18 @@ SCRIPT = """
     from det_core import core
 
     info = core.get_cluster_info()
-    pause = float(os.environ.get("PAUSE", "0"))
+    hold = int(os.environ.get("HOLD", "0"))
     with core.init() as context:
         start = 0
         if info.latest_checkpoint:
             with context.checkpoint.restore_path(info.latest_checkpoint) as path:
                 start = json.loads((path / "state.json").read_text())
         for batch in range(start + 1, 21):
-            time.sleep(pause)
             context.train.report_training_metrics(batch, {"loss": 1 / batch})
+            if batch == hold:
+                open("held", "w").close()
+                while not context.preempt.should_preempt():
+                    time.sleep(0.05)
             if batch % 5 == 0:
                 context.train.report_validation_metrics(batch, {"error": 1 / batch})
                 with context.checkpoint.store_path({"steps_completed": batch}) as (path, uuid):
@@ -53,8 +56,20 @@ def project(det):
     return det.cwd
 
 
+def start_held(det, wait_until) -> subprocess.Popen[str]:
+    """Start the experiment.
+
+    Return its driver when the script has trained for eight batches and waits.
+    """
+    driver = det.start("run", "const.yaml", env={"HOLD": "8"})
+    wait_until((det.home / "experiments" / "1" / "code" / "held").exists, "some training")
+    return driver
+
+
 def history(det, experiment: int) -> list[tuple]:
-    return [(m["group"], m["batches"], m.get("loss"), m.get("error")) for m in det.metrics(experiment)]
+    return [
+        (m["group"], m["batches"], m.get("loss"), m.get("error")) for m in det.metrics(experiment)
+    ]
 
 
 WHOLE = [
@@ -75,11 +90,8 @@ def test_a_script_is_trained_to_its_end(det, project):
     assert Path(result["checkpoint"]["path"], "state.json").read_text() == "20"
 
 
-def test_a_script_that_its_driver_dies_under_ends_and_is_resumed_without_gap_or_repeat(det, project, wait_until):
-    driver = det.start("run", "const.yaml", env={"PAUSE": "0.3"})
-    wait_until(
-        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) > 8, "some training"
-    )
+def test_script_of_a_killed_driver_resumes_without_gap_or_repeat(det, project, wait_until):
+    driver = start_held(det, wait_until)
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait()
     det("resume", "1")
@@ -87,10 +99,7 @@ def test_a_script_that_its_driver_dies_under_ends_and_is_resumed_without_gap_or_
 
 
 def test_sigint_pauses_with_status_130_and_resume_completes(det, project, wait_until):
-    driver = det.start("run", "const.yaml", env={"PAUSE": "0.3"})
-    wait_until(
-        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) > 3, "some training"
-    )
+    driver = start_held(det, wait_until)
     os.kill(driver.pid, signal.SIGINT)
     output, _ = driver.communicate(timeout=30)
     assert driver.returncode == 130
@@ -99,16 +108,13 @@ def test_sigint_pauses_with_status_130_and_resume_completes(det, project, wait_u
     assert history(det, 1) == WHOLE
 
 
-def test_pause_from_another_terminal_waits_until_the_experiment_is_paused(det, project, wait_until):
-    driver = det.start("run", "const.yaml", env={"PAUSE": "0.3"})
-    wait_until(
-        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) > 1, "some training"
-    )
+def test_pause_from_another_terminal_waits_until_it_is_paused(det, project, wait_until):
+    driver = start_held(det, wait_until)
     assert "experiment 1 is paused" in det("pause", "1", "--wait").stdout
     assert driver.wait(timeout=30) == 130
 
 
-def test_a_script_that_never_asks_is_terminated_when_its_experiment_is_canceled(det, wait_until):
+def test_cancel_terminates_a_script_that_never_checks_for_it(det, wait_until):
     write(det.cwd, const__yaml=CONFIG.replace("python3 train.py", "touch started; sleep 100"))
     driver = det.start("run", "const.yaml")
     code = det.home / "experiments" / "1" / "code"
@@ -120,7 +126,7 @@ def test_a_script_that_never_asks_is_terminated_when_its_experiment_is_canceled(
     assert det.json("show", "1")["experiment"]["state"] == "CANCELED"
 
 
-def test_a_script_without_a_connection_does_not_outlive_its_driver(det, wait_until):
+def test_unconnected_script_does_not_outlive_its_driver(det, wait_until):
     write(det.cwd, const__yaml=CONFIG.replace("python3 train.py", "touch started; sleep 100"))
     driver = det.start("run", "const.yaml")
     code = det.home / "experiments" / "1" / "code"
@@ -129,7 +135,8 @@ def test_a_script_without_a_connection_does_not_outlive_its_driver(det, wait_unt
     driver.wait()  # the fixture fails the test when the sleep is left behind
 
 
-def test_a_failing_script_is_tried_again_from_its_checkpoint_as_often_as_max_restarts_says(det):
+def test_failed_script_is_retried_max_restarts_times(det):
+    """Each attempt starts from the latest checkpoint."""
     write(
         det.cwd,
         train__py="""
@@ -153,27 +160,41 @@ def test_a_failing_script_is_tried_again_from_its_checkpoint_as_often_as_max_res
 FAILS = "print(1); {}[2]"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("script", "said"),
     [
         (
             f"python3 -c '{FAILS}'",
-            subprocess.run([sys.executable, "-c", FAILS], check=False, capture_output=True, text=True).stderr
+            subprocess.run(
+                [sys.executable, "-c", FAILS], check=False, capture_output=True, text=True
+            ).stderr
             + "det: trial 1: the process exited with status 1: KeyError: 2\n",
         ),
-        ("echo $$ is no word; echo so long; exit 4", "so long\ndet: trial 1: the process exited with status 4\n"),
+        (
+            "echo $$ is no word; echo so long; exit 4",
+            "so long\ndet: trial 1: the process exited with status 4\n",
+        ),
         (
             "kill -9 $$",
-            "det: trial 1: the process was killed by SIGKILL: most often the machine or its container had no memory left\n",
+            (
+                "det: trial 1: the process was killed by SIGKILL: most often the machine or its"
+                " container had no memory left\n"
+            ),
         ),
-        ("no-such-command", "no-such-command: not found\ndet: trial 1: the process exited with status 127\n"),
+        (
+            "no-such-command",
+            "no-such-command: not found\ndet: trial 1: the process exited with status 127\n",
+        ),
     ],
 )
-def test_a_script_that_fails_is_quoted_by_the_end_of_its_log_and_how_it_ended(det, script, said):
+def test_failed_script_error_quotes_its_log_and_exit_status(det, script, said):
     """`det show` knows the cause, too."""
     path = det.cwd / "c.yaml"
     path.write_text(
-        json.dumps({"entrypoint": script, "searcher": {"name": "single", "metric": "m"}, "max_restarts": 0})
+        json.dumps(
+            {"entrypoint": script, "searcher": {"name": "single", "metric": "m"}, "max_restarts": 0}
+        )
     )
     assert det("run", path, status=1).stderr.endswith(said)
     assert said.splitlines()[-1].removeprefix("det: trial 1: ") in det("show", "1").stdout
@@ -181,8 +202,14 @@ def test_a_script_that_fails_is_quoted_by_the_end_of_its_log_and_how_it_ended(de
 
 
 def test_a_log_policy_cancels_retries(det):
-    policies = "    log_policies: [{name: oom, pattern: '.*out of memory.*', action: cancel_retries}]\n"
-    write(det.cwd, const__yaml=CONFIG.replace("python3 train.py", "echo CUDA out of memory; exit 1") + policies)
+    policies = (
+        "    log_policies: [{name: oom, pattern: '.*out of memory.*', action: cancel_retries}]\n"
+    )
+    write(
+        det.cwd,
+        const__yaml=CONFIG.replace("python3 train.py", "echo CUDA out of memory; exit 1")
+        + policies,
+    )
     det("run", "const.yaml", status=1)
     assert det.json("show", "1")["trials"][0]["runs"] == 1
 
@@ -190,7 +217,9 @@ def test_a_log_policy_cancels_retries(det):
 def test_the_startup_hook_is_sourced_and_its_environment_kept(det):
     write(
         det.cwd,
-        const__yaml=CONFIG.replace("python3 train.py", "echo hook says $FROM_HOOK, config says $FROM_CONFIG")
+        const__yaml=CONFIG.replace(
+            "python3 train.py", "echo hook says $FROM_HOOK, config says $FROM_CONFIG"
+        )
         + "    environment: {environment_variables: [FROM_CONFIG=hello]}\n",
     )
     (det.cwd / "startup-hook.sh").write_text("export FROM_HOOK=good-day\n")
@@ -199,7 +228,10 @@ def test_the_startup_hook_is_sourced_and_its_environment_kept(det):
 
 
 def test_a_startup_hook_that_fails_ends_the_run(det):
-    write(det.cwd, const__yaml=CONFIG.replace("python3 train.py", "echo never") + "    max_restarts: 0\n")
+    write(
+        det.cwd,
+        const__yaml=CONFIG.replace("python3 train.py", "echo never") + "    max_restarts: 0\n",
+    )
     (det.cwd / "startup-hook.sh").write_text("false\n")
     det("run", "const.yaml", status=1)
     assert "never" not in det("logs", "1").stdout
@@ -222,7 +254,7 @@ def test_scripts_find_their_run_in_the_environment(det):
     assert "DET_LATEST_CHECKPOINT" not in found
 
 
-def test_a_search_over_a_script_gives_each_trial_its_hyperparameters(det):
+def test_search_gives_each_script_trial_its_hyperparameters(det):
     write(
         det.cwd,
         train__py="""
@@ -270,21 +302,20 @@ def test_invalid_hyperparameters_are_replaced_by_a_random_search(det):
     assert result["trials"]["INVALID_HP"] >= 1
 
 
-def test_an_experiment_that_a_driver_holds_cannot_be_driven_twice(det, project, wait_until):
-    driver = det.start("run", "const.yaml", env={"PAUSE": "1"})
-    wait_until(
-        lambda: det.home.joinpath("experiments/1/experiment.db").exists() and len(det.metrics(1)) > 0, "some training"
-    )
+def test_experiment_with_a_driver_cannot_be_driven_twice(det, project, wait_until):
+    driver = start_held(det, wait_until)
     for options in [(), ("--detach",)]:
         done = det("resume", "1", *options, status=2)
         assert str(driver.pid) in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_a_detached_experiment_has_its_driver_when_the_command_returns(det, project):
+def test_detached_experiment_has_its_driver_on_return(det, project):
     started = det.json("run", "const.yaml", "--detach")
     experiment = det.json("show", "1")["experiment"]
-    assert (experiment["state"], experiment["pid"]) == ("COMPLETED", None) or experiment["pid"] == started["pid"]
+    assert (experiment["state"], experiment["pid"]) == ("COMPLETED", None) or experiment[
+        "pid"
+    ] == started["pid"]
 
 
 def test_detached_experiments_run_in_the_background(det, project, wait_until):
@@ -297,7 +328,8 @@ def test_detached_experiments_run_in_the_background(det, project, wait_until):
 def test_a_script_is_started_once_with_all_its_slots(det):
     write(
         det.cwd,
-        const__yaml=CONFIG.replace("python3 train.py", "env") + "    resources: {slots_per_trial: 2}\n",
+        const__yaml=CONFIG.replace("python3 train.py", "env")
+        + "    resources: {slots_per_trial: 2}\n",
     )
     det("run", "const.yaml", env={"DET_SLOTS_TOTAL": "2"})
     assert "DET_SLOT_IDS=[0, 1]" in det("logs", "1").stdout
@@ -314,7 +346,7 @@ KEY = """
 
 
 def test_each_run_has_a_key_of_its_own(det, project):
-    """What knows one run's key, such as code that a trial of it downloaded, cannot speak for another."""
+    """Code that a run downloaded may know that run's key, but cannot speak for another run."""
     more = "    hyperparameters: {x: {type: categorical, vals: [1, 2, 3]}}\n"
     write(project, train__py=KEY, const__yaml=CONFIG.replace("name: single", "name: grid") + more)
     det("run", "const.yaml")

@@ -16,14 +16,15 @@ from itertools import pairwise
 
 import pytest
 
-from det_core.process import born
 from det_driver.store import ExperimentState, Store
+from det_node.process import process_identity
 from det_testing import OneVar
 
 PAUSE = {"PAUSE": "0.004"}
 ASHA = (
-    "searcher: {{name: adaptive_asha, metric: val_loss, max_trials: {trials}, max_length: 32, divisor: 2, max_rungs: 3,"
-    " max_concurrent_trials: 4}}\nmin_checkpoint_period: 3\nmin_validation_period: 5\n"
+    "searcher: {{name: adaptive_asha, metric: val_loss, max_trials: {trials}, max_length: 32,"
+    " divisor: 2, max_rungs: 3, max_concurrent_trials: 4}}\nmin_checkpoint_period:"
+    " 3\nmin_validation_period: 5\n"
 )
 
 
@@ -47,7 +48,7 @@ def chance():
 
 @pytest.fixture
 def watched(project, tmp_path):
-    """The project, with a trial that notices when another process is the same trial at the same time."""
+    """The project, with a trial that notices another process that is the same trial."""
     locks = tmp_path / "locks"
     locks.mkdir()
     model = project.det.cwd / "model_def.py"
@@ -104,23 +105,29 @@ def undisturbed(project, text, slots):
 
 
 def check_numbers(found):
-    """Each trial's own numbers are those of one that nothing disturbed, without a gap and without a repeat."""
+    """Each trial's numbers are those of an undisturbed one, without a gap and without a repeat."""
     for trial in found.trials:
         model = OneVar(lr=trial.hparams["lr"])
-        reports = [(at, value) for group, at, value in found.metrics[trial.id] if group == "validation"]
+        reports = [
+            (at, value) for group, at, value in found.metrics[trial.id] if group == "validation"
+        ]
         assert [at for at, _ in reports] == sorted({at for at, _ in reports})
         assert set(range(5, trial.batches, 5)) <= {at for at, _ in reports}
         for at, value in reports:
             assert value == pytest.approx(model.validation_loss(at), rel=1e-9)
 
 
-def test_one_trial_at_a_time_ends_in_the_table_of_an_undisturbed_search(watched, search, kills, chance):
+@pytest.mark.thorough
+def test_killed_drivers_do_not_change_a_serial_search(watched, search, kills, chance):
+    """The table of results is that of a search that ran undisturbed."""
     found = killed_drivers(watched, search, kills, 1, chance)
     found.check()
     assert found.table == undisturbed(watched, search, 1).table
 
 
-def test_several_at_a_time_decide_as_the_journals_order_implies_and_lose_nothing(watched, search, kills, chance):
+@pytest.mark.thorough
+def test_killed_drivers_lose_nothing_in_a_parallel_search(watched, search, kills, chance):
+    """The decisions are those that the order of the journal implies."""
     found = killed_drivers(watched, search, kills, 3, chance)
     found.check()
     check_numbers(found)
@@ -130,9 +137,12 @@ def test_several_at_a_time_decide_as_the_journals_order_implies_and_lose_nothing
             assert before.ended <= after.started
 
 
-def test_killed_workers_are_started_again_and_nothing_shows_in_the_table(watched, search, kills, chance):
+@pytest.mark.thorough
+def test_killed_workers_restart_and_do_not_change_the_results(watched, search, kills, chance):
     path = watched.write(search)
-    driver = watched.det.start("run", path, "--quiet", "-c", "max_restarts=1000", env=watched.environ(1, PAUSE))
+    driver = watched.det.start(
+        "run", path, "--quiet", "-c", "max_restarts=1000", env=watched.environ(1, PAUSE)
+    )
     left = kills
     while driver.poll() is None and left:
         time.sleep(chance.uniform(0.1, 0.6))
@@ -149,11 +159,17 @@ def kill_a_worker(home, chance) -> bool:
     pids = []
     if home.joinpath("experiments/1/experiment.db").exists():
         with Store.reader(home) as store:
-            runs = [r for t in store.trials.list(1) if not t.state.ended for r in store.runs.list(t.id) if not r.ended]
+            runs = [
+                r
+                for t in store.trials.list(1)
+                if not t.state.ended
+                for r in store.runs.list(t.id)
+                if not r.ended
+            ]
         for run in runs:
             note = run.log_dir / "process.json"
             noted = json.loads(note.read_text() or "{}") if note.exists() else {}
-            if noted and born(noted["pid"]) == noted["born"]:
+            if noted and process_identity(noted["pid"]) == noted["born"]:
                 pids.append(noted["pid"])
     if not pids:
         return False

@@ -1,4 +1,7 @@
-"""What a driver knows of its experiment: how far it is, where each trial stands, until when it trains, which one is best."""
+"""What a driver knows of its experiment.
+
+How far it is, where each trial stands, until when it trains, which one is best.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.det_driver.driver.test_turns import RANDOM, run, state_of
+from tests.det_driver.driver.test_transactions import RANDOM, run, state_of
 
 from det_core import Plugins
 from det_core.config import ExperimentConfig, parse, to_json
 from det_core.errors import DetError
-from det_core.host import Target
-from det_core.schedule import NEVER
+from det_core.train.host import Target
+from det_core.train.schedule import NEVER
 from det_driver.driver._search import TrialValidated, decode_event
 from det_driver.driver._state import State
 from det_driver.search import Exit
 from det_driver.store import ExperimentState, Store, TrialState
 
-HALVING = {"name": "async_halving", "metric": "loss", "num_rungs": 2, "max_trials": 4, "max_length": 40, "divisor": 4}
-PBT = {"name": "pbt", "metric": "loss", "population_size": 2, "num_rounds": 2, "length_per_round": 10}
+HALVING = {
+    "name": "async_halving",
+    "metric": "loss",
+    "num_rungs": 2,
+    "max_trials": 4,
+    "max_length": 40,
+    "divisor": 4,
+}
+PBT = {
+    "name": "pbt",
+    "metric": "loss",
+    "population_size": 2,
+    "num_rounds": 2,
+    "length_per_round": 10,
+}
 PBT |= {"replace_function": {"truncate_fraction": 0.5}, "explore_function": {}}
 
 
@@ -39,14 +55,16 @@ def again(state: State) -> State:
 
 def reach(state: State, live: Any, loss: float = 1.0, **metrics: Any) -> None:
     """Let a trial report the validation of its target."""
-    with state.turn():
+    with state.transaction():
         state.validated(live, live.active, 10, {"loss": loss, **metrics}, live.plan.until)
     live.active = None
 
 
 def end(state: State, live: Any, reason: Exit = Exit.COMPLETED) -> None:
-    with state.turn():
-        state.exit(live, reason, TrialState.ERROR if reason is Exit.ERRORED else TrialState.COMPLETED)
+    with state.transaction():
+        state.exit(
+            live, reason, TrialState.ERROR if reason is Exit.ERRORED else TrialState.COMPLETED
+        )
 
 
 # From one driver to the next
@@ -54,11 +72,13 @@ def end(state: State, live: Any, reason: Exit = Exit.COMPLETED) -> None:
 
 def test_an_experiment_without_a_searcher_is_refused(store: Store) -> None:
     made = store.experiments.create(name="x", config=to_json(ExperimentConfig(entrypoint="m:T")))
-    with pytest.raises(DetError, match=r"^the experiment has no searcher; add one to its configuration$"):
+    with pytest.raises(
+        DetError, match=r"^the experiment has no searcher; add one to its configuration$"
+    ):
         State(store, made.id, Plugins.installed())
 
 
-def test_a_searcher_of_the_users_own_is_found_in_the_experiments_code(
+def test_custom_searcher_is_found_in_the_code_of_the_experiment(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -91,14 +111,15 @@ def test_the_next_driver_knows_of_each_trial_what_this_one_knew(store: Store) ->
     assert (len(found.queue), found.queue.first) == (2, found.trials[0])
 
 
-def test_trials_of_an_earlier_driver_are_queued_or_wait_and_those_that_run_or_are_closed_stay(store: Store) -> None:
+def test_takeover_queues_idle_trials_and_keeps_running_ones(store: Store) -> None:
+    """Trials whose target is reached wait for their searcher."""
     state = state_of(store, HALVING | {"max_concurrent_trials": 3})
     waits, goes_on, runs = run(state), run(state), run(state)
     reach(state, waits)
     found = again(state)
     found.trials[runs.plan.request].active = runs.active
-    with found.turn():
-        found.take_over()
+    with found.transaction():
+        found.requeue_trials()
     states = {trial.request: trial.state for trial in store.trials.list(state.id)}
     assert [states[live.plan.request] for live in (waits, goes_on, runs)] == [
         TrialState.WAITING,
@@ -107,12 +128,12 @@ def test_trials_of_an_earlier_driver_are_queued_or_wait_and_those_that_run_or_ar
     ]
 
 
-def test_a_closed_trial_of_an_earlier_driver_is_to_be_ended_and_not_queued(store: Store) -> None:
+def test_takeover_marks_closed_trials_to_be_ended_not_queued(store: Store) -> None:
     state = state_of(store)
     reach(state, run(state))
     found = again(state)
-    with found.turn():
-        found.take_over()
+    with found.transaction():
+        found.requeue_trials()
     assert [*found.closed] == [found.trials[0]]
     assert store.trials.list(state.id)[0].state is TrialState.RUNNING
     assert found.queue.first is found.trials[1]
@@ -121,7 +142,8 @@ def test_a_closed_trial_of_an_earlier_driver_is_to_be_ended_and_not_queued(store
 # What is done, and what rests
 
 
-def test_progress_is_that_of_the_search_and_where_all_failed_since_what_had_been_reached(store: Store) -> None:
+def test_progress_of_a_failed_search_is_what_its_trials_reached(store: Store) -> None:
+    """Before that, ended trials count as done, failed ones included."""
     state = state_of(store)
     state.trials[0].progress = 0.5
     assert state.progress == pytest.approx(0.5 / 3)
@@ -130,14 +152,14 @@ def test_progress_is_that_of_the_search_and_where_all_failed_since_what_had_been
     assert state.progress == pytest.approx(1 / 3)
     end(state, state.trials[1], Exit.ERRORED)
     assert state.progress == pytest.approx(2 / 3)  # it goes on, and what has ended is done
-    state.wish = ExperimentState.CANCELED
+    state.target_state = ExperimentState.CANCELED
     assert state.progress == pytest.approx(1 / 3)
-    state.wish = None
+    state.target_state = None
     end(state, state.trials[2], Exit.ERRORED)
     assert state.progress == pytest.approx(1 / 3)
 
 
-def test_where_one_went_well_after_others_failed_the_search_has_got_further(store: Store) -> None:
+def test_failed_trials_count_as_progress_after_a_success(store: Store) -> None:
     state = state_of(store)
     end(state, state.trials[0], Exit.ERRORED)
     end(state, state.trials[1], Exit.USER_STOPPED)
@@ -145,7 +167,7 @@ def test_where_one_went_well_after_others_failed_the_search_has_got_further(stor
     assert state.progress == 1.0
 
 
-def test_observers_see_how_many_trials_run_are_queued_wait_and_have_ended(store: Store) -> None:
+def test_observers_see_counts_of_trials_in_each_state(store: Store) -> None:
     state = state_of(store, HALVING | {"max_concurrent_trials": 3})
     waits, _ = run(state), run(state)
     reach(state, waits)
@@ -157,9 +179,9 @@ def test_observers_see_how_many_trials_run_are_queued_wait_and_have_ended(store:
     assert state.view.storage().root == store.home / "checkpoints"
 
 
-def test_a_trial_that_ends_is_neither_open_nor_queued_any_more_and_why_is_kept(store: Store) -> None:
+def test_ended_trial_leaves_open_set_and_queue_with_its_reason(store: Store) -> None:
     state = state_of(store)
-    with state.turn():
+    with state.transaction():
         state.exit(state.trials[0], Exit.ERRORED, TrialState.ERROR, "oh")
     end(state, state.trials[1], Exit.USER_STOPPED)
     assert [*state.open] == [2]
@@ -182,8 +204,8 @@ def test_a_trial_that_is_promoted_is_queued_again(store: Store) -> None:
         live = run(state)
         reach(state, live, loss)
         if not live.plan.runnable:
-            with state.turn():
-                state.rest(live, TrialState.WAITING)
+            with state.transaction():
+                state.set_waiting(live, TrialState.WAITING)
             assert live.state is TrialState.WAITING
     assert [trial.state for trial in store.trials.list(state.id)] == [
         TrialState.WAITING,
@@ -230,7 +252,7 @@ def test_a_searcher_hears_in_its_own_unit_where_a_validation_was(
     state = state_of(store, RANDOM | length)
     live = run(state)
     assert live.active.validated_at < 0  # as a validation before training is at 0
-    with state.turn():
+    with state.transaction():
         state.validated(live, live.active, 7, {"loss": 1.0, **metrics}, None)
     event = decode_event([each.data for each in store.journal.read(state.id)][-1])
     assert isinstance(event, TrialValidated)
@@ -238,10 +260,11 @@ def test_a_searcher_hears_in_its_own_unit_where_a_validation_was(
     assert live.active.validated_at == 7
 
 
-def test_a_target_that_is_never_reached_says_nothing_of_how_far_a_validation_was(store: Store) -> None:
+def test_validation_without_a_reachable_target_has_its_length(store: Store) -> None:
+    """The length is computed from the batches of the validation."""
     state = state_of(store, RANDOM | {"max_length": None})
     live = run(state)
-    with state.turn():
+    with state.transaction():
         state.validated(live, live.active, 7, {"loss": 1.0}, NEVER)
     assert b'"length":7' in [each.data for each in store.journal.read(state.id)][-1]
 
@@ -264,9 +287,7 @@ def test_a_copy_starts_from_the_latest_checkpoint_of_its_source(store: Store) ->
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_trials_start_from_the_checkpoint_of_another_experiments_trial_if_it_has_one(
-    tmp_path: Path, saved: bool
-) -> None:
+def test_trials_warm_start_from_a_trial_of_another_experiment(tmp_path: Path, saved: bool) -> None:
     with Store(tmp_path) as store:
         state = state_of(store)
         other = run(state)
@@ -274,7 +295,10 @@ def test_trials_start_from_the_checkpoint_of_another_experiments_trial_if_it_has
             save(state, other, "of another")
     with Store(tmp_path) as store:
         if saved:
-            assert state_of(store, RANDOM | {"source_trial_id": other.id}).trials[0].source == "of another"
+            assert (
+                state_of(store, RANDOM | {"source_trial_id": other.id}).trials[0].source
+                == "of another"
+            )
             return
         message = f"^searcher.source_trial_id is {other.id}, a trial without a checkpoint$"
         with pytest.raises(DetError, match=message):
@@ -292,11 +316,13 @@ def test_trials_start_from_the_checkpoint_of_another_experiments_trial_if_it_has
         *((True, "none", False), (True, None, False)),
     ],
 )
-def test_a_validation_is_the_best_where_none_was_as_good(store: Store, smaller: bool, value: Any, best: bool) -> None:
+def test_a_validation_is_the_best_where_none_was_as_good(
+    store: Store, smaller: bool, value: Any, best: bool
+) -> None:
     state = state_of(store, RANDOM | {"smaller_is_better": smaller})
     live = run(state)
     assert state.is_best({"loss": 7.0})
-    with state.turn():
+    with state.transaction():
         assert state.validated(live, live.active, 5, {"loss": 1.0}, None).best
     assert state.is_best({"loss": value}) is best
     assert state.is_best({"other": 0.0}) is False
@@ -308,15 +334,15 @@ def test_where_there_is_no_metric_each_validation_is_the_best(store: Store) -> N
     state = state_of(store, RANDOM | {"metric": ""})
     live = run(state)
     for batches in (5, 6):
-        with state.turn():
+        with state.transaction():
             assert state.validated(live, live.active, batches, {"loss": 1.0}, None).best
 
 
-def test_a_run_has_progressed_to_the_furthest_report_whatever_the_order(store: Store) -> None:
+def test_run_progress_is_the_furthest_report_in_any_order(store: Store) -> None:
     state = state_of(store)
     live = run(state)
     for batches in (5, 3):
-        with state.turn():
+        with state.transaction():
             state.reported(live, live.active, "training", batches, {"loss": 1.0})
     assert live.active.progressed_to == 5
 
@@ -324,14 +350,18 @@ def test_a_run_has_progressed_to_the_furthest_report_whatever_the_order(store: S
 # What waits, and what is to stop
 
 
-def test_trials_of_the_queue_are_said_to_wait_for_their_environment_as_long_as_they_do(store: Store) -> None:
+def test_queued_trials_show_preparing_while_they_prepare(store: Store) -> None:
     state = state_of(store, RANDOM | {"max_trials": 3, "max_concurrent_trials": 0})
     running, *queued = state.trials.values()
     run(state)
     queued[0].state = TrialState.PAUSED
     state.show_preparing(False)
     assert queued[0].state is TrialState.PAUSED, "where nothing is prepared, nothing is written"
-    for preparing, shown in [(True, TrialState.PREPARING), (True, TrialState.PREPARING), (False, TrialState.QUEUED)]:
+    for preparing, shown in [
+        (True, TrialState.PREPARING),
+        (True, TrialState.PREPARING),
+        (False, TrialState.QUEUED),
+    ]:
         state.show_preparing(preparing)
         assert [live.state for live in (running, *queued)] == [TrialState.RUNNING, shown, shown]
         assert [state.row(live).state for live in queued] == [shown, shown]
@@ -340,13 +370,13 @@ def test_trials_of_the_queue_are_said_to_wait_for_their_environment_as_long_as_t
     assert queued[0].state is TrialState.PAUSED, "nor where nothing is any more"
 
 
-def test_a_run_has_been_told_to_stop_when_its_validation_leaves_it_nothing_to_train(store: Store) -> None:
+def test_run_is_stopping_when_its_validation_reaches_the_target(store: Store) -> None:
     state = state_of(store)
     live = run(state)
     assert live.active.stopping is False
-    with state.turn():
+    with state.transaction():
         state.validated(live, live.active, 5, {"loss": 1.0}, None)
     assert live.active.stopping is False
-    with state.turn():
+    with state.transaction():
         state.validated(live, live.active, 10, {"loss": 1.0}, live.plan.until)
     assert live.active.stopping is True

@@ -62,12 +62,10 @@ def logs(det) -> str:
 
 
 def test_local_trains_to_the_end_and_the_script_goes_on(script, det):
-    done = script(
-        """
+    done = script("""
         result = create(Trial, config, mode=Mode.LOCAL)
         print("after", result.hparams, result.validation["val_loss"] < 1, os.listdir(result.checkpoints[-1]))
-        """
-    )
+        """)
     assert "training Trial here for 8 batches: lr=0.05" in done.stdout
     assert re.search(r"batch 8 validation: val_loss=", done.stdout)
     assert "after {'lr': 0.05} True" in done.stdout
@@ -77,14 +75,20 @@ def test_local_trains_to_the_end_and_the_script_goes_on(script, det):
 
 @pytest.mark.parametrize("length", [{"batches": 7}, {"epochs": 2}])
 def test_local_knows_the_length_of_its_trial_before_it_starts(length):
-    place = begin({"searcher": {"name": "single", "metric": "loss", "max_length": length}}, Mode.LOCAL, framework="")
+    place = begin(
+        {"searcher": {"name": "single", "metric": "loss", "max_length": length}},
+        Mode.LOCAL,
+        framework="",
+    )
     ((unit, n),) = length.items()
     assert place.run.length == Length(unit, n)
 
 
 def test_local_says_what_it_does_not_use(script):
     done = script("create(Trial, {**config, 'resources': {'slots_per_trial': 2}}, mode=Mode.LOCAL)")
-    assert "det: resources of the configuration is for Mode.CLUSTER and not used here" in done.stderr
+    assert (
+        "det: resources of the configuration is for Mode.CLUSTER and not used here" in done.stderr
+    )
 
 
 CLUSTER = """
@@ -94,11 +98,11 @@ print("after")
 """
 
 
-def test_cluster_submits_the_script_and_workers_execute_it_up_to_the_call(script, det):
+def test_cluster_submits_and_workers_execute_up_to_the_call(script, det):
     done = script(CLUSTER, "--fast", "1")
     assert (
-        "experiment 1 (train) is submitted; its workers run train.py again, and nothing that follows runs here"
-        in done.stdout
+        "experiment 1 (train) is submitted; its workers run train.py again, and nothing that"
+        " follows runs here" in done.stdout
     )
     assert "experiment 1 is completed: best val_loss" in done.stdout
     assert "after" not in done.stdout.replace("that follows", "")
@@ -108,29 +112,31 @@ def test_cluster_submits_the_script_and_workers_execute_it_up_to_the_call(script
     assert "] after" not in log
 
 
-def test_in_a_notebook_one_line_says_how_far_it_is_and_no_report_is_printed(script):
+def test_notebook_shows_one_progress_line_and_no_reports(script):
     notebook = "import types; sys.modules['ipykernel'] = types.ModuleType('ipykernel')\n"
     out = script(notebook + 'create(Trial, config, context_dir=".")\n').stdout
-    assert "\nexperiment 1 (train) is completed, 100%, best val_loss " in out  # text mode reads \\r as a new line
+    assert (
+        "\nexperiment 1 (train) is completed, 100%, best val_loss " in out
+    )  # text mode reads \\r as a new line
     assert out.splitlines()[-2].startswith("experiment 1 is completed: best val_loss")
     assert "batch 8" not in out.replace("(batch 8)", "")
 
 
 def test_both_modes_train_to_the_same_numbers(script, det):
-    local = script("print(repr(create(Trial, config, mode='local').validation['weight']))", name="local.py").stdout
+    local = script(
+        "print(repr(create(Trial, config, mode='local').validation['weight']))", name="local.py"
+    ).stdout
     script("create(Trial, config, mode='cluster', context_dir='.')")
     [validation] = det.metrics(1, "validation")
     assert repr(validation["weight"]) == local.splitlines()[-1]
 
 
 def test_a_search_gives_each_trial_its_hyperparameters(script, det):
-    script(
-        """
+    script("""
         if __name__ == "__main__":
             grid = {**single, "name": "grid"}
             create(Trial, {"searcher": grid, "hyperparameters": {"lr": Categorical([0.01, 0.02, 0.04])}}, context_dir=".")
-        """
-    )
+        """)
     trials = det.json("show", "1")["trials"]
     assert sorted(trial["hparams"]["lr"] for trial in trials) == [0.01, 0.02, 0.04]
     assert {trial["state"] for trial in trials} == {"COMPLETED"}
@@ -159,6 +165,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_numbers(script, det):
     assert det.json("show", "2")["trials"][0]["restarts"] == 1
 
 
+@pytest.mark.thorough
 def test_several_ranks_execute_the_script_each(script, det):
     text = """
     print("rank", os.environ.get("DET_RANK"))
@@ -182,6 +189,7 @@ def test_the_status_is_that_of_the_experiment(script):
     assert "det: trial 1: RuntimeError: no such model" in done.stderr
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -218,11 +226,14 @@ def test_a_link_that_leads_out_of_the_code_is_refused(script, det, tmp_path):
 
 def test_who_imports_the_script_submits_nothing(script, det):
     det.cwd.joinpath("train.py").write_text(HEAD + CLUSTER)
-    assert script.python("-c", "import train; print(train.Trial.__name__)").stdout.splitlines()[-1] == "Trial"
+    assert (
+        script.python("-c", "import train; print(train.Trial.__name__)").stdout.splitlines()[-1]
+        == "Trial"
+    )
     assert not det.home.joinpath("index.db").exists()
 
 
-def test_what_is_handed_over_can_be_imported_by_who_reads_a_checkpoint(script, det):
+def test_submitted_trial_class_is_importable_from_a_checkpoint(script, det):
     script(CLUSTER)
     [load_data] = det.home.glob("checkpoints/*/load_data.json")
     assert json.loads(load_data.read_text())["trial_cls_spec"] == "train:Trial"
@@ -231,11 +242,17 @@ def test_what_is_handed_over_can_be_imported_by_who_reads_a_checkpoint(script, d
 NOTEBOOK = {
     "cells": [
         {"cell_type": "markdown", "source": ["# Title\n"]},
-        {"cell_type": "code", "source": ["%matplotlib inline\n", "!pip list\n", *HEAD.splitlines(keepends=True)]},
+        {
+            "cell_type": "code",
+            "source": ["%matplotlib inline\n", "!pip list\n", *HEAD.splitlines(keepends=True)],
+        },
         {"cell_type": "code", "source": "%%bash\nfalse\n"},
         {
             "cell_type": "code",
-            "source": "print('in the notebook')\ncreate(Trial, config, context_dir='.', command=['note.ipynb'])\n",
+            "source": (
+                "print('in the notebook')\ncreate(Trial, config, context_dir='.',"
+                " command=['note.ipynb'])\n"
+            ),
         },
     ]
 }
@@ -252,34 +269,57 @@ def test_a_notebook_is_submitted_by_its_path(script, det):
 
 
 def test_a_class_from_a_cell_trains_here(script):
-    done = script.python("-c", HEAD + "print('after', len(create(Trial, config, mode='local').reports))")
+    done = script.python(
+        "-c", HEAD + "print('after', len(create(Trial, config, mode='local').reports))"
+    )
     assert "after 2" in done.stdout
 
 
 def test_a_notebook_that_is_none_is_refused(tmp_path):
     tmp_path.joinpath("x.ipynb").write_text("{}")
-    with pytest.raises(DetError, match=r"cannot be read as a notebook: KeyError; give an .ipynb file"):
+    with pytest.raises(
+        DetError, match=r"cannot be read as a notebook: KeyError; give an .ipynb file"
+    ):
         script_of(tmp_path / "x.ipynb")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("create(Trial, config)", "context_dir is empty; name the directory of your code, such as '.'"),
-        ("create(Trial, config, context_dir='nowhere')", "context_dir is 'nowhere', which is no directory"),
-        ("create(Trial, config, context_dir='sub')", r"the script .*train\.py is not in context_dir"),
+        (
+            "create(Trial, config)",
+            "context_dir is empty; name the directory of your code, such as '.'",
+        ),
+        (
+            "create(Trial, config, context_dir='nowhere')",
+            "context_dir is 'nowhere', which is no directory",
+        ),
+        (
+            "create(Trial, config, context_dir='sub')",
+            r"the script .*train\.py is not in context_dir",
+        ),
         (
             "create(Trial, config, context_dir='.', command='ls -l')",
             "command is 'ls -l'; begin it with the path of a .py",
         ),
-        ("create(Trial, config, context_dir='.', command='no.py')", "command begins with 'no.py', which is no file in"),
+        (
+            "create(Trial, config, context_dir='.', command='no.py')",
+            "command begins with 'no.py', which is no file in",
+        ),
         ("create(Trial, config, context_dir='.', command=[])", "command is empty"),
-        ("create(Trial, config, context_dir='.', mode='moon')", "mode is 'moon'; give Mode.LOCAL or Mode.CLUSTER"),
+        (
+            "create(Trial, config, context_dir='.', mode='moon')",
+            "mode is 'moon'; give Mode.LOCAL or Mode.CLUSTER",
+        ),
         (
             "create(Trial, {'searcher': {'name': 'single', 'metric': 'x'}}, mode='local')",
             "searcher.max_length is missing",
         ),
-        ("create(Trial, {'searchr': {}, 'searcher': single}, mode='local')", "did you mean 'searcher'"),
+        (
+            "create(Trial, {'searchr': {}, 'searcher': single}, mode='local')",
+            "did you mean 'searcher'",
+        ),
         ("create(7, config, mode='local')", "create got 7; give a trial class"),
     ],
 )
@@ -295,7 +335,7 @@ def test_an_interpreter_without_a_script_has_to_name_one(script):
     assert "give command=['notebook.ipynb'], or the path of a script" in done.stderr
 
 
-def test_a_function_that_calls_create_on_import_does_nothing_here():
+def test_create_outside_a_script_submits_nothing():
     assert create(object, mode=Mode.CLUSTER) is None  # this test is no script
 
 

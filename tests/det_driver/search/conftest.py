@@ -13,7 +13,9 @@ Lengths = dict[int, list[int]]
 def train(
     searcher: Searcher, metric: Callable[[int], float] = float, exits: dict[int, Exit] | None = None
 ) -> tuple[Lengths, Shutdown]:
-    """Run a search, one report at a time in the order of asking; return the lengths at which each trial reported.
+    """Run a search, one report at a time in the order of asking.
+
+    Return the lengths at which each trial reported.
 
     `metric` gives a trial's; those in `exits` end instead of reporting for the first time.
     """

@@ -40,11 +40,20 @@ def plain(operations: list[Operation]) -> list[Decision]:
     return found
 
 
-def compare(searcher: Searcher, reference: Reference, data: st.DataObject, *, smaller_is_better: bool = True) -> None:
-    """Draw what happens, in whatever order: reports early, in time and late, of trials that wait too, and every end."""
+def compare(
+    searcher: Searcher, reference: Reference, data: st.DataObject, *, smaller_is_better: bool = True
+) -> None:
+    """Draw what happens, in whatever order.
+
+    Reports early, in time and late, of trials that wait too, and every end.
+    """
     going, closed = dict[int, int](), set[int]()
-    # Where many fail they are among the best, too: of ten events how many are ends, and how many trials fail to begin with.
-    ending, failing = data.draw(st.sampled_from([0, 1, 4, 7])), data.draw(st.sampled_from([0, 0, 2, 4, 6]))
+    # Where many fail they are among the best, too: of ten events how many are ends, and how many
+    # trials fail to begin with.
+    ending, failing = (
+        data.draw(st.sampled_from([0, 1, 4, 7])),
+        data.draw(st.sampled_from([0, 0, 2, 4, 6])),
+    )
 
     def obey(decisions: list[Decision]) -> None:
         for what, trial, until in decisions:
@@ -62,7 +71,9 @@ def compare(searcher: Searcher, reference: Reference, data: st.DataObject, *, sm
             break
         assert step < MOST, f"the search does not end; going: {going}, closed: {closed}"
         drawn = step < EVENTS
-        trial = data.draw(st.sampled_from(sorted(going))) if drawn else sorted(going)[step % len(going)]
+        trial = (
+            data.draw(st.sampled_from(sorted(going))) if drawn else sorted(going)[step % len(going)]
+        )
         if trial in closed:
             del going[trial]
             operations, expected = searcher.exited(trial, Exit.COMPLETED), list[Decision]()
@@ -72,8 +83,16 @@ def compare(searcher: Searcher, reference: Reference, data: st.DataObject, *, sm
             del going[trial]
             operations, expected = searcher.exited(trial, reason), reference.exited(trial, reason)
         else:
-            at = max(0, going[trial] + (data.draw(st.sampled_from([0, 0, 0, 0, -1, 1, 30])) if drawn else 0))
-            value = data.draw(st.sampled_from([0.0, 1.0, 2.0, 3.0, 4.0, math.nan])) if drawn else float(trial)
+            at = max(
+                0,
+                going[trial]
+                + (data.draw(st.sampled_from([0, 0, 0, 0, -1, 1, 30])) if drawn else 0),
+            )
+            value = (
+                data.draw(st.sampled_from([0.0, 1.0, 2.0, 3.0, 4.0, math.nan]))
+                if drawn
+                else float(trial)
+            )
             metrics = {"loss": value} | ({searcher.time_metric: at} if searcher.time_metric else {})
             operations = searcher.validated(trial, 0 if searcher.time_metric else at, metrics)
             loss = WORST if math.isnan(value) else value if smaller_is_better else -value

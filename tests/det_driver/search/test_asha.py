@@ -15,7 +15,9 @@ from det_driver.search.base import WORST
 SPACE = {"lr": Double(minval=0, maxval=1)}
 
 
-def halving(kind: str, *, rungs: int, trials: int, length: int, at_once: int = 3, **settings: Any) -> Searcher:
+def halving(
+    kind: str, *, rungs: int, trials: int, length: int, at_once: int = 3, **settings: Any
+) -> Searcher:
     lengths: dict[str, dict[str, Any]] = {
         "promotes": {"max_length": Length("batches", length)},
         "stops by length": {"max_length": Length("batches", length), "stop_once": True},
@@ -54,21 +56,30 @@ def test_with_ever_better_trials_none_is_stopped(kind: str, train) -> None:
 
 
 @pytest.mark.parametrize(("smaller_is_better", "sign"), [(True, 1), (False, -1)])
-def test_with_ever_worse_trials_the_best_third_of_each_rung_is_promoted(smaller_is_better, sign, train) -> None:
-    searcher = halving("promotes", rungs=3, trials=12, length=9000, smaller_is_better=smaller_is_better)
+def test_best_third_of_each_rung_is_promoted_as_trials_worsen(
+    smaller_is_better, sign, train
+) -> None:
+    searcher = halving(
+        "promotes", rungs=3, trials=12, length=9000, smaller_is_better=smaller_is_better
+    )
     reports, over = train(searcher, lambda trial: sign * trial)
     assert counted(reports) == {(1000, 3000, 9000): 1, (1000, 3000): 3, (1000,): 8}
     assert [len(reports[trial]) for trial in range(5)] == [3, 2, 2, 2, 1]
     assert over == Shutdown()
 
 
-def test_with_equal_trials_the_best_third_of_each_rung_is_promoted(train) -> None:
-    reports, _ = train(halving("promotes", rungs=3, trials=12, length=12, at_once=0), lambda trial: 0.5)
+def test_best_third_of_each_rung_is_promoted_among_equals(train) -> None:
+    reports, _ = train(
+        halving("promotes", rungs=3, trials=12, length=12, at_once=0), lambda trial: 0.5
+    )
     assert counted(reports) == {(1, 4, 12): 1, (1, 4): 3, (1,): 8}
 
 
 def test_a_promoted_trial_that_fails_is_the_worst_of_its_rung() -> None:
-    """The reference's case: the third of twelve exits in its second rung, all else stays the same."""
+    """The reference's case.
+
+    The third of twelve exits in its second rung, all else stays the same.
+    """
     searcher = halving("promotes", rungs=3, trials=12, length=9000)
     reports: Counter[int] = Counter()
     due = [op for op in searcher.start() if isinstance(op, Train)]
@@ -85,7 +96,9 @@ def test_a_promoted_trial_that_fails_is_the_worst_of_its_rung() -> None:
 
 @ALL_KINDS
 def test_invalid_hyperparameters_are_replaced_and_forgotten(kind: str, train) -> None:
-    reports, over = train(halving(kind, rungs=3, trials=9, length=900), exits={0: Exit.INVALID_HP, 4: Exit.INVALID_HP})
+    reports, over = train(
+        halving(kind, rungs=3, trials=9, length=900), exits={0: Exit.INVALID_HP, 4: Exit.INVALID_HP}
+    )
     assert len(reports) == 11
     assert counted(reports)[()] == 2
     assert over == Shutdown()
@@ -94,14 +107,19 @@ def test_invalid_hyperparameters_are_replaced_and_forgotten(kind: str, train) ->
 @ALL_KINDS
 def test_failed_trials_count_as_the_worst(kind: str, train) -> None:
     """Those that fail before their first report let the others pass."""
-    reports, _ = train(halving(kind, rungs=2, trials=6, length=300), exits=dict.fromkeys((1, 2, 3, 4), Exit.ERRORED))
+    reports, _ = train(
+        halving(kind, rungs=2, trials=6, length=300),
+        exits=dict.fromkeys((1, 2, 3, 4), Exit.ERRORED),
+    )
     assert [trial for trial, lengths in reports.items() if len(lengths) == 2] == [0, 5]
 
 
 @ALL_KINDS
 def test_nan_is_the_worst_metric(kind: str, train) -> None:
     metric = {0: float("nan"), 1: 1e300}.get
-    reports, _ = train(halving(kind, rungs=2, trials=6, length=300, at_once=1), lambda trial: metric(trial, trial))
+    reports, _ = train(
+        halving(kind, rungs=2, trials=6, length=300, at_once=1), lambda trial: metric(trial, trial)
+    )
     assert len(reports[2]) == 2
     if kind == "promotes":
         assert [len(reports[trial]) for trial in range(6)] == [1, 1, 2, 2, 1, 1]
@@ -133,7 +151,7 @@ def test_a_stopped_trial_makes_room_at_once() -> None:
     assert searcher.exited(1, Exit.COMPLETED) == []
 
 
-def test_a_trial_that_ends_by_itself_makes_room_and_keeps_its_rank() -> None:
+def test_trial_that_ends_early_frees_a_place_and_keeps_its_rank() -> None:
     searcher = halving("stops by time", rungs=2, trials=3, length=300, at_once=1)
     searcher.start()
     searcher.validated(0, 0, {"loss": 0, "batches": 100})
@@ -154,44 +172,49 @@ def test_a_waiting_trial_that_ends_is_not_trained_again(train) -> None:
 def in_halves(rungs: int, trials: int, at_once: int) -> Searcher:
     length = Length("batches", 2 ** (rungs - 1))
     at = {"max_trials": trials, "max_concurrent_trials": at_once}
-    return make(AsyncHalving(metric="loss", num_rungs=rungs, divisor=2, max_length=length, **at), SPACE, 0)
+    return make(
+        AsyncHalving(metric="loss", num_rungs=rungs, divisor=2, max_length=length, **at), SPACE, 0
+    )
 
 
-def hears(searcher: Searcher, trial: int, length: int, loss: float) -> list[Any]:
+def on_event(searcher: Searcher, trial: int, length: int, loss: float) -> list[Any]:
     """Report, and return what is to be trained and what is closed."""
-    return [op for op in searcher.validated(trial, length, {"loss": loss}) if not isinstance(op, Create)]
+    return [
+        op for op in searcher.validated(trial, length, {"loss": loss}) if not isinstance(op, Create)
+    ]
 
 
-def test_a_trial_that_ended_while_it_waited_takes_part_as_the_worst_of_the_next_rung() -> None:
+def test_trial_that_ended_while_waiting_is_worst_of_next_rung() -> None:
     searcher = in_halves(3, trials=4, at_once=1)
     searcher.start()
-    hears(searcher, 0, 1, 0.0)
+    on_event(searcher, 0, 1, 0.0)
     searcher.exited(0, Exit.CANCELED)
     for trial in (1, 2):
-        assert hears(searcher, trial, 1, trial) == [Train(trial + 1, 1)]
-    assert hears(searcher, 3, 1, 3.0)[0] == Train(1, 2)
-    assert hears(searcher, 1, 2, 1.0) == [Train(1, 4)]  # the better one of two
+        assert on_event(searcher, trial, 1, trial) == [Train(trial + 1, 1)]
+    assert on_event(searcher, 3, 1, 3.0)[0] == Train(1, 2)
+    assert on_event(searcher, 1, 2, 1.0) == [Train(1, 4)]  # the better one of two
 
 
-def test_a_trial_that_ended_while_it_waited_enters_the_next_rung_once() -> None:
+def test_trial_that_ended_while_waiting_enters_next_rung_once() -> None:
     searcher = in_halves(3, trials=9, at_once=1)
     searcher.start()
-    hears(searcher, 0, 1, 1.0)
+    on_event(searcher, 0, 1, 1.0)
     searcher.exited(0, Exit.CANCELED)
-    hears(searcher, 1, 1, 2.0)  # with it, trial 0 is among the best
+    on_event(searcher, 1, 1, 2.0)  # with it, trial 0 is among the best
     for length in (1, 2, 4):
-        hears(searcher, 2, length, 0.0)
-    hears(searcher, 3, 1, 9.0)  # with it, trial 0 comes to be where another is promoted from
+        on_event(searcher, 2, length, 0.0)
+    on_event(searcher, 3, 1, 9.0)  # with it, trial 0 comes to be where another is promoted from
     assert searcher.state()["method"]["rungs"][1]["trials"] == [2, 0]
 
 
-def test_who_waits_is_closed_when_none_is_under_way_to_the_rung_or_to_any_below() -> None:
+def test_waiting_trials_close_when_none_can_reach_their_rung() -> None:
+    """None is under way to the rung or to any below."""
     searcher = in_halves(4, trials=6, at_once=2)
     searcher.start()
     for trial, length in ((0, 1), (1, 1), (0, 2), (2, 1), (3, 1), (1, 2), (0, 4), (4, 1)):
-        assert not any(isinstance(op, Close) for op in hears(searcher, trial, length, trial))
-    assert hears(searcher, 5, 1, 5) == [Train(2, 2), Close(3), Close(4), Close(5)]
-    assert hears(searcher, 2, 2, 2) == [Close(1), Close(2), Close(0)]
+        assert not any(isinstance(op, Close) for op in on_event(searcher, trial, length, trial))
+    assert on_event(searcher, 5, 1, 5) == [Train(2, 2), Close(3), Close(4), Close(5)]
+    assert on_event(searcher, 2, 2, 2) == [Close(1), Close(2), Close(0)]
 
 
 def test_a_searcher_becomes_another_whatever_it_did_before() -> None:
@@ -276,13 +299,17 @@ def adaptive(trials: int, length: int, at_once: int, *, stop: bool, **settings: 
         max_trials=trials,
         divisor=3,
         max_concurrent_trials=at_once,
-        **({"max_time": length, "time_metric": "batches"} if stop else {"max_length": Length("batches", length)}),
+        **(
+            {"max_time": length, "time_metric": "batches"}
+            if stop
+            else {"max_length": Length("batches", length)}
+        ),
         **settings,
     )
     return make(config, SPACE, 0)
 
 
-def test_adaptive_asha_with_ever_worse_trials_stops_all_but_the_first_of_each_bracket(train) -> None:
+def test_adaptive_asha_stops_all_worse_trials_of_a_bracket(train) -> None:
     """Brackets of 6 and 3 trials."""
     reports, _ = train(adaptive(9, 90, 3, stop=True))
     assert counted(reports) == {(10, 30, 90): 1, (10,): 5, (30, 90): 1, (30,): 2}

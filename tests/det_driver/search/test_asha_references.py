@@ -1,4 +1,7 @@
-"""Asynchronous successive halving against naive references, written from the paper: every decision is the same."""
+"""Asynchronous successive halving against naive references, written from the paper.
+
+Every decision is the same.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,17 @@ SETTINGS = st.fixed_dictionaries(
 
 
 class Reference:
-    """What both kinds have in common: rungs are plain lists, and nothing is remembered that can be counted."""
+    """What both kinds have in common.
+
+    Rungs are plain lists, and nothing is remembered that can be counted.
+    """
 
     def __init__(self, given: dict[str, Any], lengths: list[int]) -> None:
         self.lengths, self.divisor, self.most = lengths, given["divisor"], given["max_trials"]
         self.first = min(given["max_concurrent_trials"], self.most)
-        self.rungs: list[list[tuple[float, int]]] = [[] for _ in lengths]  # losses and trials, as they came
+        self.rungs: list[list[tuple[float, int]]] = [
+            [] for _ in lengths
+        ]  # losses and trials, as they came
         self.created = self.invalid = 0
         self.under_way: dict[int, int] = {}  # trials, and the rung to which they train
 
@@ -84,7 +92,9 @@ class Promoting(Reference):
         return self.follow(self.enter(trial, rung, WORST))
 
     def best(self, rung: int) -> set[int]:
-        ranking = sorted(self.rungs[rung], key=lambda entry: entry[0])  # of equals, the first to come
+        ranking = sorted(
+            self.rungs[rung], key=lambda entry: entry[0]
+        )  # of equals, the first to come
         return {trial for _, trial in ranking[: int(len(ranking) / self.divisor)]}
 
     def enter(self, trial: int, rung: int, loss: float) -> Decision | None:
@@ -117,14 +127,16 @@ class Promoting(Reference):
 
 
 class Stopping(Reference):
-    """A trial goes on past a rung while it is among the best 1/divisor of those that came there before it."""
+    """A trial goes on past a rung while it is among the best 1/divisor of those before it."""
 
     def validated(self, trial: int, length: int, loss: float) -> list[Decision]:
         rung = before = self.under_way[trial]
         while length >= self.lengths[rung]:
             better = sum(other < loss for other, _ in self.rungs[rung])
             self.rungs[rung].append((loss, trial))
-            if rung == len(self.lengths) - 1 or better >= max(int(len(self.rungs[rung]) / self.divisor), 1):
+            if rung == len(self.lengths) - 1 or better >= max(
+                int(len(self.rungs[rung]) / self.divisor), 1
+            ):
                 del self.under_way[trial]
                 return [("close", trial, None), *self.one_more()]
             rung += 1
@@ -143,14 +155,23 @@ class Stopping(Reference):
 @pytest.mark.parametrize("kind", ["promotes", "stops by length", "stops by time"])
 @settings(max_examples=100, deadline=None)
 @given(given=SETTINGS, data=st.data())
-def test_every_decision_is_that_of_the_reference_whatever_comes_in_whatever_order(
+def test_every_decision_equals_that_of_the_reference(
     kind: str, given: dict[str, Any], data: st.DataObject
 ) -> None:
-    """Reports early, in time and late, of losses that are often equal, ends for every reason, of trials that wait, too."""
+    """Reports early, in time and late, with losses that are often equal.
+
+    Ends for every reason, of trials that wait, too.
+    """
     by_time = kind == "stops by time"
-    length = {"max_time": LENGTH, "time_metric": "t"} if by_time else {"max_length": Length("batches", LENGTH)}
+    length = (
+        {"max_time": LENGTH, "time_metric": "t"}
+        if by_time
+        else {"max_length": Length("batches", LENGTH)}
+    )
     config = AsyncHalving(metric="loss", stop_once=kind == "stops by length", **length, **given)
     searcher = make(config, {"lr": Double(minval=0, maxval=1)}, 0)
-    lengths = [max(int(LENGTH / given["divisor"] ** up), 1) for up in reversed(range(given["num_rungs"]))]
+    lengths = [
+        max(int(LENGTH / given["divisor"] ** up), 1) for up in reversed(range(given["num_rungs"]))
+    ]
     reference = (Promoting if kind == "promotes" else Stopping)(given, lengths)
     compare(searcher, reference, data, smaller_is_better=given["smaller_is_better"])

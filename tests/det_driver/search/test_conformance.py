@@ -19,7 +19,7 @@ from det_core.config import (
     Random,
     Single,
 )
-from det_driver.search import Births, Close, Exit, Objective, Operation, Searcher, Train, make
+from det_driver.search import Close, Exit, Objective, Operation, Searcher, Train, TrialFactory, make
 from det_driver.search._custom import CustomSearch
 from det_testing import SearcherSuite
 
@@ -45,7 +45,9 @@ class TestSingle(SearcherSuite):
 class TestRandom(SearcherSuite):
     @pytest.fixture
     def make_searcher(self) -> Make:
-        return maker(Random(metric="loss", max_trials=20, max_concurrent_trials=4, max_length=LENGTH))
+        return maker(
+            Random(metric="loss", max_trials=20, max_concurrent_trials=4, max_length=LENGTH)
+        )
 
 
 class TestRandomWithoutLength(SearcherSuite):
@@ -67,7 +69,9 @@ class TestAsyncHalving(SearcherSuite):
 
     @pytest.fixture
     def make_searcher(self) -> Make:
-        return maker(AsyncHalving(metric="loss", num_rungs=3, max_trials=30, max_length=LENGTH, divisor=3))
+        return maker(
+            AsyncHalving(metric="loss", num_rungs=3, max_trials=30, max_length=LENGTH, divisor=3)
+        )
 
 
 class TestAdaptiveAshaThatPromotes(SearcherSuite):
@@ -75,7 +79,9 @@ class TestAdaptiveAshaThatPromotes(SearcherSuite):
 
     @pytest.fixture
     def make_searcher(self) -> Make:
-        return maker(AdaptiveAsha(metric="loss", max_trials=40, max_length=LENGTH, mode="conservative"))
+        return maker(
+            AdaptiveAsha(metric="loss", max_trials=40, max_length=LENGTH, mode="conservative")
+        )
 
 
 class TestAdaptiveAshaThatStops(SearcherSuite):
@@ -84,7 +90,13 @@ class TestAdaptiveAshaThatStops(SearcherSuite):
     @pytest.fixture
     def make_searcher(self) -> Make:
         return maker(
-            AdaptiveAsha(metric="acc", smaller_is_better=False, max_trials=40, max_time=90, time_metric="epochs")
+            AdaptiveAsha(
+                metric="acc",
+                smaller_is_better=False,
+                max_trials=40,
+                max_time=90,
+                time_metric="epochs",
+            )
         )
 
 
@@ -93,7 +105,9 @@ class TestAdaptiveAshaThatStopsByLength(SearcherSuite):
 
     @pytest.fixture
     def make_searcher(self) -> Make:
-        return maker(AdaptiveAsha(metric="loss", max_trials=40, max_length=LENGTH, divisor=2, stop_once=True))
+        return maker(
+            AdaptiveAsha(metric="loss", max_trials=40, max_length=LENGTH, divisor=2, stop_once=True)
+        )
 
 
 class TestHyperband(SearcherSuite):
@@ -108,17 +122,63 @@ class TestPbt(SearcherSuite):
         return maker(Pbt(metric="loss", population_size=8, num_rounds=5, length_per_round=LENGTH))
 
 
+class TestEvolutionFull(SearcherSuite):
+    label = "one rung with evolution"
+
+    @pytest.fixture
+    def make_searcher(self) -> Make:
+        return maker(
+            AsyncHalving(
+                metric="loss", sampler="evolution", num_rungs=1, max_trials=60, max_length=LENGTH
+            )
+        )
+
+
+class TestEvolutionAsyncHalving(SearcherSuite):
+    label = "async_halving with evolution"
+
+    @pytest.fixture
+    def make_searcher(self) -> Make:
+        return maker(
+            AsyncHalving(
+                metric="loss",
+                sampler="evolution",
+                num_rungs=3,
+                max_trials=70,
+                max_length=LENGTH,
+                divisor=3,
+            )
+        )
+
+
+class TestEvolutionAdaptiveAshaThatStops(SearcherSuite):
+    label = "adaptive_asha by max_time with evolution"
+
+    @pytest.fixture
+    def make_searcher(self) -> Make:
+        return maker(
+            AdaptiveAsha(
+                metric="acc",
+                smaller_is_better=False,
+                sampler="evolution",
+                max_trials=70,
+                max_time=90,
+                time_metric="epochs",
+            )
+        )
+
+
 class Climb(Searcher):
     """A user's searcher: one trial after the other, each from the last one's checkpoint."""
 
     metric = "loss"
 
     def __init__(self, config: Any, hyperparameters: Mapping[str, Any], seed: int) -> None:
-        self.births = Births(hyperparameters, seed)
+        self.factory = TrialFactory(hyperparameters, seed)
         self.ended = 0
 
     def start(self) -> list[Operation]:
-        return self.births.start(1, 10)
+        return self.factory.start(1, 10)
 
     def validated(self, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
         Objective(self.metric).loss(metrics)
@@ -126,19 +186,19 @@ class Climb(Searcher):
 
     def exited(self, trial: int, reason: Exit) -> list[Operation]:
         self.ended += 1
-        if self.births.count == 12:
+        if self.factory.count == 12:
             return []
-        create = self.births.create(source=trial)
+        create = self.factory.create(source=trial)
         return [create, Train(create.trial, 10)]
 
     def progress(self, trial_progress: Mapping[int, float]) -> float:
         return self.ended / 12
 
     def state(self) -> dict[str, Any]:
-        return self.births.state() | {"ended": self.ended}
+        return self.factory.state() | {"ended": self.ended}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.births.restore(state)
+        self.factory.restore(state)
         self.ended = state["ended"]
 
 

@@ -10,7 +10,6 @@ import pytest
 from det_core.config import Custom, Double
 from det_core.errors import EntrypointError, PluginError
 from det_driver.search import (
-    Births,
     Close,
     Create,
     Exit,
@@ -20,20 +19,21 @@ from det_driver.search import (
     Searcher,
     Shutdown,
     Train,
+    TrialFactory,
     make,
 )
 from det_driver.search._custom import CustomSearch
 
 FIRST = Create(trial=0, hparams={}, seed=0)
 SOURCE = """
-from det_driver.search import Births, Close, Searcher
+from det_driver.search import TrialFactory, Close, Searcher
 
 class Mine(Searcher):
     def __init__(self, config, hyperparameters, seed):
-        self.births, self.config = Births(hyperparameters, seed), config
+        self.factory, self.config = TrialFactory(hyperparameters, seed), config
 
     def start(self):
-        return self.births.start(1, self.config.options["steps"])
+        return self.factory.start(1, self.config.options["steps"])
 
     def validated(self, trial, length, metrics):
         return [Close(trial)]
@@ -81,7 +81,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("code")
-def test_the_class_of_the_entrypoint_gets_the_settings_and_the_seed(train) -> None:
+def test_class_of_the_entrypoint_gets_settings_and_seed(train) -> None:
     config = Custom(metric="loss", entrypoint="my_search:Mine", options={"steps": 7})
     assert train(make(config, {"lr": Double(minval=0, maxval=1)}, 3)) == ({0: [7]}, Shutdown())
 
@@ -91,9 +91,27 @@ def test_the_class_of_the_entrypoint_gets_the_settings_and_the_seed(train) -> No
     ("entrypoint", "message"),
     [
         ("no_search:Mine", "searcher.entrypoint is 'no_search:Mine'; there is no module no_search"),
-        ("my_search:Nobody", "searcher.entrypoint is 'my_search:Nobody'; name a class derived from Searcher"),
-        ("my_search:Other", "searcher.entrypoint is 'my_search:Other'; name a class derived from Searcher"),
-        ("my_search:Mine.start", "searcher.entrypoint is 'my_search:Mine.start'; name a class derived from Searcher"),
+        (
+            "my_search:Nobody",
+            (
+                "searcher.entrypoint is 'my_search:Nobody'; name a class derived from"
+                " det_driver.search.Searcher"
+            ),
+        ),
+        (
+            "my_search:Other",
+            (
+                "searcher.entrypoint is 'my_search:Other'; name a class derived from"
+                " det_driver.search.Searcher"
+            ),
+        ),
+        (
+            "my_search:Mine.start",
+            (
+                "searcher.entrypoint is 'my_search:Mine.start'; name a class derived from"
+                " det_driver.search.Searcher"
+            ),
+        ),
     ],
 )
 def test_an_entrypoint_that_is_no_searcher_is_named(entrypoint: str, message: str) -> None:
@@ -111,9 +129,18 @@ def test_a_module_that_does_not_import_says_why() -> None:
     ("operations", "message"),
     [
         ([], "searcher Says starts without a trial; give Create in start"),
-        ([Create(trial=1, hparams={}, seed=0)], "creates trial 1; number it 0, in order of creation"),
-        ([Create(trial=0, hparams={}, seed=2**31)], "gives trial 0 the seed 2147483648; draw it from 0 to 2..31 - 1"),
-        ([Create(trial=0, hparams={}, seed=-1)], "gives trial 0 the seed -1; draw it from 0 to 2..31 - 1"),
+        (
+            [Create(trial=1, hparams={}, seed=0)],
+            "creates trial 1; number it 0, in order of creation",
+        ),
+        (
+            [Create(trial=0, hparams={}, seed=2**31)],
+            "gives trial 0 the seed 2147483648; draw it from 0 to 2..31 - 1",
+        ),
+        (
+            [Create(trial=0, hparams={}, seed=-1)],
+            "gives trial 0 the seed -1; draw it from 0 to 2..31 - 1",
+        ),
         (
             [Create(trial=0, hparams={}, seed=0, source=-1)],
             "starts trial 0 from trial -1; name one that was created before",
@@ -124,12 +151,30 @@ def test_a_module_that_does_not_import_says_why() -> None:
         ),
         ([Train(0, 5)], "trains trial 0, which it never created; give Create first"),
         ([FIRST, Train(-1, 5)], "trains trial -1, which it never created; give Create first"),
-        ([FIRST, Train(0, 0)], "trains trial 0 until 0 after until 0; lengths are absolute and grow"),
-        ([FIRST, Train(0, 5), Train(0, 5)], "trains trial 0 until 5 after until 5; lengths are absolute and grow"),
-        ([FIRST, Train(0, None), Train(0, 5)], "trains trial 0 until 5 after until None; lengths are absolute and"),
-        ([FIRST, Close(0), Close(0)], "closes trial 0, which is closed or has ended; leave it alone"),
-        ([FIRST, Close(0), Train(0, 5)], "trains trial 0, which is closed or has ended; leave it alone"),
-        ([FIRST, Shutdown(), Close(0)], r"gives Close\(trial=0\) after Shutdown; make Shutdown the last operation"),
+        (
+            [FIRST, Train(0, 0)],
+            "trains trial 0 until 0 after until 0; lengths are absolute and grow",
+        ),
+        (
+            [FIRST, Train(0, 5), Train(0, 5)],
+            "trains trial 0 until 5 after until 5; lengths are absolute and grow",
+        ),
+        (
+            [FIRST, Train(0, None), Train(0, 5)],
+            "trains trial 0 until 5 after until None; lengths are absolute and",
+        ),
+        (
+            [FIRST, Close(0), Close(0)],
+            "closes trial 0, which is closed or has ended; leave it alone",
+        ),
+        (
+            [FIRST, Close(0), Train(0, 5)],
+            "trains trial 0, which is closed or has ended; leave it alone",
+        ),
+        (
+            [FIRST, Shutdown(), Close(0)],
+            r"gives Close\(trial=0\) after Shutdown; make Shutdown the last operation",
+        ),
         ([FIRST, "stop"], "gives 'stop'; give Create, Train, Close or Shutdown"),
     ],
 )
@@ -170,7 +215,7 @@ def test_it_may_shut_down_by_itself() -> None:
     assert searcher.exited(0, Exit.CANCELED) == []
 
 
-def test_what_it_says_of_itself_and_what_it_remembers_are_the_searchers() -> None:
+def test_searcher_has_the_properties_and_state_of_its_class() -> None:
     class Keeps(Says):
         metric, time_metric, version = "loss", "seconds", 7
         memory: Any = None
@@ -193,19 +238,25 @@ def test_a_searcher_need_not_keep_its_state() -> None:
     search = CustomSearch(Says([FIRST]))
     search.start()
     assert search.state() is None
-    with pytest.raises(PluginError, match=r"^searcher Says keeps no state; give it its past events anew$"):
+    with pytest.raises(
+        PluginError, match=r"^searcher Says keeps no state; give it its past events again$"
+    ):
         Says().restore({})
 
 
 def test_a_method_need_not_keep_its_state() -> None:
     class Once(Method):
-        def begin(self, births: Births) -> list[Operation]:
-            return births.start(1, 10)
+        def begin(self, factory: TrialFactory) -> list[Operation]:
+            return factory.start(1, 10)
 
-        def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
+        def validated(
+            self, factory: TrialFactory, trial: int, length: int, metrics: Mapping[str, float]
+        ) -> list[Operation]:
             return [Close(trial)]
 
-        def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
+        def exited(
+            self, factory: TrialFactory, trial: int, reason: Exit, closed: bool
+        ) -> list[Operation]:
             return []
 
         def progress(self, going: Mapping[int, float]) -> float:
@@ -214,5 +265,7 @@ def test_a_method_need_not_keep_its_state() -> None:
     search = Search(Once(), {}, 0)
     search.start()
     assert search.state() is None
-    with pytest.raises(PluginError, match=r"^search method Once keeps no state; give it its past events anew$"):
+    with pytest.raises(
+        PluginError, match=r"^search method Once keeps no state; give it its past events again$"
+    ):
         Once().restore({})

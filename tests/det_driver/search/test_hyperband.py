@@ -17,7 +17,10 @@ def search(max_length: int, divisor: float = 3) -> Searcher:
 
 
 def shape(max_length: int, divisor: float) -> list[list[tuple[int, int]]]:
-    return [[(rung.trials, rung.length) for rung in bracket] for bracket in hyperband_brackets(max_length, divisor)]
+    return [
+        [(rung.trials, rung.length) for rung in bracket]
+        for bracket in hyperband_brackets(max_length, divisor)
+    ]
 
 
 def test_the_brackets_are_those_of_the_paper() -> None:
@@ -40,7 +43,9 @@ def test_the_brackets_are_those_of_the_paper() -> None:
         (4, 2, [[(4, 1), (2, 2), (1, 4)], [(3, 2), (1, 4)], [(3, 4)]]),
     ],
 )  # fmt: skip
-def test_brackets_halve_down_to_one(max_length: int, divisor: float, expected: list[list[tuple[int, int]]]) -> None:
+def test_brackets_halve_down_to_one(
+    max_length: int, divisor: float, expected: list[list[tuple[int, int]]]
+) -> None:
     assert shape(max_length, divisor) == expected
 
 

@@ -33,7 +33,9 @@ NOTHING = Length("epochs", 0)
     ],
 )
 def test_nothing_to_train_is_refused(config: Any) -> None:
-    with pytest.raises(ConfigError, match=r"searcher\.(max_length|length_per_round) is 0 epochs; give 1 or more"):
+    with pytest.raises(
+        ConfigError, match=r"searcher\.(max_length|length_per_round) is 0 epochs; give 1 or more"
+    ):
         make(config, {}, 0)
 
 
@@ -43,7 +45,10 @@ def test_asha_needs_a_length(kind: Any) -> None:
     message = r"searcher \w+_\w+ has no length; give max_length, or max_time and time_metric"
     with pytest.raises(ConfigError, match=message):
         make(kind(metric="loss", max_trials=1, **rungs), {}, 0)
-    with pytest.raises(ConfigError, match=r"searcher\.max_time is 9, but there is no time_metric; name the validation"):
+    with pytest.raises(
+        ConfigError,
+        match=r"searcher\.max_time is 9, but there is no time_metric; name the validation",
+    ):
         make(kind(metric="loss", max_trials=1, max_time=9, **rungs), {}, 0)
 
 
@@ -51,5 +56,7 @@ def test_strangers_are_made_by_their_records() -> None:
     class Theirs(SearcherConfig):
         pass
 
-    with pytest.raises(PluginError, match="Theirs is no built-in searcher's settings; make it by its record"):
+    with pytest.raises(
+        PluginError, match="Theirs is no built-in searcher's settings; make it by its record"
+    ):
         make(Theirs(metric="loss"), {}, 0)

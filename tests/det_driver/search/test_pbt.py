@@ -32,7 +32,9 @@ SPACE = {
 SAMPLE = {"cat": 3, "const": "val", "double": 50.0, "nested": {"int": 50}, "zlog": 0.001}
 
 
-def search(population: int, rounds: int, length: int, *, truncate: float = 0.5, smaller: bool = False) -> Searcher:
+def search(
+    population: int, rounds: int, length: int, *, truncate: float = 0.5, smaller: bool = False
+) -> Searcher:
     config = Pbt(
         metric="loss",
         smaller_is_better=smaller,
@@ -56,7 +58,7 @@ def search(population: int, rounds: int, length: int, *, truncate: float = 0.5, 
 def test_the_best_go_on_and_are_copied(
     train, settings: tuple[int, int, int], metric: Callable[[int], float], expected: list[int]
 ) -> None:
-    """In the second case the trial that was best before the last round loses against a copy of itself."""
+    """In the second case the trial that was best loses the last round against its own copy."""
     reports, over = train(search(*settings), metric)
     rounds = [len(lengths) for lengths in reports.values()]
     assert sorted(rounds) == sorted(expected)
@@ -99,7 +101,7 @@ def test_a_trial_that_fails_leaves_its_place_to_a_copy() -> None:
     assert (create.source, go_on) == (0, Train(0, 20))
 
 
-def test_failed_trials_that_are_not_truncated_do_not_hold_up_the_round() -> None:
+def test_failed_trials_outside_truncation_do_not_block_the_round() -> None:
     searcher = search(3, 3, 10, truncate=0.34)
     searcher.start()
     searcher.exited(0, Exit.ERRORED)
@@ -111,8 +113,11 @@ def test_failed_trials_that_are_not_truncated_do_not_hold_up_the_round() -> None
     assert searcher.validated(3, 10, {"loss": 1})[0].source == 3
 
 
-def test_a_population_that_has_shrunk_gives_way_to_copies_of_all_of_it() -> None:
-    """It shrinks where one that failed was among the best; at most as many stay as are left when the worst have gone."""
+def test_shrunken_population_is_replaced_by_copies_of_all() -> None:
+    """It shrinks where one that failed was among the best.
+
+    At most as many stay as are left when the worst have gone.
+    """
     searcher = search(6, 9, 10, smaller=True)
     searcher.start()
     for trial in range(1, 6):
@@ -124,7 +129,12 @@ def test_a_population_that_has_shrunk_gives_way_to_copies_of_all_of_it() -> None
     searcher.exited(0, Exit.ERRORED)
     searcher.validated(7, 10, {"loss": 0})
     operations = searcher.validated(8, 10, {"loss": 1})
-    assert [op for op in operations if not isinstance(op, Create)] == [Close(7), Close(8), Train(9, 10), Train(10, 10)]
+    assert [op for op in operations if not isinstance(op, Create)] == [
+        Close(7),
+        Close(8),
+        Train(9, 10),
+        Train(10, 10),
+    ]
     searcher.validated(9, 10, {"loss": 0})
     operations = searcher.validated(10, 10, {"loss": 1})
     assert [op for op in operations if not isinstance(op, Create)] == [
@@ -143,12 +153,17 @@ def test_equal_results_go_by_age() -> None:
     assert (close, create.source) == (Close(3), 0)
 
 
-def numpys_exploration(rng: np.random.RandomState, resample: float, factor: float) -> dict[str, Any]:
+def numpys_exploration(
+    rng: np.random.RandomState, resample: float, factor: float
+) -> dict[str, Any]:
     def one(old: Any, draw: Callable[[], Any], change: Callable[[float, bool], Any]) -> Any:
         if rng.random_sample() < resample:
             return draw()
         decrease = rng.random_sample() < 0.5
-        return change(old * (1 - factor if decrease else 1 + factor) if not isinstance(old, str) else 0, decrease)
+        return change(
+            old * (1 - factor if decrease else 1 + factor) if not isinstance(old, str) else 0,
+            decrease,
+        )
 
     def rounded(x: float, down: bool) -> int:
         return int(min(max(np.floor(x) if down else np.ceil(x), 0), 100))
@@ -158,7 +173,9 @@ def numpys_exploration(rng: np.random.RandomState, resample: float, factor: floa
         "const": one("val", lambda: "val", lambda x, d: "val"),
         "double": one(50.0, lambda: rng.uniform(0, 100), lambda x, d: min(max(x, 0.0), 100.0)),
         "nested": {"int": one(50, lambda: rng.randint(0, 101), rounded)},
-        "zlog": one(0.001, lambda: 10 ** rng.uniform(-4, -2), lambda x, d: min(max(x, 10**-4.0), 10**-2.0)),
+        "zlog": one(
+            0.001, lambda: 10 ** rng.uniform(-4, -2), lambda x, d: min(max(x, 10**-4.0), 10**-2.0)
+        ),
     }
 
 
@@ -169,7 +186,7 @@ def test_exploration_draws_as_determined_does(seed: int, resample: float, factor
 
 
 @given(st.integers(0, 99))
-def test_exploration_without_resampling_or_perturbing_changes_nothing(seed: int) -> None:
+def test_explore_without_resampling_or_perturbing_is_identity(seed: int) -> None:
     assert explore(SPACE, SAMPLE, RandomState(seed), 0, 0) == SAMPLE
 
 
@@ -214,7 +231,7 @@ def test_progress_counts_rounds() -> None:
     assert searcher.progress({}) == 0.25
 
 
-def test_all_is_done_when_the_last_round_is_although_its_trials_are_still_ending() -> None:
+def test_progress_is_1_after_the_last_round_while_trials_end() -> None:
     searcher = search(1, 1, 10)
     searcher.start()
     searcher.validated(0, 10, {"loss": 0})

@@ -43,13 +43,23 @@ def test_the_first_key_is_the_slowest() -> None:
 
 
 def test_nested_axes_multiply() -> None:
-    grid = Points({"b": {"y": Categorical(vals=(1, 2)), "x": Categorical(vals=(3, 4)), "none": {}}, "a": Const(val=0)})
-    assert _all(grid) == [{"a": 0, "b": {"none": {}, "x": x, "y": y}} for x in (3, 4) for y in (1, 2)]
+    grid = Points(
+        {
+            "b": {"y": Categorical(vals=(1, 2)), "x": Categorical(vals=(3, 4)), "none": {}},
+            "a": Const(val=0),
+        }
+    )
+    assert _all(grid) == [
+        {"a": 0, "b": {"none": {}, "x": x, "y": y}} for x in (3, 4) for y in (1, 2)
+    ]
 
 
 @pytest.mark.parametrize("kind", [Int, Double, Log])
 def test_a_range_without_a_count_is_named(kind: type) -> None:
-    with pytest.raises(ConfigError, match=r"hyperparameters\.net\.x: grid search is in use but count was not provided"):
+    with pytest.raises(
+        ConfigError,
+        match=r"hyperparameters\.net\.x: grid search is in use but count was not provided",
+    ):
         Points({"net": {"x": kind(minval=0, maxval=1)}})
 
 

@@ -43,8 +43,12 @@ trials = {"max_trials": st.integers(1, 40)}
 
 def ashas(struct: Any, **extra: Any) -> st.SearchStrategy[Any]:
     shared = common | at_once | trials | {"divisor": divisors} | extra
-    by_time = st.builds(struct, **shared, max_time=st.integers(1, LONGEST), time_metric=st.just("t"))
-    return by_time | st.builds(struct, **shared, max_length=lengths, stop_once=st.booleans() | st.none())
+    by_time = st.builds(
+        struct, **shared, max_time=st.integers(1, LONGEST), time_metric=st.just("t")
+    )
+    return by_time | st.builds(
+        struct, **shared, max_length=lengths, stop_once=st.booleans() | st.none()
+    )
 
 
 CONFIGS = st.one_of(
@@ -58,7 +62,12 @@ CONFIGS = st.one_of(
         mode=st.sampled_from(["conservative", "standard", "aggressive"]),
         bracket_rungs=st.lists(st.integers(1, 5), max_size=4).map(tuple),
     ),
-    st.builds(Hyperband, **common, max_length=st.integers(1, 30).map(lambda n: Length("epochs", n)), divisor=divisors),
+    st.builds(
+        Hyperband,
+        **common,
+        max_length=st.integers(1, 30).map(lambda n: Length("epochs", n)),
+        divisor=divisors,
+    ),
     st.builds(
         Pbt,
         **common,
@@ -93,9 +102,16 @@ def longest(config: Any) -> int:
 
 
 @QUICK
-@given(CONFIGS, st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.1, 0.5]), st.sampled_from([0.0, 0.3]))
-def test_budgets_are_kept_and_every_trial_is_closed(config: Any, seed: int, faults: float, other: float) -> None:
-    """The contract itself (lengths that grow, nothing after a close) is checked by the play at each step."""
+@given(
+    CONFIGS,
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.0, 0.1, 0.5]),
+    st.sampled_from([0.0, 0.3]),
+)
+def test_budgets_are_kept_and_every_trial_is_closed(
+    config: Any, seed: int, faults: float, other: float
+) -> None:
+    """The play checks the contract (lengths grow, nothing after a close) at each step."""
     play = Play(make(config, SPACE, seed), seed, faults=faults, nan=other, early=other).finish()
     replaced = sum(event[0] == "exited" and event[2] is Exit.INVALID_HP for event in play.events)
     assert len(play.created) <= trials_allowed(config) + replaced
@@ -108,7 +124,9 @@ def test_budgets_are_kept_and_every_trial_is_closed(config: Any, seed: int, faul
 
 @QUICK
 @given(CONFIGS, st.integers(0, 2**32 - 1), st.data())
-def test_replaying_any_prefix_gives_the_same_state_and_so_does_restoring(config: Any, seed: int, data: Any) -> None:
+def test_replaying_or_restoring_any_prefix_gives_the_same_state(
+    config: Any, seed: int, data: Any
+) -> None:
     play = Play(make(config, SPACE, seed), seed, faults=0.1, nan=0.1, early=0.2)
     states = []
     while play.step():
@@ -125,8 +143,14 @@ def test_replaying_any_prefix_gives_the_same_state_and_so_does_restoring(config:
 
 
 @QUICK
-@given(ashas(AsyncHalving, num_rungs=st.integers(1, 5)), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.2]))
-def test_a_bracket_of_asha_keeps_its_concurrency_and_never_idles(config: Any, seed: int, faults: float) -> None:
+@given(
+    ashas(AsyncHalving, num_rungs=st.integers(1, 5)),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.0, 0.2]),
+)
+def test_a_bracket_of_asha_keeps_its_concurrency_and_never_idles(
+    config: Any, seed: int, faults: float
+) -> None:
     """While trials are left to make, as many are under way as at the start."""
     play = Play(make(config, SPACE, seed), seed, faults=faults)
     under_way: set[int] = set()

@@ -12,7 +12,9 @@ SPACE = {"lr": Double(minval=0, maxval=1)}
 
 def search(max_trials: int, at_once: int = 0, length: int | None = 10) -> Searcher:
     max_length = None if length is None else Length("epochs", length)
-    config = Random(metric="loss", max_trials=max_trials, max_concurrent_trials=at_once, max_length=max_length)
+    config = Random(
+        metric="loss", max_trials=max_trials, max_concurrent_trials=at_once, max_length=max_length
+    )
     return make(config, SPACE, 0)
 
 
@@ -21,7 +23,9 @@ def created(operations: list[object]) -> list[int]:
 
 
 @pytest.mark.parametrize(("max_trials", "at_once", "first"), [(5, 2, 2), (5, 9, 5), (5, 0, 5)])
-def test_it_starts_as_many_trials_as_may_run_at_once(max_trials: int, at_once: int, first: int) -> None:
+def test_it_starts_as_many_trials_as_may_run_at_once(
+    max_trials: int, at_once: int, first: int
+) -> None:
     assert created(search(max_trials, at_once).start()) == list(range(first))
 
 
@@ -47,7 +51,7 @@ def test_invalid_hyperparameters_are_replaced_and_do_not_count(train) -> None:
     assert reports == {0: [10], 1: [], 2: [], 3: [10], 4: [10], 5: [10]}
 
 
-def test_a_search_that_is_taken_up_again_knows_how_many_were_invalid() -> None:
+def test_restored_search_knows_how_many_trials_were_invalid() -> None:
     searcher, again = search(2, 1), search(2, 1)
     searcher.start()
     searcher.exited(0, Exit.INVALID_HP)
@@ -55,7 +59,7 @@ def test_a_search_that_is_taken_up_again_knows_how_many_were_invalid() -> None:
     assert created(again.exited(1, Exit.COMPLETED)) == [2]
 
 
-def test_invalid_hyperparameters_of_a_closed_trial_replace_nothing() -> None:
+def test_invalid_hyperparameters_of_a_closed_trial_add_no_trial() -> None:
     searcher = search(1)
     searcher.start()
     searcher.validated(0, 10, {})
@@ -89,5 +93,7 @@ def test_a_trial_that_was_never_created_is_an_error() -> None:
     searcher = search(2)
     searcher.start()
     for trial in (2, -1):
-        with pytest.raises(ValueError, match=f"trial {trial} was never created; the trials are 0 to 1"):
+        with pytest.raises(
+            ValueError, match=f"trial {trial} was never created; the trials are 0 to 1"
+        ):
             searcher.validated(trial, 10, {})

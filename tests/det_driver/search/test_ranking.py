@@ -22,13 +22,17 @@ def small_chunks() -> object:
 
 @pytest.mark.parametrize(("behind_ties", "bisect"), [(False, bisect_left), (True, bisect_right)])
 @given(losses=LOSSES, removed=st.sets(st.integers(0, 80)))
-def test_it_is_a_sorted_list(behind_ties: bool, bisect, losses: list[float], removed: set[int]) -> None:
+def test_it_is_a_sorted_list(
+    behind_ties: bool, bisect, losses: list[float], removed: set[int]
+) -> None:
     ranking, plain = Ranking(), []
     for trial, loss in enumerate(losses):
         rank = bisect([entry[0] for entry in plain], loss)
         plain.insert(rank, (loss, trial))
         assert ranking.insert(loss, trial, behind_ties=behind_ties) == rank
-    assert len(losses) < 2 or all(2 <= len(chunk) <= 4 for chunk in ranking._losses)  # whatever came in which order
+    assert len(losses) < 2 or all(
+        2 <= len(chunk) <= 4 for chunk in ranking._losses
+    )  # whatever came in which order
     for loss, trial in [entry for entry in plain if entry[1] in removed]:
         plain.remove((loss, trial))
         ranking.remove(loss, trial)
@@ -38,11 +42,18 @@ def test_it_is_a_sorted_list(behind_ties: bool, bisect, losses: list[float], rem
     restored = Ranking()
     restored.insert(1.0, 1, behind_ties=True)
     restored.restore(json.loads(json.dumps(ranking.state())))
-    assert restored.state() == ranking.state() == {"losses": [e[0] for e in plain], "trials": [e[1] for e in plain]}
+    assert (
+        restored.state()
+        == ranking.state()
+        == {
+            "losses": [e[0] for e in plain],
+            "trials": [e[1] for e in plain],
+        }
+    )
     assert restored.insert(10.0, 99, behind_ties=behind_ties) == bisect([e[0] for e in plain], 10.0)
 
 
-def test_where_many_were_removed_others_are_still_put_in_their_places() -> None:
+def test_insertion_is_correct_after_many_removals() -> None:
     ranking = Ranking()
     for trial in range(40):
         ranking.insert(float(trial), trial, behind_ties=True)

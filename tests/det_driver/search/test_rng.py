@@ -61,5 +61,7 @@ def test_a_restored_state_goes_on() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
 def test_a_seed_that_numpy_refuses_is_refused(seed: int) -> None:
-    with pytest.raises(ConfigError, match=f"experiment_seed is {seed}; give a whole number from 0 to 4294967295"):
+    with pytest.raises(
+        ConfigError, match=f"experiment_seed is {seed}; give a whole number from 0 to 4294967295"
+    ):
         RandomState(seed)

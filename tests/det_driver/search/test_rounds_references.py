@@ -55,20 +55,32 @@ class Halving:
             return []
         self.rung += 1
         ranking = sorted(self.losses, key=lambda trial: (self.losses[trial], trial))
-        best, others = ranking[: self.rungs[self.rung].trials], ranking[self.rungs[self.rung].trials :]
+        best, others = (
+            ranking[: self.rungs[self.rung].trials],
+            ranking[self.rungs[self.rung].trials :],
+        )
         self.awaited, self.losses = set(best), {}
         trains = [("train", trial, self.rungs[self.rung].length) for trial in best]
         return [*(("close", trial, None) for trial in others), *trains]
 
 
-RUNGS = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 40)), min_size=1, max_size=4, unique_by=lambda r: r[1])
+RUNGS = st.lists(
+    st.tuples(st.integers(1, 6), st.integers(1, 40)),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda r: r[1],
+)
 
 
 @QUICK
 @given(rungs=RUNGS, smaller=st.booleans(), data=st.data())
-def test_halving_decides_as_its_reference(rungs: list[tuple[int, int]], smaller: bool, data: st.DataObject) -> None:
+def test_halving_decides_as_its_reference(
+    rungs: list[tuple[int, int]], smaller: bool, data: st.DataObject
+) -> None:
     trials, lengths = zip(*rungs, strict=True)
-    ordered = [Rung(*each) for each in zip(sorted(trials, reverse=True), sorted(lengths), strict=True)]
+    ordered = [
+        Rung(*each) for each in zip(sorted(trials, reverse=True), sorted(lengths), strict=True)
+    ]
     searcher = Search(SyncHalving(Objective("loss", smaller), ordered), SPACE, 0)
     compare(searcher, Halving(ordered), data, smaller_is_better=smaller)
 
@@ -114,7 +126,9 @@ class Generations:
                 del self.age[trial]
                 decisions += [("close", trial, None)] * (trial not in self.gone)
         parents = ranking[: self.truncated] if self.left else []
-        decisions += [each for trial in parents if trial not in self.gone for each in self.create(trial)]
+        decisions += [
+            each for trial in parents if trial not in self.gone for each in self.create(trial)
+        ]
         for trial in stay:
             if trial not in self.gone:
                 self.age[trial] += 1

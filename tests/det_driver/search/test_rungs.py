@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from det_core.config import AdaptiveAsha, Length
-from det_driver.search._make import adaptive_brackets
+from det_driver.search import adaptive_brackets
 from det_driver.search._rungs import (
     Standings,
     bracket_max_concurrent_trials,
@@ -46,7 +46,9 @@ def test_rungs_have_these_lengths(arguments: tuple[int, float, int], expected: l
         ((3, 1.01, [8, 6, 1]), [1, 1, 1]),
     ],
 )
-def test_trials_are_shared_among_brackets(arguments: tuple[int, float, list[int]], expected: list[int]) -> None:
+def test_trials_are_shared_among_brackets(
+    arguments: tuple[int, float, list[int]], expected: list[int]
+) -> None:
     assert bracket_max_trials(*arguments) == expected
 
 
@@ -70,7 +72,9 @@ def test_every_trial_is_in_one_bracket(max_trials: int, divisor: float, rungs: l
         ((1, 4, [40, 10]), [1, 1]),
     ],
 )
-def test_concurrency_is_shared_among_brackets(arguments: tuple[int, float, list[int]], expected: list[int]) -> None:
+def test_concurrency_is_shared_among_brackets(
+    arguments: tuple[int, float, list[int]], expected: list[int]
+) -> None:
     assert bracket_max_concurrent_trials(*arguments) == expected
 
 
@@ -97,34 +101,57 @@ def test_rungs_are_as_many_as_the_search_has_room_for() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [((3, 10, 4, 2), 3), ((30, 10, 4, 2), 10), ((0, 100, 4, 3), 16), ((0, 10, 4, 3), 10), ((0, 10, 4, 900), 10)],
+    [
+        ((3, 10, 4, 2), 3),
+        ((30, 10, 4, 2), 10),
+        ((0, 100, 4, 3), 16),
+        ((0, 10, 4, 3), 10),
+        ((0, 10, 4, 900), 10),
+    ],
 )
-def test_a_bracket_starts_with_enough_trials(arguments: tuple[int, int, float, int], expected: int) -> None:
+def test_a_bracket_starts_with_enough_trials(
+    arguments: tuple[int, int, float, int], expected: int
+) -> None:
     assert initial_trials(*arguments) == expected
 
 
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"max_length": Length("batches", 100), "max_concurrent_trials": 2}, [(2, 7, 1), (1, 3, 1)]),
         (
-            {"mode": "conservative", "max_length": Length("epochs", 1000), "divisor": 3, "max_concurrent_trials": 5},
+            {"max_length": Length("batches", 100), "max_concurrent_trials": 2},
+            [(2, 7, 1), (1, 3, 1)],
+        ),
+        (
+            {
+                "mode": "conservative",
+                "max_length": Length("epochs", 1000),
+                "divisor": 3,
+                "max_concurrent_trials": 5,
+            },
             [(3, 7, 2), (2, 2, 2), (1, 1, 1)],
         ),
-        ({"bracket_rungs": (1, 3), "max_time": 9, "time_metric": "t", "divisor": 3}, [(3, 8, 8), (1, 2, 8)]),
+        (
+            {"bracket_rungs": (1, 3), "max_time": 9, "time_metric": "t", "divisor": 3},
+            [(3, 8, 8), (1, 2, 8)],
+        ),
     ],
 )
-def test_adaptive_asha_has_these_brackets(settings: dict[str, object], expected: list[tuple[int, int, int]]) -> None:
+def test_adaptive_asha_has_these_brackets(
+    settings: dict[str, object], expected: list[tuple[int, int, int]]
+) -> None:
     """Of each bracket: rungs, trials, trials at a time."""
     assert adaptive_brackets(AdaptiveAsha(metric="loss", max_trials=10, **settings)) == expected
 
 
 def test_adaptive_asha_has_no_more_brackets_than_trials() -> None:
-    config = AdaptiveAsha(metric="loss", max_trials=1, bracket_rungs=(1, 3), max_length=Length("batches", 100))
+    config = AdaptiveAsha(
+        metric="loss", max_trials=1, bracket_rungs=(1, 3), max_length=Length("batches", 100)
+    )
     assert [(rungs, trials) for rungs, trials, _ in adaptive_brackets(config)] == [(3, 1)]
 
 
-def test_a_bracket_is_done_when_its_trials_have_ended_however_few_went_on() -> None:
+def test_bracket_is_done_when_its_trials_have_ended() -> None:
     """Those that are invalid are replaced, and do not count."""
     standings = Standings(2, 2)
     for trial in range(2):

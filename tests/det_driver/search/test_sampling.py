@@ -30,7 +30,8 @@ def numpys(rng: np.random.RandomState) -> dict[str, object]:
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_hyperparameters_are_drawn_as_numpy_would_in_sorted_order_at_every_depth(seed: int) -> None:
+def test_hyperparameters_are_drawn_as_numpy_does_in_sorted_order(seed: int) -> None:
+    """The order is sorted at every depth of nesting."""
     ours, rng = RandomState(seed), np.random.RandomState(seed)
     draw = sampler(SPACE)
     for _ in range(3):
@@ -40,7 +41,9 @@ def test_hyperparameters_are_drawn_as_numpy_would_in_sorted_order_at_every_depth
 @given(st.integers(0, 2**32 - 1))
 def test_each_trial_draws_hyperparameters_then_an_id_then_a_seed(seed: int) -> None:
     rng = np.random.RandomState(seed)
-    config = Random(metric="loss", max_trials=3, max_concurrent_trials=0, max_length=Length("batches", 1))
+    config = Random(
+        metric="loss", max_trials=3, max_concurrent_trials=0, max_length=Length("batches", 1)
+    )
     for create in make(config, SPACE, seed).start():
         if isinstance(create, Create):
             assert create.hparams == numpys(rng)

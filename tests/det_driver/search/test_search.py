@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from det_driver.search import Births, Close, Exit, Method, Operation
+from det_driver.search import Close, Exit, Method, Operation, TrialFactory
 from det_driver.search._search import Search, Tournament
 from det_driver.search._uniform import UniformSearch
 from det_driver.search.base import WORST, Objective
@@ -20,13 +20,17 @@ class Says(Method):
     version = 7
     says = 0.25
 
-    def begin(self, births: Births) -> list[Operation]:
-        return births.start(4, 10)
+    def begin(self, factory: TrialFactory) -> list[Operation]:
+        return factory.start(4, 10)
 
-    def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
+    def validated(
+        self, factory: TrialFactory, trial: int, length: int, metrics: Mapping[str, float]
+    ) -> list[Operation]:
         return [Close(trial)]
 
-    def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
+    def exited(
+        self, factory: TrialFactory, trial: int, reason: Exit, closed: bool
+    ) -> list[Operation]:
         return []
 
     def progress(self, going: Mapping[int, float]) -> float:
@@ -50,7 +54,7 @@ def test_progress_is_a_part_whatever_is_said_of_it(says: float, progress: float)
     assert method.heard == dict.fromkeys(range(4), progress)
 
 
-def test_all_is_done_when_every_trial_has_ended_and_nothing_before_there_is_one() -> None:
+def test_search_is_done_once_every_created_trial_has_ended() -> None:
     search = Search(Says(), {}, 0)
     assert search.progress({}) == 0.25
     search.start()
@@ -60,8 +64,11 @@ def test_all_is_done_when_every_trial_has_ended_and_nothing_before_there_is_one(
     assert search.progress({}) == 1.0
 
 
-def test_progress_of_a_tournament_is_the_mean_of_its_brackets_each_of_its_own_trials() -> None:
-    search = Search(Tournament([UniformSearch(1, max_length=10), UniformSearch(4, max_length=10)]), {}, 0)
+def test_tournament_progress_is_the_mean_of_its_brackets() -> None:
+    """Each bracket counts only its own trials."""
+    search = Search(
+        Tournament([UniformSearch(1, max_length=10), UniformSearch(4, max_length=10)]), {}, 0
+    )
     search.start()
     assert search.progress({0: 0.5, 1: 0.5, 2: 0.5}) == (0.5 + 0.25) / 2
 
@@ -69,7 +76,12 @@ def test_progress_of_a_tournament_is_the_mean_of_its_brackets_each_of_its_own_tr
 @pytest.mark.parametrize(
     ("value", "smaller", "larger"),
     [
-        *((0.5, 0.5, -0.5), (math.nan, WORST, WORST), (math.inf, WORST, -WORST), (-math.inf, -WORST, WORST)),
+        *(
+            (0.5, 0.5, -0.5),
+            (math.nan, WORST, WORST),
+            (math.inf, WORST, -WORST),
+            (-math.inf, -WORST, WORST),
+        ),
         *((10**400, WORST, -WORST), (-(10**400), -WORST, WORST)),
     ],
 )

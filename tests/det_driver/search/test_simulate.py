@@ -14,16 +14,25 @@ from det_driver.search import Searcher, Segment, make, simulate
 SPACE = {"lr": Log(minval=-5, maxval=0), "dropout": Double(minval=0, maxval=0.7)}
 
 
-def asha(trials: int, *, stop: bool = False, length: int = 900, at_once: int = 5, divisor: float = 3) -> Searcher:
+def asha(
+    trials: int, *, stop: bool = False, length: int = 900, at_once: int = 5, divisor: float = 3
+) -> Searcher:
     lengths: dict[str, Any] = {"max_length": Length("batches", length)}
     if stop:
         lengths = {"max_time": length, "time_metric": "batches"}
-    config = AdaptiveAsha(metric="loss", max_trials=trials, divisor=divisor, max_concurrent_trials=at_once, **lengths)
+    config = AdaptiveAsha(
+        metric="loss", max_trials=trials, divisor=divisor, max_concurrent_trials=at_once, **lengths
+    )
     return make(config, SPACE, 0)
 
 
 def random_search(trials: int, at_once: int = 0) -> Searcher:
-    config = Random(metric="loss", max_trials=trials, max_concurrent_trials=at_once, max_length=Length("epochs", 10))
+    config = Random(
+        metric="loss",
+        max_trials=trials,
+        max_concurrent_trials=at_once,
+        max_length=Length("epochs", 10),
+    )
     return make(config, SPACE, 0)
 
 
@@ -44,11 +53,17 @@ def test_trials_take_the_slots_in_turn() -> None:
         Segment(trial=3, slot=1, start=10, end=20),
         Segment(trial=4, slot=0, start=20, end=30),
     ]
-    assert (simulation.makespan, simulation.slots, simulation.occupancy) == (30, 2, pytest.approx(50 / 60))
+    assert (simulation.makespan, simulation.slots, simulation.occupancy) == (
+        30,
+        2,
+        pytest.approx(50 / 60),
+    )
 
 
 @pytest.mark.parametrize(("slots", "used", "makespan"), [(None, 5, 10), (1, 1, 50), (9, 5, 10)])
-def test_it_uses_as_many_slots_as_there_are_and_as_it_needs(slots: int | None, used: int, makespan: int) -> None:
+def test_it_uses_as_many_slots_as_there_are_and_as_it_needs(
+    slots: int | None, used: int, makespan: int
+) -> None:
     simulation = simulate(random_search(5), slots=slots)
     assert (simulation.slots, simulation.makespan) == (used, makespan)
 
@@ -58,7 +73,9 @@ def test_the_searcher_limits_what_runs_at_once() -> None:
 
 
 def test_a_trial_that_goes_on_keeps_its_slot() -> None:
-    config = Pbt(metric="loss", population_size=2, num_rounds=3, length_per_round=Length("epochs", 10))
+    config = Pbt(
+        metric="loss", population_size=2, num_rounds=3, length_per_round=Length("epochs", 10)
+    )
     segments = list(simulate(make(config, SPACE, 0)).segments())
     for trial in range(2):
         assert len({segment.slot for segment in segments if segment.trial == trial}) == 1
@@ -86,13 +103,18 @@ def test_a_schedule_is_possible(trials: int, slots: int | None, stop: bool, seed
 
 
 def test_the_same_seed_gives_the_same_simulation() -> None:
-    first, second, other = (list(simulate(asha(40), slots=3, seed=seed).segments()) for seed in (1, 1, 2))
+    first, second, other = (
+        list(simulate(asha(40), slots=3, seed=seed).segments()) for seed in (1, 1, 2)
+    )
     assert first == second != other
 
 
 @pytest.mark.parametrize("stop", [False, True])
 def test_an_event_costs_the_same_late_in_a_large_search(stop: bool) -> None:
-    """The real measure, a thousand against a million trials within 1.5 times, takes longer than a test may."""
+    """The real measure takes longer than a test may.
+
+    It is a thousand against a million trials within 1.5 times.
+    """
 
     def seconds_per_event(trials: int) -> float:
         searcher = asha(trials, stop=stop, at_once=16, divisor=4)

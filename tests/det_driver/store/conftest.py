@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from det_core.process import is_running
 from det_driver.store import ExperimentRow, Run, Store, TrialRow, boot_id
+from det_node.process import is_running
 
 
 @pytest.fixture
@@ -57,7 +57,9 @@ def leased() -> Callable[[Store], dict[str, int]]:
     def leased(store: Store) -> dict[str, int]:
         sql = "SELECT device, experiment_id, pid, born FROM leases WHERE boot = ? ORDER BY device"
         rows = store.index.attempt(lambda database: database.rows(sql, (boot_id(),))) or []
-        return {device: experiment for device, experiment, pid, birth in rows if is_running(pid, birth)}
+        return {
+            device: experiment for device, experiment, pid, birth in rows if is_running(pid, birth)
+        }
 
     return leased
 
@@ -69,7 +71,9 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def start(script: str, *arguments: object) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", script, *map(str, arguments)]
-        processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True))
+        processes.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+        )
         return processes[-1]
 
     yield start

@@ -7,16 +7,30 @@ from det_driver.store import CheckpointRow, CheckpointState, Run, Store, TrialRo
 
 
 def record(store: Store, run: Run, uuid: str, batches: int) -> CheckpointRow:
-    return store.checkpoints.record(uuid, run.trial_id, run.id, batches, storage='{"type":"directory"}', size=10)
+    return store.checkpoints.record(
+        uuid, run.trial_id, run.id, batches, storage='{"type":"directory"}', size=10
+    )
 
 
 def test_a_checkpoint_comes_back_as_it_was_recorded(store: Store, run: Run) -> None:
     made = store.checkpoints.record(
-        "u1", run.trial_id, run.id, 30, storage="s3://b/u1", size=123, metadata={"a": [1]}, framework="torch 2.13"
+        "u1",
+        run.trial_id,
+        run.id,
+        30,
+        storage="s3://b/u1",
+        size=123,
+        metadata={"a": [1]},
+        framework="torch 2.13",
     )
 
     assert store.checkpoints.get("u1") == made
-    assert (made.storage, made.size, made.metadata, made.framework) == ("s3://b/u1", 123, {"a": [1]}, "torch 2.13")
+    assert (made.storage, made.size, made.metadata, made.framework) == (
+        "s3://b/u1",
+        123,
+        {"a": [1]},
+        "torch 2.13",
+    )
     assert made.state is CheckpointState.COMPLETED
     assert made.metric is None
 
@@ -31,7 +45,9 @@ def test_a_checkpoint_shows_the_live_validation_of_its_position(store: Store, ru
     assert (found.validation, found.metric) == ({"loss": 0.25, "accuracy": 0.95}, 0.25)
 
 
-def test_the_newest_whole_checkpoint_is_the_trials_latest(store: Store, trial: TrialRow, run: Run) -> None:
+def test_the_newest_whole_checkpoint_is_the_trials_latest(
+    store: Store, trial: TrialRow, run: Run
+) -> None:
     for uuid, batches in [("u1", 30), ("u2", 60), ("u3", 90)]:
         record(store, run, uuid, batches)
     assert store.trials.get(trial.id).latest_checkpoint == "u3"
@@ -73,7 +89,10 @@ def test_a_uuid_may_be_cut_short_while_it_stays_clear(store: Store, run: Run) ->
     assert store.checkpoints.get("abc").uuid == "abc1"
     assert store.checkpoints.get("ab").uuid == "ab"
     assert store.checkpoints.get("x").uuid == "x%"
-    with pytest.raises(StoreError, match=r"^several checkpoints begin with 'a', such as ab and abc1; give more of it$"):
+    with pytest.raises(
+        StoreError,
+        match=r"^several checkpoints begin with 'a', such as ab and abc1; give more of it$",
+    ):
         store.checkpoints.get("a")
     for missing in ("%", "abe", ""):
         with pytest.raises(StoreError, match=rf"^no checkpoint '{missing}'; det checkpoint list"):
@@ -84,7 +103,8 @@ def test_checkpoints_that_cannot_be_are_refused(store: Store, run: Run) -> None:
     record(store, run, "u1", 30)
 
     with pytest.raises(
-        StoreError, match=r"^checkpoint u1 is recorded already; give each checkpoint a uuid of its own$"
+        StoreError,
+        match=r"^checkpoint u1 is recorded already; give each checkpoint a uuid of its own$",
     ):
         record(store, run, "u1", 60)
     with pytest.raises(StoreError, match=r"^no trial 9; create it before its checkpoints$"):

@@ -29,11 +29,15 @@ def test_commands_are_taken_once_and_in_order(store: Store, experiment: Experime
 
     taken = store.commands.take(experiment.id)
 
-    assert [(each.kind, each.args["number"]) for each in taken] == [("pause", number) for number in range(12)]
+    assert [(each.kind, each.args["number"]) for each in taken] == [
+        ("pause", number) for number in range(12)
+    ]
     assert store.commands.take(experiment.id) == []
 
 
-def test_a_command_whose_effect_is_undone_is_still_there(store: Store, experiment: ExperimentRow) -> None:
+def test_a_command_whose_effect_is_undone_is_still_there(
+    store: Store, experiment: ExperimentRow
+) -> None:
     store.commands.send(experiment.id, "cancel")
 
     def take_and_fail() -> None:
@@ -47,7 +51,8 @@ def test_a_command_whose_effect_is_undone_is_still_there(store: Store, experimen
     assert [each.kind for each in store.commands.take(experiment.id)] == ["cancel"]
 
 
-def test_a_command_of_a_driver_that_is_killed_in_between_counts_once(
+@pytest.mark.process
+def test_command_that_a_killed_driver_journaled_counts_once(
     store: Store, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     store.experiments.create(name="x", config="{}")
@@ -63,8 +68,10 @@ def test_a_command_of_a_driver_that_is_killed_in_between_counts_once(
         assert [each.kind for each in store.commands.take(1)] == ["cancel"]
 
 
-def test_asking_does_not_touch_what_the_driver_writes(store: Store, experiment: ExperimentRow) -> None:
-    """A driver in the middle of a transaction keeps nobody from asking, and is not kept by who asks."""
+def test_asking_does_not_touch_what_the_driver_writes(
+    store: Store, experiment: ExperimentRow
+) -> None:
+    """A driver in the middle of a transaction blocks no command, and no command blocks it."""
     with store.transaction(), Store(store.home) as other:
         began = time.monotonic()
         other.commands.send(experiment.id, "pause")
@@ -81,14 +88,20 @@ def test_looking_for_commands_costs_one_look_at_a_directory(
     os.utime(place, (1, 1))  # long ago
     assert store.commands.take(experiment.id) == []
 
-    monkeypatch.setattr(Path, "glob", lambda *_: pytest.fail("the directory is read though nothing has changed in it"))
+    monkeypatch.setattr(
+        Path,
+        "glob",
+        lambda *_: pytest.fail("the directory is read though nothing has changed in it"),
+    )
     assert store.commands.take(experiment.id) == []
     monkeypatch.undo()
     store.commands.send(experiment.id, "cancel")
     assert [each.kind for each in store.commands.take(experiment.id)] == ["cancel"]
 
 
-def test_commands_that_come_within_one_tick_of_the_clock_are_all_seen(store: Store, experiment: ExperimentRow) -> None:
+def test_commands_within_one_clock_tick_are_all_seen(
+    store: Store, experiment: ExperimentRow
+) -> None:
     taken = 0
     for _ in range(300):
         store.commands.send(experiment.id, "pause")
@@ -98,7 +111,7 @@ def test_commands_that_come_within_one_tick_of_the_clock_are_all_seen(store: Sto
     assert taken == 600
 
 
-def test_a_checkpoint_that_others_delete_is_recorded_by_the_driver(store: Store, run: Run) -> None:
+def test_driver_records_checkpoints_that_others_delete(store: Store, run: Run) -> None:
     store.checkpoints.record("u1", run.trial_id, run.id, 30, storage="", size=10)
     with Store(store.home) as other:
         other.checkpoints.mark_deleted("u1")

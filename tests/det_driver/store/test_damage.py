@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.other_user import as_other, entered_by_all, needs_other
 
 from det_core.errors import StoreError
+from det_driver.cli import main
 from det_driver.store import Store
 from det_driver.store._database import Database
 from det_driver.store._schema import EXPERIMENT
@@ -77,12 +81,14 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "experiments" / "1" / "experiment.db"
 
 
-def test_a_file_that_is_no_database_is_named_and_concerns_no_other_experiment(file: Path, tmp_path: Path) -> None:
+def test_corrupt_database_is_named_and_affects_no_other(file: Path, tmp_path: Path) -> None:
     file.write_bytes(b"these are not the bytes of a database" * 100)
 
     for open in (Store, Store.reader):
         with open(tmp_path) as store:
-            with pytest.raises(StoreError, match=rf"^{file} is not a store of det \(file is not a database\); "):
+            with pytest.raises(
+                StoreError, match=rf"^{file} is not a store of det \(file is not a database\); "
+            ):
                 store.experiments.get(1)
             assert store.experiments.get(2).id == 2
             assert store.trials.sources() == set()
@@ -99,7 +105,10 @@ def test_a_damaged_file_is_named(file: Path, tmp_path: Path) -> None:
 
     with Store(tmp_path) as store:
         with pytest.raises(
-            StoreError, match=r"1/experiment.db is damaged \(database disk image is malformed\); restore it from"
+            StoreError,
+            match=(
+                r"1/experiment.db is damaged \(database disk image is malformed\); restore it from"
+            ),
         ):
             store.experiments.get(1)
         assert [each.experiment.id for each in store.experiments.list()] == [2]
@@ -111,26 +120,37 @@ def test_a_home_that_is_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
 
     with pytest.raises(
-        StoreError, match=r"^cannot make the home .*/home: File exists; choose one that you can write to$"
+        StoreError,
+        match=r"^cannot make the home .*/home: File exists; choose one that you can write to$",
     ):
         Store(tmp_path / "home")
 
 
+@pytest.mark.process
 def test_a_home_without_the_right_to_write_is_named(open_home: Path) -> None:
     open_home.chmod(0o555)
 
     def act() -> None:
-        with pytest.raises(StoreError, match=r"^cannot make the home .*: Permission denied; choose one that you can"):
+        with pytest.raises(
+            StoreError,
+            match=r"^cannot make the home .*: Permission denied; choose one that you can",
+        ):
             Store(open_home / "home")
-        with pytest.raises(StoreError, match=r"^cannot make the home .*: Permission denied; choose one that you can"):
+        with pytest.raises(
+            StoreError,
+            match=r"^cannot make the home .*: Permission denied; choose one that you can",
+        ):
             Store(open_home)
 
     as_nobody(act)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("index", [True, False])
-def test_a_store_that_cannot_be_written_can_be_read(open_home: Path, closed: bool, index: bool) -> None:
+def test_a_store_that_cannot_be_written_can_be_read(
+    open_home: Path, closed: bool, index: bool
+) -> None:
     store = Store(open_home)
     store.experiments.create(name="digits", config="{}")
     held = store._databases.lock(1)
@@ -150,7 +170,10 @@ def test_a_store_that_cannot_be_written_can_be_read(open_home: Path, closed: boo
             assert [found.experiment.name for found in reader.experiments.list()] == ["digits"]
             assert reader.experiments.get(1).name == "digits"
         with pytest.raises(
-            StoreError, match=r"^cannot make .*/experiments/2: Permission denied; check the home's rights"
+            StoreError,
+            match=r"index\.db cannot be written: it is another user's; choose a home"
+            if index
+            else r"^cannot make .*/experiments/2: Permission denied; check the home's rights",
         ):
             Store(open_home).experiments.create(name="x", config="{}")
 
@@ -159,6 +182,7 @@ def test_a_store_that_cannot_be_written_can_be_read(open_home: Path, closed: boo
         place.chmod(0o755)
 
 
+@pytest.mark.process
 def test_an_old_schema_that_cannot_be_migrated_is_named(open_home: Path) -> None:
     Database(open_home / "x.db", EXPERIMENT).close()
     (open_home / "x.db").chmod(0o444)
@@ -166,14 +190,19 @@ def test_an_old_schema_that_cannot_be_migrated_is_named(open_home: Path) -> None
 
     def act() -> None:
         now = len(EXPERIMENT)
-        sentence = f"has schema version {now}, and this det reads version {now + 1}; open it once where"
+        sentence = (
+            f"has schema version {now}, and this det reads version {now + 1}; open it once where"
+        )
         with pytest.raises(StoreError, match=sentence):
-            Database(open_home / "x.db", (*EXPERIMENT, ("CREATE TABLE notes (text)",)), readonly=True)
+            Database(
+                open_home / "x.db", (*EXPERIMENT, ("CREATE TABLE notes (text)",)), readonly=True
+            )
 
     as_nobody(act)
 
 
-def test_a_home_and_its_databases_are_their_owners_also_those_of_before(tmp_path: Path) -> None:
+def test_home_and_databases_are_private_even_if_made_earlier(tmp_path: Path) -> None:
+    """Those with wider permissions are restricted to their owner when they are opened."""
     home = tmp_path / "home"
 
     def modes() -> dict[str, str]:
@@ -212,7 +241,9 @@ def mounted(place: Path, size: str) -> Iterator[None]:
     if (
         os.getuid() != 0
         or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True, check=False
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place],
+            capture_output=True,
+            check=False,
         ).returncode
     ):
         pytest.skip("only root can mount a small disk; the limit on file sizes is tested instead")
@@ -222,13 +253,17 @@ def mounted(place: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", place], check=True)
 
 
+@pytest.mark.process
 def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path: Path) -> None:
     with mounted(tmp_path, "1m"):
         with Store(tmp_path) as store:
             store.experiments.create(name="x", config="{}")
         with Store(tmp_path) as store, store.lock(1):
             with pytest.raises(
-                StoreError, match=r"experiment.db: the disk (is full|failed .*); nothing of the last change was"
+                StoreError,
+                match=(
+                    r"experiment.db: the disk (is full|failed .*); nothing of the last change was"
+                ),
             ):
                 fill(store)
             events, trials = counts(store)
@@ -242,19 +277,25 @@ def test_a_full_disk_is_named_and_leaves_nothing_half_written(tmp_path: Path) ->
             assert counts(store) == (events + 1, trials)
 
 
-def test_a_write_that_the_system_refuses_leaves_nothing_half_written(tmp_path: Path) -> None:
+@pytest.mark.process
+def test_write_refused_by_the_system_leaves_no_partial_change(tmp_path: Path) -> None:
     def act() -> None:
         with Store(tmp_path) as store:
             store.experiments.create(name="x", config="{}")
         with Store(tmp_path) as store, store.lock(1):
             resource.setrlimit(resource.RLIMIT_FSIZE, (700_000, resource.RLIM_INFINITY))
             with pytest.raises(
-                StoreError, match=r"experiment.db: the disk (is full|failed .*); nothing of the last change was"
+                StoreError,
+                match=(
+                    r"experiment.db: the disk (is full|failed .*); nothing of the last change was"
+                ),
             ):
                 fill(store)
             events, trials = counts(store)
             assert events == trials > 0
-            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            )
             store.journal.append(1, "{}")
 
     in_child(act)
@@ -263,18 +304,20 @@ def test_a_write_that_the_system_refuses_leaves_nothing_half_written(tmp_path: P
         assert events == trials + 1
 
 
-def test_an_experiment_whose_directory_cannot_be_made_is_not_recorded(tmp_path: Path) -> None:
+def test_experiment_without_a_directory_is_not_recorded(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         (tmp_path / "experiments").rmdir()
         (tmp_path / "experiments").write_text("in the way")
         with pytest.raises(
-            StoreError, match=r"^cannot make .*/experiments/1: (Not a directory|File exists); check the"
+            StoreError,
+            match=r"^cannot make .*/experiments/1: (Not a directory|File exists); check the",
         ):
             store.experiments.create(name="x", config="{}")
 
         assert store.experiments.list() == []
 
 
+@pytest.mark.process
 def test_what_is_left_of_a_deleted_experiment_is_named(open_home: Path) -> None:
     open_home.chmod(0o777)
 
@@ -286,13 +329,108 @@ def test_what_is_left_of_a_deleted_experiment_is_named(open_home: Path) -> None:
             (kept / "file").write_text("")
             kept.chmod(0o555)
             with pytest.raises(
-                StoreError, match=r"^experiment 1 is deleted, but not all of .*deleted-1-.*: Permission denied; remove"
+                StoreError,
+                match=(
+                    r"^experiment 1 is deleted, but not all of .*deleted-1-.*: Permission denied;"
+                    r" remove"
+                ),
             ):
                 store.experiments.delete(1)
             assert store.experiments.list() == []
             next((open_home / "home" / "experiments").glob(".deleted-1-*/kept")).chmod(0o755)
             store.experiments.create(name="y", config="{}")
             store.experiments.delete(2)
-            assert [*(open_home / "home" / "experiments").iterdir()] == [], "the next deletion goes on with it"
+            assert [*(open_home / "home" / "experiments").iterdir()] == [], (
+                "the next deletion goes on with it"
+            )
 
     as_nobody(act)
+
+
+@pytest.mark.parametrize("index", ["lost", "intact"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        "UPDATE experiment SET state = 'DANCING'",
+        "UPDATE experiment SET labels = '{'",
+        "DELETE FROM experiment",
+        "UPDATE trials SET state = 'x'",
+        "DROP TABLE trials",
+    ],
+)
+def test_unreadable_experiment_does_not_affect_others(
+    tmp_path: Path,
+    damage: str,
+    index: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An empty database is what a full disk or a lost power supply leaves.
+
+    `det list` has a row that says why.
+    """
+    with Store(tmp_path) as store:
+        ids = [store.experiments.create(name=name, config="{}").id for name in "ab"]
+        with store.lock(ids[0]):
+            store.trials.create(ids[0], 0, {}, 0)
+    file = tmp_path / "experiments" / str(ids[0]) / "experiment.db"
+    if damage:
+        with closing(sqlite3.connect(file)) as database:
+            database.execute(damage)
+            database.commit()
+    else:
+        for each in file.parent.glob("experiment.db*"):
+            each.write_bytes(b"")
+    for each in tmp_path.glob("index.db*") if index == "lost" else ():
+        each.unlink()
+    for _ in range(2):
+        with Store(tmp_path) as store:
+            unread: dict[int, str] = {}
+            listed = [each.experiment.id for each in store.experiments.list(unread=unread)]
+            if index == "lost" or not damage:
+                assert listed == ids[1:]
+                assert list(unread) == ids[:1]
+                assert str(file) in unread[ids[0]]
+            with pytest.raises(StoreError, match=r"experiment\.db"):
+                store.experiments.summary(ids[0])
+    monkeypatch.setenv("DET_HOME", str(tmp_path))
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="0"):
+        main(["list"])
+    _, good, bad = capsys.readouterr().out.splitlines()
+    assert good.split()[:3] == [str(ids[1]), "b", "ACTIVE"]
+    assert bad.split()[0] == str(ids[0])
+    assert str(file) in bad
+    assert bad.endswith("UNREADABLE")
+    with pytest.raises(SystemExit, match="0"):
+        main(["list", "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    assert [each["experiment"]["state"] for each in rows] == ["ACTIVE", "UNREADABLE"]
+    assert str(file) in rows[1]["experiment"]["reason"]
+
+
+@needs_other
+@pytest.mark.process
+def test_another_users_index_is_named_and_no_experiment_is_left() -> None:
+    """No device could be leased, so that the experiment would be paused at once."""
+    with entered_by_all() as home:
+        with Store(home) as store:
+            store.experiments.create(name="mine", config="{}")
+        for directory in (home, home / "experiments"):
+            directory.chmod(0o777)
+        (home / "index.db").chmod(0o644)
+
+        def create() -> str:
+            try:
+                with Store(home) as store:
+                    store.experiments.create(name="theirs", config="{}")
+            except StoreError as error:
+                return str(error)
+            return "created"
+
+        assert as_other(create) == (
+            f"{home}/index.db cannot be written: it is another user's; choose a home that you can"
+            " write to"
+        )
+        assert [path.name for path in (home / "experiments").iterdir()] == ["1"]

@@ -23,7 +23,11 @@ def test_an_experiment_comes_back_as_it_was_created(store: Store) -> None:
     )
 
     assert store.experiments.get(made.id) == made
-    assert (made.labels, made.smaller_is_better, made.state) == (("a", "ü"), False, ExperimentState.ACTIVE)
+    assert (made.labels, made.smaller_is_better, made.state) == (
+        ("a", "ü"),
+        False,
+        ExperimentState.ACTIVE,
+    )
     assert made.created > 0
     assert made.started is None
 
@@ -33,12 +37,18 @@ def test_creating_makes_a_directory_with_a_database(store: Store) -> None:
     directory = store.experiment_dir(experiment.id)
 
     assert directory == store.home / "experiments" / "1"
-    assert {path.name for path in directory.iterdir()} <= {"experiment.db", "experiment.db-wal", "experiment.db-shm"}
+    assert {path.name for path in directory.iterdir()} <= {
+        "experiment.db",
+        "experiment.db-wal",
+        "experiment.db-shm",
+    }
     assert store.code_dir(experiment.id) == directory / "code"
 
 
 def test_a_missing_experiment_is_named_with_the_home(store: Store) -> None:
-    with pytest.raises(StoreError, match=rf"^no experiment 12; det list shows those in {store.home}$"):
+    with pytest.raises(
+        StoreError, match=rf"^no experiment 12; det list shows those in {store.home}$"
+    ):
         store.experiments.get(12)
     with pytest.raises(StoreError, match=r"^no experiment 12;"):
         store.experiments.update(12, name="x")
@@ -48,13 +58,26 @@ def test_a_missing_experiment_is_named_with_the_home(store: Store) -> None:
         pass
 
 
-def test_an_update_changes_what_it_names_and_nothing_else(store: Store, experiment: ExperimentRow) -> None:
-    store.experiments.update(experiment.id, state=ExperimentState.PAUSED, progress=0.5, pid=7, boot="b")
+def test_an_update_changes_what_it_names_and_nothing_else(
+    store: Store, experiment: ExperimentRow
+) -> None:
+    store.experiments.update(
+        experiment.id, state=ExperimentState.PAUSED, progress=0.5, pid=7, boot="b"
+    )
 
     found = store.experiments.get(experiment.id)
 
-    assert (found.state, found.progress, found.pid, found.boot) == (ExperimentState.PAUSED, 0.5, 7, "b")
-    assert (found.name, found.labels, found.created) == (experiment.name, experiment.labels, experiment.created)
+    assert (found.state, found.progress, found.pid, found.boot) == (
+        ExperimentState.PAUSED,
+        0.5,
+        7,
+        "b",
+    )
+    assert (found.name, found.labels, found.created) == (
+        experiment.name,
+        experiment.labels,
+        experiment.created,
+    )
 
 
 def test_an_update_of_a_made_up_column_is_refused(store: Store, experiment: ExperimentRow) -> None:
@@ -78,7 +101,9 @@ def test_listing_is_newest_first_and_leaves_out_the_archived(store: Store) -> No
     assert listed(archived=None, limit=2) == [3, 2]
 
 
-def test_summaries_count_trials_by_state_and_name_the_best(store: Store, another: Callable[..., ExperimentRow]) -> None:
+def test_summaries_count_trials_by_state_and_name_the_best(
+    store: Store, another: Callable[..., ExperimentRow]
+) -> None:
     for smaller in (True, False, True):
         another(metric="m", smaller_is_better=smaller)
     made: dict[int, list[int]] = {1: [], 2: []}
@@ -101,7 +126,7 @@ def test_summaries_count_trials_by_state_and_name_the_best(store: Store, another
     assert {each.experiment.id: each for each in store.experiments.list()} == found
 
 
-def test_deleting_leaves_no_trace_and_its_numbers_are_not_used_again(store: Store) -> None:
+def test_deleting_leaves_nothing_and_its_ids_are_not_reused(store: Store) -> None:
     experiment = store.experiments.create(name="x", config="{}")
     with store.lock(experiment.id):
         trial = store.trials.create(experiment.id, 0, {}, seed=0)
@@ -147,7 +172,8 @@ with Store(Path(sys.argv[1])) as store, store.lock(int(sys.argv[2])):
 """
 
 
-def test_deleting_one_makes_the_drivers_of_others_wait_for_nothing(
+@pytest.mark.process
+def test_deleting_one_does_not_block_drivers_of_others(
     store: Store, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
     """Each database has one writer; the index, which all share, nobody waits for."""
@@ -156,7 +182,10 @@ def test_deleting_one_makes_the_drivers_of_others_wait_for_nothing(
         for request in range(20_000):
             store.trials.create(doomed.id, request, {"x": "x" * 100}, 0)
             store.journal.append(doomed.id, "{}")
-    drivers = [start(DRIVE, store.home, store.experiments.create(name="y", config="{}").id) for _ in range(3)]
+    drivers = [
+        start(DRIVE, store.home, store.experiments.create(name="y", config="{}").id)
+        for _ in range(3)
+    ]
     for driver in drivers:
         assert driver.stdout is not None
         assert driver.stdout.readline() == "ready\n"
@@ -173,7 +202,7 @@ def test_deleting_one_makes_the_drivers_of_others_wait_for_nothing(
 
 
 def test_a_directory_that_was_left_behind_is_never_shared(tmp_path: Path) -> None:
-    """A store that was lost and begun anew must not mix its experiments with the files of old ones."""
+    """A store that was lost and made again does not mix its experiments with old files."""
     (tmp_path / "experiments" / "1").mkdir(parents=True)
 
     with Store(tmp_path) as store:

@@ -1,4 +1,7 @@
-"""The index is a cache: whoever loses it loses nothing, and whoever cannot write it is stopped by nothing."""
+"""The index is a cache.
+
+Whoever loses it loses nothing, and whoever cannot write it is stopped by nothing.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +44,18 @@ def listed(tmp_path: Path) -> list[ExperimentSummary]:
     """What a home lists that has three experiments with trials."""
     with Store(tmp_path) as store:
         for number in range(3):
-            made = store.experiments.create(name=f"e{number}", config="{}", labels=["l"], metric="loss")
+            made = store.experiments.create(
+                name=f"e{number}", config="{}", labels=["l"], metric="loss"
+            )
             with store.lock(made.id):
                 for request in range(number + 1):
                     trial = store.trials.create(made.id, request, {}, seed=0)
                     store.metrics.report(
-                        trial.id, store.runs.begin(trial.id).id, "validation", 1, {"loss": 1.0 / made.id}
+                        trial.id,
+                        store.runs.begin(trial.id).id,
+                        "validation",
+                        1,
+                        {"loss": 1.0 / made.id},
                     )
                 store.experiments.update(made.id, state=ExperimentState.COMPLETED, progress=1.0)
         return store.experiments.list()
@@ -70,7 +79,10 @@ def damage_within(home: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [lose, damage, damage_within])
 def test_a_lost_or_damaged_index_is_made_again_and_said_once(
-    tmp_path: Path, listed: list[ExperimentSummary], spoil: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    listed: list[ExperimentSummary],
+    spoil: Callable[[Path], None],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     spoil(tmp_path)
 
@@ -83,8 +95,10 @@ def test_a_lost_or_damaged_index_is_made_again_and_said_once(
         with store.lock(made.id):
             assert store.trials.create(made.id, 0, {}, seed=0).id not in range(1, 7)
     assert made.id == 4
-    assert capsys.readouterr().err == (
-        f"det: {tmp_path}/index.db was missing or damaged, and has been made again of the directories of 3 experiments\n"
+    assert (
+        capsys.readouterr().err
+        == f"det: {tmp_path}/index.db was missing or damaged, and has been made again of the"
+        " directories of 3 experiments\n"
     )
 
 
@@ -96,12 +110,17 @@ def test_it_is_made_again_while_a_store_has_it_open(
         lose(tmp_path)
         store.experiments.create(name="next", config="{}")
         damage_within(tmp_path)
-        assert [each.experiment.name for each in store.experiments.list()] == ["next", "e2", "e1", "e0"]
+        assert [each.experiment.name for each in store.experiments.list()] == [
+            "next",
+            "e2",
+            "e1",
+            "e0",
+        ]
     with Store(tmp_path) as store:
         assert len(store.index.summaries()) == 4
 
 
-def test_repair_makes_it_of_the_directories_and_keeps_leases_and_numbers(
+def test_repair_rebuilds_the_index_and_keeps_leases_and_ids(
     tmp_path: Path, listed: list[ExperimentSummary], leased: Callable[[Store], dict[str, int]]
 ) -> None:
     with Store(tmp_path) as store:
@@ -119,7 +138,7 @@ def test_repair_makes_it_of_the_directories_and_keeps_leases_and_numbers(
         assert store.experiments.create(name="next", config="{}").id == 4
 
 
-def test_experiments_that_are_put_there_or_taken_away_by_hand_are_listed_so(
+def test_manually_moved_experiments_are_listed_as_found(
     tmp_path: Path, listed: list[ExperimentSummary]
 ) -> None:
     (tmp_path / "experiments" / "1").rename(tmp_path / "experiments" / "9")
@@ -129,8 +148,13 @@ def test_experiments_that_are_put_there_or_taken_away_by_hand_are_listed_so(
         assert store.trials.get(1).experiment_id == 9
 
 
-def test_an_index_that_cannot_be_written_stops_no_experiment(tmp_path: Path, listed: list[ExperimentSummary]) -> None:
-    with closing(sqlite3.connect(tmp_path / "index.db", isolation_level=None)) as other, Store(tmp_path) as store:
+def test_an_index_that_cannot_be_written_stops_no_experiment(
+    tmp_path: Path, listed: list[ExperimentSummary]
+) -> None:
+    with (
+        closing(sqlite3.connect(tmp_path / "index.db", isolation_level=None)) as other,
+        Store(tmp_path) as store,
+    ):
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
         with store.lock(1):
@@ -142,14 +166,18 @@ def test_an_index_that_cannot_be_written_stops_no_experiment(tmp_path: Path, lis
         other.execute("ROLLBACK")
         assert store.trials.get(made[0]).request == 1
         assert store.experiments.get(1).state is ExperimentState.PAUSED
-        assert store.experiments.list()[2].experiment.state is ExperimentState.COMPLETED, "the index was not told"
+        assert store.experiments.list()[2].experiment.state is ExperimentState.COMPLETED, (
+            "the index was not told"
+        )
         store.index.repair()
         assert store.experiments.list()[2].experiment.state is ExperimentState.PAUSED
 
 
-def test_what_a_killed_driver_did_not_tell_the_index_is_read_from_its_directory(
+@pytest.mark.process
+def test_changes_of_a_killed_driver_are_read_from_its_directory(
     store: Store, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
+    """They are in the database of the experiment and not yet in the index."""
     store.experiments.create(name="x", config="{}")
     assert start(FINISH, store.home).wait() == -9
     assert store.index.summaries()[1].experiment.state is ExperimentState.ACTIVE
@@ -160,11 +188,13 @@ def test_what_a_killed_driver_did_not_tell_the_index_is_read_from_its_directory(
     assert store.index.summaries()[1] == found
 
 
-def test_progress_reaches_the_index_once_a_second_and_states_at_once(
+def test_index_gets_progress_once_a_second_and_states_at_once(
     store: Store, experiment: ExperimentRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[tuple[str, float]] = []
-    monkeypatch.setattr(store.index, "put", lambda s: told.append((str(s.experiment.state), s.experiment.progress)))
+    monkeypatch.setattr(
+        store.index, "put", lambda s: told.append((str(s.experiment.state), s.experiment.progress))
+    )
     for step in range(1, 100):
         store.experiments.update(experiment.id, progress=step / 100)
     store.experiments.update(experiment.id, state=ExperimentState.PAUSED)
@@ -172,7 +202,7 @@ def test_progress_reaches_the_index_once_a_second_and_states_at_once(
     assert told == [("PAUSED", 0.99)]
 
 
-def test_the_index_is_told_after_the_commit_and_of_nothing_that_was_undone(
+def test_index_is_updated_after_the_commit_and_not_on_rollback(
     store: Store, experiment: ExperimentRow
 ) -> None:
     def pause_and_fail() -> None:
@@ -189,6 +219,7 @@ def test_the_index_is_told_after_the_commit_and_of_nothing_that_was_undone(
     assert store.index.summaries()[1].experiment.state is ExperimentState.PAUSED
 
 
+@pytest.mark.process
 def test_devices_stay_their_drivers_when_the_index_is_lost(
     store: Store,
     start: Callable[..., subprocess.Popen[str]],

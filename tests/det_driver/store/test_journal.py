@@ -14,11 +14,16 @@ def test_events_are_numbered_from_one_in_each_experiment(
 ) -> None:
     other = another()
 
-    assert [store.journal.append(experiment.id, event) for event in ('{"a": 1}', b'{"b":"\xc3\xbc"}')] == [1, 2]
+    assert [
+        store.journal.append(experiment.id, event) for event in ('{"a": 1}', b'{"b":"\xc3\xbc"}')
+    ] == [1, 2]
     assert store.journal.append(other.id, "{}") == 1
 
     found = [*store.journal.read(experiment.id)]
-    assert [(event.seq, event.data) for event in found] == [(1, b'{"a": 1}'), (2, b'{"b":"\xc3\xbc"}')]
+    assert [(event.seq, event.data) for event in found] == [
+        (1, b'{"a": 1}'),
+        (2, b'{"b":"\xc3\xbc"}'),
+    ]
     assert found[0].time <= found[1].time
     assert [event.seq for event in store.journal.read(experiment.id, after=1)] == [2]
 

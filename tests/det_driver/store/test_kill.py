@@ -10,7 +10,11 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from det_driver.store import Store
+
+pytestmark = pytest.mark.process
 
 WRITE = """
 import json, sys
@@ -44,8 +48,13 @@ def check(home: Path) -> int:
         trials = store.trials.list(1)
         assert events == [*range(1, len(trials) + 1)]
         assert [trial.request for trial in trials] == [*range(len(trials))]
-        assert all((trial.runs, trial.latest_metric, trial.batches) == (1, trial.request, 20) for trial in trials)
-        assert [found.batches for found in store.metrics.read(experiment_id=1)] == [10, 20] * len(trials)
+        assert all(
+            (trial.runs, trial.latest_metric, trial.batches) == (1, trial.request, 20)
+            for trial in trials
+        )
+        assert [found.batches for found in store.metrics.read(experiment_id=1)] == [10, 20] * len(
+            trials
+        )
         assert len(store.checkpoints.list(experiment_id=1)) == len(trials)
         return len(trials)
 
@@ -86,10 +95,13 @@ with Store(Path(sys.argv[1])) as store:
 """
 
 
-def test_a_home_whose_first_experiment_was_being_made_by_who_was_killed_opens(
+def test_home_opens_after_a_kill_during_its_first_creation(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """Killed before each of its statements in turn: there is a whole experiment afterwards, or none."""
+    """Killed before each of its statements in turn.
+
+    There is a whole experiment afterwards, or none.
+    """
     for step in range(100):
         home = tmp_path / str(step)
         killed = start(CREATE, home, step).wait() != 0

@@ -1,4 +1,7 @@
-"""A home that several machines have: what one commits the other reads at once, and no log written ahead is left to one of them."""
+"""A home that several machines have.
+
+What one commits the other reads at once, and no log written ahead is left to one of them.
+"""
 
 from __future__ import annotations
 
@@ -49,10 +52,13 @@ def test_a_home_that_is_marked_has_no_log_written_ahead(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(bool(why_no_shared_disk()), reason=why_no_shared_disk())
-def test_what_one_machine_commits_another_reads_at_once_and_sees_who_drives(
+def test_commits_of_one_machine_are_visible_on_another_at_once(
     tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
-    """Each machine has a mount of its own, where a log written ahead cannot be had: SQLite says that it is an I/O error."""
+    """Each machine has a mount of its own, where a log written ahead cannot be had.
+
+    SQLite says that it is an I/O error.
+    """
     disk, here, there = tmp_path / "disk", tmp_path / "here", tmp_path / "there"
     for each in (disk, here, there):
         each.mkdir()

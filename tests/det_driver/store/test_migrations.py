@@ -13,7 +13,10 @@ from det_driver.store import Store, _databases
 from det_driver.store._database import Database
 from det_driver.store._schema import EXPERIMENT
 
-NEXT = ("ALTER TABLE experiment ADD COLUMN owner TEXT NOT NULL DEFAULT 'me'", "CREATE TABLE notes (text TEXT)")
+NEXT = (
+    "ALTER TABLE experiment ADD COLUMN owner TEXT NOT NULL DEFAULT 'me'",
+    "CREATE TABLE notes (text TEXT)",
+)
 
 
 @pytest.fixture
@@ -29,7 +32,7 @@ def version(file: Path) -> int:
         return int(raw.execute("PRAGMA user_version").fetchone()[0])
 
 
-def test_an_experiment_of_an_earlier_version_is_brought_up_by_who_opens_it(
+def test_opening_an_older_experiment_migrates_it(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_databases, "EXPERIMENT", (*EXPERIMENT, NEXT))
@@ -55,14 +58,16 @@ def test_a_step_that_fails_changes_nothing(file: Path) -> None:
     assert version(file) == len(EXPERIMENT)
 
 
-def test_a_newer_schema_is_refused_and_left_alone_and_other_experiments_are_listed(
+def test_newer_schema_is_refused_and_others_are_still_listed(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The newer database is not changed."""
     newer = len(EXPERIMENT) + 1
     with closing(sqlite3.connect(file)) as raw:
         raw.execute(f"PRAGMA user_version = {newer}")
     sentence = (
-        rf"experiments/1/experiment.db has schema version {newer}, newer than the {newer - 1} that this det knows; "
+        rf"experiments/1/experiment.db has schema version {newer}, newer than the {newer - 1} that"
+        r" this det knows; "
         "upgrade det-driver"
     )
     with Store(tmp_path) as store:
@@ -84,13 +89,17 @@ def test_the_home_of_an_earlier_det_is_refused_with_what_to_do(tmp_path: Path) -
     for open in (Store, Store.reader):
         with pytest.raises(
             StoreError,
-            match=rf"^{tmp_path}/det.db is the store of an earlier det, which this one does not read; choose another home "
-            r"\(DET_HOME\), or move that file away to begin anew$",
+            match=(
+                rf"^{tmp_path}/det.db is the store of an earlier det, which this one does not read;"
+                r" choose another home "
+                r"\(DET_HOME\), or move that file away to begin again$"
+            ),
         ):
             open(tmp_path)
     assert (tmp_path / "det.db").read_bytes() == b"SQLite format 3"
 
 
+@pytest.mark.process
 def test_processes_that_make_the_store_at_once_do_not_collide(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -108,4 +117,9 @@ with Store(Path(sys.argv[1])) as store:
         process.stdin.write("go\n")
         process.stdin.flush()
 
-    assert sorted(process.communicate(timeout=60)[0] for process in processes) == ["1\n", "2\n", "3\n", "4\n"]
+    assert sorted(process.communicate(timeout=60)[0] for process in processes) == [
+        "1\n",
+        "2\n",
+        "3\n",
+        "4\n",
+    ]

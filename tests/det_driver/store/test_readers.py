@@ -29,6 +29,7 @@ with Store(Path(sys.argv[1])) as store, store.lock(1):
 """
 
 
+@pytest.mark.process
 def test_readers_see_whole_transactions_and_hold_nobody_up(
     store: Store, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -43,7 +44,10 @@ def test_readers_see_whole_transactions_and_hold_nobody_up(
         while writer.poll() is None and reads < 100_000:
             with reader.transaction():
                 batches = reader.trials.get(trial.id).batches
-                newest = [event.seq for event in reader.journal.read(trial.experiment_id, after=max(batches - 1, 0))]
+                newest = [
+                    event.seq
+                    for event in reader.journal.read(trial.experiment_id, after=max(batches - 1, 0))
+                ]
             assert newest == ([batches] if batches else [])
             assert batches >= last
             reads, last = reads + 1, batches
@@ -115,10 +119,14 @@ print(*set(said), len(said))
 """
 
 
+@pytest.mark.process
 def test_the_first_readers_of_a_process_may_be_several_threads(
     store: Store, trial: TrialRow, run: Run, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """As in a server that has just started: what is decoded for the first time in two threads at once is not half known to one."""
+    """As in a server that has just started.
+
+    What is decoded for the first time in two threads at once is not half known to one.
+    """
     for batches in range(300):
         store.metrics.report(trial.id, run.id, "training", batches, {"loss": 0.5})
     reader = start(READ_AT_ONCE, store.home, trial.id)

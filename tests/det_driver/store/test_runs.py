@@ -17,8 +17,13 @@ def test_runs_are_numbered_from_one_and_counted(store: Store, trial: TrialRow) -
     assert (found.runs, found.batches, found.started) == (2, 40, first.started)
 
 
-def test_a_run_has_a_place_for_its_logs_that_moves_with_the_home(store: Store, trial: TrialRow, run: Run) -> None:
-    assert run.log_dir == store.experiment_dir(trial.experiment_id) / "trials" / str(trial.id) / "run-1"
+def test_a_run_has_a_place_for_its_logs_that_moves_with_the_home(
+    store: Store, trial: TrialRow, run: Run
+) -> None:
+    assert (
+        run.log_dir
+        == store.experiment_dir(trial.experiment_id) / "trials" / str(trial.id) / "run-1"
+    )
 
 
 def test_a_run_ends_with_a_word(store: Store, run: Run) -> None:
@@ -30,7 +35,9 @@ def test_a_run_ends_with_a_word(store: Store, run: Run) -> None:
     assert ended.ended >= run.started
 
 
-def test_a_run_that_its_driver_left_open_is_lost_when_the_next_begins(store: Store, trial: TrialRow, run: Run) -> None:
+def test_run_left_open_by_its_driver_is_lost_when_another_begins(
+    store: Store, trial: TrialRow, run: Run
+) -> None:
     store.runs.begin(trial.id)
 
     assert [each.outcome for each in store.runs.list(trial.id)] == ["LOST", None]

@@ -13,8 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from det_core.errors import StoreError
-from det_core.process import born
-from det_driver.store import Lease, Store, _slots
+from det_driver.queue import HALF_LIFE_SECONDS
+from det_driver.store import Lease, Store, _slots, boot_id
+from det_driver.store._database import Database
+from det_driver.store._schema import INDEX
+from det_driver.store._slots import SETTLE_SECONDS
+from det_node.process import process_identity
 
 SHARE = """
 import os, random, sys, time
@@ -52,6 +56,106 @@ def cpu(count: int) -> list[str]:
     return [f"cpu:{k}" for k in range(count)]
 
 
+@pytest.mark.process
+def test_devices_go_to_whom_runs_were_preempted_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run is preempted for a request of one slot, whoever has waited for longer."""
+    processes = [subprocess.Popen(["sleep", "300"]) for _ in range(4)]
+    clock = [1000.0]
+    monkeypatch.setattr(_slots, "_now", lambda: clock[0])
+    two = cpu(2)
+    try:
+        urgent, one, patient, other = stores = [Store(tmp_path / "home") for _ in processes]
+        shares = zip(stores, processes, (10, 42, 42, 42), strict=True)
+        for id, (store, process, priority) in enumerate(shares, 1):
+            store.slots.holder = process.pid
+            store.slots.set_share(id, priority, 1.0)
+        held = {one: one.slots.leases(2, 1, two), other: other.slots.leases(4, 1, two)}
+        # It asks in time for 6.5 hours.
+        for _ in range(2600):
+            clock[0] += 9.0
+            assert not patient.slots.leases(3, 2, two)
+        assert not urgent.slots.leases(1, 1, two)
+        (gives,) = [s for s, id in ((one, 2), (other, 4)) if s.slots.recalled(id)]
+        gives.slots.release(*held[gives])
+        assert not patient.slots.leases(3, 2, two)
+        assert urgent.slots.leases(1, 1, two)
+        assert not one.slots.recalled(2)
+        assert not other.slots.recalled(4)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_a_free_slot_goes_to_the_user_who_used_least(
+    store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(_slots, "_now", lambda: clock[0])
+    first, second, other = drivers
+    for id, user in ((first, "ann"), (second, "ann"), (other, "bob")):
+        store.slots.set_share(id, 42, 1.0, user)
+    (lease,) = store.slots.leases(first, 1, cpu(1))
+    assert not store.slots.leases(second, 1, cpu(1))
+    clock[0] += 5.0
+    assert not store.slots.leases(other, 1, cpu(1))
+    assert store.slots.waiting() == [other, second]
+    store.slots.release(lease)
+    assert not store.slots.leases(second, 1, cpu(1))
+    (lease,) = store.slots.leases(other, 1, cpu(1))
+    # Half of what Ann has used is forgotten by then, and Bob has used more.
+    clock[0] += HALF_LIFE_SECONDS
+    assert not store.slots.leases(first, 1, cpu(1))
+    store.slots.release(lease)
+    assert not store.slots.leases(other, 1, cpu(1))
+    assert store.slots.leases(first, 1, cpu(1))
+
+
+def test_shares_without_use_are_deleted_and_written_again(
+    store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each experiment and each start of the machine leaves a row for ever."""
+    clock, day = [1000.0], [1.7e9]
+    monkeypatch.setattr(_slots, "_now", lambda: clock[0])
+    monkeypatch.setattr(_slots.time, "time", lambda: day[0])
+
+    def shares() -> list[tuple[str, int]]:
+        sql = "SELECT boot, experiment_id FROM shares ORDER BY experiment_id"
+        return store.index.database.rows(sql)
+
+    first, second, _ = drivers
+    sql = "INSERT INTO shares (boot, experiment_id, until) VALUES ('earlier', ?, ?)"
+    for id, until in ((8, day[0] - 1), (9, day[0] + 1)):
+        store.index.database.run(sql, (id, until))
+    store.slots.set_share(first, 7, 1.0, "ann")
+    (lease,) = store.slots.leases(first, 1, cpu(1))
+    assert shares() == [(boot_id(), first), ("earlier", 9)]
+    clock[0] += 70.0
+    store.slots.release(lease)
+    with Store(store.home) as looking:
+        looking.slots.set_share(second, 42, 1.0)
+        (lease,) = looking.slots.leases(second, 1, cpu(1))
+        # After six half-lives, about a second of the 70 is left.
+        day[0] += 6 * HALF_LIFE_SECONDS
+        clock[0] += 6 * HALF_LIFE_SECONDS
+        looking.slots.keep()
+        assert (boot_id(), first) in shares()
+        day[0] += HALF_LIFE_SECONDS
+        clock[0] += HALF_LIFE_SECONDS
+        looking.slots.keep()
+        assert shares() == [(boot_id(), second)]
+        # The first driver still runs, and asks with its priority.
+        assert store.slots._attempt(lambda database, birth: True)
+        assert not store.slots.leases(first, 1, cpu(1))
+        assert (boot_id(), first) in shares()
+        assert [(each.experiment, each.priority) for each in store.slots.queue().waiting] == [
+            (first, 7)
+        ]
+        looking.slots.release(lease)
+
+
 @pytest.fixture
 def drivers(store: Store) -> list[int]:
     """Three experiments, each of which stands for a driver: a process waits once per experiment."""
@@ -78,7 +182,9 @@ def test_slots_are_leased_until_none_is_left(
     assert third.slots == (0,)
 
 
-def test_a_trial_of_two_slots_is_not_starved_by_trials_of_one(store: Store, drivers: list[int]) -> None:
+def test_a_trial_of_two_slots_is_not_starved_by_trials_of_one(
+    store: Store, drivers: list[int]
+) -> None:
     small, other, big = drivers
     one, two = store.slots.lease(small, 1, cpu(2)), store.slots.lease(other, 1, cpu(2))
     assert one is not None
@@ -86,7 +192,9 @@ def test_a_trial_of_two_slots_is_not_starved_by_trials_of_one(store: Store, driv
     assert store.slots.lease(big, 2, cpu(2)) is None
 
     store.slots.release(one)
-    assert store.slots.lease(small, 1, cpu(2)) is None, "the free slot is kept for the one that came first"
+    assert store.slots.lease(small, 1, cpu(2)) is None, (
+        "the free slot is kept for the one that came first"
+    )
     store.slots.release(two)
     assert store.slots.lease(other, 1, cpu(2)) is None
 
@@ -95,7 +203,9 @@ def test_a_trial_of_two_slots_is_not_starved_by_trials_of_one(store: Store, driv
     assert granted.slots == (0, 1)
 
 
-def test_slots_that_an_earlier_one_cannot_use_are_not_kept_for_it(store: Store, drivers: list[int]) -> None:
+def test_slots_useless_to_a_waiting_driver_are_not_reserved(
+    store: Store, drivers: list[int]
+) -> None:
     """A driver that sees one GPU waits for slot 0; slot 1 is none of its business."""
     assert store.slots.lease(drivers[0], 1, cpu(1)) is not None
     assert store.slots.lease(drivers[1], 1, cpu(1)) is None
@@ -116,7 +226,36 @@ def test_whoever_stops_waiting_holds_nobody_up(store: Store, drivers: list[int])
     assert store.slots.lease(drivers[2], 1, cpu(2)) is not None
 
 
-def test_a_place_that_is_not_renewed_expires(store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_request_is_decided_once_a_second(
+    store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise many that wait hold the lock of the index in turn. What is freed is given at once."""
+    clock = [1000.0]
+    monkeypatch.setattr(_slots, "_now", lambda: clock[0])
+    held = store.slots.lease(drivers[0], 1, cpu(1))
+    assert held is not None
+    with Store(store.home) as waiting, closing(sqlite3.connect(store.index.path)) as other:
+
+        def writes(ask: Callable[[], object]) -> bool:
+            (before,) = other.execute("PRAGMA data_version").fetchone()
+            assert ask() is None
+            return (before,) != other.execute("PRAGMA data_version").fetchone()
+
+        def ask() -> Lease | None:
+            return waiting.slots.lease(drivers[1], 1, cpu(1))
+
+        assert [writes(ask) for _ in range(3)] == [True, False, False]
+        clock[0] += SETTLE_SECONDS
+        assert [writes(ask) for _ in range(3)] == [True, False, False]
+        assert writes(lambda: waiting.slots.lease(drivers[1], 1, ["cpu:0", "cpu:0"]))
+        assert [writes(ask) for _ in range(2)] == [True, False]
+        store.slots.release(held)
+        assert ask() is not None
+
+
+def test_a_place_that_is_not_renewed_expires(
+    store: Store, drivers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A driver that hangs must not hold up the machine."""
     assert store.slots.lease(drivers[0], 1, cpu(2)) is not None
     assert store.slots.lease(drivers[1], 2, cpu(2)) is None
@@ -127,16 +266,20 @@ def test_a_place_that_is_not_renewed_expires(store: Store, drivers: list[int], m
 
 
 def test_more_slots_than_there_are_is_a_mistake(store: Store, drivers: list[int]) -> None:
-    with pytest.raises(StoreError, match=r"^slots_per_trial is 3, and this machine has 2 slots; ask for 2 at most$"):
+    with pytest.raises(
+        StoreError, match=r"^slots_per_trial is 3, and this machine has 2 slots; ask for 2 at most$"
+    ):
         store.slots.lease(drivers[0], 3, cpu(2))
 
 
-def test_devices_are_leased_by_their_ids_whatever_else_a_driver_sees(store: Store, drivers: list[int]) -> None:
+def test_devices_are_leased_by_id_whatever_a_driver_sees(store: Store, drivers: list[int]) -> None:
     """One driver has CUDA_VISIBLE_DEVICES=0,1,2,3 and another 3, which is its first."""
     all_four = [f"cuda:{k}" for k in range(4)]
     assert store.slots.lease(drivers[0], 4, all_four) is not None
     assert store.slots.lease(drivers[1], 1, ["cuda:3"]) is None
-    with pytest.raises(StoreError, match=r"^slots_per_trial is 2, and this machine has 1 slots; ask for 1 at most$"):
+    with pytest.raises(
+        StoreError, match=r"^slots_per_trial is 2, and this machine has 1 slots; ask for 1 at most$"
+    ):
         store.slots.lease(drivers[1], 2, ["cuda:3"])
 
     store.slots.stop_waiting(drivers[1])
@@ -145,11 +288,15 @@ def test_devices_are_leased_by_their_ids_whatever_else_a_driver_sees(store: Stor
     assert granted.slots == (0,)
 
 
-def test_an_experiment_holds_as_many_slots_at_once_as_it_may(store: Store, drivers: list[int]) -> None:
+def test_an_experiment_holds_as_many_slots_at_once_as_it_may(
+    store: Store, drivers: list[int]
+) -> None:
     held = [store.slots.lease(drivers[0], 1, cpu(4), most=2) for _ in range(3)]
 
     assert [lease is not None for lease in held] == [True, True, False]
-    assert store.slots.lease(drivers[1], 2, cpu(4)) is not None, "it does not wait for what it may not have"
+    assert store.slots.lease(drivers[1], 2, cpu(4)) is not None, (
+        "it does not wait for what it may not have"
+    )
     assert held[0] is not None
     store.slots.release(held[0])
     assert store.slots.lease(drivers[0], 1, cpu(4), most=2) is not None
@@ -162,6 +309,7 @@ def test_no_slots_at_all_may_be_leased(store: Store, drivers: list[int]) -> None
     assert lease.slots == ()
 
 
+@pytest.mark.process
 def test_processes_that_lease_at_once_never_share_a_slot(
     store: Store,
     drivers: list[int],
@@ -174,7 +322,8 @@ def test_processes_that_lease_at_once_never_share_a_slot(
     assert leased(store) == {}
 
 
-def test_slots_of_a_killed_process_are_free_even_while_its_corpse_lies_there(
+@pytest.mark.process
+def test_slots_of_a_killed_process_are_free_while_it_is_a_zombie(
     store: Store,
     drivers: list[int],
     start: Callable[..., subprocess.Popen[str]],
@@ -205,15 +354,38 @@ def test_a_pid_that_is_used_again_is_another_process(
     assert store.slots.lease(drivers[1], 2, cpu(2)) is not None
 
 
-def test_what_other_machines_hold_that_share_the_home_stays_theirs(store: Store, drivers: list[int]) -> None:
+def test_leases_of_other_machines_that_share_the_home_are_kept(
+    store: Store, drivers: list[int]
+) -> None:
     assert store.slots.lease(drivers[0], 2, cpu(2)) is not None
-    store.index.database.run("INSERT INTO leases VALUES ('another boot', 'cpu:0', 2, 1, 'long ago')")
+    store.index.database.run(
+        "INSERT INTO leases (boot, device, experiment_id, pid, born) VALUES ('another boot', 'cpu:0',"
+        " 2, 1, 'long ago')"
+    )
 
     assert store.slots.lease(drivers[1], 1, cpu(1)) is None
     assert store.index.database.rows("SELECT pid FROM leases WHERE boot = 'another boot'") == [(1,)]
 
 
-def test_devices_that_could_not_be_given_back_are_with_the_next_word(
+def test_leases_in_an_index_of_an_earlier_det_are_kept(tmp_path: Path) -> None:
+    """It has no priorities yet, and its drivers still run."""
+    with Store(tmp_path):
+        pass
+    with closing(Database(tmp_path / "index.db", INDEX[:1])) as old:
+        old.run("INSERT INTO counters VALUES ('experiment', 0), ('trial', 0)")
+        row = (boot_id(), "cpu:0", 7, os.getpid(), process_identity(os.getpid()))
+        old.run("INSERT INTO leases VALUES (?, ?, ?, ?, ?)", row)
+        asked = (*row[:1], 8, *row[3:], '["cpu:0"]', _slots._now())
+        sql = "INSERT INTO waiting (boot, experiment_id, pid, born, devices, asked) VALUES"
+        old.run(f"{sql} (?, ?, ?, ?, ?, ?)", asked)
+    with Store(tmp_path) as store:
+        assert store.slots.lease(9, 1, cpu(1)) is None
+        (held,) = store.slots.queue().holding
+        assert (held.experiment, held.priority, held.devices) == (7, 42, ("cpu:0",))
+        assert store.slots.waiting() == [8, 9]
+
+
+def test_unreleased_devices_are_released_with_the_next_update(
     store: Store, drivers: list[int], leased: Callable[[Store], dict[str, int]]
 ) -> None:
     lease = store.slots.lease(drivers[0], 1, cpu(1))
@@ -228,21 +400,30 @@ def test_devices_that_could_not_be_given_back_are_with_the_next_word(
     assert leased(store) == {}
 
 
-def test_a_birth_is_the_same_each_time_and_none_for_nobody(start: Callable[..., subprocess.Popen[str]]) -> None:
+@pytest.mark.process
+def test_a_birth_is_the_same_each_time_and_none_for_nobody(
+    start: Callable[..., subprocess.Popen[str]],
+) -> None:
     child = start("import sys; sys.stdin.read()")
 
-    assert born(os.getpid()) == born(os.getpid()) != born(child.pid) is not None
-    assert born(4194305) is None
+    assert (
+        process_identity(os.getpid())
+        == process_identity(os.getpid())
+        != process_identity(child.pid)
+        is not None
+    )
+    assert process_identity(4194305) is None
 
 
-def test_a_name_with_spaces_and_parentheses_does_not_confuse_the_birth(tmp_path: Path) -> None:
+@pytest.mark.process
+def test_start_time_is_parsed_with_any_process_name(tmp_path: Path) -> None:
     (tmp_path / "a) R 1 (b").symlink_to("/bin/sleep")
     child = subprocess.Popen([tmp_path / "a) R 1 (b", "60"])
     try:
-        birth = born(child.pid)
+        birth = process_identity(child.pid)
         assert birth is not None
         assert birth.split()[0].isdigit()
-        assert int(birth.split()[0]) >= int((born(os.getpid()) or "").split()[0])
+        assert int(birth.split()[0]) >= int((process_identity(os.getpid()) or "").split()[0])
     finally:
         child.kill()
         child.wait()
@@ -253,7 +434,9 @@ asks = st.tuples(st.just("ask"), st.integers(0, 2), st.integers(1, TOTAL))
 releases = st.tuples(st.just("release"), st.integers(0, 2))
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(actions=st.lists(asks | releases, max_size=30))
 def test_any_sequence_serves_first_come_first_and_no_slot_twice(
     store: Store, actions: list[tuple[object, ...]]

@@ -19,14 +19,20 @@ from det_driver.store._database import Database
 from det_driver.store._schema import EXPERIMENT
 
 
-def test_a_transaction_is_seen_by_others_when_it_ends_and_not_before(store: Store, experiment: ExperimentRow) -> None:
+def test_transaction_is_visible_to_others_only_when_it_ends(
+    store: Store, experiment: ExperimentRow
+) -> None:
     with Store.reader(store.home) as reader:
         with store.transaction():
             store.journal.append(experiment.id, "{}")
             store.trials.create(experiment.id, 0, {}, seed=0)
             assert [*reader.journal.read(experiment.id)] == reader.trials.list(experiment.id) == []
 
-        assert len([*reader.journal.read(experiment.id)]) == len(reader.trials.list(experiment.id)) == 1
+        assert (
+            len([*reader.journal.read(experiment.id)])
+            == len(reader.trials.list(experiment.id))
+            == 1
+        )
 
 
 def test_an_error_undoes_the_whole_transaction(store: Store, experiment: ExperimentRow) -> None:
@@ -75,6 +81,7 @@ def test_a_reader_writes_nothing(store: Store, trial: TrialRow) -> None:
         reader.trials.update(trial.id, restarts=9)
 
 
+@pytest.mark.process
 def test_a_forked_child_is_told_to_open_its_own_store(store: Store) -> None:
     """A connection in two processes corrupts the file."""
     child = os.fork()
@@ -103,7 +110,9 @@ def test_another_thread_is_told_that_the_store_is_not_its_own(store: Store) -> N
     assert "can only be used in that same thread" in said[0]
 
 
-def test_a_transaction_that_sqlite_has_undone_takes_nothing_more(store: Store, trial: TrialRow) -> None:
+def test_a_transaction_that_sqlite_has_undone_takes_nothing_more(
+    store: Store, trial: TrialRow
+) -> None:
     """A full disk can do that; what follows would otherwise be written alone."""
 
     def go_on_regardless() -> None:
@@ -111,7 +120,9 @@ def test_a_transaction_that_sqlite_has_undone_takes_nothing_more(store: Store, t
             store._databases.held().run("ROLLBACK")
             store.trials.update(trial.id, restarts=1)
 
-    with pytest.raises(StoreError, match=r"an error has undone this transaction; nothing of it was written$"):
+    with pytest.raises(
+        StoreError, match=r"an error has undone this transaction; nothing of it was written$"
+    ):
         go_on_regardless()
 
     assert store.trials.get(trial.id) == trial
@@ -123,12 +134,16 @@ def test_a_writer_that_waits_too_long_says_why(tmp_path: Path) -> None:
 
     with (
         first.transaction(),
-        pytest.raises(StoreError, match=r"x.db has been locked by another process for too long; try"),
+        pytest.raises(
+            StoreError, match=r"x.db has been locked by another process for too long; try"
+        ),
     ):
         second.run("DELETE FROM trials")
 
 
-def test_what_is_to_follow_a_commit_follows_it_and_nothing_else(store: Store, trial: TrialRow) -> None:
+def test_what_is_to_follow_a_commit_follows_it_and_nothing_else(
+    store: Store, trial: TrialRow
+) -> None:
     done: list[str] = []
     database = store._databases.held()
     with store.transaction():
@@ -156,7 +171,7 @@ PART = st.recursive(
 
 @settings(deadline=None)
 @given(whole=st.tuples(st.booleans(), st.lists(PART, max_size=8)))
-def test_what_is_put_is_read_and_undone_as_if_it_had_been_written_at_once(
+def test_deferred_writes_are_read_and_undone_like_direct_ones(
     tmp_path_factory: pytest.TempPathFactory, whole: Any
 ) -> None:
     path = tmp_path_factory.mktemp("put") / "x.db"
@@ -181,10 +196,14 @@ def test_what_is_put_is_read_and_undone_as_if_it_had_been_written_at_once(
 
     take([whole, "read"])
     database.close()
-    assert Database(path, [["CREATE TABLE t (n INTEGER)"]]).rows("SELECT n FROM t ORDER BY n") == [(n,) for n in there]
+    assert Database(path, [["CREATE TABLE t (n INTEGER)"]]).rows("SELECT n FROM t ORDER BY n") == [
+        (n,) for n in there
+    ]
 
 
-def test_what_sqlite_would_refuse_is_refused_where_it_is_put_and_undone_alone(store: Store, trial: TrialRow) -> None:
+def test_invalid_write_raises_when_deferred_and_is_undone_alone(
+    store: Store, trial: TrialRow
+) -> None:
     run = store.runs.begin(trial.id, first=True)
     with store.transaction():
         store.metrics.report(trial.id, run.id, "validation", 1, {"loss": 1.0})
@@ -199,12 +218,16 @@ def test_what_sqlite_would_refuse_is_refused_where_it_is_put_and_undone_alone(st
     assert [each.batches for each in store.metrics.read(trial_id=trial.id)] == [1, 2]
 
 
-def test_what_was_undone_is_not_remembered(store: Store, experiment: ExperimentRow, trial: TrialRow) -> None:
+def test_what_was_undone_is_not_remembered(
+    store: Store, experiment: ExperimentRow, trial: TrialRow
+) -> None:
     def fail() -> None:
         with store.transaction():
             store.journal.append(experiment.id, "{}")
             undone = store.trials.create(experiment.id, 1, {}, seed=0)
-            store.metrics.report(undone.id, store.runs.begin(undone.id).id, "validation", 9, {"loss": 0.1})
+            store.metrics.report(
+                undone.id, store.runs.begin(undone.id).id, "validation", 9, {"loss": 0.1}
+            )
             assert store.trials.best(experiment.id) == 0.1
             raise ZeroDivisionError
 

@@ -16,12 +16,19 @@ def test_a_trial_comes_back_as_it_was_created(store: Store, experiment: Experime
     made = store.trials.create(experiment.id, 5, hparams, seed=2**31 - 1, source_checkpoint="u")
 
     assert store.trials.get(made.id) == made
-    assert (made.request, made.hparams, made.seed, made.source_checkpoint) == (5, hparams, 2**31 - 1, "u")
+    assert (made.request, made.hparams, made.seed, made.source_checkpoint) == (
+        5,
+        hparams,
+        2**31 - 1,
+        "u",
+    )
     assert (made.state, made.batches, made.restarts, made.runs) == (TrialState.QUEUED, 0, 0, 0)
 
 
 def test_a_missing_trial_or_experiment_is_named(store: Store) -> None:
-    with pytest.raises(StoreError, match=r"^no trial 3; det show EXPERIMENT lists an experiment's trials$"):
+    with pytest.raises(
+        StoreError, match=r"^no trial 3; det show EXPERIMENT lists an experiment's trials$"
+    ):
         store.trials.get(3)
     with pytest.raises(StoreError, match=r"^no trial 3;"):
         store.trials.update(3, restarts=1)
@@ -40,11 +47,18 @@ def test_a_request_has_one_trial_in_an_experiment(
 
 
 def test_an_update_changes_what_it_names(store: Store, trial: TrialRow) -> None:
-    store.trials.update(trial.id, state=TrialState.ERROR, restarts=2, exit_reason="out of memory", ended=5.0)
+    store.trials.update(
+        trial.id, state=TrialState.ERROR, restarts=2, exit_reason="out of memory", ended=5.0
+    )
 
     found = store.trials.get(trial.id)
 
-    assert (found.state, found.restarts, found.exit_reason, found.ended) == (TrialState.ERROR, 2, "out of memory", 5.0)
+    assert (found.state, found.restarts, found.exit_reason, found.ended) == (
+        TrialState.ERROR,
+        2,
+        "out of memory",
+        5.0,
+    )
     assert found.hparams == trial.hparams
 
 
@@ -54,11 +68,15 @@ def test_a_reason_that_is_no_utf8_is_kept_legibly(store: Store, trial: TrialRow)
     assert store.trials.get(trial.id).exit_reason == "no file b\\udcff.pt"
 
 
-def test_listing_is_in_order_of_creation_or_by_metric(store: Store, experiment: ExperimentRow) -> None:
+def test_listing_is_in_order_of_creation_or_by_metric(
+    store: Store, experiment: ExperimentRow
+) -> None:
     for request, value in enumerate([0.5, None, 0.25]):
         trial = store.trials.create(experiment.id, request, {}, seed=0)
         if value is not None:
-            store.metrics.report(trial.id, store.runs.begin(trial.id).id, "validation", 1, {"loss": value})
+            store.metrics.report(
+                trial.id, store.runs.begin(trial.id).id, "validation", 1, {"loss": value}
+            )
     store.trials.update(2, state=TrialState.RUNNING)
 
     assert [trial.id for trial in store.trials.list(experiment.id)] == [1, 2, 3]
@@ -67,7 +85,12 @@ def test_listing_is_in_order_of_creation_or_by_metric(store: Store, experiment: 
 
 
 def test_ended_states_are_those_that_never_run_again() -> None:
-    assert {str(state) for state in TrialState if state.ended} == {"COMPLETED", "ERROR", "CANCELED", "INVALID_HP"}
+    assert {str(state) for state in TrialState if state.ended} == {
+        "COMPLETED",
+        "ERROR",
+        "CANCELED",
+        "INVALID_HP",
+    }
 
 
 json_values = st.recursive(
@@ -77,7 +100,9 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(hparams=st.dictionaries(st.text(), json_values, max_size=4))
 def test_any_json_comes_back_equal(
     another: Callable[[], ExperimentRow], store: Store, hparams: dict[str, object]
@@ -87,7 +112,7 @@ def test_any_json_comes_back_equal(
     assert store.trials.create(experiment.id, 0, hparams, seed=0).hparams == hparams
 
 
-def test_the_checkpoints_that_trials_of_any_experiment_start_from_are_known(
+def test_source_checkpoints_of_all_experiments_are_known(
     store: Store, experiment: ExperimentRow, another: Callable[[], ExperimentRow]
 ) -> None:
     store.trials.create(experiment.id, 0, {}, 1)
@@ -97,10 +122,16 @@ def test_the_checkpoints_that_trials_of_any_experiment_start_from_are_known(
     assert store.trials.sources(but=experiment.id) == {"def"}
 
 
-def test_trials_have_numbers_of_their_own_in_a_home(store: Store, another: Callable[[], ExperimentRow]) -> None:
+def test_trials_have_numbers_of_their_own_in_a_home(
+    store: Store, another: Callable[[], ExperimentRow]
+) -> None:
     """Commands take the number of a trial alone."""
     first, second = another(), another()
-    made = [store.trials.create(each.id, request, {}, 0).id for request in range(40) for each in (first, second)]
+    made = [
+        store.trials.create(each.id, request, {}, 0).id
+        for request in range(40)
+        for each in (first, second)
+    ]
 
     assert len({*made}) == 80
     assert made[:2] == [1, 2]
@@ -109,7 +140,9 @@ def test_trials_have_numbers_of_their_own_in_a_home(store: Store, another: Calla
         assert [reader.trials.get(id).experiment_id for id in made[:2]] == [first.id, second.id]
 
 
-def test_numbers_are_taken_in_blocks_that_survive_what_is_undone(store: Store, experiment: ExperimentRow) -> None:
+def test_numbers_are_taken_in_blocks_that_survive_what_is_undone(
+    store: Store, experiment: ExperimentRow
+) -> None:
     """So that the index is asked now and then only: 20 times for ten thousand trials."""
     with store.transaction():
         made = [store.trials.create(experiment.id, request, {}, 0).id for request in range(10_000)]

@@ -1,4 +1,7 @@
-"""`det verify` on scripts, sound ones and others: each runs again, with a driver that answers as its own one did."""
+"""`det verify` on scripts, sound ones and others.
+
+Each runs again, with a driver that answers as its own one did.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ checkpoint_storage: {type: shared_fs, host_path: CHECKPOINTS, save_trial_best: 9
 reproducibility: {experiment_seed: 7}
 """
 SINGLE = "{name: single, metric: loss, max_length: {batches: 12}}"
-HALVING = "{name: async_halving, metric: loss, max_length: {batches: 16}, num_rungs: 3, divisor: 2, max_trials: 4}"
+HALVING = (
+    "{name: async_halving, metric: loss, max_length: {batches: 16}, num_rungs: 3, divisor: 2,"
+    " max_trials: 4}"
+)
 SCRIPT = """\
 import json, random, sys
 import det_core.core
@@ -74,8 +80,12 @@ def test_a_sound_script_is_verified_and_left_as_it_was(det: Any) -> None:
     assert sorted(str(path) for path in det.cwd.rglob("*") if path.is_file()) == before
 
 
-def test_a_promoted_trial_is_asked_for_the_lengths_that_it_was_asked_for(det: Any) -> None:
-    """Its evaluations draw from the generator of its training: with one more or less, all that follows would be another."""
+@pytest.mark.thorough
+def test_verified_promoted_trial_gets_the_same_lengths(det: Any) -> None:
+    """Its evaluations draw from the generator of its training.
+
+    With one more or less, all that follows would be another.
+    """
     train(det, HALVING)
     trials = det.json("show", "1")["trials"]
     far = max(trials, key=lambda trial: trial["batches"])
@@ -95,7 +105,7 @@ def test_what_nothing_seeds_is_found_at_its_first_report(det: Any) -> None:
     assert "not reproducible at all" in said["causes"][0]
 
 
-def test_state_that_a_checkpoint_does_not_carry_is_found_by_going_on_from_one(det: Any) -> None:
+def test_state_missing_from_a_checkpoint_is_found_by_resuming(det: Any) -> None:
     train(det, KEPT="0.0")
     said = det.json("verify", "1", status=1)
     assert said["difference"]["batches"] > 4
@@ -117,7 +127,12 @@ def test_changed_code_is_told_with_its_line(det: Any, tmp_path: Path) -> None:
 def test_only_so_many_batches_are_trained_again(det: Any) -> None:
     train(det)
     said = det.json("verify", "1", "--batches", "6")
-    assert (said["same"], said["batches"], said["reports"], said["checkpoints"]) == (True, 6, 6, [4])
+    assert (said["same"], said["batches"], said["reports"], said["checkpoints"]) == (
+        True,
+        6,
+        6,
+        [4],
+    )
 
 
 def test_it_begins_at_a_checkpoint_that_is_named(det: Any) -> None:
@@ -150,10 +165,11 @@ with det_core.DistributedContext.from_socket() as ranks, det_core.core.init(dist
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(120)
 def test_the_ranks_that_a_script_starts_have_one_driver_again(det: Any) -> None:
     config = CONFIG.replace("SEARCHER", SINGLE).replace("CHECKPOINTS", str(det.cwd / "saved"))
-    start = "python3 -m det_core.launch.socket python3 train.py\nresources: {slots_per_trial: 2}"
+    start = "python3 -m det_node.launch.socket python3 train.py\nresources: {slots_per_trial: 2}"
     det.cwd.joinpath("const.yaml").write_text(config.replace("python3 train.py", start))
     for wrong, status in (("", 0), ("+ __import__('time').time()", 1)):
         det.cwd.joinpath("train.py").write_text(RANKS.replace("WRONG", wrong))

@@ -96,10 +96,15 @@ class Project:
     def quick(
         self, *arguments: str | Path, status: int | None = None, mighty: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """Run `det` in a process that has torch already, and root's rights over files unless it is not `mighty`."""
+        """Run `det` in a process that has torch already.
+
+        It has root's rights over files only if it is `mighty`.
+        """
         done = self.warm(self.det, *arguments, mighty=mighty)
         if status is not None:
-            assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+            assert done.returncode == status, (
+                f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
+            )
         return done
 
     def json(self, *arguments: str | Path) -> Any:
@@ -108,8 +113,13 @@ class Project:
 
 
 @pytest.fixture(scope="session")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """Run `det` in a process that has torch already; fails when the command leaves a process behind."""
+def warm(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Run `det` in a process that has torch already.
+
+    Fails when the command leaves a process behind.
+    """
     place = tmp_path_factory.mktemp("warm")
     server = subprocess.Popen(
         [sys.executable, Path(__file__).with_name("warm_start.py")],
@@ -120,7 +130,9 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., sub
     assert server.stdin is not None
     assert server.stdout is not None
 
-    def run(det: Any, *arguments: str | Path, mighty: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(
+        det: Any, *arguments: str | Path, mighty: bool = True
+    ) -> subprocess.CompletedProcess[str]:
         output = [place / f"{name}-{time.monotonic_ns()}" for name in ("out", "err")]
         request = {
             "argv": [str(argument) for argument in arguments],
@@ -169,7 +181,10 @@ def _members(session: int) -> list[int]:
 
 @pytest.fixture
 def project(det: Any, warm: Callable[..., subprocess.CompletedProcess[str]]) -> Iterator[Project]:
-    """A project whose configuration and model are sound, until a row makes them otherwise; the store is looked at last."""
+    """A project whose configuration and model are sound, until a row makes them otherwise.
+
+    The store is looked at last.
+    """
     made = Project(det, warm)
     yield made
     if made.sound:
@@ -186,7 +201,9 @@ def must_be_sound(project: Project) -> None:
         with sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-            first, last, count = connection.execute("SELECT min(seq), max(seq), count(*) FROM journal").fetchone()
+            first, last, count = connection.execute(
+                "SELECT min(seq), max(seq), count(*) FROM journal"
+            ).fetchone()
             assert (first, last) in ((1, count), (None, None)), f"the journal of {file} has gaps"
             assert connection.execute("SELECT id FROM runs WHERE ended IS NULL").fetchall() == []
         connection.close()
@@ -199,4 +216,6 @@ def must_be_sound(project: Project) -> None:
         assert experiment["state"] in ("COMPLETED", "ERROR", "PAUSED", "CANCELED")
         shown = project.json("show", str(experiment["id"]))
         assert shown["experiment"]["id"] == experiment["id"]
-        assert all(trial["state"] not in ("RUNNING", "QUEUED", "WAITING") for trial in shown["trials"])
+        assert all(
+            trial["state"] not in ("RUNNING", "QUEUED", "WAITING") for trial in shown["trials"]
+        )

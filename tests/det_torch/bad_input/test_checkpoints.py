@@ -35,7 +35,7 @@ class Hook(PyTorchCallback):
 
 Trial.build_callbacks = lambda self: {{"hook": Hook()}}
 """
-WAY_OUT = "resume from an older checkpoint: det checkpoint list"
+WAY_OUT = "no older one is sound: restore its files and go on with det resume 1 --checkpoint "
 
 
 def failed_once(project: Any, monkeypatch: pytest.MonkeyPatch, model: str = STOPS) -> Path:
@@ -43,7 +43,13 @@ def failed_once(project: Any, monkeypatch: pytest.MonkeyPatch, model: str = STOP
     project.model(model)
     monkeypatch.setenv("FAILS", "1")
     project.quick(
-        "run", "const.yaml", "--in-process", "--quiet", "--config", "min_checkpoint_period.batches=2", status=1
+        "run",
+        "const.yaml",
+        "--in-process",
+        "--quiet",
+        "--config",
+        "min_checkpoint_period.batches=2",
+        status=1,
     )
     monkeypatch.delenv("FAILS")
     (checkpoint,) = project.home.glob("checkpoints/*")
@@ -53,7 +59,10 @@ def failed_once(project: Any, monkeypatch: pytest.MonkeyPatch, model: str = STOP
 def cut_short(checkpoint: Path) -> str:
     size = (checkpoint / "state_dict.pth").stat().st_size
     os.truncate(checkpoint / "state_dict.pth", 100)
-    return f"checkpoint {checkpoint.name}: state_dict.pth has 100 bytes, {size} expected: it was cut short; {WAY_OUT}"
+    return (
+        f"checkpoint {checkpoint.name}: state_dict.pth has 100 bytes, {size} expected: it was cut"
+        f" short; {WAY_OUT}"
+    )
 
 
 def altered(checkpoint: Path) -> str:
@@ -66,7 +75,9 @@ def altered(checkpoint: Path) -> str:
 def a_file_deleted(checkpoint: Path) -> str:
     size = (checkpoint / "state_dict.pth").stat().st_size
     (checkpoint / "state_dict.pth").unlink()
-    return f"checkpoint {checkpoint.name}: state_dict.pth is missing, {size} bytes expected; {WAY_OUT}"
+    return (
+        f"checkpoint {checkpoint.name}: state_dict.pth is missing, {size} bytes expected; {WAY_OUT}"
+    )
 
 
 def a_file_added(checkpoint: Path) -> str:
@@ -76,22 +87,30 @@ def a_file_added(checkpoint: Path) -> str:
 
 def no_manifest(checkpoint: Path) -> str:
     (checkpoint / "manifest.json").unlink()
-    return f"checkpoint {checkpoint.name} has no manifest.json: it was cut short, or det did not write it; {WAY_OUT}"
+    return (
+        f"checkpoint {checkpoint.name} has no manifest.json: it was cut short, or det did not write"
+        f" it; {WAY_OUT}"
+    )
 
 
 def another_manifest(checkpoint: Path) -> str:
     document = json.loads((checkpoint / "manifest.json").read_text())
     (checkpoint / "manifest.json").write_text(json.dumps(document | {"batches": 3}))
-    return f"checkpoint {checkpoint.name}: manifest.json was altered: its seal does not match; {WAY_OUT}"
+    return (
+        f"checkpoint {checkpoint.name}: manifest.json was altered: its seal does not match;"
+        f" {WAY_OUT}"
+    )
 
 
 def deleted(checkpoint: Path) -> str:
     shutil.rmtree(checkpoint)
-    return f"no checkpoint {checkpoint.name} in {checkpoint.parent}; `det checkpoint list` shows those there are"
+    where = f"{checkpoint.parent}, which holds no checkpoint at all: is it mounted?"
+    return f"no checkpoint {checkpoint.name} in {where}"
 
 
 @pytest.mark.parametrize(
-    "damage", [cut_short, altered, a_file_deleted, a_file_added, no_manifest, another_manifest, deleted]
+    "damage",
+    [cut_short, altered, a_file_deleted, a_file_added, no_manifest, another_manifest, deleted],
 )
 def test_a_damaged_checkpoint_is_one_line_and_nothing_is_trained(
     project: Any, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], str]
@@ -104,17 +123,22 @@ def test_a_damaged_checkpoint_is_one_line_and_nothing_is_trained(
     assert project.quick("metrics", "1", "--json", status=0).stdout == before
 
 
-def test_a_checkpoint_that_was_put_back_is_resumed_from(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_was_put_back_is_resumed_from(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = failed_once(project, monkeypatch)
     checkpoint.rename(project.home / "elsewhere")
     project.quick("resume", "1", "--in-process", "--quiet", status=2)
     (project.home / "elsewhere").rename(checkpoint)
     project.quick("resume", "1", "--in-process", "--quiet", status=0)
-    assert [row["batches"] for row in project.json("metrics", "1", "--group", "validation")] == [2, 4]
+    assert [row["batches"] for row in project.json("metrics", "1", "--group", "validation")] == [
+        2,
+        4,
+    ]
 
 
 @pytest.mark.parametrize("hook", ["on_checkpoint_load_start", "load_state_dict"])
-def test_a_hook_that_raises_while_a_checkpoint_is_loaded_shows_the_users_frame(
+def test_hook_error_while_loading_shows_the_users_frame(
     project: Any, monkeypatch: pytest.MonkeyPatch, hook: str
 ) -> None:
     failed_once(project, monkeypatch, STOPS + HOOK.format(hook=hook))
@@ -133,7 +157,9 @@ def started_from(project: Any, checkpoint: Path) -> subprocess.CompletedProcess[
     return done
 
 
-def test_a_checkpoint_of_another_models_shape_is_one_line(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_another_models_shape_is_one_line(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = failed_once(project, monkeypatch)
     project.model("""
         class Trial(Sound):
@@ -149,7 +175,9 @@ def test_a_checkpoint_of_another_models_shape_is_one_line(project: Any, monkeypa
     assert "size mismatch for weight" in told
 
 
-def test_a_checkpoint_of_more_optimizers_is_one_line(project: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_of_more_optimizers_is_one_line(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = failed_once(project, monkeypatch)
     project.model("""
         class Trial(Sound):
@@ -173,7 +201,9 @@ def test_a_checkpoint_of_another_framework_is_one_line(project: Any) -> None:
                 (path / "weights").write_text("w")
         """,
     )
-    project.write("script.yaml", "entrypoint: python3 train.py\nsearcher: {name: single, metric: error}\n")
+    project.write(
+        "script.yaml", "entrypoint: python3 train.py\nsearcher: {name: single, metric: error}\n"
+    )
     project.quick("run", "script.yaml", "--quiet", status=0)
     (checkpoint,) = project.home.glob("checkpoints/*")
     project.model("Trial = Sound")
@@ -184,7 +214,9 @@ def test_a_checkpoint_of_another_framework_is_one_line(project: Any) -> None:
     assert checkpoint.name in told or "PyTorchTrial" in told
 
 
-def test_a_checkpoint_that_holds_more_than_data_is_not_unpickled(project: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_that_holds_more_than_data_is_not_unpickled(
+    project: Any, tmp_path: Path
+) -> None:
     """Also one that det itself published, were it told to by a callback."""
     project.model("""
         class Evil:
@@ -227,15 +259,21 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", place], check=True)
 
 
-def test_a_full_disk_is_one_line_and_the_run_goes_on_to_the_same_numbers_once_there_is_room(
-    project: Any, small_disk: Path
-) -> None:
+def test_full_disk_is_one_line_and_the_run_resumes_exactly(project: Any, small_disk: Path) -> None:
     project.model("Trial = Sound")
-    storage = f"checkpoint_storage={{type: shared_fs, host_path: {small_disk}, save_trial_latest: 2}}"
-    project.quick("run", "const.yaml", "--in-process", "--quiet", "--config", "name=undisturbed", status=0)
+    storage = (
+        f"checkpoint_storage={{type: shared_fs, host_path: {small_disk}, save_trial_latest: 2}}"
+    )
+    project.quick(
+        "run", "const.yaml", "--in-process", "--quiet", "--config", "name=undisturbed", status=0
+    )
     free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
-    (small_disk / "ballast").write_bytes(b"\0" * (free - 6 * 4096))  # the event files have room, and no checkpoint
-    done = project.quick("run", "const.yaml", "--in-process", "--quiet", "--config", storage, status=2)
+    (small_disk / "ballast").write_bytes(
+        b"\0" * (free - 6 * 4096)
+    )  # the event files have room, and no checkpoint
+    done = project.quick(
+        "run", "const.yaml", "--in-process", "--quiet", "--config", storage, status=2
+    )
     (told,) = done.stderr.splitlines()
     assert told.startswith("det: trial 2: cannot write checkpoint ")
     assert f" to {small_disk}" in told
@@ -247,7 +285,10 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_to_the_same_numbers_once_th
     (small_disk / "ballast").unlink()
     project.quick("resume", "2", "--in-process", "--quiet", status=0)
     numbers = [
-        [{k: v for k, v in row.items() if k != "trial"} for row in project.json("metrics", experiment)]
+        [
+            {k: v for k, v in row.items() if k != "trial"}
+            for row in project.json("metrics", experiment)
+        ]
         for experiment in ("1", "2")
     ]
     assert numbers[0] == numbers[1]
@@ -270,13 +311,18 @@ def test_a_checkpoint_that_nobody_knows_is_one_line(project: Any) -> None:
         line = "no checkpoint 'nope'; det checkpoint list EXPERIMENT shows an experiment's"
         assert (done.returncode, done.stderr) == (2, f"det: {line}\n")
     done = started_from(project, Path("nope"))
-    line = f"no checkpoint nope in {project.home}/checkpoints; `det checkpoint list` shows those there are"
+    line = (
+        f"no checkpoint nope in {project.home}/checkpoints; `det checkpoint list` shows those"
+        " there are"
+    )
     assert (done.returncode, done.stderr) == (2, f"det: trial 2: {line}\n")
 
 
 def test_a_storage_whose_package_is_missing_names_it(project: Any) -> None:
     project.model("Trial = Sound")
     storage = "checkpoint_storage={type: gcs, bucket: x}"
-    done = project.quick("run", "const.yaml", "--in-process", "--quiet", "--config", storage, status=2)
+    done = project.quick(
+        "run", "const.yaml", "--in-process", "--quiet", "--config", storage, status=2
+    )
     (told,) = done.stderr.splitlines()
     assert told.startswith("det: trial 1: ")

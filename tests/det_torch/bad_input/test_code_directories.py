@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from det_core import Plugins
-from det_core.code import MAX_BYTES
+from det_core.checkpoint.code import MAX_BYTES
+from det_core.support.installation import how_to_install
 
 SOUND_MODEL = "Trial = Sound"
 
@@ -45,13 +46,26 @@ COPIES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "too large": (
         too_large,
         ".",
-        "the code directory . holds 96 MiB, more than 96; the largest file is data.bin (96 MiB); "
-        "list what is not code in .detignore",
+        (
+            "the code directory . holds 96 MiB, more than 96; the largest file is data.bin (96"
+            " MiB); list what is not code in .detignore"
+        ),
     ),
     "a link that leads out": (
         link_out,
         ".",
-        "outside is a link that leads out of the code directory; copy the file, or list it in .detignore",
+        (
+            "outside is a link that leads out of the code directory; copy the file, or list it in"
+            " .detignore"
+        ),
+    ),
+    "a link to nothing, elsewhere": (
+        lambda cwd: (cwd / "data").symlink_to("/no/where"),
+        ".",
+        (
+            "data is a link to /no/where, which is not there; mend or remove it, or list it in"
+            " .detignore"
+        ),
     ),
     "a link that goes round": (
         link_around,
@@ -67,7 +81,7 @@ COPIES: dict[str, tuple[Callable[[Path], None], str, str]] = {
 
 
 @pytest.mark.parametrize("title", COPIES)
-def test_code_that_cannot_be_copied_is_one_line_and_leaves_no_experiment(project: Any, title: str) -> None:
+def test_code_that_cannot_be_copied_leaves_no_experiment(project: Any, title: str) -> None:
     spoil, directory, line = COPIES[title]
     project.model(SOUND_MODEL)
     spoil(project.cwd)
@@ -81,7 +95,10 @@ def test_code_that_cannot_be_read_is_one_line(project: Any) -> None:
     project.model(SOUND_MODEL)
     project.write("secret.py", "").chmod(0)
     done = project.quick("run", "const.yaml", ".", mighty=False)
-    line = "det: the code directory . cannot be read: Permission denied: secret.py; change its mode, or list it in .detignore\n"
+    line = (
+        "det: the code directory . cannot be read: Permission denied: secret.py; change its mode,"
+        " or list it in .detignore\n"
+    )
     assert (done.returncode, done.stderr) == (2, line)
     assert project.json("list") == []
 
@@ -90,12 +107,18 @@ ENTRYPOINTS: dict[str, tuple[str, str, str]] = {
     "a module that is not there": (
         SOUND_MODEL,
         "nowhere:Trial",
-        "entrypoint 'nowhere:Trial': no module named 'nowhere' in {code} (it has model_def.py, sound.py)",
+        (
+            "entrypoint 'nowhere:Trial': no module named 'nowhere' in {code} (it has model_def.py,"
+            " sound.py)"
+        ),
     ),
     "a class that is not there": (
         "class Trail(Sound):\n    pass",
         "model_def:Trial",
-        "entrypoint 'model_def:Trial': model_def has no 'Trial'; did you mean 'Trail'? it defines: Trail",
+        (
+            "entrypoint 'model_def:Trial': model_def has no 'Trial'; did you mean 'Trail'? it"
+            " defines: Trail"
+        ),
     ),
     "a function": (
         "def Trial(context):\n    pass",
@@ -105,18 +128,29 @@ ENTRYPOINTS: dict[str, tuple[str, str, str]] = {
     "a class that is no trial": (
         "class Trial:\n    pass",
         "model_def:Trial",
-        "model_def.Trial is not a trial of an installed framework; derive it from one of: {trials}, "
-        "or install its plugin (pip install det-torch, det-keras, …)",
+        (
+            "model_def.Trial is not a trial of an installed framework; derive it from one of:"
+            f" {{trials}}, or install its plugin, as in: {how_to_install('det-torch')}"
+        ),
     ),
     "a module that .detignore leaves out": (
         SOUND_MODEL,
         "ignored:Trial",
-        "entrypoint 'ignored:Trial': no module named 'ignored' in {code} (it has model_def.py, sound.py)",
+        (
+            "entrypoint 'ignored:Trial': no module named 'ignored' in {code} (it has model_def.py,"
+            " sound.py)"
+        ),
     ),
     "a trial that lacks methods": (
-        "class Trial(PyTorchTrial):\n    def train_batch(self, batch, epoch_idx, batch_idx):\n        pass",
+        (
+            "class Trial(PyTorchTrial):\n    def train_batch(self, batch, epoch_idx, batch_idx):\n "
+            "       pass"
+        ),
         "model_def:Trial",
-        "Trial does not define build_training_data_loader, build_validation_data_loader; every PyTorchTrial must",
+        (
+            "Trial does not define build_training_data_loader, build_validation_data_loader; every"
+            " PyTorchTrial must"
+        ),
     ),
 }
 
@@ -127,16 +161,28 @@ def test_an_entrypoint_that_is_no_trial_is_one_line(project: Any, title: str) ->
     project.model(model)
     project.write("ignored.py", "from model_def import Trial\n")
     project.write(".detignore", "ignored.py\n")
-    done = project.quick("run", "const.yaml", "--in-process", "--quiet", "--config", f"entrypoint={entrypoint}")
+    done = project.quick(
+        "run", "const.yaml", "--in-process", "--quiet", "--config", f"entrypoint={entrypoint}"
+    )
     code = project.home / "experiments" / "1" / "code"
-    trials = ", ".join(each.trial.replace(":", ".") for each in Plugins.installed().frameworks().values())
-    assert (done.returncode, done.stderr) == (2, f"det: trial 1: {line.format(code=code, trials=trials)}\n")
+    trials = ", ".join(
+        each.trial.replace(":", ".") for each in Plugins.installed().frameworks().values()
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"det: trial 1: {line.format(code=code, trials=trials)}\n",
+    )
 
 
-def test_a_framework_that_is_not_installed_is_named_with_the_package_to_install(project: Any) -> None:
-    project.write("model_def.py", "from det_jax import JaxTrial\n\n\nclass Trial(JaxTrial):\n    pass\n")
+def test_missing_framework_error_names_the_package_to_install(project: Any) -> None:
+    project.write(
+        "model_def.py", "from det_jax import JaxTrial\n\n\nclass Trial(JaxTrial):\n    pass\n"
+    )
     done = project.quick("run", "const.yaml", "--in-process", "--quiet")
-    line = "entrypoint 'model_def:Trial' imports det_jax, which is not installed. Try: pip install det-jax"
+    line = (
+        "entrypoint 'model_def:Trial' imports det_jax, which is not installed. Install the package"
+        " that brings it"
+    )
     assert (done.returncode, done.stderr) == (2, f"det: trial 1: {line}\n")
 
 
@@ -146,6 +192,7 @@ def test_check_says_the_same_and_makes_no_store(project: Any) -> None:
     assert (done.returncode, done.stdout) == (2, "const.yaml is valid\n")
     assert (
         done.stderr
-        == "det: entrypoint 'model_def:Trial': model_def has no 'Trial'; did you mean 'Trail'? it defines: Trail\n"
+        == "det: entrypoint 'model_def:Trial': model_def has no 'Trial'; did you mean 'Trail'? it"
+        " defines: Trail\n"
     )
     assert not project.home.exists()

@@ -1,4 +1,7 @@
-"""A configuration or a command line that is wrong: every mistake is a line, the status is 2, and no store is made."""
+"""A configuration or a command line that is wrong.
+
+Every mistake is a line, the status is 2, and no store is made.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from det_core.plugins import Plugins
+from det_core.hooks import Plugins
 
 CLASS = "entrypoint: model_def:Trial\n"
 SOUND = CLASS + "searcher: {name: single, metric: error, max_length: 4}\n"
@@ -14,7 +17,10 @@ SEARCHERS = ", ".join(sorted(Plugins.installed().searchers()))
 
 
 class Wrong(NamedTuple):
-    """A configuration, and what is said of it; `const.yaml:` stands before each line that begins with a digit."""
+    """A configuration, and what is said of it.
+
+    `const.yaml:` stands before each line that begins with a digit.
+    """
 
     title: str
     config: str | bytes
@@ -26,7 +32,12 @@ ROWS = (
     Wrong(
         "a length that is text",
         CLASS + "searcher: {name: single, metric: error, max_length: ten}\n",
-        ("2:53: searcher.max_length is 'ten'; give a number of batches, {batches: n}, {records: n} or {epochs: n}",),
+        (
+            (
+                "2:53: searcher.max_length is 'ten'; give a number of batches, {batches: n},"
+                " {records: n} or {epochs: n}"
+            ),
+        ),
     ),
     Wrong(
         "a length that is negative",
@@ -45,7 +56,8 @@ ROWS = (
     ),
     Wrong(
         "several mistakes at once",
-        "entrypoint: ''\nsearcher: {name: single, metric: error, max_length: 0}\nscheduling_unit: many\n",
+        "entrypoint: ''\nsearcher: {name: single, metric: error, max_length: 0}\nscheduling_unit:"
+        " many\n",
         (
             "1:13: entrypoint is empty; give module:Class, or a command such as python3 train.py",
             "2:53: searcher.max_length is 0; give a positive number of batches",
@@ -66,21 +78,45 @@ ROWS = (
         "an empty file",
         "",
         (
-            "const.yaml: entrypoint is missing; name your trial class as module:Class, or a command such as python3 train.py",
-            "const.yaml: searcher is missing; give at least {name: single, metric: validation_loss, max_length: {epochs: 1}}",
+            (
+                "const.yaml: entrypoint is missing; name your trial class as module:Class, or a"
+                " command such as python3 train.py"
+            ),
+            (
+                "const.yaml: searcher is missing; give at least {name: single, metric:"
+                " validation_loss, max_length: {epochs: 1}}"
+            ),
         ),
     ),
-    Wrong("a binary file", b"\xff\xfe\x00\x01", ("const.yaml: not UTF-8 text at byte 0; save it as UTF-8",)),
-    Wrong("control characters", "a: \x00\n", ("const.yaml: not valid YAML: control characters are not allowed",)),
+    Wrong(
+        "a binary file",
+        b"\xff\xfe\x00\x01",
+        ("const.yaml: not UTF-8 text at byte 0; save it as UTF-8",),
+    ),
+    Wrong(
+        "control characters",
+        "a: \x00\n",
+        ("const.yaml: not valid YAML: control characters are not allowed",),
+    ),
     Wrong(
         "a tag that makes an object of Python's",
         SOUND + "data: !!python/object/apply:os.system [exit]\n",
-        ("3:7: data has the tag !!python/object/apply:os.system, which does not fit; write the value without a tag",),
+        (
+            (
+                "3:7: data has the tag !!python/object/apply:os.system, which does not fit; write"
+                " the value without a tag"
+            ),
+        ),
     ),
     Wrong(
         "no searcher's metric",
         CLASS + "searcher: {name: single, max_length: 4}\n",
-        ("2:1: searcher.metric is missing; name the validation metric that ranks the trials, such as validation_loss",),
+        (
+            (
+                "2:1: searcher.metric is missing; name the validation metric that ranks the trials,"
+                " such as validation_loss"
+            ),
+        ),
     ),
     Wrong(
         "an override out of range",
@@ -88,26 +124,43 @@ ROWS = (
         ("--config max_restarts: max_restarts is -1; give a whole number, 0 or more",),
         ("--config", "max_restarts=-1"),
     ),
-    Wrong("an override without a value", SOUND, ("--config 'wibble': give key.path=value",), ("--config", "wibble")),
+    Wrong(
+        "an override without a value",
+        SOUND,
+        ("--config 'wibble': give key.path=value",),
+        ("--config", "wibble"),
+    ),
     Wrong(
         "an override of an unknown key",
         SOUND,
-        ("--config searcher.max_lenght: unknown key 'searcher.max_lenght'; did you mean 'max_length'?",),
+        (
+            (
+                "--config searcher.max_lenght: unknown key 'searcher.max_lenght'; did you mean"
+                " 'max_length'?"
+            ),
+        ),
         ("--config", "searcher.max_lenght=3"),
     ),
     Wrong(
         "a batch size that is text",
         SOUND,
         (
-            "--config hyperparameters.global_batch_size: hyperparameters.global_batch_size is 'many'; "
-            "give a positive whole number",
+            (
+                "--config hyperparameters.global_batch_size: hyperparameters.global_batch_size is"
+                " 'many'; give a positive whole number"
+            ),
         ),
         ("--config", "hyperparameters.global_batch_size=many"),
     ),
     Wrong(
         "a template that is not there",
         SOUND,
-        ("cannot read the configuration 'nowhere.yaml': No such file or directory; name a YAML file",),
+        (
+            (
+                "cannot read the configuration 'nowhere.yaml': No such file or directory; name a"
+                " YAML file"
+            ),
+        ),
         ("--template", "nowhere.yaml"),
     ),
     Wrong(
@@ -115,12 +168,22 @@ ROWS = (
         CLASS
         + "searcher: {name: grid, metric: error, max_length: 1}\n"
         + "hyperparameters: {lr: {type: double, minval: 0, maxval: 1}}\n",
-        ("3:19: hyperparameters.lr.count is missing; a grid needs to know how many values to take",),
+        (
+            (
+                "3:19: hyperparameters.lr.count is missing; a grid needs to know how many values to"
+                " take"
+            ),
+        ),
     ),
     Wrong(
         "more slots than the machine has",
         SOUND,
-        ("resources.slots_per_trial is 64, but this machine has 2 CPU slots and no GPU; ask for 2 at most",),
+        (
+            (
+                "resources.slots_per_trial is 64, but this machine has 2 CPU slots and no GPU; ask"
+                " for 2 at most"
+            ),
+        ),
         ("--config", "resources.slots_per_trial=64"),
     ),
     Wrong(
@@ -159,14 +222,19 @@ COMMANDS = (
         ("check", "nowhere.yaml"),
         "cannot read the configuration 'nowhere.yaml': No such file or directory; name a YAML file",
     ),
-    (("show", "one"), "invalid value for 'EXPERIMENT': 'one' is not a valid integer; see det show --help"),
+    (
+        ("show", "one"),
+        "invalid value for 'EXPERIMENT': 'one' is not a valid integer; see det show --help",
+    ),
     (("show", "1"), "no store in {home}; det run makes one"),
     (("metrics", "1"), "no store in {home}; det run makes one"),
     (("list",), "no experiments in {home} yet; start one with: det run CONFIG"),
 )
 
 
-@pytest.mark.parametrize(("arguments", "line"), COMMANDS, ids=[" ".join(arguments) for arguments, _ in COMMANDS])
+@pytest.mark.parametrize(
+    ("arguments", "line"), COMMANDS, ids=[" ".join(arguments) for arguments, _ in COMMANDS]
+)
 def test_a_wrong_command_is_one_line(project: Any, arguments: tuple[str, ...], line: str) -> None:
     done = project.quick(*arguments)
     assert (done.returncode, done.stderr) == (2, f"det: {line.format(home=project.home)}\n")

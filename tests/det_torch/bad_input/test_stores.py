@@ -36,19 +36,24 @@ DAMAGED: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "a newer schema": (
         newer,
-        "{db} has schema version 99, newer than the {newest} that this det knows; upgrade det-driver",
+        (
+            "{db} has schema version 99, newer than the {newest} that this det knows; upgrade"
+            " det-driver"
+        ),
     ),
     "damaged within": (
         damaged_within,
-        "{db} is damaged (database disk image is malformed); restore it from a copy, or move it away to begin anew",
+        (
+            "{db} is damaged (database disk image is malformed); restore it from a copy, or move it"
+            " away to begin again"
+        ),
     ),
 }
 
 
 @pytest.mark.parametrize("title", DAMAGED)
-def test_an_experiment_that_cannot_be_read_is_one_line_is_left_as_it_was_and_stops_no_other(
-    project: Any, title: str
-) -> None:
+def test_unreadable_experiment_is_one_line_and_stops_no_other(project: Any, title: str) -> None:
+    """Its file stays unchanged."""
     spoil, line = DAMAGED[title]
     project.write("script.yaml", "entrypoint: 'true'\nsearcher: {name: single, metric: error}\n")
     project.quick("run", "script.yaml", "--quiet", status=0)
@@ -82,8 +87,8 @@ def test_the_home_of_an_earlier_det_is_one_line(project: Any) -> None:
     project.home.joinpath("det.db").touch()
     project.sound = False
     line = (
-        f"{project.home}/det.db is the store of an earlier det, which this one does not read; choose another home "
-        "(DET_HOME), or move that file away to begin anew"
+        f"{project.home}/det.db is the store of an earlier det, which this one does not read;"
+        " choose another home (DET_HOME), or move that file away to begin again"
     )
     for command in (("list",), ("show", "1"), ("run", "const.yaml")):
         done = project.quick(*command)
@@ -95,7 +100,9 @@ def test_a_home_that_cannot_be_written_is_one_line(project: Any) -> None:
     project.sound = False
     project.model("Trial = Sound")
     done = project.quick("run", "const.yaml", mighty=False)
-    line = f"cannot make the home {project.home}: Permission denied; choose one that you can write to"
+    line = (
+        f"cannot make the home {project.home}: Permission denied; choose one that you can write to"
+    )
     assert (done.returncode, done.stderr) == (2, f"det: {line}\n")
 
 
@@ -126,15 +133,23 @@ def test_an_unknown_experiment_is_one_line_for_every_command(project: Any) -> No
     assert (done.returncode, done.stderr) == (2, f"det: {line}\n")
 
 
-def test_a_trial_to_start_from_that_is_not_there_leaves_an_experiment_that_can_be_resumed(project: Any) -> None:
+def test_missing_source_trial_leaves_a_resumable_experiment(project: Any) -> None:
     project.model("Trial = Sound")
     done = project.quick("run", "const.yaml", "--quiet", "--config", "searcher.source_trial_id=55")
-    assert (done.returncode, done.stderr) == (2, "det: no trial 55; det show EXPERIMENT lists an experiment's trials\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "det: no trial 55; det show EXPERIMENT lists an experiment's trials\n",
+    )
     assert project.json("show", "1")["experiment"]["state"] == "ERROR"
 
 
-def test_an_experiment_that_another_driver_holds_is_one_line(project: Any, wait_until: Callable[..., None]) -> None:
-    project.write("script.yaml", "entrypoint: touch started; sleep 60\nsearcher: {name: single, metric: error}\n")
+def test_an_experiment_that_another_driver_holds_is_one_line(
+    project: Any, wait_until: Callable[..., None]
+) -> None:
+    project.write(
+        "script.yaml",
+        "entrypoint: touch started; sleep 60\nsearcher: {name: single, metric: error}\n",
+    )
     driver = project.det.start("run", "script.yaml", "--quiet")
     wait_until((project.home / "experiments" / "1" / "code" / "started").exists, "the start")
     done = project.quick("resume", "1")
@@ -144,14 +159,20 @@ def test_an_experiment_that_another_driver_holds_is_one_line(project: Any, wait_
     assert driver.wait(timeout=30) == 1
 
 
-def test_an_experiment_that_has_ended_is_neither_resumed_nor_canceled(project: Any) -> None:
+def test_ended_experiment_is_neither_resumed_nor_canceled(project: Any) -> None:
     project.write("script.yaml", "entrypoint: 'true'\nsearcher: {name: single, metric: error}\n")
     project.quick("run", "script.yaml", "--quiet", status=0)
     done = project.quick("resume", "1")
-    line = "experiment 1 is completed; start another from its checkpoints with searcher.source_trial_id"
+    line = (
+        "experiment 1 is completed; start another from its checkpoints with"
+        " searcher.source_trial_id"
+    )
     assert (done.returncode, done.stderr) == (2, f"det: {line}\n")
     done = project.quick("cancel", "1")
-    assert (done.returncode, done.stderr) == (2, "det: experiment 1 is completed already; nothing is left to cancel\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "det: experiment 1 is completed already; nothing is left to cancel\n",
+    )
 
 
 def test_a_script_is_not_trained_in_process(project: Any) -> None:

@@ -1,4 +1,4 @@
-"""Trials that raise, and trials that break the contract, each in a process of `det run --in-process`."""
+"""Trials that raise or break the contract, each in a process of `det run --in-process`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ BOOM = 'raise ValueError("boom")'
 
 def trial(signature: str, *lines: str) -> str:
     """Return a trial with one method of its own."""
-    return f"class Trial(Sound):\n    def {signature}:\n" + "".join(f"        {line}\n" for line in lines)
+    return f"class Trial(Sound):\n    def {signature}:\n" + "".join(
+        f"        {line}\n" for line in lines
+    )
 
 
 def parts(broken: str) -> str:
@@ -23,21 +25,25 @@ def parts(broken: str) -> str:
     }
     text = "class Trial(Sound):\n    def __init__(self, context):\n        self.context = context\n"
     for signature, body in bodies.items():
-        text += f"\n    def {signature}:\n        {BOOM if signature.startswith(broken) else body}\n"
+        text += (
+            f"\n    def {signature}:\n        {BOOM if signature.startswith(broken) else body}\n"
+        )
     return text
 
 
 def hook(name: str) -> str:
     """Return a trial with a callback that raises in one of its hooks."""
-    return f"class Hook(PyTorchCallback):\n    def {name}(self, *arguments):\n        {BOOM}\n\n\n" + trial(
-        "build_callbacks(self)", 'return {"hook": Hook()}'
+    return (
+        f"class Hook(PyTorchCallback):\n    def {name}(self, *arguments):\n        {BOOM}\n\n\n"
+        + trial("build_callbacks(self)", 'return {"hook": Hook()}')
     )
 
 
 def data(split: str, workers: int) -> str:
-    """Return a trial whose dataset raises, read by the training process or by one of the loader's."""
+    """Return a trial whose dataset raises, in the training process or in one of the loader's."""
     return f"class Bad(Lines):\n    def __getitem__(self, index):\n        {BOOM}\n\n\n" + trial(
-        f"build_{split}_data_loader(self)", f"return DataLoader(Bad(), batch_size=2, num_workers={workers})"
+        f"build_{split}_data_loader(self)",
+        f"return DataLoader(Bad(), batch_size=2, num_workers={workers})",
     )
 
 
@@ -52,8 +58,10 @@ METHODS = {
     "train_batch": trial("train_batch(self, batch, epoch_idx, batch_idx)", BOOM),
     "evaluate_batch": trial("evaluate_batch(self, batch)", BOOM),
     "evaluation_reducer": trial("evaluation_reducer(self)", BOOM),
-    "evaluate_full_dataset": "class Trial(Sound):\n    evaluate_batch = PyTorchTrial.evaluate_batch\n\n"
-    f"    def evaluate_full_dataset(self, data_loader):\n        {BOOM}\n",
+    "evaluate_full_dataset": (
+        "class Trial(Sound):\n    evaluate_batch = PyTorchTrial.evaluate_batch\n\n"
+        f"    def evaluate_full_dataset(self, data_loader):\n        {BOOM}\n"
+    ),
     **{
         name: hook(name)
         for name in (
@@ -76,7 +84,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_trial_that_raises_shows_the_users_frames_alone_and_one_line(project: Any, method: str) -> None:
+def test_trial_error_shows_only_the_users_frames_and_one_line(project: Any, method: str) -> None:
     lines = project.model(METHODS[method]).splitlines()
     done = project.quick("run", "const.yaml", "--in-process", "--quiet")
     file = project.home / "experiments" / "1" / "code" / "model_def.py"
@@ -91,12 +99,14 @@ def test_a_trial_that_raises_shows_the_users_frames_alone_and_one_line(project: 
     assert (done.returncode, done.stderr.splitlines()) == (1, wanted)
     assert done.stdout.startswith("experiment 1 is error")
     shown = project.json("show", "1")
-    assert [(t["state"], t["exit_reason"]) for t in shown["trials"]] == [("ERROR", "ValueError: boom")]
+    assert [(t["state"], t["exit_reason"]) for t in shown["trials"]] == [
+        ("ERROR", "ValueError: boom")
+    ]
 
 
 @pytest.mark.parametrize("split", ["training", "validation"])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_dataset_that_raises_shows_the_users_frame_from_whichever_process(
+def test_dataset_error_shows_the_users_frame_from_any_process(
     project: Any, split: str, workers: int
 ) -> None:
     lines = project.model(data(split, workers)).splitlines()
@@ -129,9 +139,15 @@ RAISED = {
         "ModuleNotFoundError: No module named 'nowhere'",
     ),
     "an error while it is imported": (f"{BOOM}\n\nTrial = Sound", "ValueError: boom"),
-    "a syntax error": ("class Trial(Sound)\n    pass", "SyntaxError: expected ':' (model_def.py, line 4)"),
+    "a syntax error": (
+        "class Trial(Sound)\n    pass",
+        "SyntaxError: expected ':' (model_def.py, line 4)",
+    ),
     "endless recursion": (
-        trial("train_batch(self, batch, epoch_idx, batch_idx)", "return self.train_batch(batch, epoch_idx, batch_idx)"),
+        trial(
+            "train_batch(self, batch, epoch_idx, batch_idx)",
+            "return self.train_batch(batch, epoch_idx, batch_idx)",
+        ),
         "RecursionError: maximum recursion depth exceeded",
     ),
     "a hyperparameter that is not there": (
@@ -181,20 +197,26 @@ RAISED = {
         "KeyboardInterrupt",
     ),
     "hyperparameters that cannot work": (
-        trial("__init__(self, context)", "import det_core", 'raise det_core.InvalidHP("lr is too high")'),
+        trial(
+            "__init__(self, context)",
+            "import det_core",
+            'raise det_core.InvalidHP("lr is too high")',
+        ),
         "lr is too high",
     ),
 }
 
 
 @pytest.mark.parametrize("title", RAISED)
-def test_whatever_is_raised_ends_in_one_line_with_none_of_dets_frames(project: Any, title: str) -> None:
+def test_every_error_ends_in_one_line_without_frames_of_det(project: Any, title: str) -> None:
     model, line = RAISED[title]
     project.model(model)
     done = project.quick("run", "const.yaml", "--in-process", "--quiet")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"det: trial 1: {line}"
-    assert [text for text in done.stderr.splitlines() if text.startswith("det: ")] == [f"det: trial 1: {line}"]
+    assert [text for text in done.stderr.splitlines() if text.startswith("det: ")] == [
+        f"det: trial 1: {line}"
+    ]
     for ours in ("det_core/", "det_torch/", "importlib/"):
         assert ours not in done.stderr
     if "InvalidHP" not in model:
@@ -213,7 +235,10 @@ MISTAKES = {
     ),
     "the searcher's metric is missing": (
         trial("evaluate_batch(self, batch)", 'return {"loss": 1.0}'),
-        "searcher.metric is 'error', but the validation returned loss; return it, or name one of those",
+        (
+            "searcher.metric is 'error', but the validation returned loss; return it, or name one"
+            " of those"
+        ),
     ),
     "a metric that is text": (
         trial("evaluate_batch(self, batch)", 'return {"error": "low"}'),
@@ -225,16 +250,23 @@ MISTAKES = {
     ),
     "a searcher's metric of many values": (
         trial("evaluate_batch(self, batch)", 'return {"error": torch.ones(3)}'),
-        "metric 'error (searcher.metric)' is [1.0, 1.0, 1.0] (list); return a number, or a tensor or array that holds one",
+        (
+            "metric 'error (searcher.metric)' is [1.0, 1.0, 1.0] (list); return a number, or a"
+            " tensor or array that holds one"
+        ),
     ),
     "metrics that are text": (
         trial("evaluate_batch(self, batch)", 'return "error"'),
         "evaluate_batch returned str; return a dict of metrics by name",
     ),
     "metrics that change": (
-        trial("evaluate_batch(self, batch, batch_idx)", 'return {"error": 1.0, f"m{batch_idx}": 1.0}'),
-        "evaluate_batch returned ['error', 'm1'] for batch 1 and ['error', 'm0'] before; "
-        "return the same metrics for every batch",
+        trial(
+            "evaluate_batch(self, batch, batch_idx)", 'return {"error": 1.0, f"m{batch_idx}": 1.0}'
+        ),
+        (
+            "evaluate_batch returned ['error', 'm1'] for batch 1 and ['error', 'm0'] before; "
+            "return the same metrics for every batch"
+        ),
     ),
     "a reducer that is text": (
         trial("evaluation_reducer(self)", 'return "mean"'),
@@ -242,7 +274,10 @@ MISTAKES = {
     ),
     "reducers for other metrics": (
         trial("evaluation_reducer(self)", 'return {"loss": Reducer.SUM}'),
-        "evaluation_reducer covers ['loss'], but evaluate_batch returns ['error']; give each metric one",
+        (
+            "evaluation_reducer covers ['loss'], but evaluate_batch returns ['error']; give each"
+            " metric one"
+        ),
     ),
     "no model": (
         trial("__init__(self, context)", "pass"),
@@ -250,7 +285,10 @@ MISTAKES = {
     ),
     "no optimizer": (
         trial("__init__(self, context)", "context.wrap_model(nn.Linear(1, 1))"),
-        "Trial wrapped no optimizer; pass it through context.wrap_optimizer(), or define build_optimizer()",
+        (
+            "Trial wrapped no optimizer; pass it through context.wrap_optimizer(), or define"
+            " build_optimizer()"
+        ),
     ),
     "a model that is none": (
         trial("__init__(self, context)", 'context.wrap_model("model")'),
@@ -262,7 +300,10 @@ MISTAKES = {
     ),
     "no way to validate": (
         "class Trial(Sound):\n    evaluate_batch = PyTorchTrial.evaluate_batch\n",
-        "Trial defines neither evaluate_batch nor evaluate_full_dataset; define exactly one of them",
+        (
+            "Trial defines neither evaluate_batch nor evaluate_full_dataset; define exactly one of"
+            " them"
+        ),
     ),
     "a constructor without a context": (
         trial("__init__(self)", "pass"),
@@ -270,7 +311,10 @@ MISTAKES = {
     ),
     "train_batch without its arguments": (
         trial("train_batch(self, batch)", "pass"),
-        "Trial.train_batch takes (batch); define it as train_batch(self, batch, epoch_idx, batch_idx)",
+        (
+            "Trial.train_batch takes (batch); define it as train_batch(self, batch, epoch_idx,"
+            " batch_idx)"
+        ),
     ),
     "a training loader without data": (
         trial("build_training_data_loader(self)", "return DataLoader(Lines(0), batch_size=2)"),
@@ -278,29 +322,44 @@ MISTAKES = {
     ),
     "a validation loader without data": (
         trial("build_validation_data_loader(self)", "return DataLoader(Lines(0), batch_size=2)"),
-        "the validation data loader is empty: its Lines holds no records; give it at least one batch",
+        (
+            "the validation data loader is empty: its Lines holds no records; give it at least one"
+            " batch"
+        ),
     ),
     "a loader that drops all it has": (
-        trial("build_training_data_loader(self)", "return DataLoader(Lines(), batch_size=9, drop_last=True)"),
-        "the training data loader is empty: 8 records do not fill a batch of 9, and drop_last is set; "
-        "give it at least one batch",
+        trial(
+            "build_training_data_loader(self)",
+            "return DataLoader(Lines(), batch_size=9, drop_last=True)",
+        ),
+        (
+            "the training data loader is empty: 8 records do not fill a batch of 9, and drop_last"
+            " is set; give it at least one batch"
+        ),
     ),
     "no loader": (
         trial("build_validation_data_loader(self)", "pass"),
-        "build_validation_data_loader returned NoneType; return a data loader or an iterable of batches",
+        (
+            "build_validation_data_loader returned NoneType; return a data loader or an iterable of"
+            " batches"
+        ),
     ),
     "callbacks in a list": (
         trial("build_callbacks(self)", "return [PyTorchCallback()]"),
         "build_callbacks returned list; return a dict of callbacks by name",
     ),
     "a callback whose state cannot be kept safely": (
-        "class Keeps(PyTorchCallback):\n    def state_dict(self):\n        return {'file': object()}\n\n\n"
-        + trial("build_callbacks(self)", "return {'keeps': Keeps()}"),
-        "state_dict()['file'] of the callback 'keeps' is object, which a checkpoint cannot hold safely; "
-        "keep tensors, numbers, text, lists and dicts there",
+        "class Keeps(PyTorchCallback):\n    def state_dict(self):\n        return {'file':"
+        " object()}\n\n\n" + trial("build_callbacks(self)", "return {'keeps': Keeps()}"),
+        (
+            "state_dict()['file'] of the callback 'keeps' is object, which a checkpoint cannot hold"
+            " safely; keep tensors, numbers, text, lists and dicts there"
+        ),
     ),
     "a length in epochs of data without a length": (
-        trial("build_training_data_loader(self)", "return ([torch.ones(2, 1)] * 2 for _ in range(9))"),
+        trial(
+            "build_training_data_loader(self)", "return ([torch.ones(2, 1)] * 2 for _ in range(9))"
+        ),
         "a length of 1 epochs cannot be counted, as the data has no length; give it in batches",
     ),
     "sys.exit": (
@@ -322,11 +381,13 @@ def test_a_trial_that_breaks_the_contract_is_told_in_one_line(project: Any, titl
     assert project.json("show", "1")["trials"][0]["exit_reason"] == line
 
 
-def test_a_metric_that_is_always_nan_completes_the_trial_and_fails_the_experiment_in_one_line(project: Any) -> None:
+def test_metric_that_is_always_nan_fails_the_experiment(project: Any) -> None:
+    """The trial is completed, and the error is one line."""
     project.model(trial("evaluate_batch(self, batch)", 'return {"error": float("nan")}'))
     done = project.quick("run", "const.yaml", "--in-process", "--quiet")
     line = (
-        "no trial has a usable 'error' (searcher.metric): it was never a number; look at the losses, and train slower"
+        "no trial has a usable 'error' (searcher.metric): it was never a number, NaN each time;"
+        " lower the learning rate, or clip gradients"
     )
     assert (done.returncode, done.stderr) == (1, f"det: {line}\n")
     shown = project.json("show", "1")
@@ -365,12 +426,14 @@ def test_a_strange_metric_is_stored_and_printed(project: Any, title: str) -> Non
     assert done.stderr == ""
     key = eval(name)
     text = str(key).encode(errors="backslashreplace").decode()
-    assert [row[text] for row in project.json("metrics", "1", "--group", "validation")] == [stored, stored]
+    assert [
+        row["metrics"][text] for row in project.json("metrics", "1", "--group", "validation")
+    ] == [stored, stored]
     project.quick("metrics", "1", status=0)
     project.quick("metrics", "1", "--csv", status=0)
 
 
-def test_a_training_metric_that_is_no_number_is_left_out_with_a_warning(project: Any) -> None:
+def test_non_numeric_training_metric_is_left_out_with_a_warning(project: Any) -> None:
     project.model(trial("train_batch(self, batch, epoch_idx, batch_idx)", 'return {"loss": "low"}'))
     done = project.quick("run", "const.yaml", "--in-process", "--quiet", status=0)
     assert done.stderr.count("metric 'loss' is 'low' (str)") == 1

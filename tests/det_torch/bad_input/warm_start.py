@@ -1,7 +1,9 @@
-"""The command `det` without the wait for torch: a process that has imported it is forked for each command.
+"""The command `det` without the wait for torch.
 
-`python warm_start.py` reads one request of JSON on each line of stdin and answers with one line: the exit status of the
-command, and its process's number, which is that of its session too.
+A process that has imported it is forked for each command.
+
+`python warm_start.py` reads one request of JSON on each line of stdin and answers with one line:
+the exit status of the command, and its process's number, which is that of its session too.
 """
 
 from __future__ import annotations
@@ -66,7 +68,10 @@ def _command(request: dict[str, Any]) -> None:
 
 
 def _heed_modes() -> None:
-    """Give up root's right to read and write what the modes of files forbid; harmless for others."""
+    """Give up root's right to read and write what the modes of files forbid.
+
+    Harmless for others.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3 of the structures, this process
     data = (ctypes.c_uint32 * 6)()

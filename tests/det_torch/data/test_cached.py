@@ -1,4 +1,7 @@
-"""Cached data sets of torch: values of every kind, shuffled, dealt and resumed like any map-style dataset."""
+"""Cached data sets of torch.
+
+Values of every kind, shuffled, dealt and resumed like any map-style dataset.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +50,16 @@ def numbers():
     return ((torch.tensor(n), n % 3) for n in range(103))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("done", [1, 13, 30])
 @pytest.mark.parametrize(("rank", "size"), [(0, 1), (1, 2)])
 def test_a_shuffled_loader_of_it_goes_on_exactly(tmp_path, workers, done, rank, size):
     def stream():
         dataset = cached("numbers", "1", numbers, directory=tmp_path)
-        return TrainingStream(DataLoader(dataset, 8, shuffle=True, num_workers=workers), seed=5, rank=rank, size=size)
+        return TrainingStream(
+            DataLoader(dataset, 8, shuffle=True, num_workers=workers), seed=5, rank=rank, size=size
+        )
 
     whole, again = stream(), stream()
     expected = [x.tolist() for x, _ in islice(whole.batches(0), 40)]
@@ -80,11 +86,23 @@ def test_it_is_made_once_and_read_by_spawned_workers(tmp_path):
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (lambda: [object()], {}, "record is of type builtins.object and cannot be cached; give numbers"),
+        (
+            lambda: [object()],
+            {},
+            "record is of type builtins.object and cannot be cached; give numbers",
+        ),
         (lambda: [np.array([None])], {}, "record is of type numpy.ndarray and cannot be cached"),
-        (lambda: [torch.eye(2).to_sparse()], {}, "record is of type torch.Tensor and cannot be cached"),
+        (
+            lambda: [torch.eye(2).to_sparse()],
+            {},
+            "record is of type torch.Tensor and cannot be cached",
+        ),
         (lambda: 3, {}, "the function that makes 'n' returned int; return an iterable of records"),
-        (numbers, {"shards": 2}, "'n' is made in 2 shards of generator, which has no indices; return a map-style"),
+        (
+            numbers,
+            {"shards": 2},
+            "'n' is made in 2 shards of generator, which has no indices; return a map-style",
+        ),
         (numbers, {"shards": 0}, "shards is 0; give a whole number, 1 or more"),
     ],
 )

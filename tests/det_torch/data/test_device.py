@@ -16,7 +16,7 @@ META = torch.device("meta")  # a device that every machine has, and that is not 
 Pair = collections.namedtuple("Pair", "x y")
 
 
-def test_nested_containers_keep_their_types_and_their_tensors_move():
+def test_nested_containers_keep_types_and_their_tensors_move():
     tensor = torch.ones(2)
     data = {
         "list": [tensor, (tensor, tensor)],
@@ -34,7 +34,13 @@ def test_nested_containers_keep_their_types_and_their_tensors_move():
     assert isinstance(moved["list"][1], tuple)
     assert isinstance(moved["pair"], Pair)
     assert isinstance(moved["ordered"], collections.OrderedDict)
-    tensors = [moved["list"][0], *moved["list"][1], moved["pair"].x, moved["array"], moved["ordered"]["a"]]
+    tensors = [
+        moved["list"][0],
+        *moved["list"][1],
+        moved["pair"].x,
+        moved["array"],
+        moved["ordered"]["a"],
+    ]
     assert {t.device.type for t in tensors} == {"meta"}
     assert moved["array"].dtype == torch.float32
     assert (moved["text"], moved["none"], moved["pair"].y) == ("as it is", None, 3)
@@ -56,7 +62,7 @@ def test_objects_that_can_move_do():
     assert to_device([Graph()], META) == ["moved to meta"]
 
 
-def test_what_cannot_be_moved_is_returned_with_one_warning_for_its_type():
+def test_unmovable_objects_are_returned_with_a_warning_per_type():
     class Odd:
         pass
 
@@ -73,7 +79,13 @@ def test_what_cannot_be_moved_is_returned_with_one_warning_for_its_type():
 
 @pytest.mark.parametrize(
     "batch",
-    [torch.ones(4, 2), np.ones(4), {"x": torch.ones(4)}, [torch.ones(4), torch.ones(9)], ({"a": [np.ones(4)]}, 1)],
+    [
+        torch.ones(4, 2),
+        np.ones(4),
+        {"x": torch.ones(4)},
+        [torch.ones(4), torch.ones(9)],
+        ({"a": [np.ones(4)]}, 1),
+    ],
 )
 def test_the_length_of_a_batch_is_that_of_its_first_array(batch):
     assert data_length(batch) == 4
@@ -84,8 +96,16 @@ def test_the_length_of_a_batch_is_that_of_its_first_array(batch):
     [
         ([], ValueError, "an empty list is no batch"),
         ({}, ValueError, "an empty dict is no batch"),
-        ("text", TypeError, "cannot tell how many records a str holds; put a tensor or an array first"),
-        (torch.ones(()), TypeError, "a batch begins with a single number (Tensor), which is no column of records"),
+        (
+            "text",
+            TypeError,
+            "cannot tell how many records a str holds; put a tensor or an array first",
+        ),
+        (
+            torch.ones(()),
+            TypeError,
+            "a batch begins with a single number (Tensor), which is no column of records",
+        ),
     ],
 )
 def test_a_batch_without_length_is_refused(batch, error, message):

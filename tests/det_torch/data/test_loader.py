@@ -23,11 +23,13 @@ def test_it_is_iterated_like_torchs_outside_det():
 
 
 def test_shuffling_outside_det_takes_the_generator():
-    one, two = (DataLoader(range(9), 9, True, generator=torch.Generator().manual_seed(1)) for _ in range(2))
+    one, two = (
+        DataLoader(range(9), 9, True, generator=torch.Generator().manual_seed(1)) for _ in range(2)
+    )
     assert next(iter(one)).tolist() == next(iter(two)).tolist() != list(range(9))
 
 
-def test_it_gives_torchs_loader_repeated_sharded_and_skipped_in_this_order():
+def test_get_data_loader_repeats_shards_and_skips_in_this_order():
     loader = DataLoader(range(6), 2).get_data_loader(repeat=True, skip=1, num_replicas=2, rank=1)
     assert isinstance(loader, TorchDataLoader)
     batches = iter(loader)
@@ -41,18 +43,38 @@ def test_it_gives_torchs_loader_repeated_sharded_and_skipped_in_this_order():
     [
         ({"num_workers": -1}, "num_workers is -1; give 0 or more"),
         ({"timeout": -1}, "timeout is -1; give 0 (none) or more seconds"),
-        ({"prefetch_factor": 2}, "prefetch_factor is 2 but num_workers is 0; leave it out, or give workers"),
+        (
+            {"prefetch_factor": 2},
+            "prefetch_factor is 2 but num_workers is 0; leave it out, or give workers",
+        ),
         ({"prefetch_factor": -2, "num_workers": 1}, "prefetch_factor is -2; give 1 or more"),
-        ({"persistent_workers": True}, "persistent_workers is set but num_workers is 0; leave it out, or give workers"),
-        ({"sampler": [1], "shuffle": True}, "sampler and shuffle both decide the order; leave one out"),
-        ({"batch_size": None}, "batch_size is None and there is no batch_sampler; give one of them"),
+        (
+            {"persistent_workers": True},
+            "persistent_workers is set but num_workers is 0; leave it out, or give workers",
+        ),
+        (
+            {"sampler": [1], "shuffle": True},
+            "sampler and shuffle both decide the order; leave one out",
+        ),
+        (
+            {"batch_size": None},
+            "batch_size is None and there is no batch_sampler; give one of them",
+        ),
         ({"batch_size": 0}, "batch_size is 0; give 1 or more"),
         *(
             (
                 {"batch_sampler": [[1]], **more},
-                "batch_sampler makes the batches; leave out batch_size, shuffle, sampler and drop_last",
+                (
+                    "batch_sampler makes the batches; leave out batch_size, shuffle, sampler and"
+                    " drop_last"
+                ),
             )
-            for more in ({"batch_size": 2}, {"shuffle": True}, {"sampler": [1]}, {"drop_last": True})
+            for more in (
+                {"batch_size": 2},
+                {"shuffle": True},
+                {"sampler": [1]},
+                {"drop_last": True},
+            )
         ),
     ],
 )
@@ -62,20 +84,22 @@ def test_options_that_exclude_one_another_are_refused(options, message):
     assert str(error.value) == message
 
 
-def test_an_iterable_dataset_has_no_order_to_choose_and_no_position():
+def test_iterable_dataset_refuses_order_and_position_options():
     for options in ({"shuffle": True}, {"sampler": [1]}, {"batch_sampler": [[1]]}):
         with pytest.raises(ValueError) as error:
             DataLoader(Five(), **options)
-        assert str(error.value) == (
-            "an IterableDataset has its own order; leave out shuffle, sampler and batch_sampler"
+        assert (
+            str(error.value)
+            == "an IterableDataset has its own order; leave out shuffle, sampler and batch_sampler"
         )
     with pytest.raises(ValueError) as error:
         DataLoader(Five(), None, drop_last=True)
     assert str(error.value) == "drop_last needs batches, but batch_size is None; leave it out"
     with pytest.raises(ValueError) as error:
         DataLoader(Five()).get_data_loader(skip=1)
-    assert str(error.value) == (
-        "a Five is read in its own order and cannot be repeated, sharded or skipped by index; "
+    assert (
+        str(error.value)
+        == "a Five is read in its own order and cannot be repeated, sharded or skipped by index; "
         "call get_data_loader() without arguments"
     )
 

@@ -10,7 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from det_core.errors import TrialError
@@ -49,11 +55,15 @@ def stream(loader, done=0, *, take, seed=0, rank=0, size=1):
     size=st.integers(1, 5),
     data=st.data(),
 )
-def test_the_stream_from_any_batch_is_the_tail_of_the_whole(n, batch_size, drop_last, shuffle, seed, size, data):
+def test_the_stream_from_any_batch_is_the_tail_of_the_whole(
+    n, batch_size, drop_last, shuffle, seed, size, data
+):
     if drop_last:
         batch_size = min(batch_size, n)
     rank, done = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, 60))
-    loader = DataLoader(Indices(n), batch_size, shuffle=shuffle, drop_last=drop_last, collate_fn=same)
+    loader = DataLoader(
+        Indices(n), batch_size, shuffle=shuffle, drop_last=drop_last, collate_fn=same
+    )
     whole = stream(loader, take=done + 10, seed=seed, rank=rank, size=size)
     assert stream(loader, done, take=10, seed=seed, rank=rank, size=size) == whole[done:]
 
@@ -69,7 +79,9 @@ def test_the_stream_from_any_batch_is_the_tail_of_the_whole(n, batch_size, drop_
 def test_every_epoch_is_a_permutation_of_the_records(n, batch_size, drop_last, shuffle, seed):
     if drop_last:
         batch_size = min(batch_size, n)
-    loader = DataLoader(Indices(n), batch_size, shuffle=shuffle, drop_last=drop_last, collate_fn=same)
+    loader = DataLoader(
+        Indices(n), batch_size, shuffle=shuffle, drop_last=drop_last, collate_fn=same
+    )
     length = len(loader)
     batches = stream(loader, take=3 * length, seed=seed)
     for epoch in range(3):
@@ -79,22 +91,32 @@ def test_every_epoch_is_a_permutation_of_the_records(n, batch_size, drop_last, s
 
 
 @settings(max_examples=100, deadline=None)
-@given(n=st.integers(1, 30), batch_size=st.integers(1, 7), size=st.integers(1, 6), shuffle=st.booleans())
-def test_batch_i_of_the_repeated_stream_goes_to_rank_i_modulo_size(n, batch_size, size, shuffle):
+@given(
+    n=st.integers(1, 30),
+    batch_size=st.integers(1, 7),
+    size=st.integers(1, 6),
+    shuffle=st.booleans(),
+)
+def test_batch_i_goes_to_rank_i_modulo_size(n, batch_size, size, shuffle):
     loader = DataLoader(Indices(n), batch_size, shuffle=shuffle, collate_fn=same)
     whole = stream(loader, take=12 * size)
     for rank in range(size):
         assert stream(loader, take=12, rank=rank, size=size) == whole[rank::size]
 
 
-def test_an_odd_tail_gives_each_rank_other_batches_in_every_epoch():
+def test_odd_tail_gives_each_rank_other_batches_in_every_epoch():
     loader = DataLoader(Indices(3), 1, collate_fn=same)
     assert stream(loader, take=3, rank=0, size=2) == [[0], [2], [1]]
     assert stream(loader, take=3, rank=1, size=2) == [[1], [0], [2]]
 
 
 @settings(max_examples=60, deadline=None)
-@given(n=st.integers(1, 30), batch_size=st.integers(1, 7), size=st.integers(1, 6), rank=st.integers(0, 5))
+@given(
+    n=st.integers(1, 30),
+    batch_size=st.integers(1, 7),
+    size=st.integers(1, 6),
+    rank=st.integers(0, 5),
+)
 def test_det_deals_as_the_chain_of_samplers_does(n, batch_size, size, rank):
     rank %= size
     loader = DataLoader(Indices(n), batch_size, collate_fn=same)
@@ -126,14 +148,19 @@ def test_sampling_with_replacement_and_more_samples_than_records():
     drawn = RandomSampler(Indices(5), replacement=True, num_samples=12)
     whole = stream(TorchDataLoader(Indices(5), 4, sampler=drawn, collate_fn=same), take=9)
     assert [len(batch) for batch in whole] == [4] * 9
-    assert stream(TorchDataLoader(Indices(5), 4, sampler=drawn, collate_fn=same), 4, take=5) == whole[4:]
-    longer = TorchDataLoader(Indices(5), 12, sampler=RandomSampler(Indices(5), num_samples=12), collate_fn=same)
+    assert (
+        stream(TorchDataLoader(Indices(5), 4, sampler=drawn, collate_fn=same), 4, take=5)
+        == whole[4:]
+    )
+    longer = TorchDataLoader(
+        Indices(5), 12, sampler=RandomSampler(Indices(5), num_samples=12), collate_fn=same
+    )
     (batch,) = stream(longer, take=1)
     assert sorted(batch[:5]) == sorted(batch[5:10]) == list(range(5))
     assert len(set(batch[10:])) == 2
 
 
-def test_a_generator_of_the_users_decides_the_shuffle_by_its_seed_not_its_state():
+def test_user_generator_shuffles_by_its_seed_not_its_state():
     def loader(seed, draws=0):
         generator = torch.Generator().manual_seed(seed)
         torch.rand(draws, generator=generator)
@@ -197,7 +224,7 @@ class KeepsGenerator(Sampler):
         return self.n
 
 
-def test_a_sampler_that_keeps_a_seeded_generator_is_replayed_through_all_epochs():
+def test_sampler_with_a_seeded_generator_is_replayed_exactly():
     def loader():
         return DataLoader(Indices(10), 3, sampler=KeepsGenerator(10, seed=4), collate_fn=same)
 
@@ -214,15 +241,16 @@ def resumed(loader_before, loader_after):
     return after
 
 
-def test_a_sampler_that_nobody_seeded_is_noticed_when_a_run_is_resumed():
+def test_unseeded_sampler_is_noticed_when_a_run_resumes():
     def loader(seed):
         return DataLoader(Indices(100), 10, sampler=KeepsGenerator(100, seed), collate_fn=same)
 
     after = resumed(loader(None), loader(None))
     assert not after.exact
-    assert after.warning == (
-        "the sampler of the training data began with other indices than in the run before, so that some records are "
-        "repeated and some are missed; seed the generator that it keeps"
+    assert (
+        after.warning
+        == "the sampler of the training data began with other indices than in the run before, so"
+        " that some records are repeated and some are missed; seed the generator that it keeps"
     )
     assert resumed(loader(1), loader(1)).exact
 
@@ -269,7 +297,9 @@ def test_a_sampler_is_drawn_at_most_64_batches_ahead():
                 drawn.append(index)
                 yield index
 
-    batches = TrainingStream(TorchDataLoader(Indices(7), 1, sampler=Counted()), seed=0, rank=0, size=1).batches(0)
+    batches = TrainingStream(
+        TorchDataLoader(Indices(7), 1, sampler=Counted()), seed=0, rank=0, size=1
+    ).batches(0)
     next(batches)
     assert len(drawn) == 64
 
@@ -279,12 +309,17 @@ def test_a_sampler_is_drawn_at_most_64_batches_ahead():
     [
         (
             DataLoader(Indices(0), 4, shuffle=True),
-            "the training data loader is empty: its Indices holds no records; give it at least one batch",
+            (
+                "the training data loader is empty: its Indices holds no records; give it at least"
+                " one batch"
+            ),
         ),
         (
             TorchDataLoader(Indices(3), 4, drop_last=True),
-            "the training data loader is empty: 3 records do not fill a batch of 4, and drop_last is set; "
-            "give it at least one batch",
+            (
+                "the training data loader is empty: 3 records do not fill a batch of 4, and"
+                " drop_last is set; give it at least one batch"
+            ),
         ),
     ],
 )
@@ -302,13 +337,17 @@ def test_a_sampler_that_yields_nothing_is_refused():
     stream = TrainingStream(TorchDataLoader(Indices(3), sampler=Nothing()), seed=0, rank=0, size=1)
     with pytest.raises(TrialError) as error:
         stream.batches(0)
-    assert str(error.value) == (
-        "the training data loader is empty: its BatchSampler yields nothing in epoch 0; give it at least one batch"
+    assert (
+        str(error.value)
+        == "the training data loader is empty: its BatchSampler yields nothing in epoch 0; give it"
+        " at least one batch"
     )
 
 
 def test_a_loader_that_shards_itself_is_not_sharded_again():
-    sampler = torch.utils.data.DistributedSampler(Indices(12), num_replicas=2, rank=1, shuffle=False)
+    sampler = torch.utils.data.DistributedSampler(
+        Indices(12), num_replicas=2, rank=1, shuffle=False
+    )
     loader = TorchDataLoader(Indices(12), 2, sampler=sampler, collate_fn=same)
     one = TrainingStream(loader, seed=0, rank=1, size=2)
     assert list(islice(one.batches(0), 3)) == [[1, 3], [5, 7], [9, 11]]
@@ -318,8 +357,10 @@ def test_a_loader_that_shards_itself_is_not_sharded_again():
 def test_reading_in_any_order_is_said_not_to_be_exact():
     loader = TorchDataLoader(Indices(12), 2, num_workers=1, in_order=False)
     stream = TrainingStream(loader, seed=0, rank=0, size=1)
-    assert stream.warning == (
-        "the training data loader has in_order=False: its batches come in another order in every run"
+    assert (
+        stream.warning
+        == "the training data loader has in_order=False: its batches come in another order in"
+        " every run"
     )
 
 

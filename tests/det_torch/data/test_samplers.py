@@ -62,7 +62,10 @@ def test_a_reproducible_shuffle_depends_on_the_seed_and_advances():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: samplers.DistributedSampler(range(3), 0, 0), "num_workers is 0; give the number of ranks, 1 or more"),
+        (
+            lambda: samplers.DistributedSampler(range(3), 0, 0),
+            "num_workers is 0; give the number of ranks, 1 or more",
+        ),
         (
             lambda: samplers.DistributedBatchSampler([[1]], 2, 2),
             "rank is 2; with num_workers=2 it must be from 0 to 1",
@@ -78,7 +81,9 @@ def test_mistakes_are_named(make, message):
 
 def by_hand(skip, rank, size):
     """Build a loader as Determined told the users of torch's loaders to."""
-    batches = BatchSampler(samplers.ReproducibleShuffleSampler(SequentialSampler(range(11)), seed=3), 2, False)
+    batches = BatchSampler(
+        samplers.ReproducibleShuffleSampler(SequentialSampler(range(11)), seed=3), 2, False
+    )
     batches = samplers.RepeatBatchSampler(batches)
     batches = samplers.DistributedBatchSampler(batches, size, rank)
     return TorchDataLoader(range(11), batch_sampler=samplers.SkipBatchSampler(batches, skip))
@@ -93,7 +98,7 @@ def test_a_loader_that_skips_and_shards_itself_is_left_alone(done):
     assert stream.exact
 
 
-def test_a_loader_that_skips_itself_does_not_look_like_another_sampler_when_resumed():
+def test_loader_that_skips_by_itself_resumes_as_the_same_sampler():
     before = TrainingStream(by_hand(0, 0, 1), seed=0, rank=0, size=1)
     next(before.batches(0))
     after = TrainingStream(by_hand(4, 0, 1), seed=0, rank=0, size=1)

@@ -1,4 +1,4 @@
-"""Whose data it is: everybody's, which is dealt to the ranks, or a rank's own share, which is not."""
+"""Whose data it is: that of all, which is dealt to the ranks, or a rank's own share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ KINDS = pytest.mark.parametrize("kind", [DataLoader, TorchDataLoader])
 
 
 class Stream(IterableDataset[int]):
-    """Records 0 to n - 1, of which rank `rank` of `size` reads its own; `seen` are those that were read."""
+    """Records 0 to n - 1, of which rank `rank` of `size` reads its own.
+
+    `seen` are those that were read.
+    """
 
     def __init__(self, n: int, rank: int = 0, size: int = 1) -> None:
         self.n, self.rank, self.size = n, rank, size
@@ -64,7 +67,7 @@ def validated(loader: Any, rank: int, size: int = 2) -> list[list[int]]:
 
 @KINDS
 @pytest.mark.parametrize("dataset", [Sharded, Stateful])
-def test_a_stream_that_says_that_it_is_sharded_is_not_sharded_again(kind: Any, dataset: Any) -> None:
+def test_sharded_stream_is_not_sharded_again(kind: Any, dataset: Any) -> None:
     """Of 16 records all are seen, each by one rank, and no rank reads what it does not use."""
     data = [dataset(16, rank, 2) for rank in range(2)]
     mine = [take(kind(data[rank], 2), rank, 4) for rank in range(2)]
@@ -75,7 +78,7 @@ def test_a_stream_that_says_that_it_is_sharded_is_not_sharded_again(kind: Any, d
 
 
 @KINDS
-def test_a_loader_may_say_it_for_its_dataset_and_a_dataset_for_those_around_it(kind: Any) -> None:
+def test_det_sharded_works_on_loaders_and_nested_datasets(kind: Any) -> None:
     loader = kind(Stream(4, 1, 2), 2)
     loader.det_sharded = True
     assert take(loader, 1, 1) == [[1, 3]]
@@ -89,11 +92,16 @@ def test_a_loader_may_say_it_for_its_dataset_and_a_dataset_for_those_around_it(k
 def test_a_stream_that_every_rank_reads_whole_is_said_to_be(dataset: Any) -> None:
     loader = TorchDataLoader(dataset(16), 2)
     sentence = (
-        f"each of 2 ranks reads all of the SPLIT data ({dataset.__name__}) and keeps one batch in 2; let it read the share of "
-        "context.distributed.rank alone and set its det_sharded to True, or set that to False if this is meant"
+        f"each of 2 ranks reads all of the SPLIT data ({dataset.__name__}) and keeps one batch in"
+        " 2; let it read the share of context.distributed.rank alone and set its det_sharded to"
+        " True, or set that to False if this is meant"
     )
-    assert TrainingStream(loader, seed=0, rank=0, size=2).advice == sentence.replace("SPLIT", "training")
-    assert validation_batches(loader, rank=0, size=2).advice == sentence.replace("SPLIT", "validation")
+    assert TrainingStream(loader, seed=0, rank=0, size=2).advice == sentence.replace(
+        "SPLIT", "training"
+    )
+    assert validation_batches(loader, rank=0, size=2).advice == sentence.replace(
+        "SPLIT", "validation"
+    )
     assert TrainingStream(loader, seed=0, rank=0, size=1).advice is None
     assert take(loader, 1, 2) == [[2, 3], [6, 7]]
     loader.dataset.det_sharded = False  # type: ignore[attr-defined]
@@ -128,14 +136,19 @@ def test_each_rank_goes_on_where_it_was_in_its_own_share(dataset: Any, count: in
     for rank in range(2):
         whole = take(TorchDataLoader(dataset(count, rank, 2), 1), rank, 14)
         for done in (3, 4, 5, 9):
-            stream = TrainingStream(TorchDataLoader(dataset(count, rank, 2), 1), seed=0, rank=rank, size=2)
+            stream = TrainingStream(
+                TorchDataLoader(dataset(count, rank, 2), 1), seed=0, rank=rank, size=2
+            )
             list(islice(stream.batches(0), done))
             state = stream.state(done)
             stream.close()
-            assert take(TorchDataLoader(dataset(count, rank, 2), 1), rank, 5, done, state) == whole[done : done + 5]
+            assert (
+                take(TorchDataLoader(dataset(count, rank, 2), 1), rank, 5, done, state)
+                == whole[done : done + 5]
+            )
 
 
-def test_a_sampler_that_begins_differently_on_each_rank_is_none_that_begins_differently_after_a_resume() -> None:
+def test_sampler_that_differs_by_rank_resumes_without_warning() -> None:
     sampler = DistributedSampler(torch.arange(8), 2, 1, shuffle=False)  # type: ignore[arg-type]
     loader = TorchDataLoader(torch.arange(8), 2, sampler=sampler)  # type: ignore[arg-type]
     stream = TrainingStream(loader, seed=0, rank=1, size=2)
@@ -151,8 +164,8 @@ def test_data_that_is_sharded_otherwise_than_it_was_is_said() -> None:
     list(islice(stream.batches(0), 1))
     state = stream.state(1)
     sentence = (
-        "the training data was {} when the checkpoint was written and is {} now, so that some records may be repeated and "
-        "some missed"
+        "the training data was {} when the checkpoint was written and is {} now, so that some"
+        " records may be repeated and some missed"
     )
     for loader, size, now in (
         (Stateful(8, 0, 4), 4, "in 4 shards of its own"),
@@ -165,9 +178,10 @@ def test_data_that_is_sharded_otherwise_than_it_was_is_said() -> None:
 
 @KINDS
 @pytest.mark.parametrize(("count", "size"), [(5, 2), (4, 3), (1, 2), (9, 4)])
-def test_a_validation_counts_each_record_once_though_a_distributed_sampler_repeats_some(
+def test_validation_counts_each_record_once_despite_padding(
     kind: Any, count: int, size: int
 ) -> None:
+    """A DistributedSampler pads the shares of the ranks with repeated records."""
     seen: list[Any] = []
     for rank in range(size):
         sampler = DistributedSampler(torch.arange(count), size, rank, shuffle=False)  # type: ignore[arg-type]

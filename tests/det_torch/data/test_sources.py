@@ -1,4 +1,7 @@
-"""Training data that is no map-style dataset: stateful loaders, iterable datasets, lists, generators."""
+"""Training data that is no map-style dataset.
+
+Stateful loaders, iterable datasets, lists, generators.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ class Loader:
 
 @pytest.mark.parametrize("done", [1, 6, 7, 8, 14, 20])
 @pytest.mark.parametrize(("rank", "size"), [(0, 1), (0, 2), (1, 2), (2, 3)])
-def test_a_stateful_loader_goes_on_from_its_state_without_reading_what_is_done(done, rank, size):
+def test_stateful_loader_resumes_without_reading_earlier_batches(done, rank, size):
     whole = take(Loader(), 0, 30, rank=rank, size=size)
     chiefs = json.loads(json.dumps(state_after(Loader(), done, rank=0, size=size)))
     loader = Loader()
@@ -86,7 +89,7 @@ def test_a_state_that_was_just_restored_is_the_state():
     assert stream.state(3) == state
 
 
-def test_a_stateful_loader_without_its_state_is_read_up_to_the_position():
+def test_stateful_loader_without_its_state_reads_to_the_position():
     assert take(Loader(), 9, 3) == take(Loader(), 0, 12)[9:]
 
 
@@ -95,8 +98,10 @@ def test_a_stateful_loader_that_yields_nothing_is_refused():
     loader.__class__ = type("Nothing", (Loader,), {"__iter__": lambda self: iter(())})
     with pytest.raises(TrialError) as error:
         take(loader, 0, 1)
-    assert str(error.value) == (
-        "the training data loader is empty: this Nothing yields nothing in epoch 0; give it at least one batch"
+    assert (
+        str(error.value)
+        == "the training data loader is empty: this Nothing yields nothing in epoch 0; give it at"
+        " least one batch"
     )
 
 
@@ -113,6 +118,7 @@ class Squares(torch.utils.data.Dataset):
         return index * index
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("done", [2, 4, 7])
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
@@ -134,7 +140,10 @@ def test_torchdatas_stateful_loader_is_resumed_by_its_state(workers, done, tmp_p
 
 
 class Shuffled(Loader):
-    """Shuffles each epoch by a generator of its own, whose state it leaves out of its own, as torchdata's does."""
+    """Shuffles each epoch by a generator of its own.
+
+    It leaves its state out, as torchdata's does.
+    """
 
     def __init__(self):
         super().__init__()
@@ -157,23 +166,26 @@ class Shuffled(Loader):
 
 
 @pytest.mark.parametrize("done", [1, 6, 9, 15])
-def test_a_stateful_loaders_own_generator_decides_the_epochs_behind_a_resume_too(done, tmp_path):
+def test_stateful_loaders_generator_decides_later_epochs_too(done, tmp_path):
     whole = take(Shuffled(), 0, 30)
     state = saved_and_loaded(state_after(Shuffled(), done), tmp_path / "state.pt")
     assert take(Shuffled(), done, 30 - done, state) == whole[done:]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("done", [2, 4, 7])
 @pytest.mark.parametrize("own", ["generator", "sampler"])
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
-def test_torchdatas_stateful_loader_keeps_a_generator_of_the_users(workers, done, own, tmp_path):
+def test_torchdata_loader_keeps_the_users_generator(workers, done, own, tmp_path):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def loader():
         generator = torch.Generator().manual_seed(3)
         if own == "generator":
-            return stateful.StatefulDataLoader(Squares(), 3, shuffle=True, num_workers=workers, generator=generator)
+            return stateful.StatefulDataLoader(
+                Squares(), 3, shuffle=True, num_workers=workers, generator=generator
+            )
         sampler = torch.utils.data.RandomSampler(Squares(), generator=generator)
         return stateful.StatefulDataLoader(Squares(), 3, sampler=sampler, num_workers=workers)
 
@@ -200,6 +212,7 @@ class Stream(IterableDataset):
         yield from records
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", [DataLoader, TorchDataLoader])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_iterable_dataset_is_read_again_up_to_the_position(kind, workers):
@@ -222,12 +235,14 @@ def test_the_epochs_before_the_position_are_not_read_again():
     assert data.epochs == [2]
 
 
-def test_an_iterable_dataset_without_state_is_said_not_to_be_exact():
+def test_iterable_dataset_without_state_is_reported_inexact():
     stream = open_stream(TorchDataLoader(Stream(6), 2))
     assert not stream.exact
-    assert stream.warning == (
-        "the training data (Stream) has no state_dict and load_state_dict: after a restart the batches of its epoch are "
-        "read again and dropped, and what it draws at random may differ"
+    assert (
+        stream.warning
+        == "the training data (Stream) has no state_dict and load_state_dict: after a restart the"
+        " batches of its epoch are read again and dropped, and what it draws at random may"
+        " differ"
     )
     assert stream.batches_per_epoch is None
 
@@ -255,7 +270,7 @@ class Positioned(IterableDataset):
 
 @pytest.mark.parametrize("n", [6, 7])
 @pytest.mark.parametrize("done", [1, 2, 3, 4, 5, 8])
-def test_the_state_of_an_iterable_dataset_in_this_process_is_used(n, done):
+def test_iterable_dataset_state_in_this_process_is_used(n, done):
     whole = take(TorchDataLoader(Positioned(n), 2), 0, 12)
     state = state_after(TorchDataLoader(Positioned(n), 2), done)
     data = Positioned(n)
@@ -278,8 +293,9 @@ def test_a_list_of_batches_is_exact_at_any_position():
 def test_an_empty_list_is_refused():
     with pytest.raises(TrialError) as error:
         open_stream([])
-    assert str(error.value) == (
-        "the training data loader is empty: it is a list of length 0; give it at least one batch"
+    assert (
+        str(error.value)
+        == "the training data loader is empty: it is a list of length 0; give it at least one batch"
     )
 
 
@@ -302,9 +318,10 @@ def test_an_endless_generator_is_skipped_by_reading():
 def test_a_generator_that_ends_cannot_be_read_again():
     with pytest.raises(TrialError) as error:
         take((i for i in range(3)), 0, 4)
-    assert str(error.value) == (
-        "the training data loader is a generator that ended after 3 batches and cannot be read again; "
-        "give a list, a DataLoader, or an object whose __iter__ starts anew"
+    assert (
+        str(error.value)
+        == "the training data loader is a generator that ended after 3 batches and cannot be read"
+        " again; give a list, a DataLoader, or an object whose __iter__ starts again"
     )
 
 
@@ -316,7 +333,10 @@ def test_a_generator_that_yields_nothing_is_empty():
 def test_what_is_no_iterable_is_refused():
     with pytest.raises(TrialError) as error:
         open_stream(3)
-    assert str(error.value) == "the training data loader is 3; give a DataLoader or an iterable of batches"
+    assert (
+        str(error.value)
+        == "the training data loader is 3; give a DataLoader or an iterable of batches"
+    )
 
 
 def test_a_subclass_that_iterates_in_its_own_way_keeps_it():
@@ -353,13 +373,15 @@ def test_closing_ends_a_generator():
     assert ended == [True]
 
 
-def test_a_state_of_another_kind_of_loader_is_left_alone_with_a_warning():
+def test_state_of_another_loader_kind_is_ignored_with_a_warning():
     for loader, state in ((Again(), state_after(Loader(), 2)), (Loader(), state_after(Again(), 2))):
         stream = open_stream(loader)
         stream.restore(state)
-        assert stream.warning == (
-            "the checkpoint was written with another kind of training data loader, so that some records may be repeated "
-            "and some missed; resume with the loader that it was written with"
+        assert (
+            stream.warning
+            == "the checkpoint was written with another kind of training data loader, so that some"
+            " records may be repeated and some missed; resume with the loader that it was"
+            " written with"
         )
         assert not stream.exact
 
@@ -367,8 +389,10 @@ def test_a_state_of_another_kind_of_loader_is_left_alone_with_a_warning():
 def test_a_stateful_loader_without_its_state_is_not_exact():
     stream = open_stream(Loader(), rank=1, size=2)
     stream.batches(4)
-    assert stream.warning == (
-        "the checkpoint holds no state of the training data loader, so that the first 9 batches are read again and dropped"
+    assert (
+        stream.warning
+        == "the checkpoint holds no state of the training data loader, so that the first 9 batches"
+        " are read again and dropped"
     )
 
 
@@ -385,14 +409,20 @@ def test_a_stateful_loader_cannot_go_back_without_a_state():
     list(islice(stream.batches(0), 5))
     with pytest.raises(TrialError) as error:
         stream.batches(2)
-    assert str(error.value) == (
-        "the training data loader has given 5 batches and cannot go back to batch 2; "
+    assert (
+        str(error.value)
+        == "the training data loader has given 5 batches and cannot go back to batch 2; "
         "resume from a checkpoint that holds its state"
     )
 
 
 def test_other_data_can_be_started_again_anywhere():
-    for data in (Again(), TorchDataLoader(Stream(11), 2), DataLoader(range(7), 2, shuffle=True), [1, 2, 3]):
+    for data in (
+        Again(),
+        TorchDataLoader(Stream(11), 2),
+        DataLoader(range(7), 2, shuffle=True),
+        [1, 2, 3],
+    ):
         stream = open_stream(data)
         whole = [plain(b) for b in islice(stream.batches(0), 15)]
         for done in (13, 2, 6):
@@ -412,7 +442,7 @@ class Announced(Positioned):
 
 
 @pytest.mark.parametrize("done", [3, 4, 5])
-def test_a_dataset_that_ended_with_a_short_batch_goes_on_with_the_next_epoch(done):
+def test_dataset_with_a_short_last_batch_begins_the_next_epoch(done):
     whole = take(TorchDataLoader(Announced(7), 2), 0, 9)
     assert whole[3:5] == [[6], [100, 101]]
     state = state_after(TorchDataLoader(Announced(7), 2), done)

@@ -1,4 +1,7 @@
-"""Streaming libraries, where installed, stopped at any batch: exact, or it is said why not. `nox -s streams` has all."""
+"""Streaming libraries, where installed, stopped at any batch: exact, or it is said why not.
+
+`nox -s streams` has all.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,12 @@ SOME = (1, 6, 7, 9)  # within an epoch, at its end, behind it
 FEW = (6, 9)
 ALONE = ((1, 1),)
 READ_AGAIN = (
-    "has no state_dict and load_state_dict: after a restart the batches of its epoch are read again and dropped"
+    "has no state_dict and load_state_dict: after a restart the batches of its epoch are read again"
+    " and dropped"
 )
 OTHER_RANKS = "ranks, whose batches were of another size"
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 
 
 class Lines(IterableDataset):
@@ -53,18 +54,26 @@ def told(cases: list[StreamCase], name: str, capsys) -> None:
             print(f"{name:<20}{case}")
 
 
+@pytest.mark.process
 def test_dets_own_loader_of_a_cache(tmp_path, capsys):
     def make(workers, rank, size):
         dataset = cached("n", "1", lambda: range(RECORDS), directory=tmp_path)
         return DataLoader(dataset, BATCH // size, shuffle=True, num_workers=workers)
 
-    told(cases := contract(make).check(workers=(0,)) + contract(make).check(workers=(2,), stops=SOME), "det", capsys)
+    told(
+        cases := contract(make).check(workers=(0,))
+        + contract(make).check(workers=(2,), stops=SOME),
+        "det",
+        capsys,
+    )
     assert not any(case.differing or case.warnings for case in cases)
 
 
 def test_an_iterable_dataset_is_read_again_with_a_word(capsys):
     told(
-        cases := contract(lambda _, __, size: DataLoader(Lines(), BATCH // size)).check(workers=(0,)),
+        cases := contract(lambda _, __, size: DataLoader(Lines(), BATCH // size)).check(
+            workers=(0,)
+        ),
         "iterable",
         capsys,
     )
@@ -97,6 +106,7 @@ def test_one_that_differs_and_does_not_say_so_is_found():
         contract(lambda *_: Loses()).check(workers=(0,), ranks=ALONE)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("own", [False, True])
 def test_torchdata(own, capsys):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
@@ -109,7 +119,11 @@ def test_torchdata(own, capsys):
         )
 
     check = contract(make).check
-    told(cases := check(workers=(0,)) + check(workers=(2,), stops=SOME, ranks=ALONE), f"torchdata {own}", capsys)
+    told(
+        cases := check(workers=(0,)) + check(workers=(2,), stops=SOME, ranks=ALONE),
+        f"torchdata {own}",
+        capsys,
+    )
     assert not any(case.differing for case in cases)
     assert all(case.ranks != case.onto or not case.warnings for case in cases)
     assert all(case.ranks == case.onto or OTHER_RANKS in case.warnings[0] for case in cases)
@@ -124,13 +138,19 @@ def test_grain(kind, capsys):
             data = grain.MapDataset.range(RECORDS).seed(1).shuffle().batch(BATCH // size)
             options = grain.MultiprocessingOptions(num_workers=workers)
             return data.to_iter_dataset().mp_prefetch(options) if workers else data
-        sampler = grain.IndexSampler(RECORDS, shuffle=True, seed=1, num_epochs=1, shard_options=grain.NoSharding())
+        sampler = grain.IndexSampler(
+            RECORDS, shuffle=True, seed=1, num_epochs=1, shard_options=grain.NoSharding()
+        )
         batch = [grain.Batch(BATCH // size)]
-        return grain.DataLoader(data_source=range(RECORDS), sampler=sampler, operations=batch, worker_count=workers)
+        return grain.DataLoader(
+            data_source=range(RECORDS), sampler=sampler, operations=batch, worker_count=workers
+        )
 
     check = contract(make).check
     told(
-        cases := check(workers=(0,), stops=SOME) + check(workers=(2,), stops=FEW, ranks=ALONE), f"grain {kind}", capsys
+        cases := check(workers=(0,), stops=SOME) + check(workers=(2,), stops=FEW, ranks=ALONE),
+        f"grain {kind}",
+        capsys,
     )
     assert not any(case.differing for case in cases)
     assert all(case.ranks != case.onto or not case.warnings for case in cases)
@@ -141,7 +161,9 @@ def test_hugging_faces_datasets(buffered, capsys):
     datasets = pytest.importorskip("datasets")
 
     def make(workers, rank, size):
-        data = datasets.Dataset.from_dict({"x": list(range(RECORDS))}).to_iterable_dataset(num_shards=4)
+        data = datasets.Dataset.from_dict({"x": list(range(RECORDS))}).to_iterable_dataset(
+            num_shards=4
+        )
         data = (data.shuffle(seed=2, buffer_size=20) if buffered else data).batch(BATCH // size)
         if not workers:
             return data
@@ -153,7 +175,8 @@ def test_hugging_faces_datasets(buffered, capsys):
     told(cases := check(workers=(0,), stops=SOME) + more, f"datasets {buffered}", capsys)
     if buffered:
         assert all(
-            "the buffer of Hugging Face's datasets" in case.warnings[0] or OTHER_RANKS in case.warnings[0]
+            "the buffer of Hugging Face's datasets" in case.warnings[0]
+            or OTHER_RANKS in case.warnings[0]
             for case in cases
         )
     else:
@@ -161,7 +184,7 @@ def test_hugging_faces_datasets(buffered, capsys):
         assert all(case.ranks != case.onto or not case.warnings for case in cases)
 
 
-def test_what_hugging_faces_datasets_share_among_ranks_is_not_dealt_again():
+def test_hugging_face_shards_by_node_are_not_dealt_again():
     datasets = pytest.importorskip("datasets")
     distributed = pytest.importorskip("datasets.distributed")
     data = datasets.Dataset.from_dict({"x": list(range(RECORDS))}).to_iterable_dataset(num_shards=4)
@@ -188,6 +211,7 @@ def test_data_that_knows_of_its_ranks_is_not_dealt_again():
     stream.close()
 
 
+@pytest.mark.process
 def test_webdataset_is_read_again_with_a_word(tmp_path, capsys):
     webdataset = pytest.importorskip("webdataset")
     for number in range(2):  # one for each worker
@@ -196,11 +220,19 @@ def test_webdataset_is_read_again_with_a_word(tmp_path, capsys):
                 tar.write({"__key__": f"{n:05}", "x.cls": n})
 
     def make(workers, rank, size):
-        data = webdataset.WebDataset(str(tmp_path / "{0..1}.tar"), shardshuffle=False, nodesplitter=None).decode()
-        return webdataset.WebLoader(data.to_tuple("x.cls").batched(BATCH // size), batch_size=None, num_workers=workers)
+        data = webdataset.WebDataset(
+            str(tmp_path / "{0..1}.tar"), shardshuffle=False, nodesplitter=None
+        ).decode()
+        return webdataset.WebLoader(
+            data.to_tuple("x.cls").batched(BATCH // size), batch_size=None, num_workers=workers
+        )
 
     check = contract(make).check
-    told(cases := check(workers=(0,), stops=SOME) + check(workers=(2,), stops=FEW, ranks=ALONE), "webdataset", capsys)
+    told(
+        cases := check(workers=(0,), stops=SOME) + check(workers=(2,), stops=FEW, ranks=ALONE),
+        "webdataset",
+        capsys,
+    )
     assert all(case.warnings for case in cases)
     assert not any(case.differing for case in cases)
 
@@ -212,7 +244,11 @@ def one(n):
 def test_litdata(tmp_path, capsys):
     litdata = pytest.importorskip("litdata")
     litdata.optimize(
-        fn=one, inputs=list(range(RECORDS)), output_dir=str(tmp_path / "lit"), chunk_size=16, num_workers=1
+        fn=one,
+        inputs=list(range(RECORDS)),
+        output_dir=str(tmp_path / "lit"),
+        chunk_size=16,
+        num_workers=1,
     )
 
     def make(workers, rank, size):
@@ -220,7 +256,11 @@ def test_litdata(tmp_path, capsys):
         return litdata.StreamingDataLoader(data, batch_size=BATCH // size, num_workers=workers)
 
     check = contract(make).check
-    told(cases := check(workers=(0,), stops=SOME) + check(workers=(2,), stops=FEW, ranks=ALONE), "litdata", capsys)
+    told(
+        cases := check(workers=(0,), stops=SOME) + check(workers=(2,), stops=FEW, ranks=ALONE),
+        "litdata",
+        capsys,
+    )
     assert all(case.warnings or not case.differing for case in cases)
     assert not any(case.differing for case in cases if case.ranks == case.onto)
 
@@ -254,11 +294,19 @@ if count < 20:
 
 
 def mosaic(place: Path, first: int, count: int, workers: int, ranks: int) -> list[list[str]]:
-    """Return what each rank prints: it is killed when it has read so many batches, or ends if they are 20."""
+    """Return what each rank prints.
+
+    It is killed when it has read so many batches, or ends if they are 20.
+    """
     said = [str(place), str(place.with_suffix(".json")), *map(str, (first, count, workers))]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    meet = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+    }
     with contextlib.ExitStack() as stack:
         started = []
         for rank in range(ranks):
@@ -295,7 +343,11 @@ def end(process: subprocess.Popen[str]) -> None:
 
 def segments() -> set[tuple[str, int]]:
     """Return what MosaicML's streaming has in shared memory."""
-    return {(entry.name, entry.inode()) for entry in os.scandir("/dev/shm") if _SEGMENT.fullmatch(entry.name)}
+    return {
+        (entry.name, entry.inode())
+        for entry in os.scandir("/dev/shm")
+        if _SEGMENT.fullmatch(entry.name)
+    }
 
 
 @pytest.mark.parametrize(("workers", "ranks"), [(0, 1), (2, 1), (0, 2)])
@@ -360,7 +412,7 @@ def test_what_nobody_has_open_is_removed_from_shared_memory(tmp_path):
 
 
 @pytest.mark.parametrize("library", ["det", "torchdata"])
-def test_nine_tenths_of_a_million_records_are_passed_in_two_seconds(library, capsys):
+def test_resume_skips_nine_tenths_of_a_million_records_in_2_s(library, capsys):
     def make():
         if library == "det":
             return DataLoader(range(10**6), 100, shuffle=True)

@@ -17,7 +17,10 @@ class Five(IterableDataset):
 
 
 def read(loader, rank=0, size=1):
-    return [b.tolist() if hasattr(b, "tolist") else b for b in validation_batches(loader, rank=rank, size=size)]
+    return [
+        b.tolist() if hasattr(b, "tolist") else b
+        for b in validation_batches(loader, rank=rank, size=size)
+    ]
 
 
 LOADERS = {
@@ -44,7 +47,8 @@ def test_batch_i_goes_to_rank_i_modulo_size(loader):
 def test_the_length_is_that_of_the_share():
     for rank, length in ((0, 2), (1, 1), (2, 0)):
         assert (
-            len(validation_batches(DataLoader(range(3), 1), rank=rank, size=2 if rank < 2 else 4)) == length
+            len(validation_batches(DataLoader(range(3), 1), rank=rank, size=2 if rank < 2 else 4))
+            == length
             or rank == 2
         )
     assert len(validation_batches([1, 2, 3], rank=1, size=2)) == 1
@@ -67,10 +71,16 @@ def test_attributes_of_the_loader_are_there():
     [
         (DataLoader([], 4), "its list holds no records"),
         ([], "this list yields nothing"),
-        (DataLoader(range(3), 4, drop_last=True), "3 records do not fill a batch of 4, and drop_last is set"),
+        (
+            DataLoader(range(3), 4, drop_last=True),
+            "3 records do not fill a batch of 4, and drop_last is set",
+        ),
     ],
 )
 def test_an_empty_loader_is_refused(loader, why):
     with pytest.raises(TrialError) as error:
         read(loader)
-    assert str(error.value) == f"the validation data loader is empty: {why}; give it at least one batch"
+    assert (
+        str(error.value)
+        == f"the validation data loader is empty: {why}; give it at least one batch"
+    )

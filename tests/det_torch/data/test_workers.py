@@ -19,6 +19,8 @@ from torch.utils.data import Dataset, get_worker_info
 
 from det_torch.data import DataLoader, TrainingStream, validation_batches
 
+pytestmark = pytest.mark.process
+
 
 class Augmented(Dataset):
     """Records with a random number of each kind in them."""
@@ -27,7 +29,9 @@ class Augmented(Dataset):
         return 23
 
     def __getitem__(self, index):
-        return torch.tensor([index, random.random(), np.random.rand(), torch.rand(()).item()], dtype=torch.float64)
+        return torch.tensor(
+            [index, random.random(), np.random.rand(), torch.rand(()).item()], dtype=torch.float64
+        )
 
 
 class AugmentedTogether(Augmented):
@@ -49,7 +53,9 @@ def take(loader, done, count, **where):
 
 
 def equal(left, right):
-    return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
+    return len(left) == len(right) and all(
+        torch.equal(a, b) for a, b in zip(left, right, strict=True)
+    )
 
 
 def loader(workers, dataset=None, **options):
@@ -57,8 +63,10 @@ def loader(workers, dataset=None, **options):
     return DataLoader(dataset, 4, shuffle=True, num_workers=workers, collate_fn=noisy, **options)
 
 
-@pytest.mark.parametrize("dataset", [Augmented(), AugmentedTogether()], ids=["one by one", "together"])
-def test_augmentation_is_the_same_wherever_a_run_is_resumed_and_with_any_number_of_workers(dataset):
+@pytest.mark.parametrize(
+    "dataset", [Augmented(), AugmentedTogether()], ids=["one by one", "together"]
+)
+def test_augmentation_is_equal_after_a_resume_with_any_workers(dataset):
     whole = take(loader(2, dataset), 0, 20)
     for done in (1, 5, 6, 13):
         assert equal(take(loader(2, dataset), done, 20 - done), whole[done:])
@@ -77,7 +85,7 @@ def test_another_seed_draws_otherwise():
     assert not equal(take(loader(1), 0, 3), take(loader(1), 0, 3, seed=6))
 
 
-def test_without_workers_the_training_process_draws_and_its_state_decides():
+def test_without_workers_the_training_process_state_decides():
     stream = TrainingStream(loader(0), seed=5, rank=0, size=1)
     batches = stream.batches(0)
     for batch in islice(batches, 7):
@@ -110,7 +118,7 @@ class Ten(Dataset):
 
 @pytest.mark.parametrize("kind", [DataLoader, TorchDataLoader])
 @pytest.mark.parametrize("workers", [0, 1])
-def test_reading_does_not_draw_from_the_training_processs_generators(kind, workers):
+def test_reading_leaves_the_training_generators_unchanged(kind, workers):
     seeded()
     expected = draws()
     seeded()
@@ -134,7 +142,9 @@ class Touched(Ten):
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_worker_init_fn_sees_the_users_own_dataset(context):
-    data = TorchDataLoader(Touched(), 2, num_workers=1, worker_init_fn=see_dataset, multiprocessing_context=context)
+    data = TorchDataLoader(
+        Touched(), 2, num_workers=1, worker_init_fn=see_dataset, multiprocessing_context=context
+    )
     (batch,) = take(data, 0, 1)
     assert batch.tolist() == [10, 10]
 
@@ -184,7 +194,7 @@ def test_nothing_is_left_behind_after_close():
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks at Linux's /proc")
-def test_workers_live_through_epochs_and_a_second_start_ends_the_first_ones():
+def test_workers_outlive_epochs_and_a_second_start_replaces_them():
     before = children()
     stream = TrainingStream(loader(1), seed=0, rank=0, size=1)
     batches = stream.batches(0)

@@ -80,7 +80,9 @@ def old_state(width: int = 3, **changes: Any) -> dict[str, Any]:
     return {
         "models_state_dict": [weights(width)],
         "optimizers_state_dict": [optimizer.state_dict()],
-        "lr_schedulers_state_dict": [{"step_size": 1, "gamma": 0.1, "last_epoch": 4, "_last_lr": [0.1]}],
+        "lr_schedulers_state_dict": [
+            {"step_size": 1, "gamma": 0.1, "last_epoch": 4, "_last_lr": [0.1]}
+        ],
         "callbacks": {"early": {"best": 0.5}},
         "rng_state": {
             "cpu_rng_state": torch.random.get_rng_state(),
@@ -92,7 +94,11 @@ def old_state(width: int = 3, **changes: Any) -> dict[str, Any]:
 
 
 def write_old(
-    directory: Path, state: dict[str, Any] | None = None, *, file: str = "state_dict.pth", load_data: bool = True
+    directory: Path,
+    state: dict[str, Any] | None = None,
+    *,
+    file: str = "state_dict.pth",
+    load_data: bool = True,
 ) -> Path:
     """Write a checkpoint with all the files that Determined's had."""
     write_code(directory / "code")
@@ -103,7 +109,12 @@ def write_old(
         "hyperparameters": {"width": {"type": "const", "val": 3}},
         "data": {"a": 1},
     }
-    metadata = {"determined_version": "0.38.1", "steps_completed": 40, "framework": "torch-2.1.0", "format": "pickle"}
+    metadata = {
+        "determined_version": "0.38.1",
+        "steps_completed": 40,
+        "framework": "torch-2.1.0",
+        "format": "pickle",
+    }
     if load_data:
         document = {
             "trial_type": "PyTorchTrial",
@@ -125,7 +136,9 @@ def write_old(
         "epochs_trained": 1,
     }
     (directory / "trial_state.pkl").write_bytes(pickle.dumps(counters))
-    (directory / "workload_sequencer.pkl").write_bytes(pickle.dumps({"trial_id": 1, "latest_batch": 40}))
+    (directory / "workload_sequencer.pkl").write_bytes(
+        pickle.dumps({"trial_id": 1, "latest_batch": 40})
+    )
     return directory
 
 
@@ -135,7 +148,9 @@ def as_numpy_1_named_them(file: Path) -> None:
         members = {info: archive.read(info) for info in archive.infolist()}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for info, data in members.items():
-            archive.writestr(info, data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray"))
+            archive.writestr(
+                info, data.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+            )
 
 
 @pytest.fixture

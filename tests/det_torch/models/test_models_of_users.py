@@ -1,6 +1,9 @@
-"""Models that users bring, trained by det and by torch alone: the numbers are equal, bit for bit on one rank.
+"""Models that users bring, trained by det and by torch alone.
 
-And so they are where the run was killed on the way. On two ranks the residual network is compared with two replicas of torch's own.
+The numbers are equal, bit for bit on one rank.
+
+And so they are where the run was killed on the way. On two ranks the residual network is compared
+with two replicas of torch's own.
 """
 
 from __future__ import annotations
@@ -61,7 +64,10 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def saved(checkpoints: Path) -> list[Path]:
-    """Return what is there whole: who is killed just then leaves the directory in which it was filled, too."""
+    """Return what is there whole.
+
+    Who is killed just then leaves the directory in which it was filled, too.
+    """
     return list(checkpoints.glob("[!.]*"))
 
 
@@ -79,7 +85,9 @@ def compare_with_torch(trained: Any, way: str, alone: Any, trial: Any, result: A
     losses = [report.metrics["loss"] for report in result.training]
     validations = [report.metrics["val_loss"] for report in result.validation]
     weights = (trained.states(trial.user.modules), alone.states)
-    compare(TITLES[alone.name], way, weights, ([losses, validations], [alone.losses, alone.validations]))
+    compare(
+        TITLES[alone.name], way, weights, ([losses, validations], [alone.losses, alone.validations])
+    )
 
 
 @NAMES
@@ -92,6 +100,8 @@ def test_det_trains_as_torch_alone_does(
     assert alone.losses[-1] != alone.losses[0]
 
 
+@pytest.mark.thorough
+@pytest.mark.process
 @NAMES
 def test_a_run_that_was_killed_goes_on_to_the_same_numbers(
     trained: Any, killed: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -120,9 +130,12 @@ def test_a_language_model_generates_what_it_does_without_det(
 
 
 def two_replicas(trained: Any) -> dict[str, Any]:
-    """Train the residual network by torch alone, a replica for each rank: each normalizes over its own batch.
+    """Train the residual network by torch alone, a replica for each rank.
 
-    Gradients are the means of theirs, and running statistics those of the first, as in torch's DistributedDataParallel.
+    Each normalizes over its own batch.
+
+    Gradients are the means of theirs, and running statistics those of the first, as in torch's
+    DistributedDataParallel.
     """
     replicas = []
     for _ in range(2):
@@ -146,32 +159,60 @@ def two_replicas(trained: Any) -> dict[str, Any]:
     return {"weights": trained.states(replicas[0].modules), "metrics": metrics}
 
 
+@pytest.mark.thorough
+@pytest.mark.process
 @pytest.mark.parametrize("backend", ["torch", pytest.param("horovod", marks=pytest.mark.thorough)])
-def test_a_network_with_batch_normalization_trains_on_two_ranks_as_two_replicas_of_torchs(
+def test_batch_normalization_on_two_ranks_equals_two_replicas(
     trained: Any, backend: str, tmp_path: Path
 ) -> None:
-    """Up to rounding, 1e-5, as sums over ranks and batches are taken in another order; one that was killed, to the same bits."""
+    """Up to rounding, 1e-5, as sums over ranks and batches are taken in another order.
+
+    One that was killed, to the same bits.
+    """
     if backend == "horovod" and find_spec("horovod") is None:
         pytest.skip("Horovod is not installed")
-    cast = Cast(trial=trained.UserTrial, framework="torch", hooks="det_torch._hooks", backend=backend)
+    cast = Cast(
+        trial=trained.UserTrial, framework="torch", hooks="det_torch._hooks", backend=backend
+    )
     first, second = tmp_path / "first", tmp_path / "second"
     killed: dict[str, Any] = {"model": "cnn", "kill_at": trained.KILLED_AT}
     first.mkdir()
     with pytest.raises(RuntimeError, match="rank 1 ended with status -9"):
-        play(cast, [Request(name="killed", length=trained.LENGTH, save_at=[trained.SAVE_EVERY], hparams=killed)], first)
+        play(
+            cast,
+            [
+                Request(
+                    name="killed",
+                    length=trained.LENGTH,
+                    save_at=[trained.SAVE_EVERY],
+                    hparams=killed,
+                )
+            ],
+            first,
+        )
     (checkpoint,) = saved(first / "checkpoints")
     shutil.copytree(checkpoint, second / "checkpoints" / checkpoint.name)
-    going_on = Request(name="killed", length=trained.LENGTH, checkpoint=checkpoint.name, hparams={"model": "cnn"})
+    going_on = Request(
+        name="killed", length=trained.LENGTH, checkpoint=checkpoint.name, hparams={"model": "cnn"}
+    )
     whole = Request(name="undisturbed", length=trained.LENGTH, hparams={"model": "cnn"})
     chief, alone = play(cast, [whole, going_on], second)[0], two_replicas(trained)
     for way, run in chief.items():
         (state,) = torch.load(
-            second / "checkpoints" / run.checkpoints[trained.LENGTH] / "state_dict.pth", weights_only=True
+            second / "checkpoints" / run.checkpoints[trained.LENGTH] / "state_dict.pth",
+            weights_only=True,
         )["models_state_dict"]
         found = {"loss": run.losses, "val_loss": run.validations[trained.LENGTH]["val_loss"]}
         losses = {at: loss for at, loss in alone["metrics"]["loss"].items() if at in run.losses}
         metrics = (found, {**alone["metrics"], "loss": losses})
-        compare(f"{TITLES['cnn']}, {backend}", way, ([state], alone["weights"]), metrics, ranks=2, bound=ROUNDING)
+        compare(
+            f"{TITLES['cnn']}, {backend}",
+            way,
+            ([state], alone["weights"]),
+            metrics,
+            ranks=2,
+            bound=ROUNDING,
+        )
     whole_losses, losses = chief["undisturbed"].losses, chief["killed"].losses
     assert losses == {at: loss for at, loss in whole_losses.items() if at > trained.SAVE_EVERY}
     assert chief["killed"].validations == chief["undisturbed"].validations

@@ -1,4 +1,7 @@
-"""The models of `users`, trained by torch alone and by det. `python trained.py FOLDER` kills each on the way, with SIGKILL."""
+"""The models of `users`, trained by torch alone and by det.
+
+`python trained.py FOLDER` kills each on the way, with SIGKILL.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def validated(user: User) -> float:
 
 
 class Alone:
-    """A model that torch alone has trained: losses of the batches, metrics of validations, and what is left of it."""
+    """A model that torch alone has trained.
+
+    Losses of the batches, metrics of validations, and what is left of it.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -54,10 +60,14 @@ class Alone:
         self.losses: list[float] = []
         self.validations: list[float] = []
         while len(self.losses) < LENGTH:
-            with torch.random.fork_rng():  # torch's loader draws a seed for processes that it does not have
+            with (
+                torch.random.fork_rng()
+            ):  # torch's loader draws a seed for processes that it does not have
                 batches = iter(loader)
             for batch in batches:
-                self.losses.append(user.train(batch, self._autocast, torch.Tensor.backward, self._step).item())
+                self.losses.append(
+                    user.train(batch, self._autocast, torch.Tensor.backward, self._step).item()
+                )
                 if user.scheduler is not None:
                     user.scheduler.step()
                 if len(self.losses) == LENGTH:
@@ -108,7 +118,9 @@ class UserTrial(PyTorchTrial):
             while not any(Path("checkpoints").glob("*/manifest.json")) and time.monotonic() < until:
                 time.sleep(0.002)
             os.kill(os.getpid(), signal.SIGKILL)
-        loss = self.user.train(batch, nullcontext, self.context.backward, self.context.step_optimizer)
+        loss = self.user.train(
+            batch, nullcontext, self.context.backward, self.context.step_optimizer
+        )
         return {"loss": loss}
 
     def evaluate_batch(self, batch: Any) -> Any:
@@ -125,7 +137,10 @@ class End(PyTorchCallback):
 
 def train(name: str, latest: Path | None = None, **hparams: Any) -> tuple[UserTrial, FitResult]:
     """Train by det in the working directory, from the beginning or from a checkpoint."""
-    config = {"reproducibility": {"experiment_seed": SEED}, "optimizations": {"precision": USERS[name].precision}}
+    config = {
+        "reproducibility": {"experiment_seed": SEED},
+        "optimizations": {"precision": USERS[name].precision},
+    }
     with det_torch.init(
         hparams={"model": name, **hparams}, exp_conf=config, enable_tensorboard_logging=False
     ) as context:
@@ -142,7 +157,10 @@ def train(name: str, latest: Path | None = None, **hparams: Any) -> tuple[UserTr
 
 
 def main(folder: str) -> None:
-    """Train each in a process of its own, which does not survive it; they share what has been imported."""
+    """Train each in a process of its own, which does not survive it.
+
+    They share what has been imported.
+    """
     torch.set_num_threads(1)
     for name in USERS:
         place = Path(folder) / name

@@ -18,7 +18,10 @@ Step = Callable[[torch.optim.Optimizer], Any]
 
 
 class Images:
-    """Small images in two classes: 18 to train with, 9 to validate with, in batches of 4, so that the last ones are short."""
+    """Small images in two classes.
+
+    18 to train with, 9 to validate with, in batches of 4, so that the last ones are short.
+    """
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -42,7 +45,9 @@ class Residual(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.first, self.second = (nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(2))
+        self.first, self.second = (
+            nn.Conv2d(width, width, 3, padding=1, bias=False) for _ in range(2)
+        )
         self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -52,11 +57,13 @@ class Residual(nn.Module):
 
 def resnet(dropout: float = 0.0) -> nn.Module:
     stem = [nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), Residual(8)]
-    return nn.Sequential(*stem, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(8, 2))
+    return nn.Sequential(
+        *stem, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(dropout), nn.Linear(8, 2)
+    )
 
 
 class User:
-    """What a user has: modules, optimizers, and a step with whichever way there is to go back and to step."""
+    """What a user has: modules, optimizers, and a step, with any way to go back and to step."""
 
     data: type = Images
     precision = "fp32"
@@ -82,14 +89,22 @@ class User:
 
 
 class Cnn(User):
-    """A residual network with batch normalization, momentum, weight decay, and a schedule of each batch."""
+    """A residual network with batch normalization, momentum, weight decay and a batch schedule."""
 
     def __init__(self) -> None:
         self.modules = [resnet()]
         self.optimizers = [
-            torch.optim.SGD(self.modules[0].parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True)
+            torch.optim.SGD(
+                self.modules[0].parameters(),
+                lr=0.05,
+                momentum=0.9,
+                weight_decay=1e-3,
+                nesterov=True,
+            )
         ]
-        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizers[0], T_max=LENGTH)
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(
+            self.optimizers[0], T_max=LENGTH
+        )
 
 
 class Compiled(User):
@@ -109,7 +124,13 @@ class Language(User):
         from transformers import GPT2Config, GPT2LMHeadModel
 
         config = GPT2Config(
-            vocab_size=32, n_positions=32, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+            vocab_size=32,
+            n_positions=32,
+            n_embd=32,
+            n_layer=2,
+            n_head=2,
+            bos_token_id=0,
+            eos_token_id=0,
         )
         self.modules = [GPT2LMHeadModel(config)]
         self.optimizers = [torch.optim.AdamW(self.modules[0].parameters(), lr=0.01)]
@@ -134,13 +155,23 @@ class Gan(User):
 
     def __init__(self) -> None:
         generator = nn.Sequential(
-            nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3 * 8 * 8), nn.Unflatten(1, (3, 8, 8))
+            nn.Linear(4, 16),
+            nn.BatchNorm1d(16),
+            nn.ReLU(),
+            nn.Linear(16, 3 * 8 * 8),
+            nn.Unflatten(1, (3, 8, 8)),
         )
         critic = nn.Sequential(
-            nn.Flatten(), nn.Linear(3 * 8 * 8, 16), nn.LeakyReLU(), nn.Dropout(0.2), nn.Linear(16, 1)
+            nn.Flatten(),
+            nn.Linear(3 * 8 * 8, 16),
+            nn.LeakyReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(16, 1),
         )
         self.modules = [generator, critic]
-        self.optimizers = [torch.optim.Adam(net.parameters(), lr=0.01, betas=(0.5, 0.9)) for net in self.modules]
+        self.optimizers = [
+            torch.optim.Adam(net.parameters(), lr=0.01, betas=(0.5, 0.9)) for net in self.modules
+        ]
 
     def train(self, batch: Any, autocast: Autocast, backward: Backward, step: Step) -> torch.Tensor:
         generator, critic = self.modules
@@ -160,15 +191,23 @@ class Gan(User):
         return (fake - batch[0]).abs().mean()
 
     def _judge(self, scores: torch.Tensor, truth: float) -> torch.Tensor:
-        return nn.functional.binary_cross_entropy_with_logits(scores, torch.full_like(scores, truth))
+        return nn.functional.binary_cross_entropy_with_logits(
+            scores, torch.full_like(scores, truth)
+        )
 
 
 class Averaged(User):
-    """A network whose weights are averaged over time; the averages are evaluated, and take their place in the end."""
+    """A network whose weights are averaged over time.
+
+    The averages are evaluated, and take their place in the end.
+    """
 
     def __init__(self) -> None:
         model = resnet()
-        self.modules = [model, AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.8), use_buffers=True)]
+        self.modules = [
+            model,
+            AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.8), use_buffers=True),
+        ]
         self.optimizers = [torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)]
 
     def train(self, batch: Any, autocast: Autocast, backward: Backward, step: Step) -> torch.Tensor:
@@ -187,7 +226,10 @@ class Averaged(User):
 
 
 class Swa(User):
-    """A network whose weights are averaged from its middle on, with a schedule of their own; in the end the averages take over."""
+    """A network whose weights are averaged from its middle on, with a schedule of their own.
+
+    In the end the averages take over.
+    """
 
     def __init__(self) -> None:
         model = resnet()

@@ -1,4 +1,7 @@
-"""What two ranks must find true of their backend, each in a process: `python checks.py BACKEND FOLDER RANK`."""
+"""What two ranks must find true of their backend, each in a process.
+
+`python checks.py BACKEND FOLDER RANK`.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from det_core import DistributedContext, Keep, LocalHost, Plugins, Ranks, RunInfo, Target, TrialError, run_trial
-from det_core.backends import choose_backend
+from det_core import (
+    CheckpointSink,
+    DistributedContext,
+    LocalHost,
+    Plugins,
+    Ranks,
+    RunInfo,
+    Target,
+    TrialError,
+    run_trial,
+)
 from det_core.config import parse
+from det_core.ranks.choice import choose_backend
 from det_core.storage import LocalStorage
 from det_testing._play import meet  # the same meeting as that of the kit's own runs
 from det_torch import PyTorchTrial
@@ -33,7 +46,9 @@ SIZE = 2
 class Lab:
     """One rank, with contexts to train in."""
 
-    def __init__(self, backend: TorchBackend, control: DistributedContext, plugins: Plugins) -> None:
+    def __init__(
+        self, backend: TorchBackend, control: DistributedContext, plugins: Plugins
+    ) -> None:
         self.backend, self.control, self._plugins = backend, control, plugins
         self.rank = backend.ranks.rank
 
@@ -53,13 +68,21 @@ class Lab:
         """Train a trial, in a directory that all ranks share; return the warnings of this rank."""
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            keep = Keep(storage=LocalStorage(self.control.broadcast(folder)))
-            run_trial(self._plugins.frameworks()["torch"], trial, self.info(), LocalHost(Target(n=batches)), keep)
+            keep = CheckpointSink(storage=LocalStorage(self.control.broadcast(folder)))
+            run_trial(
+                self._plugins.frameworks()["torch"],
+                trial,
+                self.info(),
+                LocalHost(Target(n=batches)),
+                keep,
+            )
             self.control.barrier()
         return [str(warning.message) for warning in said]
 
     def context(self, **optimizations: Any) -> PyTorchTrialContext:
-        context = PyTorchTrialContext(self.info(**optimizations), torch.device("cpu"), backend=self.backend)
+        context = PyTorchTrialContext(
+            self.info(**optimizations), torch.device("cpu"), backend=self.backend
+        )
         context.current_batch = 0
         return context
 
@@ -85,7 +108,9 @@ def model_of(*sizes: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> 
 
 
 def batch_of(*shape: int, seed: int = 1, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    ).to(dtype)
 
 
 def gradients(model: nn.Module) -> list[torch.Tensor]:
@@ -105,7 +130,9 @@ def gradients_are_those_of_the_joined_batch_when_backward_has_ended(lab: Lab) ->
     model, alone = model_of(300, 500, 300, 4), model_of(300, 500, 300, 4)
     for net in (model, alone):
         net[0].requires_grad_(False)
-    optimizer = context.wrap_optimizer(torch.optim.SGD(context.wrap_model(model).parameters(), lr=0.1, momentum=0.9))
+    optimizer = context.wrap_optimizer(
+        torch.optim.SGD(context.wrap_model(model).parameters(), lr=0.1, momentum=0.9)
+    )
     same = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
     for step in range(4):
         if step == 2:
@@ -125,14 +152,24 @@ def gradients_are_those_of_the_joined_batch_when_backward_has_ended(lab: Lab) ->
 
 @check
 def two_models_with_an_optimizer_each_train_as_on_one_rank(lab: Lab) -> None:
-    """A GAN: a pass through both, of which one is stepped; a discriminator that is called twice before its pass."""
+    """A GAN: a pass through both, of which one is stepped.
+
+    A discriminator that is called twice before its pass.
+    """
     context, real, noise = lab.context(), batch_of(8, 6), batch_of(8, 3, seed=2)
 
     def parts() -> tuple[nn.Module, nn.Module, Any, Any]:
         generator, critic = model_of(3, 16, 6), model_of(6, 16, 1, seed=3)
-        return generator, critic, torch.optim.Adam(generator.parameters()), torch.optim.Adam(critic.parameters())
+        return (
+            generator,
+            critic,
+            torch.optim.Adam(generator.parameters()),
+            torch.optim.Adam(critic.parameters()),
+        )
 
-    def train(g: nn.Module, d: nn.Module, of_g: Any, of_d: Any, back: Any, step: Any, x: Any, z: Any) -> None:
+    def train(
+        g: nn.Module, d: nn.Module, of_g: Any, of_d: Any, back: Any, step: Any, x: Any, z: Any
+    ) -> None:
         for _ in range(3):
             of_d.zero_grad()
             back((d(g(z).detach()) ** 2).mean() + ((d(x) - 1) ** 2).mean())
@@ -155,8 +192,15 @@ def two_models_with_an_optimizer_each_train_as_on_one_rank(lab: Lab) -> None:
 @check
 def backward_may_be_called_twice(lab: Lab) -> None:
     """For two losses of one forward pass, with the same parameters."""
-    context, model, alone, joined = lab.context(), model_of(5, 7, 2), model_of(5, 7, 2), batch_of(8, 5)
-    optimizer = context.wrap_optimizer(torch.optim.SGD(context.wrap_model(model).parameters(), lr=0.1))
+    context, model, alone, joined = (
+        lab.context(),
+        model_of(5, 7, 2),
+        model_of(5, 7, 2),
+        batch_of(8, 5),
+    )
+    optimizer = context.wrap_optimizer(
+        torch.optim.SGD(context.wrap_model(model).parameters(), lr=0.1)
+    )
     for _ in range(2):
         output = model(lab.mine(joined))
         context.backward((output**2).mean(), retain_graph=True)
@@ -172,8 +216,15 @@ def backward_may_be_called_twice(lab: Lab) -> None:
 @check
 def a_pass_that_the_trial_runs_itself_is_averaged_before_the_step(lab: Lab) -> None:
     """`loss.backward()` in place of `context.backward(loss)`."""
-    context, model, alone, joined = lab.context(), model_of(5, 7, 2), model_of(5, 7, 2), batch_of(8, 5)
-    optimizer = context.wrap_optimizer(torch.optim.SGD(context.wrap_model(model).parameters(), lr=0.1))
+    context, model, alone, joined = (
+        lab.context(),
+        model_of(5, 7, 2),
+        model_of(5, 7, 2),
+        batch_of(8, 5),
+    )
+    optimizer = context.wrap_optimizer(
+        torch.optim.SGD(context.wrap_model(model).parameters(), lr=0.1)
+    )
     for _ in range(2):  # the first comes before anything is known of the parameters
         (model(lab.mine(joined)) ** 2).mean().backward()
         (alone(joined) ** 2).mean().backward()
@@ -187,7 +238,10 @@ def a_pass_that_the_trial_runs_itself_is_averaged_before_the_step(lab: Lab) -> N
 
 @check
 def an_optimizer_that_evaluates_its_loss_again_takes_the_steps_of_one_rank(lab: Lab) -> None:
-    """LBFGS with its line search, by closures that run their pass themselves or let det; and Adam, by a keyword."""
+    """LBFGS with its line search, by closures that run their pass themselves or let det.
+
+    And Adam, by a keyword.
+    """
     joined = batch_of(8, 5)
 
     def lbfgs(parameters: Any) -> torch.optim.Optimizer:
@@ -198,7 +252,9 @@ def an_optimizer_that_evaluates_its_loss_again_takes_the_steps_of_one_rank(lab: 
         optimizer = context.wrap_optimizer(make(context.wrap_model(model).parameters()))
         same = make(alone.parameters())
 
-        def loss_of(net: nn.Module, x: torch.Tensor, its: Any, back: Callable[..., Any]) -> Callable[[], Any]:
+        def loss_of(
+            net: nn.Module, x: torch.Tensor, its: Any, back: Callable[..., Any]
+        ) -> Callable[[], Any]:
             def closure() -> Any:
                 its.zero_grad()
                 loss = ((net(x) - 0.5) ** 2).mean()
@@ -219,8 +275,14 @@ def an_optimizer_that_evaluates_its_loss_again_takes_the_steps_of_one_rank(lab: 
 @check
 def a_gradient_that_one_rank_lacks_is_the_mean_over_both(lab: Lab) -> None:
     """And one that all lack stays away, so that the optimizer leaves its parameter alone."""
-    context, heads, joined = lab.context(), nn.ModuleList(model_of(5, 2, seed=n) for n in range(3)), batch_of(8, 5)
-    optimizer = context.wrap_optimizer(torch.optim.SGD(context.wrap_model(heads).parameters(), lr=0.1, weight_decay=1))
+    context, heads, joined = (
+        lab.context(),
+        nn.ModuleList(model_of(5, 2, seed=n) for n in range(3)),
+        batch_of(8, 5),
+    )
+    optimizer = context.wrap_optimizer(
+        torch.optim.SGD(context.wrap_model(heads).parameters(), lr=0.1, weight_decay=1)
+    )
     before = heads[2][0].weight.clone()
     for _ in range(2):
         context.backward((heads[lab.rank](lab.mine(joined)) ** 2).mean())
@@ -236,8 +298,15 @@ def a_gradient_that_one_rank_lacks_is_the_mean_over_both(lab: Lab) -> None:
 
 @check
 def aggregated_gradients_travel_with_the_last_batch_only(lab: Lab) -> None:
-    context, model, alone, joined = lab.context(aggregation_frequency=2), model_of(5, 3), model_of(5, 3), batch_of(8, 5)
-    optimizer = context.wrap_optimizer(torch.optim.SGD(context.wrap_model(model).parameters(), lr=0.1))
+    context, model, alone, joined = (
+        lab.context(aggregation_frequency=2),
+        model_of(5, 3),
+        model_of(5, 3),
+        batch_of(8, 5),
+    )
+    optimizer = context.wrap_optimizer(
+        torch.optim.SGD(context.wrap_model(model).parameters(), lr=0.1)
+    )
     for number, part in enumerate(joined.chunk(2)):
         context.current_batch = number
         context.backward((model(lab.mine(part)) ** 2).mean())
@@ -252,10 +321,14 @@ def aggregated_gradients_travel_with_the_last_batch_only(lab: Lab) -> None:
 @check
 def gradients_are_whole_when_they_are_clipped(lab: Lab) -> None:
     context, model, joined = lab.context(), model_of(5, 3), batch_of(8, 5)
-    optimizer = context.wrap_optimizer(torch.optim.SGD(context.wrap_model(model).parameters(), lr=0.1))
+    optimizer = context.wrap_optimizer(
+        torch.optim.SGD(context.wrap_model(model).parameters(), lr=0.1)
+    )
     context.backward((model(lab.mine(joined)) ** 2).mean())
     norms: list[torch.Tensor] = []
-    context.step_optimizer(optimizer, clip_grads=lambda ps: norms.append(nn.utils.clip_grad_norm_(ps, 0.01)))
+    context.step_optimizer(
+        optimizer, clip_grads=lambda ps: norms.append(nn.utils.clip_grad_norm_(ps, 0.01))
+    )
     assert lab.same(norms[0])
     assert lab.same(model[0].weight)
 
@@ -282,7 +355,9 @@ def compressed_gradients_are_nearly_the_same(lab: Lab) -> None:
     context, joined = lab.context(gradient_compression=True), batch_of(8, 5)
     small, exact, alone = model_of(5, 3), model_of(5, 3), model_of(5, 3)
     context.wrap_optimizer(torch.optim.SGD(context.wrap_model(small).parameters(), lr=0.1))
-    context.wrap_optimizer(torch.optim.SGD(context.wrap_model(exact).parameters(), lr=0.1), fp16_compression=False)
+    context.wrap_optimizer(
+        torch.optim.SGD(context.wrap_model(exact).parameters(), lr=0.1), fp16_compression=False
+    )
     context.backward((small(lab.mine(joined)) ** 2).mean() + (exact(lab.mine(joined)) ** 2).mean())
     (alone(joined) ** 2).mean().backward()
     assert close(gradients(exact), gradients(alone))
@@ -314,7 +389,9 @@ def sparse_gradients_stay_sparse(lab: Lab) -> None:
         return nn.Embedding(10, 3, sparse=True).double()
 
     context, model, alone = lab.context(), net(), net()
-    optimizer = context.wrap_optimizer(torch.optim.SparseAdam(context.wrap_model(model).parameters(), lr=0.1))
+    optimizer = context.wrap_optimizer(
+        torch.optim.SparseAdam(context.wrap_model(model).parameters(), lr=0.1)
+    )
     same = torch.optim.SparseAdam(alone.parameters(), lr=0.1)
     for words in (torch.tensor([[1, 2, 2], [2, 5, 7]]), torch.tensor([[4, 4, 4]])):
         if lab.rank < len(words):
@@ -331,14 +408,21 @@ def sparse_gradients_stay_sparse(lab: Lab) -> None:
 
 @check
 def a_module_that_is_computed_again_in_the_pass_has_its_whole_gradient(lab: Lab) -> None:
-    """Reentrant checkpointing runs a pass within the pass: a parameter that is used twice gets its gradient in two parts."""
+    """Reentrant checkpointing runs a pass within the pass.
+
+    A parameter that is used twice gets its gradient in two parts.
+    """
     from torch.utils.checkpoint import checkpoint
 
     context, model, alone, joined = lab.context(), model_of(5, 5), model_of(5, 5), batch_of(8, 5)
     context.wrap_optimizer(torch.optim.SGD(context.wrap_model(model).parameters(), lr=0.1))
     for _ in range(3):
         x = lab.mine(joined).clone().requires_grad_()
-        context.backward((checkpoint(model, checkpoint(model, x, use_reentrant=True), use_reentrant=True) ** 2).mean())
+        context.backward(
+            (
+                checkpoint(model, checkpoint(model, x, use_reentrant=True), use_reentrant=True) ** 2
+            ).mean()
+        )
         (alone(alone(joined)) ** 2).mean().backward()
         assert close(gradients(model), gradients(alone))
         model.zero_grad()
@@ -363,7 +447,10 @@ def an_overflow_on_one_rank_skips_the_step_on_all(lab: Lab) -> None:
 
 @check
 def replicas_take_over_the_chiefs_state(lab: Lab) -> None:
-    """Weights, buffers and optimizer states, though a rank began with other ones, or with states that the chief lacks."""
+    """Weights, buffers and optimizer states.
+
+    A rank began with other ones, or with states that the chief lacks.
+    """
     for steps in ((1, 1), (1, 0), (0, 1)):
         model = nn.Sequential(model_of(5, 3, seed=lab.rank), nn.BatchNorm1d(3).double())
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1 + lab.rank)
@@ -376,7 +463,9 @@ def replicas_take_over_the_chiefs_state(lab: Lab) -> None:
         assert everyone[0]["param_groups"] == everyone[1]["param_groups"]
         assert everyone[0]["state"].keys() == everyone[1]["state"].keys()
         for index, state in everyone[0]["state"].items():
-            assert all(torch.equal(state[name], everyone[1]["state"][index][name]) for name in state)
+            assert all(
+                torch.equal(state[name], everyone[1]["state"][index][name]) for name in state
+            )
 
 
 @check
@@ -394,19 +483,90 @@ def buffers_that_a_step_reads_are_the_chiefs(lab: Lab) -> None:
     replicas = Replicas(lab.backend, [model], [])
     assert replicas.drifting
     replicas.align_buffers(used=True)
-    assert (model.centre.tolist(), model.norm.running_mean.tolist()) == ([0.0, 0.0], [float(lab.rank)] * 2)
+    assert (model.centre.tolist(), model.norm.running_mean.tolist()) == (
+        [0.0, 0.0],
+        [float(lab.rank)] * 2,
+    )
     replicas.align_buffers()
     assert model.norm.running_mean.tolist() == [0.0, 0.0]
     assert not Replicas(lab.backend, [nn.BatchNorm1d(2)], []).drifting
 
 
 @check
+def a_buffer_that_a_step_assigns_is_the_chiefs_at_each_synchronisation(lab: Lab) -> None:
+    """As under DistributedDataParallel, with the same numbers.
+
+    One that is registered later, too.
+    """
+
+    class Centre(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.linear = nn.Linear(6, 1)
+            self.register_buffer("centre", torch.zeros(6))
+            self.met: list[torch.Tensor] = []
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.met.append(self.centre)
+            out: torch.Tensor = self.linear(x - self.centre)
+            self.centre = self.centre * 0.9 + x.mean(0) * 0.1
+            self.register_buffer("late", self.centre * 2)
+            return out
+
+    context, model, plain = lab.context(), Centre(), Centre()
+    optimizer = context.wrap_optimizer(
+        torch.optim.SGD(context.wrap_model(model).parameters(), lr=0.05)
+    )
+    replicas = Replicas(lab.backend, [model], [optimizer])
+
+    def train(x: torch.Tensor) -> None:
+        context.backward((model(x) ** 2).mean())
+        context.step_optimizer(optimizer)
+
+    step = replicas.aligned(train)
+    batches = [
+        batch_of(4, 6, seed=2 * number + lab.rank, dtype=torch.float32) for number in range(5)
+    ]
+    for batch in batches:
+        step(batch)
+    assert all(lab.same(centre) for centre in model.met)
+    assert not lab.same(model.centre)
+    replicas.align_buffers()
+    assert lab.same(model.centre)
+    assert lab.same(model.late)
+    if not torch.distributed.is_initialized():
+        return
+    ddp = nn.parallel.DistributedDataParallel(plain)
+    same = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    for batch in batches:
+        (ddp(batch) ** 2).mean().backward()
+        same.step()
+        same.zero_grad()
+    assert all(torch.equal(a, b) for a, b in zip(model.met, plain.met, strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True)
+    )
+
+
+@check
 def tensors_of_every_type_are_sent(lab: Lab) -> None:
-    kinds = (torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.complex64)
+    kinds = (
+        torch.bool,
+        torch.uint8,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.complex64,
+    )
     tensors = [torch.full((3, 2), lab.rank).to(kind) for kind in kinds]
     tensors += [torch.tensor(float(lab.rank)), torch.zeros(0), torch.full((2, 3), lab.rank).t()]
     lab.backend.spread(tensors)
-    assert all(not tensor.abs().sum() if tensor.dtype != torch.bool else not tensor.any() for tensor in tensors)
+    assert all(
+        not tensor.abs().sum() if tensor.dtype != torch.bool else not tensor.any()
+        for tensor in tensors
+    )
 
 
 @check
@@ -435,7 +595,9 @@ class Endless(torch.utils.data.IterableDataset[torch.Tensor]):
 
 @check
 def data_that_every_rank_reads_whole_is_said_to_be_by_the_chief_once(lab: Lab) -> None:
-    told = [text for text in lab.train(Reading, 3) if "reads all of the training data (Endless)" in text]
+    told = [
+        text for text in lab.train(Reading, 3) if "reads all of the training data (Endless)" in text
+    ]
     assert len(told) == (1 if lab.rank == 0 else 0)
 
 
@@ -459,9 +621,10 @@ def a_whole_evaluation_of_data_that_is_sharded_by_rank_is_refused(lab: Lab) -> N
         lab.train(WholeOfAShare, 1)
     except TrialError as error:
         told = str(error)
-    assert told == (
-        "evaluate_full_dataset gets all of the data on the chief, but the validation data is sharded by rank; build it whole, "
-        "or define evaluate_batch"
+    assert (
+        told
+        == "evaluate_full_dataset gets all of the data on the chief, but the validation data is"
+        " sharded by rank; build it whole, or define evaluate_batch"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from det_core import DistributedContext
 from det_torch import Batch, Trainer, init
@@ -22,4 +23,11 @@ with distributed, init(hparams=HPARAMS, distributed=distributed) as context:
     trainer.fit(max_length=Batch(4), checkpoint_policy="none")
     result = trainer.fit(max_length=Batch(8))
     weight = result.validation[-1].metrics["weight"]
-    print(f"rank {context.distributed.rank} has weight {weight:.6f} by {type(context.backend).__name__}")
+    print(
+        f"rank {context.distributed.rank} has weight {weight:.6f} by"
+        f" {type(context.backend).__name__}"
+    )
+left = [each.read_text() for each in Path("/proc/self/task").glob("*/comm")]
+print(
+    f"rank {context.distributed.rank} leaves {sum('gloo' in name for name in left)} threads of Gloo"
+)

@@ -33,12 +33,18 @@ class DigitsTrial(PyTorchTrial):
 
     def __init__(self, context: Any) -> None:
         self.context = context
-        model = nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 10)).double()
+        model = nn.Sequential(
+            nn.Linear(64, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 10)
+        ).double()
         self.model = context.wrap_model(model)
-        self.optimizer = context.wrap_optimizer(torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9))
+        self.optimizer = context.wrap_optimizer(
+            torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        )
 
     def build_training_data_loader(self) -> Any:
-        return DataLoader(Digits(0, 640), batch_size=self.context.get_per_slot_batch_size(), shuffle=True)
+        return DataLoader(
+            Digits(0, 640), batch_size=self.context.get_per_slot_batch_size(), shuffle=True
+        )
 
     def build_validation_data_loader(self) -> Any:
         return DataLoader(Digits(640, 150), batch_size=50)
@@ -80,7 +86,10 @@ class Seen(MetricReducer):
 
 
 class OddTrial(OneVarTrial):
-    """Seven records in batches of one: an epoch that does not divide by two, in training as in validation."""
+    """Seven records in batches of one.
+
+    An epoch that does not divide by two, in training as in validation.
+    """
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
@@ -115,7 +124,12 @@ class WholeTrial(DigitsTrial):
 
     def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
         count = sum(len(labels) for _, labels in data_loader)
-        return {"val_loss": 0.0, "count": count, "rank": self.context.distributed.rank, "weight": 0.0}
+        return {
+            "val_loss": 0.0,
+            "count": count,
+            "rank": self.context.distributed.rank,
+            "weight": 0.0,
+        }
 
 
 class Shards(torch.utils.data.IterableDataset[torch.Tensor]):
@@ -140,7 +154,10 @@ class Shards(torch.utils.data.IterableDataset[torch.Tensor]):
 
 
 class ShardedTrial(OddTrial):
-    """Sixteen records, of which the chief has five and the other rank eleven; nine to validate, by torch's own sampler."""
+    """Sixteen records, of which the chief has five and the other rank eleven.
+
+    Nine to validate, by torch's own sampler.
+    """
 
     def build_training_data_loader(self) -> Any:
         records = [float(n) for n in range(16)]

@@ -1,4 +1,7 @@
-"""A small transformer on scikit-learn's digits, in the ways in which its parameters can be divided among ranks."""
+"""A small transformer on scikit-learn's digits.
+
+Its parameters are divided among ranks in each way that there is.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed import fsdp
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    apply_activation_checkpointing,
+)
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from det_torch import DataLoader, PyTorchTrial
@@ -33,16 +38,23 @@ class Digits(torch.utils.data.Dataset[Any]):
 
 
 class Rows(nn.Module):
-    """Attention over the rows of an image; ten classes, so that not every parameter can be divided evenly."""
+    """Attention over the rows of an image.
+
+    Ten classes, so that not every parameter can be divided evenly.
+    """
 
     def __init__(self, width: int = 16, layers: int = 2, dropout: float = 0.0) -> None:
         super().__init__()
         self.embed = nn.Linear(8, width)
-        layer = [nn.TransformerEncoderLayer(width, 2, 2 * width, dropout, batch_first=True) for _ in range(layers)]
+        layer = [
+            nn.TransformerEncoderLayer(width, 2, 2 * width, dropout, batch_first=True)
+            for _ in range(layers)
+        ]
         self.layers = nn.ModuleList(layer)
         self.norm = nn.BatchNorm1d(width)
         self.head = nn.Linear(width, 10)
-        self.double()  # single precision differs by more than 1e-6 after some steps, in whatever order one adds
+        # Single precision differs by more than 1e-6 after some steps, in whatever order one adds.
+        self.double()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         found = self.embed(images)
@@ -67,7 +79,9 @@ class RowsTrial(PyTorchTrial):
         return Rows(dropout=hparams.get("dropout", 0.0))
 
     def build_training_data_loader(self) -> Any:
-        return DataLoader(Digits(0, 640), batch_size=self.context.get_per_slot_batch_size(), shuffle=True)
+        return DataLoader(
+            Digits(0, 640), batch_size=self.context.get_per_slot_batch_size(), shuffle=True
+        )
 
     def build_validation_data_loader(self) -> Any:
         return DataLoader(Digits(640, 150), batch_size=50)
@@ -81,7 +95,9 @@ class RowsTrial(PyTorchTrial):
 
     def step(self) -> None:
         clip = self.context.get_hparams().get("clip")
-        clipped = (lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, clip)) if clip else None
+        clipped = (
+            (lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, clip)) if clip else None
+        )
         self.context.step_optimizer(self.optimizer, clip_grads=clipped)
 
     def evaluate_batch(self, batch: Any) -> Any:
@@ -175,7 +191,9 @@ class MixedTrial(RowsTrial):
 
         model = Rows()
         size = torch.distributed.get_world_size()
-        fsdp.fully_shard(model, mesh=init_device_mesh("cpu", (size, 1), mesh_dim_names=("copied", "divided")))
+        fsdp.fully_shard(
+            model, mesh=init_device_mesh("cpu", (size, 1), mesh_dim_names=("copied", "divided"))
+        )
         return model
 
     def step(self) -> None:
@@ -204,17 +222,22 @@ class Wide(nn.Module):
 
 
 class WideTrial(RowsTrial):
-    """Nineteen million parameters, first made without memory; what a rank holds of them and has needed is measured."""
+    """Nineteen million parameters, first made without memory.
+
+    What a rank holds of them and has needed is measured.
+    """
 
     def __init__(self, context: Any) -> None:
         self.context = context
         with torch.device("meta"):
             blocks = nn.Sequential(*(Wide() for _ in range(16)))
             model = nn.Sequential(nn.Flatten(), nn.Linear(64, 768), blocks, nn.Linear(768, 10))
-        Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins again
         self.before = memory("VmRSS")
         self.model = context.wrap_model(model)
-        self.optimizer = context.wrap_optimizer(torch.optim.AdamW(self.model.parameters(), lr=0.001, foreach=False))
+        self.optimizer = context.wrap_optimizer(
+            torch.optim.AdamW(self.model.parameters(), lr=0.001, foreach=False)
+        )
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
         images, labels = batch
@@ -226,7 +249,10 @@ class WideTrial(RowsTrial):
             tensor.to_local() if hasattr(tensor, "to_local") else tensor
             for tensor in (*self.model.parameters(), *state)
         ]
-        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in held}
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+            for tensor in held
+        }
         return {"loss": loss, "held": sum(storages.values()), "peak": memory("VmHWM") - self.before}
 
     def evaluate_batch(self, batch: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Checkpoints of models that are divided among ranks: written in parts, loaded on any number of ranks, exactly."""
+"""Checkpoints of models that are divided among ranks.
+
+Written in parts, loaded on any number of ranks, exactly.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ from det_testing._play import Cast, Request, play
 from det_torch import state
 from det_torch.sharding import FOLDER
 
+pytestmark = pytest.mark.process
+
 HERE = Path(__file__).parent
 FSDP = {"sharding": "fsdp"}
 DIGITS = {"global_batch_size": 64, "dropout": 0.2, "clip": 0.05}
@@ -33,7 +38,13 @@ def trials() -> Any:
 
 
 def cast(trials: Any, size: int) -> Cast:
-    return Cast(trial=trials.RowsTrial, framework="torch", hooks="det_torch._hooks", backend="torch", size=size)
+    return Cast(
+        trial=trials.RowsTrial,
+        framework="torch",
+        hooks="det_torch._hooks",
+        backend="torch",
+        size=size,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +57,30 @@ def two(trials: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
         Request(name="whole", length=9, save_at=[4], hparams=DIGITS, optimizations=FSDP),
         Request(name="whole on", length=9, behind=("whole", 4), hparams=DIGITS, optimizations=FSDP),
         Request(name="summed", length=9, save_at=[4], hparams=DIGITS, optimizations=summed),
-        Request(name="summed on", length=9, behind=("summed", 4), hparams=DIGITS, optimizations=summed),
-        Request(name="fp16", length=9, save_at=[4], hparams=DIGITS, trial=trials.SingleTrial, optimizations=fp16),
         Request(
-            name="fp16 on", length=9, behind=("fp16", 4), hparams=DIGITS, trial=trials.SingleTrial, optimizations=fp16
+            name="summed on", length=9, behind=("summed", 4), hparams=DIGITS, optimizations=summed
+        ),
+        Request(
+            name="fp16",
+            length=9,
+            save_at=[4],
+            hparams=DIGITS,
+            trial=trials.SingleTrial,
+            optimizations=fp16,
+        ),
+        Request(
+            name="fp16 on",
+            length=9,
+            behind=("fp16", 4),
+            hparams=DIGITS,
+            trial=trials.SingleTrial,
+            optimizations=fp16,
         ),
         Request(name="copies on", length=9, behind=("whole", 4), hparams=DIGITS),
         Request(name="copies", length=9, save_at=[4], hparams=DIGITS),
-        Request(name="divided on", length=9, behind=("copies", 4), hparams=DIGITS, optimizations=FSDP),
+        Request(
+            name="divided on", length=9, behind=("copies", 4), hparams=DIGITS, optimizations=FSDP
+        ),
     ]
     return play(cast(trials, 2), requests, folder)[0], folder / "checkpoints"
 
@@ -71,8 +98,11 @@ def tensors(contents: Any, place: str = "") -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", ["whole", "summed", "fp16"])
-def test_a_resumed_run_is_bit_for_bit_the_one_that_was_not_interrupted(two: Any, name: str) -> None:
-    """With dropout, clipping, a schedule; in the middle of a step of three batches; with a gradient scaler."""
+def test_resumed_run_equals_an_uninterrupted_one_bit_for_bit(two: Any, name: str) -> None:
+    """With dropout, clipping, a schedule.
+
+    In the middle of a step of three batches. With a gradient scaler.
+    """
     runs, checkpoints = two
     assert runs[f"{name} on"].losses == {n: loss for n, loss in runs[name].losses.items() if n > 4}
     one = tensors(state.load(checkpoints / runs[name].checkpoints[9]))
@@ -83,7 +113,7 @@ def test_a_resumed_run_is_bit_for_bit_the_one_that_was_not_interrupted(two: Any,
 
 
 def test_each_rank_writes_its_own_part_and_the_manifest_has_all(two: Any) -> None:
-    """Nothing of the model or of its optimizer's state lies beside the parts, but numbers of steps."""
+    """Only numbers of steps lie outside the parts, nothing of the model or optimizer state."""
     runs, checkpoints = two
     path = checkpoints / runs["whole"].checkpoints[9]
     parts = {file.name: file.stat().st_size for file in (path / FOLDER).iterdir()}
@@ -93,10 +123,12 @@ def test_each_rank_writes_its_own_part_and_the_manifest_has_all(two: Any) -> Non
 
 
 @pytest.mark.parametrize("name", ["copies on", "divided on"])
-def test_copies_go_on_where_parts_stopped_and_the_other_way_round(two: Any, name: str) -> None:
+def test_copies_resume_from_shards_and_shards_from_copies(two: Any, name: str) -> None:
     runs, _ = two
     whole = runs["whole"].losses
-    assert runs[name].losses == pytest.approx({n: loss for n, loss in whole.items() if n > 4}, abs=1e-9)
+    assert runs[name].losses == pytest.approx(
+        {n: loss for n, loss in whole.items() if n > 4}, abs=1e-9
+    )
 
 
 def test_one_process_takes_up_what_two_have_saved(trials: Any, two: Any) -> None:
@@ -108,15 +140,21 @@ def test_one_process_takes_up_what_two_have_saved(trials: Any, two: Any) -> None
         adapter.load(checkpoints / runs["summed"].checkpoints[4])
         taken = adapter.context.models[0].state_dict()
         moments = adapter.context.optimizers[0].state_dict()["state"]
-    assert [name for name in taken if not torch.equal(taken[name], saved["models_state_dict"][0][name])] == []
+    assert [
+        name for name in taken if not torch.equal(taken[name], saved["models_state_dict"][0][name])
+    ] == []
     kept = saved["optimizers_state_dict"][0]["state"]
     assert [n for n in moments if not torch.equal(moments[n]["exp_avg"], kept[n]["exp_avg"])] == []
     on = alone(6, checkpoint=runs["whole"].checkpoints[4], **DIGITS)
     assert list(on.losses) == [5, 6]
 
 
+@pytest.mark.thorough
 def test_four_ranks_go_on_where_two_have_stopped(trials: Any, two: Any, tmp_path: Path) -> None:
-    """As copies do that are restored from the same parts put together; of three validation batches one rank has none."""
+    """As copies do that are restored from the same parts put together.
+
+    Of three validation batches one rank has none.
+    """
     runs, checkpoints = two
     exact = {"global_batch_size": 64}
     shutil.copytree(checkpoints, tmp_path / "checkpoints")
@@ -132,11 +170,12 @@ def test_four_ranks_go_on_where_two_have_stopped(trials: Any, two: Any, tmp_path
     assert four.validations[7] == pytest.approx(copies.validations[7], abs=1e-9)
     saved = state.load(checkpoints / before)["models_state_dict"][0]
     after = state.load(tmp_path / "checkpoints" / four.checkpoints[7])["models_state_dict"][0]
-    assert {name: t.shape for name, t in saved.items()} == {name: t.shape for name, t in after.items()}
-    assert {file.name for file in (tmp_path / "checkpoints" / four.checkpoints[7] / FOLDER).iterdir()} == {
-        ".metadata",
-        *(f"__{rank}_0.distcp" for rank in range(4)),
+    assert {name: t.shape for name, t in saved.items()} == {
+        name: t.shape for name, t in after.items()
     }
+    assert {
+        file.name for file in (tmp_path / "checkpoints" / four.checkpoints[7] / FOLDER).iterdir()
+    } == {".metadata", *(f"__{rank}_0.distcp" for rank in range(4))}
 
 
 class Harm:
@@ -148,5 +187,7 @@ def test_a_description_that_would_run_code_is_not_unpickled(two: Any, tmp_path: 
     runs, checkpoints = two
     shutil.copytree(checkpoints / runs["whole"].checkpoints[9], tmp_path / "harmful")
     (tmp_path / "harmful" / FOLDER / ".metadata").write_bytes(pickle.dumps(Harm()))
-    with pytest.raises(CheckpointError, match=r"cannot be read safely: it asks for .*the checkpoint is damaged"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot be read safely: it asks for .*the checkpoint is damaged"
+    ):
         state.load(tmp_path / "harmful")

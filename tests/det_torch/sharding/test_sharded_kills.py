@@ -1,4 +1,7 @@
-"""A run whose model is divided among two ranks, killed and resumed: its numbers are those of one that was left alone."""
+"""A run whose model is divided among two ranks, killed and resumed.
+
+Its numbers are those of one that was left alone.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 
-from det_core.process import is_running, noted_processes
+from det_node.process import is_running, noted_processes
 from det_torch import state
 
 SLOW = """
@@ -48,7 +51,10 @@ checkpoint_storage: {type: shared_fs, host_path: STORAGE, save_trial_latest: 1, 
 
 def ranks_of(det: Any) -> list[tuple[int, str]]:
     """The processes of experiment 2's newest run, by rank; none unless both are there."""
-    runs = sorted(det.home.glob("experiments/2/trials/*/run-*"), key=lambda d: int(d.name.removeprefix("run-")))
+    runs = sorted(
+        det.home.glob("experiments/2/trials/*/run-*"),
+        key=lambda d: int(d.name.removeprefix("run-")),
+    )
     noted = noted_processes(runs[-1]) if runs else []
     return noted if len(noted) == 2 and all(is_running(*process) for process in noted) else []
 
@@ -57,7 +63,12 @@ def tensors(contents: Any) -> list[torch.Tensor]:
     if isinstance(contents, torch.Tensor):
         return [contents]
     inner = contents.values() if isinstance(contents, dict) else contents
-    return [t for each in inner if isinstance(each, (dict, list, tuple, torch.Tensor)) for t in tensors(each)]
+    return [
+        t
+        for each in inner
+        if isinstance(each, (dict, list, tuple, torch.Tensor))
+        for t in tensors(each)
+    ]
 
 
 @pytest.mark.thorough
@@ -83,14 +94,18 @@ def test_killing_either_rank_changes_nothing(
         if pair:
             os.kill(pair[rng.randrange(2)][0], signal.SIGKILL)
             done += 1
-            wait_until(lambda p=pair: not any(is_running(*each) for each in p), "the end of both ranks", 20)
+            wait_until(
+                lambda p=pair: not any(is_running(*each) for each in p), "the end of both ranks", 20
+            )
     assert driver.wait(timeout=300) == 0
     assert done == kills
     assert det.json("show", "2")["trials"][0]["restarts"] == kills
     assert [{k: v for k, v in row.items() if k != "trial"} for row in det.metrics(2)] == [
         {k: v for k, v in row.items() if k != "trial"} for row in det.metrics(1)
     ]
-    whole, resumed = (state.load(det.home / "checkpoints" / newest(det, number)) for number in (1, 2))
+    whole, resumed = (
+        state.load(det.home / "checkpoints" / newest(det, number)) for number in (1, 2)
+    )
     pairs = zip(tensors(whole), tensors(resumed), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 

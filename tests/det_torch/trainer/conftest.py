@@ -29,15 +29,22 @@ class Lines(torch.utils.data.Dataset):
 
 
 class LineTrial(PyTorchTrial):
-    """Momentum, dropout, a scheduler, shuffling; `interrupt` is a batch in which Ctrl-C is pressed."""
+    """Momentum, dropout, a scheduler, shuffling.
+
+    `interrupt` is a batch in which Ctrl-C is pressed.
+    """
 
     def __init__(self, context: det_torch.PyTorchTrialContext) -> None:
         self.context = context
         hparams = context.get_hparams()
         self.interrupt = hparams.get("interrupt")
         self.seen: list[int] = []
-        self.model = context.wrap_model(nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1)))
-        self.optimizer = context.wrap_optimizer(torch.optim.SGD(self.model.parameters(), lr=0.02, momentum=0.9))
+        self.model = context.wrap_model(
+            nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 1))
+        )
+        self.optimizer = context.wrap_optimizer(
+            torch.optim.SGD(self.model.parameters(), lr=0.02, momentum=0.9)
+        )
         scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=0.9)
         context.wrap_lr_scheduler(scheduler, LRScheduler.StepMode.STEP_EVERY_EPOCH)
 

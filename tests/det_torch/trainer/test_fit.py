@@ -13,7 +13,7 @@ from torch import nn
 import det_torch
 from det_core import DetError, MetricError, Plugins, RunInfo, Stop, TrialError
 from det_core.config import ExperimentConfig
-from det_core.distributed import DistributedContext
+from det_core.ranks.distributed import DistributedContext
 from det_torch import Batch, Epoch, LRScheduler, PyTorchCallback, PyTorchTrial, Trainer
 
 SEARCHER = {"name": "single", "metric": "score", "smaller_is_better": False}
@@ -98,12 +98,18 @@ class Scored(PyTorchTrial):
     ],
 )
 def test_the_policy_says_after_which_validations_to_save(train, policy, exp_conf, saved, best):
-    done = train(Scored, exp_conf=exp_conf, max_length=Batch(8), validation_period=Batch(2), checkpoint_policy=policy)
+    done = train(
+        Scored,
+        exp_conf=exp_conf,
+        max_length=Batch(8),
+        validation_period=Batch(2),
+        checkpoint_policy=policy,
+    )
     assert [c.batches for c in done.result.checkpoints] == saved
     assert done.result.best.batches == best
 
 
-def test_without_a_metric_that_it_knows_each_validation_is_the_best(train):
+def test_every_validation_is_the_best_without_a_known_metric(train):
     class Nameless(Scored):
         def evaluate_batch(self, batch):
             return {"glory": 1.0}
@@ -117,24 +123,31 @@ def test_a_nan_is_never_the_best(train):
     class Nan(Scored):
         scores = (float("nan"), 1.0, float("nan"))
 
-    result = train(Nan, exp_conf={"searcher": SEARCHER}, max_length=Batch(3), validation_period=Batch(1)).result
+    result = train(
+        Nan, exp_conf={"searcher": SEARCHER}, max_length=Batch(3), validation_period=Batch(1)
+    ).result
     assert (result.best.batches, result.best_value) == (2, 1.0)
 
 
 def test_periods_may_be_containers_of_absolute_positions(train):
-    result = train(max_length=Batch(10), validation_period=Batch([3, 7]), checkpoint_period=Epoch([1])).result
+    result = train(
+        max_length=Batch(10), validation_period=Batch([3, 7]), checkpoint_period=Epoch([1])
+    ).result
     assert positions(result.validation) == [3, 7, 10]
     assert 6 in [c.batches for c in result.checkpoints]
 
 
-def test_periods_that_are_not_given_are_those_of_the_configuration(train):
+def test_periods_default_to_the_configuration(train):
     conf = {"min_validation_period": {"epochs": 1}, "perform_initial_validation": True}
     result = train(exp_conf=conf, max_length=Epoch(2)).result
     assert positions(result.validation) == [0, 6, 12]
 
 
 def test_step_zero_validation_comes_before_the_first_batch(train):
-    assert positions(train(max_length=Batch(2), step_zero_validation=True).result.validation) == [0, 2]
+    assert positions(train(max_length=Batch(2), step_zero_validation=True).result.validation) == [
+        0,
+        2,
+    ]
 
 
 def test_test_mode_trains_one_batch_validates_one_and_saves(train):
@@ -155,12 +168,20 @@ def test_a_stop_that_the_trial_asks_for_ends_it_well(train, line):
 
 
 def test_progress_is_printed_line_by_line(train, capsys):
-    train(exp_conf={"reproducibility": {"experiment_seed": 5}}, max_length=Batch(8), validation_period=Batch(4))
+    train(
+        exp_conf={"reproducibility": {"experiment_seed": 5}},
+        max_length=Batch(8),
+        validation_period=Batch(4),
+    )
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "training LineTrial until batch 8 on cpu; seed 5; checkpoints go to checkpoints"
+    assert (
+        lines[0] == "training LineTrial until batch 8 on cpu; seed 5; checkpoints go to checkpoints"
+    )
     assert lines[1].startswith("batch 4/8  loss ")
     assert lines[2].startswith("batch 4/8  validation: validation_loss ")
-    assert any(line.startswith("batch 4/8  checkpoint: checkpoints/") for line in lines[3:-2])  # when it is written
+    assert any(
+        line.startswith("batch 4/8  checkpoint: checkpoints/") for line in lines[3:-2]
+    )  # when it is written
     assert lines[-2].startswith("complete at batch 8 after ")
     assert lines[-1].startswith("best checkpoint (validation_loss ")
 
@@ -188,9 +209,16 @@ def test_aggregation_may_be_asked_for_by_the_script(tmp_path, monkeypatch, line)
     assert steps == [False, False, True] * 2
 
 
-def test_hyperparameters_go_over_the_constants_of_the_configuration(tmp_path, monkeypatch):
+def test_hyperparameters_override_constants_of_the_configuration(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    conf = {"hyperparameters": {"a": 1, "b": 2, "c": {"d": 3}, "lr": {"type": "double", "minval": 0, "maxval": 1}}}
+    conf = {
+        "hyperparameters": {
+            "a": 1,
+            "b": 2,
+            "c": {"d": 3},
+            "lr": {"type": "double", "minval": 0, "maxval": 1},
+        }
+    }
     with det_torch.init(hparams={"b": 20}, exp_conf=conf) as context:
         assert context.get_hparams() == {"a": 1, "b": 20, "c": {"d": 3}}
 
@@ -201,9 +229,17 @@ def test_hyperparameters_go_over_the_constants_of_the_configuration(tmp_path, mo
         ({}, ValueError, r"max_length is missing; give fit\(max_length=Batch\(n\)\) or Epoch\(n\)"),
         ({"max_length": 10}, TypeError, r"10 is no unit; give Batch\(n\) or Epoch\(n\)"),
         ({"max_length": Batch(3), "validation_period": 2}, TypeError, r"2 is no unit"),
-        ({"max_length": Batch([3])}, TypeError, r"Batch\(\[3\]\) is no length; give a whole number"),
+        (
+            {"max_length": Batch([3])},
+            TypeError,
+            r"Batch\(\[3\]\) is no length; give a whole number",
+        ),
         ({"max_length": Batch(0)}, ValueError, r"max_length is Batch\(0\); give a positive number"),
-        ({"max_length": Batch(3), "checkpoint_policy": "some"}, ValueError, r"'some'; give one of best, all, none"),
+        (
+            {"max_length": Batch(3), "checkpoint_policy": "some"},
+            ValueError,
+            r"'some'; give one of best, all, none",
+        ),
         (
             {"max_length": Batch(3), "latest_checkpoint": "nowhere"},
             DetError,
@@ -218,7 +254,9 @@ def test_arguments_that_cannot_be_meant_are_refused(train, fit, error, message):
 
 def test_a_frequency_that_cannot_be_meant_is_refused():
     with (
-        pytest.raises(DetError, match=r"aggregation_frequency is 0; give a whole number of 1 or more"),
+        pytest.raises(
+            DetError, match=r"aggregation_frequency is 0; give a whole number of 1 or more"
+        ),
         det_torch.init(aggregation_frequency=0),
     ):
         pass
@@ -226,16 +264,22 @@ def test_a_frequency_that_cannot_be_meant_is_refused():
 
 def test_a_period_in_records_needs_a_batch_size(train):
     conf = {"min_validation_period": {"records": 10}}
-    with pytest.raises(ValueError, match=r"a period of 10 records cannot be counted without a global_batch_size"):
+    with pytest.raises(
+        ValueError, match=r"a period of 10 records cannot be counted without a global_batch_size"
+    ):
         train(Scored, exp_conf=conf, max_length=Batch(2))
-    result = train(Scored, {"global_batch_size": 2}, conf, max_length=Batch(10), checkpoint_policy="none").result
+    result = train(
+        Scored, {"global_batch_size": 2}, conf, max_length=Batch(10), checkpoint_policy="none"
+    ).result
     assert positions(result.validation) == [5, 10]
 
 
-def test_code_that_cannot_be_copied_is_left_out_and_training_goes_on(train):
+def test_code_that_cannot_be_copied_is_left_out_with_a_warning(train):
     train(max_length=Batch(1))
     Path("outside.py").symlink_to("/etc/hostname")
-    with pytest.warns(UserWarning, match=r"the checkpoints of this run hold no code: .*outside.py is a link"):
+    with pytest.warns(
+        UserWarning, match=r"the checkpoints of this run hold no code: .*outside.py is a link"
+    ):
         result = train(max_length=Batch(2)).result
     assert not Path(result.latest.path, "code").exists()
 
@@ -253,28 +297,40 @@ def test_an_epoch_needs_data_with_a_length(train):
         def build_training_data_loader(self):
             return iter(lambda: torch.ones(2, 1), None)
 
-    with pytest.raises(DetError, match=r"Epoch\(1\) cannot be counted, as the training data has no length"):
+    with pytest.raises(
+        DetError, match=r"Epoch\(1\) cannot be counted, as the training data has no length"
+    ):
         train(Endless, max_length=Epoch(1))
 
 
 def test_the_searchers_metric_must_be_there(train):
-    with pytest.raises(MetricError, match=r"searcher.metric is 'score', but the validation returned validation_loss"):
+    with pytest.raises(
+        MetricError,
+        match=r"searcher.metric is 'score', but the validation returned validation_loss",
+    ):
         train(exp_conf={"searcher": SEARCHER}, max_length=Batch(2))
 
 
 def test_a_trainer_needs_a_trial_and_its_context(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with det_torch.init() as context, pytest.raises(TrialError, match=r"Trainer got str; give an instance"):
+    with (
+        det_torch.init() as context,
+        pytest.raises(TrialError, match=r"Trainer got str; give an instance"),
+    ):
         Trainer("trial", context)  # type: ignore[arg-type]
     run = RunInfo(
-        config=ExperimentConfig(), hparams={}, seed=0, build=Plugins().build("torch"), distributed=DistributedContext()
+        config=ExperimentConfig(),
+        hparams={},
+        seed=0,
+        build=Plugins().build("torch"),
+        distributed=DistributedContext(),
     )
     foreign = det_torch.PyTorchTrialContext(run, torch.device("cpu"))
     with pytest.raises(TrialError, match=r"Trainer needs the context of det_torch.init\(\)"):
         Trainer(Scored(foreign), foreign)
 
 
-def test_the_load_of_the_machine_is_reported_when_it_is_asked_for(train, line, monkeypatch):
+def test_profiling_enabled_reports_the_load_of_the_machine(train, line, monkeypatch):
     from det_core.core import ProfilerContext
 
     switched = []
@@ -286,7 +342,7 @@ def test_the_load_of_the_machine_is_reported_when_it_is_asked_for(train, line, m
 # Defects of the harness that went before, each done right
 
 
-def test_defect_4_a_finite_loader_of_torchs_own_is_read_again_for_each_epoch(train, line):
+def test_defect_4_finite_torch_loader_is_read_in_each_epoch(train, line):
     """Its last batch was followed by an endless loop."""
 
     class Bare(line):
@@ -299,7 +355,7 @@ def test_defect_4_a_finite_loader_of_torchs_own_is_read_again_for_each_epoch(tra
     assert (done.result.batches, done.trial.seen) == (6, [0, 1, 2, 3, 4, 5])
 
 
-def test_defect_5_checkpoints_below_the_working_directory_are_not_copied_into_checkpoints(train):
+def test_defect_5_checkpoints_are_not_copied_into_checkpoints(train):
     """The copy of the code went on into itself, and each checkpoint held all those before it."""
     train(max_length=Batch(1))
     Path("helper.py").write_text("x = 1\n")
@@ -308,8 +364,8 @@ def test_defect_5_checkpoints_below_the_working_directory_are_not_copied_into_ch
     assert [p.relative_to(code).as_posix() for p in code.rglob("*")] == ["helper.py"]
 
 
-def test_checkpoints_and_event_files_of_other_runs_are_not_copied_into_checkpoints_either(train):
-    """A script that takes turns with two storages copied each of them into the other, with all that it held."""
+def test_files_of_other_runs_are_not_copied_into_checkpoints(train):
+    """A script that takes turns with two storages copied all of each into the other."""
     Path("helper.py").write_text("x = 1\n")
     for storage in ("one", "two", "one"):
         place = {"type": "shared_fs", "host_path": str(Path(storage).resolve())}
@@ -318,14 +374,14 @@ def test_checkpoints_and_event_files_of_other_runs_are_not_copied_into_checkpoin
     assert [p.relative_to(code).as_posix() for p in code.rglob("*")] == ["helper.py"]
 
 
-def test_defect_6_hyperparameters_are_kept_without_a_configuration(train):
+def test_defect_6_hyperparameters_need_no_configuration(train):
     """They became null, so that the trial could not be made again."""
     result = train(hparams={"width": 7}, max_length=Batch(1)).result
     kept = json.loads(Path(result.latest.path, "load_data.json").read_text())
     assert kept["hparams"] == {"width": 7}
 
 
-def test_defect_9_the_writer_of_a_local_run_writes_below_tensorboard(train, line):
+def test_defect_9_local_run_writes_events_below_tensorboard(train, line):
     """It fell into ./runs."""
 
     class Writing(line):
@@ -339,7 +395,7 @@ def test_defect_9_the_writer_of_a_local_run_writes_below_tensorboard(train, line
     assert list(Path("tensorboard").glob("*/events*"))
 
 
-def test_defect_10_a_scheduler_of_optimizer_steps_counts_optimizer_steps(tmp_path, monkeypatch, line):
+def test_defect_10_scheduler_of_steps_counts_optimizer_steps(tmp_path, monkeypatch, line):
     """Its frequency counted batches: with 4 batches to a step, a frequency of 2 was one of 1."""
     monkeypatch.chdir(tmp_path)
 
@@ -348,7 +404,9 @@ def test_defect_10_a_scheduler_of_optimizer_steps_counts_optimizer_steps(tmp_pat
             super().__init__(context)
             context.lr_schedulers.clear()
             scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, step_size=1, gamma=0.5)
-            context.wrap_lr_scheduler(scheduler, LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP, frequency=2)
+            context.wrap_lr_scheduler(
+                scheduler, LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP, frequency=2
+            )
 
     with det_torch.init(aggregation_frequency=4) as context:
         trial = Stepped(context)
@@ -357,7 +415,9 @@ def test_defect_10_a_scheduler_of_optimizer_steps_counts_optimizer_steps(tmp_pat
 
 
 def test_reports_become_event_files_unless_that_is_switched_off(tmp_path, monkeypatch, line):
-    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    event_accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
     monkeypatch.chdir(tmp_path)
     with det_torch.init(enable_tensorboard_logging=False) as context:
         Trainer(line(context), context).fit(max_length=Batch(2))
@@ -405,8 +465,8 @@ def test_callbacks_are_called_in_their_documented_order(train, line):
         "training start",
         ("epoch start", 0),
         ("epoch end", 0),
-        "validation end",
         "written",
+        "validation end",
         "shutdown",
     ]
 
@@ -468,17 +528,22 @@ def doubling(line):
             return super().train_batch(batch, epoch_idx, batch_idx)
 
         def evaluate_batch(self, batch):
-            return {**super().evaluate_batch(batch), "weight": sum(p.sum() for p in self.model.parameters())}
+            return {
+                **super().evaluate_batch(batch),
+                "weight": sum(p.sum() for p in self.model.parameters()),
+            }
 
     return DoublingTrial
 
 
 def saved_weight(checkpoint):
-    state = torch.load(Path(checkpoint.path) / "state_dict.pth", weights_only=True)["models_state_dict"][0]
+    state = torch.load(Path(checkpoint.path) / "state_dict.pth", weights_only=True)[
+        "models_state_dict"
+    ][0]
     return sum(tensor.sum().item() for tensor in state.values())
 
 
-def test_what_a_callback_does_at_the_end_of_training_is_validated_and_saved(train, line, doubling):
+def test_changes_by_an_end_callback_are_validated_and_saved(train, line, doubling):
     plain = train(line, max_length=Batch(9))
     done = train(doubling, max_length=Batch(9), validation_period=Batch(3), checkpoint_policy="all")
     assert done.trial.ended == [9]
@@ -487,11 +552,13 @@ def test_what_a_callback_does_at_the_end_of_training_is_validated_and_saved(trai
         assert report.metrics["weight"] == pytest.approx(saved_weight(checkpoint), abs=1e-5)
 
 
-def test_a_run_that_is_interrupted_is_saved_as_training_left_it_and_ends_when_it_goes_on(train, line, doubling):
+def test_interrupted_run_saves_before_the_end_and_resumes_to_it(train, line, doubling):
     plain = train(line, max_length=Batch(9))
     first = train(doubling, {"interrupt": 8}, max_length=Batch(9))
     assert (first.result.stop, first.result.batches, first.trial.ended) == (Stop.PREEMPTED, 9, [])
-    assert saved_weight(first.result.latest) == pytest.approx(sum(w.sum().item() for w in plain.weights), abs=1e-5)
+    assert saved_weight(first.result.latest) == pytest.approx(
+        sum(w.sum().item() for w in plain.weights), abs=1e-5
+    )
     second = train(doubling, max_length=Batch(9), latest_checkpoint=first.result.latest.path)
     assert (second.trial.seen, second.trial.ended) == ([], [0])
     assert all(torch.equal(a, 2 * b) for a, b in zip(second.weights, plain.weights, strict=True))
@@ -499,7 +566,7 @@ def test_a_run_that_is_interrupted_is_saved_as_training_left_it_and_ends_when_it
     assert (again.trial.ended, again.result.stop) == ([], Stop.COMPLETED)
 
 
-def test_a_longer_training_that_goes_on_behind_an_end_has_an_end_of_its_own(train, doubling):
+def test_longer_training_after_an_end_has_its_own_end(train, doubling):
     first = train(doubling, max_length=Batch(4))
     second = train(doubling, max_length=Batch(6), latest_checkpoint=first.result.latest.path)
     assert (first.trial.ended, second.trial.ended) == ([4], [6])
@@ -508,3 +575,34 @@ def test_a_longer_training_that_goes_on_behind_an_end_has_an_end_of_its_own(trai
 def test_the_run_knows_its_length_before_the_first_batch(train, doubling):
     assert set(train(doubling, max_length=Batch(3)).trial.lengths) == {"3 batches"}
     assert set(train(doubling, max_length=Epoch(1)).trial.lengths) == {"6 batches"}
+
+
+class Begun(PyTorchCallback):
+    """Has something to save from the start of the training on, and notes its checkpoints."""
+
+    def __init__(self) -> None:
+        self.written: list[Path] = []
+
+    def on_training_start(self) -> None:
+        self.begun = 1
+
+    def on_checkpoint_write_end(self, checkpoint_dir: Path) -> None:
+        self.written.append(checkpoint_dir)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"begun": self.begun}
+
+
+def test_the_first_check_is_after_the_start_and_no_checkpoint(train, line, monkeypatch):
+    """Saving is tried under a driver alone, so the test says that there is one."""
+    from det_torch.fit import _Recorded
+
+    begun = Begun()
+    monkeypatch.setattr(line, "build_callbacks", lambda self: {"begun": begun})
+    plain = train(max_length=Batch(4)).reports
+    saved = len(begun.written)
+    checked = property(lambda adapter: True, lambda adapter, given: None)
+    monkeypatch.setattr(_Recorded, "check_first", checked, raising=False)
+    del begun.begun
+    assert train(max_length=Batch(4)).reports == plain
+    assert len(begun.written) == 2 * saved

@@ -22,8 +22,9 @@ def assert_same(resumed, whole):
     assert all(torch.equal(a, b) for a, b in zip(resumed.weights, whole.weights, strict=True))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("workers", [0, 2])
-def test_ctrl_c_saves_in_the_middle_of_an_epoch_and_the_run_goes_on_exactly(train, workers):
+def test_ctrl_c_saves_within_an_epoch_and_resumes_exactly(train, workers):
     plan = {"max_length": Batch(15), "validation_period": Batch(5)}
     whole = train(hparams={"workers": workers}, **plan)
     first = train(hparams={"workers": workers, "interrupt": 8}, **plan)
@@ -34,7 +35,7 @@ def test_ctrl_c_saves_in_the_middle_of_an_epoch_and_the_run_goes_on_exactly(trai
     assert second.result.best.batches == whole.result.best.batches
 
 
-def test_the_seed_of_the_checkpoint_counts_not_that_of_the_script(train):
+def test_seed_of_the_checkpoint_overrides_that_of_the_script(train):
     """The order of the data would be another one."""
     whole = train(max_length=Batch(10))
     first = train(hparams={"interrupt": 3}, max_length=Batch(10))
@@ -44,10 +45,15 @@ def test_the_seed_of_the_checkpoint_counts_not_that_of_the_script(train):
 
 
 def test_defect_1_a_checkpoint_is_read_by_torch_as_it_is_today(train):
-    """`torch.load` reads weights only since 2.6, and the harness that went before could not resume its own checkpoints."""
+    """`torch.load` reads weights only since 2.6.
+
+    The harness that went before could not resume its own checkpoints.
+    """
     first = train(max_length=Batch(3))
     torch.load(Path(first.result.latest.path, "state_dict.pth"), weights_only=True)
-    assert train(max_length=Batch(4), latest_checkpoint=first.result.latest.path).result.batches == 4
+    assert (
+        train(max_length=Batch(4), latest_checkpoint=first.result.latest.path).result.batches == 4
+    )
 
 
 def test_defect_3_a_local_run_that_is_resumed_counts_on(train):
@@ -79,7 +85,10 @@ def test_a_checkpoint_elsewhere_is_named_by_its_path(train, tmp_path):
 
 def test_an_unknown_checkpoint_is_named_with_those_there_are(train):
     first = train(max_length=Batch(1))
-    with pytest.raises(CheckpointError, match=rf"neither the directory .* nor the uuid .*{first.result.latest.uuid}"):
+    with pytest.raises(
+        CheckpointError,
+        match=rf"neither the directory .* nor the uuid .*{first.result.latest.uuid}",
+    ):
         train(max_length=Batch(2), latest_checkpoint="gone")
 
 
@@ -102,14 +111,16 @@ def test_a_second_fit_goes_on_where_the_first_ended(train, line, monkeypatch):
         trainer = det_torch.Trainer(trial, context)
         trainer.fit(max_length=Epoch(1), validation_period=Epoch(1), reporting_period=Batch(4))
         torch.rand(3)  # what happens in between does not matter
-        result = trainer.fit(max_length=Epoch(3), validation_period=Epoch(1), reporting_period=Batch(4))
+        result = trainer.fit(
+            max_length=Epoch(3), validation_period=Epoch(1), reporting_period=Batch(4)
+        )
     assert trial.seen == list(range(18))
     assert [tuple(report) for report in result.reports] == whole.reports
 
 
 @pytest.mark.parametrize("by", ["a second fit", "another process"])
-def test_the_best_checkpoint_may_be_the_one_that_training_went_on_from(train, line, by):
-    """Or one before; the weights are good at first, and what comes after is worse."""
+def test_the_best_checkpoint_may_be_one_of_an_earlier_fit(train, line, by):
+    """The weights are good at first, and what comes after is worse."""
     import det_torch
 
     class Worsening(line):
@@ -119,16 +130,20 @@ def test_the_best_checkpoint_may_be_the_one_that_training_went_on_from(train, li
     if by == "a second fit":
         with det_torch.init() as context:
             trainer = det_torch.Trainer(Worsening(context), context)
-            first = trainer.fit(max_length=Batch(6))
+            first = trainer.fit(max_length=Batch(8), validation_period=Batch(6))
             second = trainer.fit(max_length=Batch(12))
             third = trainer.fit(max_length=Batch(18))
     else:
-        first = train(Worsening, max_length=Batch(6)).result
+        first = train(Worsening, max_length=Batch(8), validation_period=Batch(6)).result
         second = train(Worsening, max_length=Batch(12), latest_checkpoint=first.latest.path).result
         third = train(Worsening, max_length=Batch(18), latest_checkpoint=second.latest.path).result
     assert first.best.batches == 6
-    assert (second.best, second.best_value) == (third.best, third.best_value) == (first.best, first.best_value)
-    assert [checkpoint.batches for checkpoint in third.checkpoints] == [6, 12, 18]
+    assert (
+        (second.best, second.best_value)
+        == (third.best, third.best_value)
+        == (first.best, first.best_value)
+    )
+    assert [checkpoint.batches for checkpoint in third.checkpoints] == [6, 8, 12, 18]
 
 
 def test_a_trial_that_raises_leaves_the_checkpoints_before_it(train, line):
@@ -142,7 +157,9 @@ def test_a_trial_that_raises_leaves_the_checkpoints_before_it(train, line):
     with pytest.raises(ZeroDivisionError):
         train(Failing, max_length=Batch(10), checkpoint_period=Batch(3))
     newest = max(Path("checkpoints").iterdir(), key=lambda path: path.stat().st_mtime)
-    assert_same(train(max_length=Batch(10), checkpoint_period=Batch(3), latest_checkpoint=newest), whole)
+    assert_same(
+        train(max_length=Batch(10), checkpoint_period=Batch(3), latest_checkpoint=newest), whole
+    )
 
 
 def determined(directory: Path, trial: PyTorchTrial, steps: str = "steps_completed") -> Path:
@@ -191,7 +208,10 @@ SCRIPT = """
 
 
 def interrupted(number: signal.Signals) -> tuple[int, str]:
-    """Start the script, send a signal to all of its processes as a terminal does, and return its status and output."""
+    """Start the script, and send a signal to all of its processes as a terminal does.
+
+    Return its status and output.
+    """
     Path("train.py").write_text(textwrap.dedent(SCRIPT.format(tests=str(Path(__file__).parent))))
     process = subprocess.Popen(
         [sys.executable, "train.py"],
@@ -211,7 +231,8 @@ def interrupted(number: signal.Signals) -> tuple[int, str]:
     return process.returncode, seen + rest
 
 
-def test_ctrl_c_in_a_terminal_reaches_loader_processes_and_does_no_harm(tmp_path, monkeypatch):
+@pytest.mark.process
+def test_ctrl_c_in_a_terminal_is_safe_with_loader_processes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, output = interrupted(signal.SIGINT)
     assert status == 0, output
@@ -221,6 +242,7 @@ def test_ctrl_c_in_a_terminal_reaches_loader_processes_and_does_no_harm(tmp_path
     assert "Traceback" not in output
 
 
+@pytest.mark.process
 def test_sigterm_saves_and_then_takes_its_course(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, output = interrupted(signal.SIGTERM)

@@ -25,7 +25,7 @@ def due(unit, per_epoch, until):
         (Epoch({1, 4}), [3, 12]),
     ],
 )
-def test_a_period_is_due_at_multiples_or_at_the_positions_of_a_container(unit, expected):
+def test_period_is_due_at_multiples_or_at_listed_positions(unit, expected):
     assert due(unit, 3, 12) == expected
 
 
@@ -44,13 +44,16 @@ def test_a_container_may_be_one_that_can_only_be_asked():
 def test_a_length_is_a_number():
     assert Batch(7).batches(None) == 7
     assert Epoch(2).batches(5) == 10
-    with pytest.raises(TypeError, match=r"Batch\(\[1\]\) is no length; give a whole number of batches or epochs"):
+    with pytest.raises(
+        TypeError, match=r"Batch\(\[1\]\) is no length; give a whole number of batches or epochs"
+    ):
         Batch([1]).batches(None)
 
 
 def test_epochs_need_data_that_has_a_length():
     with pytest.raises(
-        DetError, match=r"Epoch\(2\) cannot be counted, as the training data has no length; give Batch\(n\)"
+        DetError,
+        match=r"Epoch\(2\) cannot be counted, as the training data has no length; give Batch\(n\)",
     ):
         Epoch(2).batches(None)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from det_jax.testing import Finishing, OneVarTrial, Scheduled
+from det_jax.testing import Finishing, OneVarTrial, Scheduled, StrictTrial, contents
 
 from det_testing import AdapterSuite, OneVar
 
@@ -19,6 +19,14 @@ class TestJax(AdapterSuite):
     @pytest.fixture
     def trial(self) -> type:
         return OneVarTrial
+
+    @pytest.fixture
+    def strict_trial(self) -> type:
+        return StrictTrial
+
+    @pytest.fixture
+    def contents(self) -> Any:
+        return contents
 
     @pytest.fixture
     def variants(self) -> dict[str, type]:
@@ -52,7 +60,9 @@ def trained(trial: type, settings: OneVar, batches: int) -> tuple[list[float], d
 
     state = optimizer.init(w)
     for number in range(batches):
-        w, state, loss = step(w, state, jnp.array(settings.records(number % settings.batches_per_epoch)))
+        w, state, loss = step(
+            w, state, jnp.array(settings.records(number % settings.batches_per_epoch))
+        )
         losses.append(loss.item())
     return losses, validated(2 * w if trial is Finishing else w, settings)
 
@@ -63,4 +73,7 @@ def _loss(w: jax.Array, batch: jax.Array) -> jax.Array:
 
 
 def validated(w: jax.Array, settings: OneVar) -> dict[str, float]:
-    return {"val_loss": _loss(w, jnp.array(settings.validation_records())).item(), "weight": w.item()}
+    return {
+        "val_loss": _loss(w, jnp.array(settings.validation_records())).item(),
+        "weight": w.item(),
+    }

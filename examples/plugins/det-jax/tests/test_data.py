@@ -13,7 +13,9 @@ from det_jax.data import Batches
 from det_core import TrialError
 
 
-def batches(done: int = 0, count: int = 6, *, rank: int = 0, ranks: int = 1, shuffle: bool = True) -> list[list[int]]:
+def batches(
+    done: int = 0, count: int = 6, *, rank: int = 0, ranks: int = 1, shuffle: bool = True
+) -> list[list[int]]:
     data = ArrayData({"x": np.arange(10)}, shuffle=shuffle)
     made = Batches(data=data, size=4, seed=7, rank=rank, ranks=ranks)
     return [batch["x"].tolist() for batch in islice(made.after(done), count)]

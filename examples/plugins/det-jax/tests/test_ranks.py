@@ -31,16 +31,26 @@ def trained(home: Path, ranks: int, model: str = MODEL, status: int = 0) -> Any:
     env = {**os.environ, "DET_HOME": str(home / "det")}
     det = [sys.executable, "-m", "det_driver.cli"]
     ran = subprocess.run(
-        [*det, "run", "const.yaml"], cwd=home, env=env, capture_output=True, text=True, timeout=100, check=False
+        [*det, "run", "const.yaml"],
+        cwd=home,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     assert ran.returncode == status, ran.stdout + ran.stderr
     if status:
         return ran.stdout + ran.stderr
     told = subprocess.run(
-        [*det, "metrics", "1", "--json", "--group", "training"], env=env, capture_output=True, text=True, check=True
+        [*det, "metrics", "1", "--json", "--group", "training"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     rows = [json.loads(line) for line in told.stdout.splitlines()]
-    return {row["batches"]: row["loss"] for row in rows}
+    return {row["batches"]: row["metrics"]["loss"] for row in rows}
 
 
 def test_two_ranks_have_the_losses_of_one_with_noise_and_in_shuffled_order(tmp_path: Path) -> None:
@@ -50,9 +60,11 @@ def test_two_ranks_have_the_losses_of_one_with_noise_and_in_shuffled_order(tmp_p
 
 
 def test_a_module_that_computes_before_the_ranks_have_met_is_told_so(tmp_path: Path) -> None:
-    early = "import jax.numpy\nfrom det_jax.testing import OneVarTrial\nzero = jax.numpy.zeros(3) + 1\n"
+    early = (
+        "import jax.numpy\nfrom det_jax.testing import OneVarTrial\nzero = jax.numpy.zeros(3) + 1\n"
+    )
     said = trained(tmp_path / "early", 2, early, status=2)
     assert (
-        "before any JAX calls that might initialise the XLA backend; let the trial's module compute nothing while"
-        in said
+        "before any JAX calls that might initialise the XLA backend; let the trial's module compute"
+        " nothing while" in said
     )

@@ -40,6 +40,8 @@ def test_an_end_that_does_not_come_is_waited_for_no_longer_than_that() -> None:
     background = Background()
     background.do(lambda: release.wait(10))
     background.do(lambda: None)
-    with pytest.raises(TimeoutError, match=r"has not taken everything within 0\.1 s; 2 messages are lost"):
+    with pytest.raises(
+        TimeoutError, match=r"has not taken everything within 0\.1 s; 2 messages are lost"
+    ):
         background.close(0.1)
     release.set()

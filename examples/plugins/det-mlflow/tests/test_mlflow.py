@@ -44,7 +44,10 @@ class Project:
         self.path = path
         self.uri = f"sqlite:///{path}/mlflow.db"
         self.write("train.py", SCRIPT)
-        self.write("const.yaml", CONFIG.replace("URI", self.uri).replace("ARTIFACTS", f"file://{path}/artifacts"))
+        self.write(
+            "const.yaml",
+            CONFIG.replace("URI", self.uri).replace("ARTIFACTS", f"file://{path}/artifacts"),
+        )
 
     def write(self, name: str, text: str) -> None:
         (self.path / name).write_text(text)
@@ -81,14 +84,22 @@ def test_a_trial_is_a_run_with_its_parameters_metrics_and_logs(project: Project)
     assert run.info.run_name == "trial 1"
     assert run.data.params == {"factor": "3", "net.hidden": "8"}
     client = MlflowClient(tracking_uri=project.uri)
-    history = {name: client.get_metric_history(run.info.run_id, name) for name in ("training/loss", "validation/error")}
+    history = {
+        name: client.get_metric_history(run.info.run_id, name)
+        for name in ("training/loss", "validation/error")
+    }
     assert {name: [(m.step, m.value) for m in metrics] for name, metrics in history.items()} == {
         "training/loss": [(5, 0.2), (10, 0.1)],
         "validation/error": [(5, 0.4), (10, 0.2)],
     }
     (logs,) = client.list_artifacts(run.info.run_id, "logs")
-    names = [Path(artifact.path).name for artifact in client.list_artifacts(run.info.run_id, logs.path)]
-    texts = [(Path(client.download_artifacts(run.info.run_id, f"{logs.path}/{name}"))).read_text() for name in names]
+    names = [
+        Path(artifact.path).name for artifact in client.list_artifacts(run.info.run_id, logs.path)
+    ]
+    texts = [
+        (Path(client.download_artifacts(run.info.run_id, f"{logs.path}/{name}"))).read_text()
+        for name in names
+    ]
     assert any("hello from the trial" in text for text in texts)
 
 
@@ -106,16 +117,26 @@ def test_a_setting_that_does_not_exist_is_refused_with_the_nearest(project: Proj
 
 
 def test_a_store_that_cannot_be_used_stops_nobody(project: Project) -> None:
-    said = project.det("run", "const.yaml", "--config", "plugins.mlflow.tracking_uri=gopher://nowhere")
+    said = project.det(
+        "run", "const.yaml", "--config", "plugins.mlflow.tracking_uri=gopher://nowhere"
+    )
     assert "experiment 1 is completed" in said
     assert "observer 'mlflow' failed in det_" in said
     assert "the experiment goes on" in said
 
 
-def test_a_trial_that_fails_is_a_failed_run_of_the_name_that_was_asked_for(project: Project) -> None:
+def test_a_trial_that_fails_is_a_failed_run_of_the_name_that_was_asked_for(
+    project: Project,
+) -> None:
     project.write("train.py", "raise SystemExit(3)\n")
     project.det(
-        "run", "const.yaml", "--config", "plugins.mlflow.experiment=other", "--config", "max_restarts=0", status=1
+        "run",
+        "const.yaml",
+        "--config",
+        "plugins.mlflow.experiment=other",
+        "--config",
+        "max_restarts=0",
+        status=1,
     )
     (run,) = project.runs("other")
     assert run.info.status == "FAILED"

@@ -1,4 +1,4 @@
-"""The names of Determined's training APIs, lent by det: `import determined as det`."""
+"""Determined's training APIs, implemented by det: `import determined as det`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ _borrowed, _listed = borrow(
     {
         "det_core": same("InvalidHP", "TrialContext", "import_from_path"),
         "det_core.core": same("ClusterInfo", "TrialInfo", "get_cluster_info"),
-        "det_driver.native": same("Categorical", "Constant", "Double", "Integer", "Log", "NativeContext"),
+        "det_driver.native": same(
+            "Categorical", "Constant", "Double", "Integer", "Log", "NativeContext"
+        ),
         "determined._trial": same("Trial"),
     },
 )
@@ -52,7 +54,7 @@ watch()
 
 
 def __getattr__(name: str) -> Any:
-    """Import a part when it is first asked for: `determined.keras` must not ask for TensorFlow of those who use torch."""
+    """Import a module on first access, so that PyTorch users do not need TensorFlow."""
     return importlib.import_module(f".{name}", __name__) if name in _MODULES else _borrowed(name)
 
 

@@ -1,22 +1,27 @@
-"""Determined's commands, each told to det in det's own words."""
+"""Determined's commands, which run commands of det."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import click
 
-from det_driver.cli import main
+from det_driver.cli import Settings, main
 from det_driver.client import Client, Experiment, Trial
+
+from ._words import Words
 
 _id = click.argument("experiment_id", type=int)
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group()
+@click.group(cls=Words)
 def experiment() -> None:
     """Determined's words for experiments; det's own are shorter: see det --help."""
 
@@ -24,18 +29,40 @@ def experiment() -> None:
 @experiment.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @click.argument("model_dir", type=click.Path(path_type=Path), required=False)
-@click.option("--config", "override", multiple=True, metavar="KEY=VALUE", help="Set a key of the configuration.")
+@click.option(
+    "--config",
+    "override",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set a key of the configuration.",
+)
 @click.option("--template", type=click.Path(path_type=Path), help="A YAML file of defaults.")
-@click.option("--follow-first-trial", "-f", "follow", is_flag=True, help="Stay, and print what happens.")
+@click.option(
+    "--follow-first-trial", "-f", "follow", is_flag=True, help="Stay, and print what happens."
+)
 @click.option("--paused", is_flag=True, help="Do not start it.")
 @click.option("--local", is_flag=True, help="With --test: train one batch here.")
 @click.option(
-    "--test-mode", "--test", "-t", "test", is_flag=True, help="Train and validate one batch, save and restore."
+    "--test-mode",
+    "--test",
+    "-t",
+    "test",
+    is_flag=True,
+    help="Train and validate one batch, save and restore.",
 )
 @click.option(
-    "--project_id", "--project-id", type=int, help="Taken for the sake of old scripts; there are no projects here."
+    "--project_id",
+    "--project-id",
+    type=int,
+    help="Taken for the sake of old scripts; there are no projects here.",
 )
-@click.option("--include", "-i", multiple=True, type=click.Path(), help="Refused: put the file into MODEL_DIR.")
+@click.option(
+    "--include",
+    "-i",
+    multiple=True,
+    type=click.Path(),
+    help="Refused: put the file into MODEL_DIR.",
+)
 def create(
     config: Path,
     model_dir: Path | None,
@@ -48,11 +75,18 @@ def create(
     project_id: int | None,
     include: tuple[str, ...],
 ) -> None:
-    """Make an experiment of CONFIG and the code in MODEL_DIR; it runs in the background, unless -f is given."""
+    """Make an experiment of CONFIG and the code in MODEL_DIR.
+
+    It runs in the background, unless -f is given.
+    """
     if include:
-        raise click.UsageError(f"--include {include[0]} is not known to det; put the file into MODEL_DIR")
+        raise click.UsageError(
+            f"--include {include[0]} is not known to det; put the file into MODEL_DIR"
+        )
     if local and not test:
-        raise click.UsageError("--local goes with --test; to train here, leave both out and give -f")
+        raise click.UsageError(
+            "--local goes with --test; to train here, leave both out and give -f"
+        )
     if paused and (follow or test):
         raise click.UsageError("--paused contradicts -f and --test; choose one")
     asked = [str(config), *([str(model_dir)] if model_dir else []), *_each("--config", override)]
@@ -61,8 +95,12 @@ def create(
         _det("check", *asked)
     elif paused:
         if override or template:
-            raise click.UsageError("--paused takes no --config and no --template; write them into CONFIG")
-        made = Client().create_experiment(config, model_dir or config.absolute().parent, start=False)
+            raise click.UsageError(
+                "--paused takes no --config and no --template; write them into CONFIG"
+            )
+        made = _client().create_experiment(
+            config, model_dir or config.absolute().parent, start=False
+        )
         sys.stdout.write(f"Created experiment {made.id}\n")
     else:
         _det("run", *asked, *([] if follow else ["--detach"]))
@@ -76,12 +114,26 @@ def list_(everything: bool, as_json: bool) -> None:
     _det("list", *_flags({"--all": everything, "--json": as_json}))
 
 
+def _ids(context: click.Context, parameter: click.Parameter, given: str) -> tuple[int, ...]:
+    """Return the numbers of a text such as `1,2`."""
+    return tuple(click.INT(each, parameter, context) for each in given.split(","))
+
+
 @experiment.command()
-@_id
+@click.argument("experiment_ids", metavar="EXPERIMENT_ID[,EXPERIMENT_ID...]", callback=_ids)
 @_json
-def describe(experiment_id: int, as_json: bool) -> None:
-    """Show an experiment and its trials."""
-    _det("show", str(experiment_id), *_flags({"--json": as_json}))
+def describe(experiment_ids: tuple[int, ...], as_json: bool) -> None:
+    """Show experiments and their trials. Several with --json are a list."""
+    if len(experiment_ids) == 1 or not as_json:
+        for id in experiment_ids:
+            _shown(str(id), *_flags({"--json": as_json}))
+        return
+    described = []
+    for id in experiment_ids:
+        with redirect_stdout(StringIO()) as out:
+            _shown(str(id), "--json")
+        described.append(json.loads(out.getvalue()))
+    sys.stdout.write(f"{json.dumps(described, indent=2)}\n")
 
 
 @experiment.command("list-trials")
@@ -113,7 +165,12 @@ def config(experiment_id: int) -> None:
 @click.option("--tail", type=int, help="Only the last so many lines of each process.")
 def logs(experiment_id: int, follow: bool, tail: int | None) -> None:
     """Print what an experiment's processes wrote."""
-    _det("logs", str(experiment_id), *_flags({"--follow": follow}), *([] if tail is None else ["--tail", str(tail)]))
+    _det(
+        "logs",
+        str(experiment_id),
+        *_flags({"--follow": follow}),
+        *([] if tail is None else ["--tail", str(tail)]),
+    )
 
 
 @experiment.command()
@@ -178,9 +235,76 @@ def wait(experiment_id: int, polling_interval: float) -> None:
     sys.exit(0 if state == "COMPLETED" else 1)
 
 
+@experiment.command()
+@_id
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def delete(experiment_id: int, yes: bool) -> None:
+    """Delete an experiment and what came of it."""
+    _det("rm", str(experiment_id), *_flags({"--yes": yes}))
+
+
+@experiment.group("set", cls=Words)
+def set_() -> None:
+    """Change an experiment's name, its note, or its place in the queue."""
+
+
+@set_.command("name")
+@_id
+@click.argument("name")
+def set_name(experiment_id: int, name: str) -> None:
+    """Call an experiment by another name."""
+    _det("rename", str(experiment_id), name)
+
+
+@set_.command("description")
+@_id
+@click.argument("description")
+def set_description(experiment_id: int, description: str) -> None:
+    """Write the note on an experiment."""
+    _det("note", str(experiment_id), description)
+
+
+def _add_setting(name: str) -> None:
+    @set_.command(name, help=f"Change the {name} of an experiment in the queue for slots.")
+    @_id
+    @click.argument("value")
+    def set_value(experiment_id: int, value: str) -> None:
+        _det("set", str(experiment_id), name, value)
+
+
+for _name in ("priority", "weight", "max-slots"):
+    _add_setting(_name)
+
+
+@experiment.group("label", cls=Words)
+def label() -> None:
+    """Give an experiment a label, or take it away."""
+
+
+@label.command("add")
+@_id
+@click.argument("text", metavar="LABEL")
+def add_label(experiment_id: int, text: str) -> None:
+    """Give an experiment a label."""
+    _det("label", str(experiment_id), text)
+
+
+@label.command("remove")
+@_id
+@click.argument("text", metavar="LABEL")
+def remove_label(experiment_id: int, text: str) -> None:
+    """Take a label of an experiment away."""
+    _det("label", str(experiment_id), text, "--remove")
+
+
 @experiment.command("download-model-def")
 @_id
-@click.option("--output-dir", "-o", type=click.Path(path_type=Path), help="Where to; by default experiment-ID.")
+@click.option(
+    "--output-dir",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Where to. By default experiment-ID.",
+)
 def download_model_def(experiment_id: int, output_dir: Path | None) -> None:
     """Copy the code that an experiment runs."""
     sys.stdout.write(f"{_experiment(experiment_id).download_code(output_dir)}\n")
@@ -188,13 +312,18 @@ def download_model_def(experiment_id: int, output_dir: Path | None) -> None:
 
 @experiment.command()
 @_id
-@click.option("--output-dir", "-o", type=click.Path(path_type=Path), help="Where to; by default checkpoints/UUID.")
+@click.option(
+    "--output-dir",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Where to. By default checkpoints/UUID.",
+)
 def download(experiment_id: int, output_dir: Path | None) -> None:
     """Copy the best checkpoint of an experiment."""
     sys.stdout.write(f"{_experiment(experiment_id).top_checkpoint().download(output_dir)}\n")
 
 
-@click.group()
+@click.group(cls=Words)
 def trial() -> None:
     """Determined's words for trials."""
 
@@ -205,10 +334,14 @@ def trial() -> None:
 def describe_trial(trial_id: int, metrics: bool) -> None:
     """Show a trial, and with --metrics what it reported."""
     found = _trial(trial_id)
-    best = "" if found.best_metric is None else f", best {found.get_experiment().metric} {found.best_metric:.6g}"
+    best = (
+        ""
+        if found.best_metric is None
+        else f", best {found.get_experiment().metric} {found.best_metric:.6g}"
+    )
     sys.stdout.write(
-        f"trial {found.id} of experiment {found.experiment_id} is {found.state.lower()} at batch {found.batches}{best}\n"
-        f"hyperparameters: {found.hparams}\n"
+        f"trial {found.id} of experiment {found.experiment_id} is {found.state.lower()} at batch"
+        f" {found.batches}{best}\nhyperparameters: {found.hparams}\n"
     )
     for checkpoint in found.list_checkpoints():
         sys.stdout.write(f"checkpoint {checkpoint.uuid} at batch {checkpoint.batches}\n")
@@ -219,10 +352,19 @@ def describe_trial(trial_id: int, metrics: bool) -> None:
 @trial.command("logs")
 @click.argument("trial_id", type=int)
 @click.option("--follow", "-f", is_flag=True, help="Go on printing until the experiment ends.")
-def trial_logs(trial_id: int, follow: bool) -> None:
+@click.option("--tail", type=int, help="Only the last so many lines of each process.")
+def trial_logs(trial_id: int, follow: bool, tail: int | None) -> None:
     """Print what a trial's processes wrote."""
     found = _trial(trial_id)
-    _det("logs", str(found.experiment_id), "--trial", str(trial_id), *_flags({"--follow": follow}))
+    options = [*_flags({"--follow": follow}), *([] if tail is None else ["--tail", str(tail)])]
+    _det("logs", str(found.experiment_id), "--trial", str(trial_id), *options)
+
+
+@trial.command("kill")
+@click.argument("trial_id", type=int)
+def kill_trial(trial_id: int) -> None:
+    """End a trial at once; its search goes on without it."""
+    _det("cancel", str(_trial(trial_id).experiment_id), "--trial", str(trial_id), "--now")
 
 
 @trial.command("download")
@@ -230,7 +372,12 @@ def trial_logs(trial_id: int, follow: bool) -> None:
 @click.option("--best", is_flag=True, help="The best checkpoint.")
 @click.option("--latest", is_flag=True, help="The latest checkpoint.")
 @click.option("--uuid", help="The checkpoint with this uuid.")
-@click.option("--output-dir", "-o", type=click.Path(path_type=Path), help="Where to; by default checkpoints/UUID.")
+@click.option(
+    "--output-dir",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Where to. By default checkpoints/UUID.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="Print the directory only, as is done anyhow.")
 def download_trial(
     trial_id: int, best: bool, latest: bool, uuid: str | None, output_dir: Path | None, quiet: bool
@@ -250,16 +397,36 @@ def preview_search(config: Path) -> None:
     _det("preview", str(config))
 
 
+def _shown(*argv: str) -> None:
+    """Run `det show`, and return if it succeeded."""
+    try:
+        _det("show", *argv)
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
 def _det(*argv: str) -> None:
-    main(list(argv))
+    """Run a command of det on the same home or server."""
+    main(["-m", _settings().server, *argv])
+
+
+def _settings() -> Settings:
+    settings = click.get_current_context().find_object(Settings)
+    assert settings is not None
+    return settings
+
+
+def _client() -> Client:
+    return _settings().client()
 
 
 def _experiment(experiment_id: int) -> Experiment:
-    return Client().get_experiment(experiment_id)
+    return _client().get_experiment(experiment_id)
 
 
 def _trial(trial_id: int) -> Trial:
-    return Client().get_trial(trial_id)
+    return _client().get_trial(trial_id)
 
 
 def _flags(asked: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What det-compat registers: the words that Determined's users type."""
+"""Registers Determined's commands."""
 
 from __future__ import annotations
 

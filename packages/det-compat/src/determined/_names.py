@@ -1,4 +1,4 @@
-"""Names that live elsewhere, each imported when it is first asked for."""
+"""Names that other modules define, each imported on first access."""
 
 from __future__ import annotations
 
@@ -7,18 +7,23 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from det_core.support.installation import how_to_install
+
 from ._gone import refuse
 
 
 def borrow(
     module: str, lenders: Mapping[str, Mapping[str, str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a module whose names other modules lend.
+    """Return `__getattr__` and `__dir__` for a module that takes its names from other modules.
 
-    `lenders` maps each of those to what it lends: the name here, and there. What they return raises ImportError with the
-    command that installs it where the lender is a plugin that is missing, and for a name that is gone, with what to use instead.
+    `lenders` maps each other module to a map from the name here to the name there. `__getattr__`
+    raises ImportError where the other module is a plugin that is not installed, with the command
+    that installs it, and for a name that is gone, with what to use instead.
     """
-    homes = {here: (lender, there) for lender, names in lenders.items() for here, there in names.items()}
+    homes = {
+        here: (lender, there) for lender, names in lenders.items() for here, there in names.items()
+    }
 
     def get(name: str) -> Any:
         if name not in homes:
@@ -33,22 +38,23 @@ def borrow(
 
 
 def plugin(name: str, wanted: str) -> Any:
-    """Import a module of det's; ImportError says what to install for `wanted` where its package is missing."""
+    """Import a module of det.
+
+    Raises ImportError with what to install for `wanted` if it is missing.
+    """
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         package = name.partition(".")[0]
         if error.name != package:
             raise
-        raise ImportError(f"{wanted} needs {package.replace('_', '-')}; run: pip install {_extra(package)}") from None
+        distribution = package.replace("_", "-")
+        extra = "cpu" if distribution in ("det-keras", "det-estimator") else None
+        raise ImportError(
+            f"{wanted} needs {distribution}; run: {how_to_install(distribution, extra)}"
+        ) from None
 
 
 def same(*names: str) -> dict[str, str]:
-    """Return names that are lent under their own."""
+    """Return a map of names to themselves, for `borrow`."""
     return {name: name for name in names}
-
-
-def _extra(package: str) -> str:
-    return {"det_keras": "'det-keras[cpu]'", "det_estimator": "'det-estimator[cpu]'"}.get(
-        package, package.replace("_", "-")
-    )

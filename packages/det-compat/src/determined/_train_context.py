@@ -1,4 +1,4 @@
-"""Where Determined's first versions kept the contexts of a trial."""
+"""The module of a trial's contexts in Determined's first versions."""
 
 from __future__ import annotations
 

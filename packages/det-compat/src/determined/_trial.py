@@ -1,4 +1,4 @@
-"""What trial classes of every framework have in common, for annotations and `isinstance`."""
+"""The common base of the trial classes of all frameworks, for annotations and `isinstance`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _AnyTrial(ABCMeta):
-    """Counts the trial classes of det's plugins as derived, though they know nothing of this package."""
+    """Makes plugins' trial classes subclasses, although they do not import this package."""
 
     def __instancecheck__(cls, instance: Any) -> bool:
         return cls.__subclasscheck__(type(instance))
@@ -23,4 +23,8 @@ class _AnyTrial(ABCMeta):
 
 
 class Trial(metaclass=_AnyTrial):
-    """The base of `PyTorchTrial`, `TFKerasTrial`, `EstimatorTrial` and of what strangers' plugins register."""
+    """The base of all trial classes.
+
+    These are `PyTorchTrial`, `TFKerasTrial`, `EstimatorTrial` and those that other plugins
+    register.
+    """

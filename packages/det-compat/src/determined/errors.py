@@ -1,4 +1,4 @@
-"""Errors under the names that Determined gave them; all are ordinary exceptions here."""
+"""Errors with the names that Determined gave them. All are ordinary exceptions here."""
 
 from __future__ import annotations
 

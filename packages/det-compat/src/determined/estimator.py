@@ -1,4 +1,4 @@
-"""Determined's Estimator API, lent by det-estimator."""
+"""Determined's Estimator API, implemented by det-estimator."""
 
 from __future__ import annotations
 

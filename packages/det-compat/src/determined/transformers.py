@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer under det, lent by det-torch."""
+"""Hugging Face's Trainer with det, implemented by det-torch."""
 
 from __future__ import annotations
 

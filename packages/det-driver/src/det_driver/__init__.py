@@ -1,4 +1,4 @@
-"""det-driver: what runs experiments: the command `det`, the store, searches, the driver, engines, the client."""
+"""det-driver runs experiments: the command `det`, store, searches, driver, engines and client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What det-driver brings: engines and searchers, registered as strangers register theirs."""
+"""The engines and searchers of det-driver, registered like those of any plugin."""
 
 from __future__ import annotations
 
@@ -9,8 +9,23 @@ from typing import Any
 
 from det_core import EngineRecord, SearcherRecord, hookimpl
 
-_ENGINES = {"local": "local:LocalEngine", "in-process": "in_process:InProcessEngine", "ssh": "ssh:SshEngine"}
-_SEARCHERS = ("single", "random", "grid", "async_halving", "adaptive_asha", "hyperband", "pbt", "custom")
+_ENGINES = {
+    "local": "local:LocalEngine",
+    "in-process": "in_process:InProcessEngine",
+    "ssh": "ssh:SshEngine",
+}
+_SEARCHERS = (
+    "single",
+    "random",
+    "grid",
+    "async_halving",
+    "adaptive_asha",
+    "hyperband",
+    "pbt",
+    "custom",
+    "combined",
+    "auto",
+)
 
 
 @hookimpl

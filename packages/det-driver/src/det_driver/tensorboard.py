@@ -1,10 +1,16 @@
-"""Writes what is reported as TensorBoard event files, where `tensorboard` is installed.
+"""Write metrics as TensorBoard event files, if `tensorboard` is installed.
 
-Where `checkpoint_storage` names a place, a trial's files are copied there when a run of it has ended, however it did: as
-`tensorboard-<uuid>`, by a thread, as the driver must not wait for a slow storage while it trains.
+If `checkpoint_storage` names a storage, a trial's files are copied there as `tensorboard-<uuid>`
+after each of its runs, whatever the outcome. A thread copies them, as the driver must not wait for
+a slow storage.
 
-Tags: `Determined/<name>` for training metrics; validation metrics carry the prefix `val_` unless they start with `val`;
-other groups are `<group>/<name>`. Files go to `tensorboard/trial-<id>` in the experiment's directory.
+Tags:
+
+- `Determined/<name>` for training metrics.
+- `Determined/val_<name>` for validation metrics. A name that begins with `val` has no prefix.
+- `<group>/<name>` for other groups.
+
+Files go to `tensorboard/trial-<id>` in the experiment's directory.
 """
 
 from __future__ import annotations
@@ -15,15 +21,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from det_core.hookspecs import hookimpl
-from det_core.tensorboard import MANUAL, EventFile, upload
+from det_core.hooks.hookspecs import hookimpl
+from det_core.train.tensorboard import MANUAL, EventFile, upload
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 
 class TensorBoard:
-    """The observer; one file for each trial, opened at its first report. Where nobody can write one, it only copies."""
+    """The observer. It has one file for each trial, opened at its first report.
+
+    Without `tensorboard` it only copies files.
+    """
 
     def __init__(self) -> None:
         self._files: dict[int, EventFile] = {}
@@ -33,14 +42,17 @@ class TensorBoard:
 
         @hookimpl
         def det_experiment_started(self, experiment: Any) -> None:
-            import_module("tensorboard.summary.writer.record_writer")  # the first report is not to wait for it
+            # Import now, so that the first report does not wait for it.
+            import_module("tensorboard.summary.writer.record_writer")
 
         @hookimpl
         def det_metrics_reported(
             self, experiment: Any, trial: Any, group: str, batches: int, metrics: Mapping[str, Any]
         ) -> None:
             if trial.id not in self._files:
-                self._files[trial.id] = EventFile(Path(experiment.tensorboard_dir) / f"trial-{trial.id}")
+                self._files[trial.id] = EventFile(
+                    Path(experiment.tensorboard_dir) / f"trial-{trial.id}"
+                )
             self._files[trial.id].add(group, batches, metrics)
 
     @hookimpl
@@ -62,13 +74,17 @@ class TensorBoard:
 
 def _copy(experiment: Any, trial: int) -> None:
     directory = Path(experiment.tensorboard_dir) / f"trial-{trial}"
-    if (directory / MANUAL).exists() or not any(path.is_file() for path in directory.rglob("*")):
-        return
     try:
+        if (directory / MANUAL).exists() or not any(
+            path.is_file() for path in directory.rglob("*")
+        ):
+            return
         upload(experiment.storage(), directory)
-    except Exception as error:  # the run has ended, and its checkpoints are there
-        from det_core.launch import say
+    except Exception as error:
+        # The run has ended and its checkpoints are saved, so a failed copy is no failure.
+        from det_node.launch import say
 
         say(
-            f"the TensorBoard files of trial {trial} were not copied to checkpoint storage: {error}; they are in {directory}"
+            f"the TensorBoard files of trial {trial} were not copied to checkpoint storage:"
+            f" {error}; they are in {directory}"
         )

@@ -1,10 +1,10 @@
-"""det-env: an environment for each experiment, made by uv."""
+"""det-env: creates an environment for each experiment, with uv or from a container image."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_core.lazy import lazy
+from det_core.support.lazy import lazy
 
 if TYPE_CHECKING:
     from .maker import UvMaker as UvMaker

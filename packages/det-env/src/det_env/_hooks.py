@@ -1,4 +1,4 @@
-"""Registers what makes environments, and the command `det env`; imports det_core only."""
+"""Registers the environment makers and the command `det env`. Imports det_core only."""
 
 from __future__ import annotations
 
@@ -19,4 +19,6 @@ def det_environments() -> Iterator[EnvironmentRecord]:
 @hookimpl
 def det_commands() -> Iterator[CommandRecord]:
     load = partial(resolve_name, "det_env.command:env")
-    yield CommandRecord(name="env", load=load, help="List, build and remove environments of experiments.")
+    yield CommandRecord(
+        name="env", load=load, help="List, build and remove environments of experiments."
+    )

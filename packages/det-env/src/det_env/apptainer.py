@@ -1,7 +1,8 @@
-"""Images that Apptainer runs: a SIF file, known by its content, or an image of a registry, known by its digest.
+"""Runs images with Apptainer: a SIF file, known by its content, or a registry image by its digest.
 
-Apptainer's containers are processes of who starts them: they have the machine's network, process ids and shared memory, get the
-signals of their group, and end with the process that stands for them.
+Apptainer's containers are processes of the user. They have the host's network, process ids and
+shared memory. They get the signals of their process group. They end with the process that was
+started as the interpreter.
 """
 
 from __future__ import annotations
@@ -23,15 +24,19 @@ _RUN = (ENGINE, "--silent", "--nocolor", "exec", "--no-mount", "home,tmp,cwd")
 
 
 def is_for(image: str) -> bool:
-    """Tell whether an image is named as only Apptainer names them: by a file, or with a scheme."""
+    """Return whether only Apptainer can run the image: it is a SIF file, or has a scheme."""
     return image.endswith(".sif") or "://" in image
 
 
 @contextmanager
-def found(image: str, directory: Path, root: Path, call: Call) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Give what tells this image from all others, and the words that run something of it, without the machine's files.
+def found(
+    image: str, directory: Path, root: Path, call: Call
+) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yield what identifies an image, and the command prefix that runs a program in it.
 
-    A file is given from `directory`; an image of a registry is fetched below `root`, to be looked at.
+    The home, /tmp and the working directory are not mounted. A file is looked up in `directory`,
+    and a registry image is pulled below `root`. Raises ConfigError where there is no such file or
+    the image has no digest.
     """
     run = [*_RUN, "--cleanenv"]
     if image.endswith(".sif") or image.startswith((".", "/")):
@@ -46,8 +51,8 @@ def found(image: str, directory: Path, root: Path, call: Call) -> Iterator[tuple
     if digest is None:
         name = reference.rpartition(":")[0]
         raise ConfigError(
-            f"environment.image is {image}, which may be another one tomorrow: name it by its digest ({name}@sha256:…), or "
-            f"make a file of it: apptainer pull NAME.sif {reference}"
+            f"environment.image is {image}, which may be another one tomorrow: name it by its"
+            f" digest ({name}@sha256:…), or make a file of it: apptainer pull NAME.sif {reference}"
         )
     with TemporaryDirectory(prefix=".image-", dir=root) as scratch:
         file = Path(scratch) / "image.sif"
@@ -56,37 +61,60 @@ def found(image: str, directory: Path, root: Path, call: Call) -> Iterator[tuple
 
 
 def install(about: Mapping[str, Any], into: Path, call: Call) -> dict[str, Any]:
-    """Return where the image is on this machine: its file, which has to be the same, or one that is made below `into`."""
-    if "file" not in about:  # another engine may have looked it up
+    """Return the facts that `words_of` needs about the image on this machine.
+
+    A registry image is pulled into `into`. Raises DetError where the file is missing or has
+    changed.
+    """
+    # Another engine may have looked up the image.
+    if "file" not in about:
         _fetch(f"docker://{about['digests'][0]}", into / "image.sif", call)
         return {"file": str(into / "image.sif"), "content": None}
     file = Path(about["file"])
     if not file.is_file():
-        raise DetError(f"the image {file} is not on {os.uname().nodename}; put it there, or on a disk that all have")
+        raise DetError(
+            f"the image {file} is not on {os.uname().nodename}; put it there, or on a disk that all"
+            " have"
+        )
     must_be(file, about["id"])
     return {"content": about["id"], "stamp": _stamp(file)}
 
 
-def words_of(about: Mapping[str, Any], arguments: Sequence[str], mounts: Sequence[str], gpus: bool) -> list[str]:
-    """Return the command that runs the image's Python here, with this process's variables. Raises DetError for another file."""
+def words_of(
+    about: Mapping[str, Any], arguments: Sequence[str], mounts: Sequence[str], gpus: bool
+) -> list[str]:
+    """Return the command that runs the image's Python, with this process's variables.
+
+    Raises DetError where the file has changed.
+    """
     file = Path(about["file"])
     if about["content"] and (not file.is_file() or _stamp(file) != about["stamp"]):
         must_be(file, about["content"])
     binds = (word for mount in mounts for word in ("--bind", _bind(mount)))
-    return [*_RUN, "--pwd", os.getcwd(), *(["--nv"] if gpus else []), *binds, str(file), "python3", *arguments]
+    return [
+        *_RUN,
+        "--pwd",
+        os.getcwd(),
+        *(["--nv"] if gpus else []),
+        *binds,
+        str(file),
+        "python3",
+        *arguments,
+    ]
 
 
 def _bind(mount: str) -> str:
-    """Return a mount as Apptainer takes it, to which a comma begins another one; how mounts propagate it does not know."""
+    """Return a mount in Apptainer's format: commas separate mounts, and only `ro` is an option."""
     there, here, *options = mount.split(":")
     return ":".join([there, here, *(["ro"] if "ro" in ",".join(options).split(",") else [])])
 
 
 def must_be(file: Path, content: str) -> None:
-    """Raise DetError unless the file is there with this content."""
+    """Raise DetError unless the file exists with this SHA-256."""
     if not file.is_file() or _content(file) != content:
         raise DetError(
-            f"the image {file} is not the one that the experiment was made with (its SHA-256 was {content[:12]}…)"
+            f"the image {file} is not the one that the experiment was made with (its SHA-256 was"
+            f" {content[:12]}…)"
         )
 
 

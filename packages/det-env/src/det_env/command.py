@@ -1,9 +1,10 @@
-"""`det env`: environments listed, built before they are needed, and removed."""
+"""The command `det env`, which lists, builds and removes environments."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -14,14 +15,12 @@ from typing import Any
 
 import click
 
-from det_core.environments import READY, interpreter, make, place_of, remove
 from det_core.errors import ConfigError, DetError
-from det_core.plugins import Plugins, extensions_of
+from det_core.hooks import Plugins, extensions_of
 from det_driver.config import load
 from det_driver.driver import environments_dir, recorded_environment, solving
 from det_driver.store import Store
-
-from .images import requirements_of
+from det_node.environments import READY, interpreter, make, place_of, remove
 
 _DAY = 86_400.0
 
@@ -34,7 +33,9 @@ def env() -> None:
 @env.command("list")
 @click.pass_obj
 def list_(settings: Any) -> None:
-    """List the environments of this machine, those used last first: sizes, last use, and which experiments name them.
+    """List the environments of this machine, those used last first.
+
+    Shown are sizes, last use, and which experiments name them.
 
     What an environment shares with others, by hard links, is not its own.
     """
@@ -44,8 +45,9 @@ def list_(settings: Any) -> None:
         own, whole = _size(place)
         numbers = ", ".join(str(number) for number in sorted(named.get(place, {})))
         sys.stdout.write(
-            f"{place.name[:12]}  {own / 1e6:7.1f} MB of its own, {whole / 1e6:7.1f} MB in all, used {_ago(_used(place))}, "
-            f"{f'of experiments {numbers}' if numbers else 'of no experiment'}\n"
+            f"{place.name[:12]}  {own / 1e6:7.1f} MB of its own, {whole / 1e6:7.1f} MB in all, used"
+            f" {_ago(_used(place))},"
+            f" {f'of experiments {numbers}' if numbers else 'of no experiment'}\n"
         )
 
 
@@ -75,7 +77,13 @@ def build(settings: Any, config: Path, directory: Path | None) -> None:
 
 
 @env.command()
-@click.option("--days", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Unused for so many days.")
+@click.option(
+    "--days",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Unused for so many days.",
+)
 @click.pass_obj
 def prune(settings: Any, days: float) -> None:
     """Remove environments that were not used for a while, and that no process runs in.
@@ -83,7 +91,9 @@ def prune(settings: Any, days: float) -> None:
     Those that an experiment names which is not over, and may be resumed, stay.
     """
     root = environments_dir(settings.home, settings.environ)
-    live = {place for place, numbers in _named(settings.home, root).items() if any(numbers.values())}
+    live = {
+        place for place, numbers in _named(settings.home, root).items() if any(numbers.values())
+    }
     freed = 0
     for place in _places(root):
         if place in live or time.time() - _used(place) < days * _DAY:
@@ -92,10 +102,13 @@ def prune(settings: Any, days: float) -> None:
         if remove(place):
             freed += own
             sys.stdout.write(f"removed {place.name[:12]}\n")
-    for kept in (*root.glob("solved/*"), *root.glob("wheels/*")):  # made again in a second
+    # These are made again in a second.
+    for kept in (*root.glob("solved/*"), *root.glob("wheels/*")):
         if time.time() - kept.stat().st_mtime > max(days, 1.0) * _DAY:
             shutil.rmtree(kept, ignore_errors=True)
-    sys.stdout.write(f"{freed / 1e6:.1f} MB are free; what packages are kept for the next one: {root / 'uv'}\n")
+    sys.stdout.write(
+        f"{freed / 1e6:.1f} MB are free; what packages are kept for the next one: {root / 'uv'}\n"
+    )
 
 
 @env.command()
@@ -111,7 +124,7 @@ def image(name: str) -> None:
 
 
 def _places(root: Path) -> Iterator[Path]:
-    """Yield the directories of environments, those too that were not finished."""
+    """Yield the directories of environments, incomplete ones too."""
     for lock in sorted(root.glob("*.lock")):
         place = lock.with_suffix("")
         if place.is_dir():
@@ -119,7 +132,7 @@ def _places(root: Path) -> Iterator[Path]:
 
 
 def _named(home: Path, root: Path) -> dict[Path, dict[int, bool]]:
-    """Return which experiments name an environment, and whether each is not over."""
+    """Return the experiments that use each environment, and whether each has not ended."""
     found = defaultdict[Path, dict[int, bool]](dict)
     if not Store.is_at(home):
         return found
@@ -141,7 +154,7 @@ def _used(place: Path) -> float:
 
 
 def _size(place: Path) -> tuple[int, int]:
-    """Return the bytes of the files that only this environment has, and of all."""
+    """Return the sizes of the files that no other environment shares, and of all, in bytes."""
     own = whole = 0
     for directory, _, files in os.walk(place):
         for name in files:
@@ -154,3 +167,47 @@ def _size(place: Path) -> tuple[int, int]:
 def _ago(then: float) -> str:
     days = (time.time() - then) / _DAY
     return "today" if days < 1 else f"{days:.0f} days ago"
+
+
+_PART = re.compile(r"(?:^|[-:/])(py|pytorch|tf)-(\d+(?:\.\d+)+)")
+_KERAS_2 = ("keras==2.15.0", "numpy==1.26.4", "det-keras")
+
+
+def requirements_of(image: str) -> tuple[list[str], list[str]]:
+    """Return the requirements for a Determined image, and sentences about what differs from it.
+
+    Raises DetError for an image whose name does not tell its content.
+    """
+    tag = image.rpartition(":")[2]
+    held = dict(_PART.findall(tag))
+    gpu = re.search(r"(?:^|-)(cuda|gpu|rocm)", tag)
+    found, other = list[str](), list[str]()
+    if held.get("pytorch"):
+        found += ["torch>=2.6", "det-torch"]
+        if _numbers(held["pytorch"]) < (2, 6):
+            other.append(f"PyTorch {held['pytorch']}: det needs 2.6 or newer")
+    if held.get("tf"):
+        build = "tensorflow[and-cuda]" if gpu else "tensorflow-cpu"
+        found += [f"{build}==2.15.1", *_KERAS_2]
+        if held["tf"] != "2.15.1":
+            with_graphs = ", with its graphs as tf.compat.v1" if held["tf"].startswith("1.") else ""
+            other.append(
+                f"TensorFlow {held['tf']}: det needs 2.15, the last with Keras 2{with_graphs}"
+            )
+    if not found:
+        raise DetError(
+            f"the name of the image {image!r} does not say what it holds; give"
+            " environment.requirements"
+        )
+    if held.get("py"):
+        other.append(f"Python {held['py']}: det needs 3.11 or newer")
+    if gpu and gpu[1] == "rocm":
+        other.append(
+            "ROCm: name the index of your version, such as --extra-index-url"
+            " https://download.pytorch.org/whl/rocm6.4"
+        )
+    return found, other
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))

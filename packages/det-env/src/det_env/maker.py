@@ -1,4 +1,4 @@
-"""Environments by uv: requirements solved into a lock with digests, and installed from it."""
+"""Environments by uv: locks requirements with digests, and installs from the lock."""
 
 from __future__ import annotations
 
@@ -19,27 +19,32 @@ from urllib.parse import unquote, urlparse
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from det_core.environments import READY, EnvironmentMaker, Wanted
 from det_core.errors import ConfigError, DetError
+from det_node.environments import READY, EnvironmentMaker, Wanted
 
 from . import requirements, wheels
-from .uv import UvFailed, told, uv
+from .uv import UvFailed, find_settings, uv
 
 _HOUSES = ("det-driver", "det-horovod")
 _OLDEST = 11
 LOCK = "requirements.lock"
 PYTHON = "python.json"
 REMEMBERED_SECONDS = 86_400.0
-"""How long the answer to a question holds: who asks again on that day gets the same versions, and need not wait."""
+"""How long a lock is reused. The same requirements give the same versions on that day, at once."""
 _SHARE_WITH = 3
 _LOCAL = re.compile(r"^(?:-e )?(?:\S+ @ )?(?P<place>file://\S+|[./~]\S*)")
 
 
 class UvMaker(EnvironmentMaker):
-    """Solves with `uv pip compile`, installs with `uv pip sync`; what is not on an index lies beside the lock as wheels."""
+    """Locks with `uv pip compile` and installs with `uv pip sync`.
+
+    Packages that are not on an index are kept as wheels in the directory of the lock.
+    """
 
     def solve(self, wanted: Wanted, into: Path) -> None:
-        asked = requirements.read(wanted.requirements, wanted.directory, lambda file: _export(file, wanted.root))
+        asked = requirements.read(
+            wanted.requirements, wanted.directory, lambda file: _export(file, wanted.root)
+        )
         brought = _pack([*wanted.brings, *_names(asked.lines)], wanted.root)
         python = wanted.python or asked.python or sys.executable
         known = wanted.root / "solved" / _question(asked, python, brought, wanted.root)
@@ -49,18 +54,31 @@ class UvMaker(EnvironmentMaker):
                     shutil.copytree(known, into, dirs_exist_ok=True)
                     return
         self._solve(asked, python, brought, wanted, into)
-        with tempfile.TemporaryDirectory(prefix=".", dir=_made(known.parent)) as scratch, suppress(OSError):
+        with (
+            tempfile.TemporaryDirectory(prefix=".", dir=_made(known.parent)) as scratch,
+            suppress(OSError),
+        ):
             shutil.copytree(into, Path(scratch) / "new")
             shutil.rmtree(known, ignore_errors=True)
             (Path(scratch) / "new").rename(known)
             os.utime(known)
 
-    def _solve(self, asked: requirements.Asked, python: str, brought: list[Path], wanted: Wanted, into: Path) -> None:
-        # What the code's plugins may stand on, also where they are a directory of the user's: used if anything needs it.
+    def _solve(
+        self,
+        asked: requirements.Requested,
+        python: str,
+        brought: list[Path],
+        wanted: Wanted,
+        into: Path,
+    ) -> None:
+        # Plugins in the code may require these, even if they are directories of the user's. They
+        # are used only if something requires them.
         others = [each for each in _pack(_HOUSES, wanted.root) if each not in brought]
         found = _find_python(python, wanted.root)
         with tempfile.TemporaryDirectory(prefix=".solve-", dir=wanted.root) as scratch:
-            lines, overrides, lock = (Path(scratch) / name for name in ("requirements.in", "overrides.txt", LOCK))
+            lines, overrides, lock = (
+                Path(scratch) / name for name in ("requirements.in", "overrides.txt", LOCK)
+            )
             lines.write_text("\n".join([*asked.lines, *map(_as_line, brought), ""]))
             overrides.write_text("\n".join([*map(_as_line, others), ""]))
             options = (
@@ -74,19 +92,37 @@ class UvMaker(EnvironmentMaker):
                 overrides,
             )
             try:
-                uv("pip", "compile", *options, "-o", lock, lines, root=wanted.root, cwd=wanted.directory)
+                uv(
+                    "pip",
+                    "compile",
+                    *options,
+                    "-o",
+                    lock,
+                    lines,
+                    root=wanted.root,
+                    cwd=wanted.directory,
+                )
             except UvFailed as error:
                 said = str(error).replace(f"`{lines}`", "them").replace(str(lines), "them")
                 raise ConfigError(
-                    f"environment.requirements cannot be met: {said}; change them, or environment.python"
+                    f"environment.requirements cannot be met: {said}; change them, or"
+                    " environment.python"
                 ) from error
             solved = lock.read_text()
-        options_of = [line for line in asked.lines if line.startswith("-") and not line.startswith(("-r", "-e", "-c"))]
+        options_of = [
+            line
+            for line in asked.lines
+            if line.startswith("-") and not line.startswith(("-r", "-e", "-c"))
+        ]
         kept = _keep_local(solved, wanted.directory, into, found, wanted.root)
         (into / LOCK).write_text("\n".join([*options_of, kept]))
-        version = uv("python", "find", "--show-version", found, root=wanted.root, cwd=wanted.directory).strip()
+        version = uv(
+            "python", "find", "--show-version", found, root=wanted.root, cwd=wanted.directory
+        ).strip()
         given = python if os.sep in python and python != sys.executable else ""
-        (into / PYTHON).write_text(json.dumps({"version": ".".join(version.split(".")[:2]), "path": given}))
+        (into / PYTHON).write_text(
+            json.dumps({"version": ".".join(version.split(".")[:2]), "path": given})
+        )
 
     def install(self, solved: Path, into: Path) -> Path:
         asked, root = json.loads((solved / PYTHON).read_text()), into.parent
@@ -95,26 +131,41 @@ class UvMaker(EnvironmentMaker):
         sys.stdout.write(f"making an environment of Python {asked['version']} in {into}\n")
         try:
             uv("venv", "--no-project", "--python", python, into, root=root, cwd=solved, loud=True)
-            uv("pip", "sync", "--python", into / "bin" / "python", LOCK, root=root, cwd=solved, loud=True)
+            uv(
+                "pip",
+                "sync",
+                "--python",
+                into / "bin" / "python",
+                LOCK,
+                root=root,
+                cwd=solved,
+                loud=True,
+            )
         except UvFailed as error:
             raise DetError(
-                f"{error}; the lock was solved for Python {asked['version']}, and this is {platform.machine()} with the indexes "
-                "that pip or uv knows here"
+                f"{error}; the lock was solved for Python {asked['version']}, and this is"
+                f" {platform.machine()} with the indexes that pip or uv knows here"
             ) from error
         _share_byte_code(into)
         return into / "bin" / "python"
 
 
 def _share_byte_code(environment: Path) -> None:
-    """Link the byte code of the same files in the environments that were used last: 20 MB, and seconds, for PyTorch."""
+    """Link the byte code of identical files in the environments that were used last.
+
+    For PyTorch this saves 20 MB and some seconds.
+    """
     (own,) = environment.glob("lib/python3*/site-packages")
     used = [ready for ready in environment.parent.glob(f"*/{READY}") if ready.parent != environment]
     for ready in sorted(used, key=lambda ready: ready.stat().st_mtime, reverse=True)[:_SHARE_WITH]:
         other = ready.parent / own.relative_to(environment)
         for place, folders, files in os.walk(other):
             if place.endswith("__pycache__"):
-                with suppress(OSError):  # it may be removed meanwhile
-                    _link_byte_code(Path(place).parent, own / Path(place).parent.relative_to(other), files)
+                # Another process may remove it.
+                with suppress(OSError):
+                    _link_byte_code(
+                        Path(place).parent, own / Path(place).parent.relative_to(other), files
+                    )
                 folders.clear()
 
 
@@ -123,7 +174,8 @@ def _link_byte_code(there: Path, here: Path, files: list[str]) -> None:
     mine = {entry.name: entry.inode() for entry in os.scandir(here)}
     for name in files:
         source = f"{name.partition('.')[0]}.py"
-        if source in mine and mine[source] == found.get(source):  # the same file: linked by uv
+        # It is the same file: uv has linked it.
+        if source in mine and mine[source] == found.get(source):
             target = here / "__pycache__" / name
             target.parent.mkdir(exist_ok=True)
             with suppress(FileExistsError):
@@ -144,26 +196,40 @@ def _find_python(python: str, root: Path) -> str:
         return python
     if (old := re.fullmatch(r"3\.(\d+)(\.\d+)?", python)) and int(old[1]) < _OLDEST:
         raise ConfigError(
-            f"environment.python is {python!r}, and there is no det before Python 3.{_OLDEST}; give a newer one"
+            f"environment.python is {python!r}, and there is no det before Python 3.{_OLDEST}; give"
+            " a newer one"
         )
     try:
         return uv("python", "find", "--no-project", python, root=root, cwd=root).strip()
     except UvFailed as error:
         raise ConfigError(
-            f"environment.python is {python!r}: {error}; install it, or give the path of an interpreter that is there"
+            f"environment.python is {python!r}: {error}; install it, or give the path of an"
+            " interpreter that is there"
         ) from error
 
 
 def _export(file: Path, root: Path) -> str:
-    options = ("--frozen", "--no-emit-project", "--no-hashes", "--no-header", "--no-annotate", "--quiet")
+    options = (
+        "--frozen",
+        "--no-emit-project",
+        "--no-hashes",
+        "--no-header",
+        "--no-annotate",
+        "--quiet",
+    )
     try:
         return uv("export", *options, "--project", file.parent, root=root, cwd=file.parent)
     except UvFailed as error:
-        raise ConfigError(f"environment.requirements is {file.name!r}: {error}; make it again with: uv lock") from error
+        raise ConfigError(
+            f"environment.requirements is {file.name!r}: {error}; make it again with: uv lock"
+        ) from error
 
 
 def _names(lines: tuple[str, ...]) -> list[str]:
-    """Return what is required by name alone: where that is installed here and det's or a plugin of it, it comes from here."""
+    """Return the required names, without an URL, that are det or a plugin and are installed here.
+
+    They are installed from here, not from an index.
+    """
     found = []
     for line in lines:
         with suppress(InvalidRequirement):
@@ -174,8 +240,8 @@ def _names(lines: tuple[str, ...]) -> list[str]:
     return [name for name in found if canonicalize_name(name) in known]
 
 
-def _local(asked: requirements.Asked, directory: Path) -> bool:
-    """Tell whether files of this machine are asked for, which may change without a word of it."""
+def _local(asked: requirements.Requested, directory: Path) -> bool:
+    """Return whether files of this machine are required, which may change without notice."""
     text = "\n".join([*asked.lines, asked.told])
     return "file:" in text or any(
         line.startswith(("-e", ".", "/", "-r", "-c")) and not line.startswith(f"-r {directory}")
@@ -183,14 +249,20 @@ def _local(asked: requirements.Asked, directory: Path) -> bool:
     )
 
 
-def _question(asked: requirements.Asked, python: str, brought: list[Path], root: Path) -> str:
-    """Return a name for everything that decides over an answer."""
-    parts = [asked.lines, asked.told, python, [each.parts[-2:] for each in brought], told(root)]
+def _question(asked: requirements.Requested, python: str, brought: list[Path], root: Path) -> str:
+    """Return a hash of everything that the lock depends on."""
+    parts = [
+        asked.lines,
+        asked.told,
+        python,
+        [each.parts[-2:] for each in brought],
+        find_settings(root),
+    ]
     return hashlib.sha256(json.dumps([*parts, platform.machine()]).encode()).hexdigest()[:32]
 
 
 def _keep_local(lock: str, directory: Path, into: Path, python: str, root: Path) -> str:
-    """Put what a lock has from this machine's files beside it, as wheels, and name it there."""
+    """Copy or build the local packages of a lock as wheels into `into`, and return the new lock."""
     lines = lock.replace("\\\n", " ").splitlines()
     return "\n".join(_kept(line, directory, into, python, root) for line in lines) + "\n"
 
@@ -200,16 +272,33 @@ def _kept(line: str, directory: Path, into: Path, python: str, root: Path) -> st
     if found is None:
         return " ".join(line.split())
     place = found["place"]
-    path = Path(unquote(urlparse(place).path)) if place.startswith("file:") else directory / Path(place).expanduser()
+    path = (
+        Path(unquote(urlparse(place).path))
+        if place.startswith("file:")
+        else directory / Path(place).expanduser()
+    )
     if path.suffix == ".whl":
         wheel = into / path.name
         shutil.copyfile(path, wheel)
     else:
         with tempfile.TemporaryDirectory(prefix=".build-", dir=root) as scratch:
             try:
-                uv("build", "--wheel", "--quiet", "--python", python, "--out-dir", scratch, path, root=root, cwd=root)
+                uv(
+                    "build",
+                    "--wheel",
+                    "--quiet",
+                    "--python",
+                    python,
+                    "--out-dir",
+                    scratch,
+                    path,
+                    root=root,
+                    cwd=root,
+                )
             except UvFailed as error:
-                raise ConfigError(f"environment.requirements names {path}, which cannot be built: {error}") from error
+                raise ConfigError(
+                    f"environment.requirements names {path}, which cannot be built: {error}"
+                ) from error
             (built,) = Path(scratch).glob("*.whl")
             wheel = into / built.name
             shutil.copyfile(built, wheel)

@@ -1,4 +1,4 @@
-"""What a configuration may name as requirements: lines, and the files in which others keep theirs."""
+"""Reads the requirements that a configuration names: a list, or a file of another tool."""
 
 from __future__ import annotations
 
@@ -13,56 +13,73 @@ from det_core.errors import ConfigError
 _SCRIPT = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 
 
-class Asked(NamedTuple):
-    """Lines as in a requirements.txt, what else decides over what is found for them, and the Python that a script asks for."""
+class Requested(NamedTuple):
+    """The requirements of an experiment.
+
+    `lines` are those of a requirements.txt. `told` is other text that the solution depends on.
+    `python` is the version that a script requires.
+    """
 
     lines: tuple[str, ...]
     told: str = ""
     python: str = ""
 
 
-def read(requirements: tuple[str, ...] | str, directory: Path, export: Callable[[Path], str]) -> Asked:
-    """Return what is asked for; `export` gives the lines of a uv.lock. Raises ConfigError for a file that says nothing."""
+def read(
+    requirements: tuple[str, ...] | str, directory: Path, export: Callable[[Path], str]
+) -> Requested:
+    """Return the requirements. `export` returns the lines of a uv.lock.
+
+    Raises ConfigError where a file cannot be read.
+    """
     if not isinstance(requirements, str):
-        return Asked(tuple(requirements))
+        return Requested(tuple(requirements))
     file = (directory / Path(requirements).expanduser()).absolute()
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigError(
-            f"environment.requirements is {requirements!r}: {file}: {why}; name a file in the directory of the code, or give a "
-            f"list: [{requirements}]"
+            f"environment.requirements is {requirements!r}: {file}: {why}; name a file in the"
+            f" directory of the code, or give a list: [{requirements}]"
         ) from None
     try:
         if file.name == "uv.lock":
-            return Asked(tuple(export(file).splitlines()), text)
+            return Requested(tuple(export(file).splitlines()), text)
         if file.name.startswith("pylock.") and file.suffix == ".toml":
-            return Asked(tuple(_line(each) for each in tomllib.loads(text).get("packages", ())), text)
+            return Requested(
+                tuple(_line(each) for each in tomllib.loads(text).get("packages", ())), text
+            )
         if file.suffix == ".py":
             return _of_script(file, text)
     except (tomllib.TOMLDecodeError, KeyError) as error:
         raise ConfigError(
-            f"environment.requirements is {requirements!r}, which cannot be read: {error}; correct it"
+            f"environment.requirements is {requirements!r}, which cannot be read: {error};"
+            " correct it"
         ) from error
-    return Asked((f"-r {file}",), text)
+    return Requested((f"-r {file}",), text)
 
 
-def _of_script(file: Path, text: str) -> Asked:
-    """Read the metadata that a script carries in comments (PEP 723)."""
+def _of_script(file: Path, text: str) -> Requested:
+    """Read the metadata in a script's comments (PEP 723)."""
     found = _SCRIPT.search(text)
     if found is None:
         raise ConfigError(
-            f"environment.requirements is {file.name!r}, which has no block of metadata; begin it with the lines "
-            "'# /// script', '# dependencies = [\"...\"]' and '# ///', or give a list"
+            f"environment.requirements is {file.name!r}, which has no block of metadata; begin it"
+            " with the lines '# /// script', '# dependencies = [\"...\"]' and '# ///', or give a"
+            " list"
         )
-    lines = (line[2:] if line.startswith("# ") else line[1:] for line in found["content"].splitlines())
+    lines = (
+        line[2:] if line.startswith("# ") else line[1:] for line in found["content"].splitlines()
+    )
     told = tomllib.loads("\n".join(lines))
-    return Asked(tuple(told.get("dependencies", ())), found["content"], told.get("requires-python", ""))
+    return Requested(
+        tuple(told.get("dependencies", ())), found["content"], told.get("requires-python", "")
+    )
 
 
 def _line(package: dict[str, Any]) -> str:
-    """Return the requirement that one entry of a pylock.toml is."""
+    """Return the requirement for an entry of a pylock.toml."""
     name, marker = package["name"], f" ; {package['marker']}" if package.get("marker") else ""
     if vcs := package.get("vcs"):
         return f"{name} @ {vcs['type']}+{vcs['url']}@{vcs['commit-id']}{marker}"

@@ -1,4 +1,4 @@
-"""uv as a process: what it is told in its environment, and what of its words is a sentence."""
+"""Runs uv, with an environment that has pip's indexes, and shortens its messages."""
 
 from __future__ import annotations
 
@@ -32,10 +32,17 @@ _OF_OTHERS = (
 
 
 def uv(*words: str | Path, root: Path, cwd: Path, loud: bool = False) -> str:
-    """Run uv; return what it printed, or let it be seen where it is `loud`. Raises UvFailed with its own sentence."""
+    """Run uv and return its output. Raises UvFailed with its message.
+
+    With `loud` the output is printed, too.
+    """
     try:
         done = subprocess.run(
-            [find_uv_bin(), *map(str, words)], cwd=cwd, env=environ(os.environ, root), capture_output=True, check=False
+            [find_uv_bin(), *map(str, words)],
+            cwd=cwd,
+            env=environ(os.environ, root),
+            capture_output=True,
+            check=False,
         )
     except (OSError, FileNotFoundError) as error:
         raise DetError(f"uv cannot be run: {error}; pip install --force-reinstall uv") from error
@@ -48,43 +55,67 @@ def uv(*words: str | Path, root: Path, cwd: Path, loud: bool = False) -> str:
     return said
 
 
-def told(root: Path) -> list[tuple[str, str]]:
-    """Return what uv is told that may decide over what it finds."""
+def find_settings(root: Path) -> list[tuple[str, str]]:
+    """Return uv's variables, on which the packages that it finds may depend."""
     return sorted(pair for pair in environ(os.environ, root).items() if pair[0].startswith("UV_"))
 
 
 class UvFailed(DetError):
-    """uv could not do what it was asked for; the text is its own sentence."""
+    """uv has failed. The text is its message."""
 
 
 def sentence(text: str) -> str:
-    """Return what uv says as one line, without what it draws around it."""
+    """Return uv's message as one line, without the characters that it draws around it."""
     lines = [re.sub(r"^[\s×╰─▶├│]+", "", line) for line in text.splitlines()]
-    said = [line for line in lines if line and not line.startswith(("warning:", "Using ", "Resolved ", "Creating "))]
-    return " ".join(" ".join(said).split()).removeprefix("error: ").rstrip(".") or "it does not say why"
+    said = [
+        line
+        for line in lines
+        if line and not line.startswith(("warning:", "Using ", "Resolved ", "Creating "))
+    ]
+    return (
+        " ".join(" ".join(said).split()).removeprefix("error: ").rstrip(".")
+        or "it does not say why"
+    )
 
 
 def environ(base: Mapping[str, str], root: Path) -> dict[str, str]:
-    """Return the environment of uv: its cache beside the environments, so that files are linked, and pip's indexes.
+    """Return the environment variables for uv, with pip's indexes.
 
-    What is said to uv itself, by its variables or in a uv.toml, goes before what pip is told.
+    The cache is on the same file system as the environments, so that files are linked. Settings of
+    uv, in its variables or a uv.toml, take precedence over those of pip.
     """
     kept = {name: value for name, value in base.items() if name not in _OF_OTHERS}
     own = {"UV_CACHE_DIR": str(root / "uv"), "UV_NO_PROGRESS": "1"}
-    files = [Path(base.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "uv" / "uv.toml", Path("/etc/uv/uv.toml")]
-    pip = {} if any(file.exists() for file in files) or "UV_CONFIG_FILE" in base else told_to_pip(base)
+    files = [
+        Path(base.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "uv" / "uv.toml",
+        Path("/etc/uv/uv.toml"),
+    ]
+    pip = (
+        {}
+        if any(file.exists() for file in files) or "UV_CONFIG_FILE" in base
+        else pip_variables(base)
+    )
     return {**own, **pip, **kept, "PATH": _path(base)}
 
 
 def _path(base: Mapping[str, str]) -> str:
-    """Return where interpreters are found: those of pyenv themselves, as its shims start only what it is set to."""
+    """Return PATH with pyenv's interpreters instead of its shims.
+
+    A shim starts only the version that pyenv is set to.
+    """
     pyenv = Path(base.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    places = [place for place in base.get("PATH", os.defpath).split(os.pathsep) if Path(place) != pyenv / "shims"]
-    return os.pathsep.join([*places, *map(str, sorted(pyenv.glob("versions/3.1[1-9]*/bin"), reverse=True))])
+    places = [
+        place
+        for place in base.get("PATH", os.defpath).split(os.pathsep)
+        if Path(place) != pyenv / "shims"
+    ]
+    return os.pathsep.join(
+        [*places, *map(str, sorted(pyenv.glob("versions/3.1[1-9]*/bin"), reverse=True))]
+    )
 
 
-def told_to_pip(base: Mapping[str, str]) -> dict[str, str]:
-    """Return where pip is told to find packages, by its files and variables, in uv's own variables."""
+def pip_variables(base: Mapping[str, str]) -> dict[str, str]:
+    """Return pip's settings of indexes, from its files and variables, as uv's variables."""
     settings = dict[str, str]()
     for file in _pip_files(base):
         parser = configparser.RawConfigParser()
@@ -94,15 +125,21 @@ def told_to_pip(base: Mapping[str, str]) -> dict[str, str]:
             continue
         for section in ("global", "install"):
             settings |= dict(parser[section]) if parser.has_section(section) else {}
-    variables = {name: base.get(f"PIP_{name.upper().replace('-', '_')}", settings.get(name, "")) for name in _PIP}
+    variables = {
+        name: base.get(f"PIP_{name.upper().replace('-', '_')}", settings.get(name, ""))
+        for name in _PIP
+    }
     found = {name: " ".join(value.split()) for name, value in variables.items() if value.strip()}
-    told = {_PIP[name]: value.replace(" ", ",") if name == "find-links" else value for name, value in found.items()}
-    # Whoever tells pip of several indexes has the newest from any of them.
+    told = {
+        _PIP[name]: value.replace(" ", ",") if name == "find-links" else value
+        for name, value in found.items()
+    }
+    # With several indexes, pip takes the newest version of any of them.
     return told | ({"UV_INDEX_STRATEGY": "unsafe-best-match"} if "UV_INDEX" in told else {})
 
 
 def _pip_files(base: Mapping[str, str]) -> Sequence[Path]:
-    """Return pip's files, those that win last."""
+    """Return pip's configuration files. Later ones take precedence."""
     home = Path.home()
     user = Path(base.get("XDG_CONFIG_HOME") or home / ".config") / "pip" / "pip.conf"
     files = [

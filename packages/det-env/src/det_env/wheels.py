@@ -1,4 +1,7 @@
-"""Installed distributions as wheels: det and its plugins come into an environment as they are here, published or not."""
+"""Packs installed distributions as wheels, so that environments get det and its plugins from here.
+
+They need not be published.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,24 @@ from packaging.utils import NormalizedName, canonicalize_name
 from det_core.errors import DetError
 
 _NEVER = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
-_TIME = (2020, 1, 1, 0, 0, 0)  # of every file, so that the same files make the same wheel
+# All files have this time, so that the same files make the same wheel.
+_TIME = (2020, 1, 1, 0, 0, 0)
 
 
 def ours() -> set[str]:
-    """Return the names of det's distributions and of plugins that are installed here."""
-    return {canonicalize_name(entry.dist.name) for entry in entry_points(group="det") if entry.dist is not None}
+    """Return the names of the installed distributions of det and of plugins."""
+    return {
+        canonicalize_name(entry.dist.name)
+        for entry in entry_points(group="det")
+        if entry.dist is not None
+    }
 
 
 def closure(names: Iterable[str]) -> list[Distribution]:
-    """Return installed distributions of these names, and those that they require which are det's or plugins of it."""
+    """Return the installed distributions of these names, with the det packages that they require.
+
+    "det packages" are det's distributions and plugins. Names that are not installed are left out.
+    """
     known = ours()
     left, found = [canonicalize_name(name) for name in names], dict[str, Distribution]()
     while left:
@@ -53,24 +64,36 @@ def _required(found: Distribution) -> Iterator[NormalizedName]:
 
 
 def pack(found: Distribution, root: Path) -> Path:
-    """Return the wheel of an installed distribution, which is kept below `root` for as long as its files stay the same."""
+    """Return the wheel of an installed distribution.
+
+    It is kept below `root` while its files are unchanged.
+    """
     files = sorted(_files(found))
     stats = [(name, path.stat()) for name, path in files]
-    key = hashlib.sha256(json.dumps([(n, s.st_mtime_ns, s.st_size) for n, s in stats]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(
+        json.dumps([(n, s.st_mtime_ns, s.st_size) for n, s in stats]).encode()
+    ).hexdigest()[:16]
     place = root / "wheels" / key / _file_name(found)
     if not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_name(f".{place.name}.{os.getpid()}")  # others may be at it, too
+        # Another process may write the same wheel.
+        partial = place.with_name(f".{place.name}.{os.getpid()}")
         _write(partial, files, f"{_stem(found)}.dist-info/RECORD")
         partial.rename(place)
     return place
 
 
 def _files(found: Distribution) -> Iterator[tuple[str, Path]]:
-    """Yield the files of a distribution by their names in a wheel; those of an editable one lie where it is worked on."""
+    """Yield the files of a distribution with their names in a wheel.
+
+    Files of an editable installation are in its source directory.
+    """
     info = f"{_stem(found)}.dist-info/"
     if found.files is None:
-        raise DetError(f"{found.name} was installed without a list of its files; install it again with pip or uv")
+        raise DetError(
+            f"{found.name} was installed without a list of its files; install it again with pip"
+            " or uv"
+        )
     sources = dict[str, Path]()
     for file in found.files:
         path = Path(str(found.locate_file(file)))
@@ -92,14 +115,17 @@ def _below(found: Distribution, pth: Path) -> dict[str, Path]:
     if len(places) != len(lines):
         origin = json.loads(found.read_text("direct_url.json") or "{}").get("url", "")
         raise DetError(
-            f"{found.name} is installed as an editable of {unquote(urlparse(origin).path)} in a way that cannot be packed; name "
-            "that directory in environment.requirements, or install it without -e"
+            f"{found.name} is installed as an editable of {unquote(urlparse(origin).path)} in a way"
+            " that cannot be packed; name that directory in environment.requirements, or install"
+            " it without -e"
         )
     return {
         file.relative_to(place).as_posix(): file
         for place in places
         for file in place.rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts and not any(p.endswith(".egg-info") for p in file.parts)
+        if file.is_file()
+        and "__pycache__" not in file.parts
+        and not any(p.endswith(".egg-info") for p in file.parts)
     }
 
 
@@ -127,7 +153,8 @@ def _stem(found: Distribution) -> str:
 
 def _file_name(found: Distribution) -> str:
     lines = (found.read_text("WHEEL") or "").splitlines()
-    tags = [line.partition(":")[2].strip().split("-") for line in lines if line.startswith("Tag:")] or [
-        ["py3", "none", "any"]
-    ]
-    return f"{_stem(found)}-{'-'.join('.'.join(dict.fromkeys(part)) for part in zip(*tags, strict=True))}.whl"
+    tags = [
+        line.partition(":")[2].strip().split("-") for line in lines if line.startswith("Tag:")
+    ] or [["py3", "none", "any"]]
+    tag = "-".join(".".join(dict.fromkeys(part)) for part in zip(*tags, strict=True))
+    return f"{_stem(found)}-{tag}.whl"

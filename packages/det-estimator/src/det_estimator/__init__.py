@@ -1,10 +1,13 @@
-"""TensorFlow's Estimator for det: trials with exact resume, TF1-style graphs, exporters and run hooks."""
+"""TensorFlow's Estimator for det.
+
+Trials with exact resume, TF1-style graphs, exporters and run hooks.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_core.lazy import lazy
+from det_core.support.lazy import lazy
 
 from ._imports import need_tensorflow
 

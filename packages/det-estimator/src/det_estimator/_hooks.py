@@ -1,4 +1,4 @@
-"""Registers TensorFlow's Estimator with det; imports det_core only."""
+"""Registers TensorFlow's Estimator with det. Imports det_core only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
-from det_core.backend import available_by
+from det_core.ranks.backend import available_by
 
 from ._imports import installed, need_tensorflow
 
@@ -35,7 +35,10 @@ def det_backends() -> Iterator[BackendRecord]:
         load=_load_horovod,
     )
     yield BackendRecord(
-        name="sockets", framework="estimator", available=lambda: installed() is not None, load=_load_sockets
+        name="sockets",
+        framework="estimator",
+        available=lambda: installed() is not None,
+        load=_load_sockets,
     )
 
 

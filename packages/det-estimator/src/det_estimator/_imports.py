@@ -1,4 +1,4 @@
-"""Whether TensorFlow is one that has estimators; imports det_core only."""
+"""Checks whether the installed TensorFlow has estimators. Imports det_core only."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from det_core import PluginError
+from det_core.support.installation import how_to_install
 
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tensorflow-intel", "tf-nightly")
 _LAST = (2, 15)
-_WAY_OUT = "with a GPU: pip install 'det-estimator[tensorflow]', without one: pip install 'det-estimator[cpu]'"
 
 
 def need_tensorflow() -> None:
-    """Raise PluginError, saying what to install, unless this is Python 3.11 with TensorFlow 2.15."""
+    """Raise PluginError with what to install, unless this is Python 3.11 with TensorFlow 2.15."""
     if problem := problem_with(installed(), sys.version_info[:2]):
         raise PluginError(problem)
 
 
 def installed() -> str | None:
-    """Return the version of the TensorFlow that would be imported, '' where nobody says, None where there is none."""
+    """Return the version of the TensorFlow that would be imported.
+
+    Return an empty string if its version is unknown, and None if there is no TensorFlow.
+    """
     if find_spec("tensorflow") is None:
         return None
     for name in _DISTRIBUTIONS:
@@ -32,19 +35,23 @@ def installed() -> str | None:
 
 
 def problem_with(tensorflow: str | None, python: tuple[int, ...]) -> str:
-    """Return what is wrong with a pair of versions, and what to install; nothing where they fit."""
+    """Return what is wrong with a pair of versions and what to install, or an empty string."""
+    way_out = (
+        f"with a GPU: {how_to_install('det-estimator', 'tensorflow')}, "
+        f"without one: {how_to_install('det-estimator', 'cpu')}"
+    )
     if python != (3, 11):
         found = ".".join(map(str, python))
         return (
-            f"det-estimator needs Python 3.11, the last that TensorFlow 2.15 has packages for, and this is {found}; make an "
-            f"environment of Python 3.11, and there, {_WAY_OUT}"
+            "det-estimator needs Python 3.11, the last that TensorFlow 2.15 has packages for, and"
+            f" this is {found}; make an environment of Python 3.11, and there, {way_out}"
         )
     if tensorflow is None:
-        return f"det-estimator needs TensorFlow 2.15, which is not installed; {_WAY_OUT}"
+        return f"det-estimator needs TensorFlow 2.15, which is not installed; {way_out}"
     if tensorflow and _release(tensorflow) != _LAST:
         return (
-            f"det-estimator needs TensorFlow 2.15, as later ones have no tf.estimator, and {tensorflow} is installed; in an "
-            f"environment of its own, {_WAY_OUT}"
+            "det-estimator needs TensorFlow 2.15, as later ones have no tf.estimator, and"
+            f" {tensorflow} is installed; in an environment of its own, {way_out}"
         )
     return ""
 

@@ -1,4 +1,4 @@
-"""A trial's estimator and specs, and what of them fights det."""
+"""Builds a trial's estimator and specs, and refuses settings that conflict with det."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import TrialError
-from det_core.entrypoint import make_trial
+from det_core.train.entrypoint import make_trial
 
 from .context import EstimatorTrialContext
 from .trial import EstimatorTrial
@@ -23,7 +23,11 @@ _Estimator: Any = tf.compat.v1.estimator.Estimator
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a trial builds. `given` is its estimator; `estimator` the same model under det's `RunConfig`, in `model_dir`."""
+    """The parts that a trial builds.
+
+    `given` is the trial's estimator. `estimator` is the same model with det's `RunConfig`, in
+    `model_dir`.
+    """
 
     given: Any
     estimator: Any
@@ -38,10 +42,10 @@ class Parts:
 
     def model(self, features: Any, labels: Any, mode: str) -> Any:
         """Return the `EstimatorSpec` of the model in the current graph."""
-        return self.given.model_fn(features, labels, mode, self.config)
+        return _restored_by_name(self.given.model_fn(features, labels, mode, self.config))
 
     def arguments(self, mode: str) -> dict[str, Any]:
-        """Return what an `input_fn` may ask for."""
+        """Return the arguments that an `input_fn` may have."""
         return {"mode": mode, "params": self.given.params, "config": self.config}
 
     def hooks(self) -> list[Any]:
@@ -49,16 +53,23 @@ class Parts:
         return list(self.train.hooks or ())
 
 
-def build_trial(trial_class: type[EstimatorTrial], context: EstimatorTrialContext) -> EstimatorTrial:
-    """Make a trial. Raises TrialError for a class that lacks a method which every trial must have."""
+def build_trial(
+    trial_class: type[EstimatorTrial], context: EstimatorTrialContext
+) -> EstimatorTrial:
+    """Make a trial. Raises TrialError for a class that lacks a required method."""
     return make_trial(trial_class, EstimatorTrial, context)
 
 
 def build_parts(trial: EstimatorTrial, context: EstimatorTrialContext, model_dir: Path) -> Parts:
-    """Build a trial's parts, to work in `model_dir`. Raises TrialError for what cannot be trained by det."""
+    """Build a trial's parts, which work in `model_dir`.
+
+    Raises TrialError if det cannot train them.
+    """
     given = context.run.build.model(context, trial.build_estimator)
     _check_estimator(given)
     remove_empty(given.model_dir)
+    # Hooks that the specs make with this estimator look for evaluations there.
+    given._model_dir = str(model_dir)
     train, evaluate = trial.build_train_spec(), trial.build_validation_spec()
     _check(train, tf.estimator.TrainSpec, "build_train_spec")
     _check(evaluate, tf.estimator.EvalSpec, "build_validation_spec")
@@ -72,34 +83,64 @@ def build_parts(trial: EstimatorTrial, context: EstimatorTrialContext, model_dir
         save_checkpoints_steps=None,
         save_checkpoints_secs=None,
     )
-    estimator = _Estimator(model_fn=given.model_fn, config=config)
-    return Parts(given=given, estimator=estimator, config=config, train=train, evaluate=evaluate, receivers=receivers)
+
+    def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
+        return _restored_by_name(given.model_fn(features, labels, mode, config))
+
+    estimator = _Estimator(model_fn=model_fn, config=config)
+    return Parts(
+        given=given,
+        estimator=estimator,
+        config=config,
+        train=train,
+        evaluate=evaluate,
+        receivers=receivers,
+    )
+
+
+def _restored_by_name(spec: Any) -> Any:
+    """Make a spec restore variables by their names, as det saves them.
+
+    The spec of a Keras model would restore them by its objects.
+    """
+    scaffold = spec.scaffold
+    if scaffold is None or getattr(scaffold.saver, "_object_restore_saver", None) is None:
+        return spec
+    v1 = tf.compat.v1
+    return spec._replace(
+        scaffold=v1.train.Scaffold(saver=v1.train.Saver(), copy_from_scaffold=scaffold)
+    )
 
 
 def graph_seed(seed: int) -> int:
-    """Return the seed of a trial as one that a graph takes, never 0, which would be none."""
+    """Return a trial's seed in the range of a graph's seed. It is never 0, which means no seed."""
     return seed % (2**31 - 1) + 1
 
 
 def _check(spec: Any, kind: Any, method: str) -> None:
     if not isinstance(spec, kind):
-        raise TrialError(f"{method} returned {type(spec).__name__}; return a tf.estimator.{kind.__name__}")
+        raise TrialError(
+            f"{method} returned {type(spec).__name__}; return a tf.estimator.{kind.__name__}"
+        )
 
 
 def _check_estimator(estimator: Any) -> None:
     if not isinstance(estimator, _Estimator):
-        raise TrialError(f"build_estimator returned {type(estimator).__name__}; return a tf.estimator.Estimator")
+        raise TrialError(
+            f"build_estimator returned {type(estimator).__name__}; return a tf.estimator.Estimator"
+        )
     config = estimator.config
     for name in ("train_distribute", "eval_distribute"):
         if getattr(config, name) is not None:
             strategy = type(getattr(config, name)).__name__
             raise TrialError(
-                f"RunConfig.{name} is a {strategy}, but det starts the ranks itself; leave it out and set resources.slots_per_trial"
+                f"RunConfig.{name} is a {strategy}, but det starts the ranks itself; leave it out"
+                " and set resources.slots_per_trial"
             )
     if config.num_worker_replicas > 1 or config.num_ps_replicas:
         raise TrialError(
-            "RunConfig has a cluster (from TF_CONFIG), but det starts the ranks itself; unset TF_CONFIG and set "
-            "resources.slots_per_trial"
+            "RunConfig has a cluster (from TF_CONFIG), but det starts the ranks itself; unset"
+            " TF_CONFIG and set resources.slots_per_trial"
         )
     _tell_of_ignored(config)
 
@@ -114,22 +155,27 @@ def _tell_of_ignored(config: Any) -> None:
     for name, key in own.items():
         value = getattr(config, name)
         if value is not None and value != getattr(default, name):
-            warnings.warn(f"RunConfig.{name} is {value}, which det does not look at; set {key}", stacklevel=2)
+            warnings.warn(
+                f"RunConfig.{name} is {value}, which det does not look at; set {key}", stacklevel=2
+            )
 
 
 def _check_hooks(train: Any) -> None:
     for hook in train.hooks or ():
         if isinstance(hook, tf.compat.v1.train.StopAtStepHook):
             raise TrialError(
-                "TrainSpec has a StopAtStepHook, but the searcher says how long a trial is; leave it out and set "
-                "searcher.max_length"
+                "TrainSpec has a StopAtStepHook, but the searcher says how long a trial is; leave"
+                " it out and set searcher.max_length"
             )
     if getattr(train, "saving_listeners", None):
-        raise TrialError("TrainSpec has saving_listeners; use a det_estimator.RunHook with on_checkpoint_end instead")
+        raise TrialError(
+            "TrainSpec has saving_listeners; use a det_estimator.RunHook with on_checkpoint_end"
+            " instead"
+        )
 
 
 def remove_empty(directory: str) -> None:
-    """Remove the directory that an estimator without a `model_dir` made for itself; one that holds anything stays."""
+    """Remove the temporary directory of an estimator without a `model_dir`, if it is empty."""
     if Path(directory).parent == Path(tempfile.gettempdir()):
         with contextlib.suppress(OSError):
             os.rmdir(directory)

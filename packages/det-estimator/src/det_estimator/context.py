@@ -1,4 +1,4 @@
-"""What an `EstimatorTrial` is given: its hyperparameters, and the wrapping of its parts."""
+"""The context of an `EstimatorTrial`: its hyperparameters, and the wrapping of its parts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 class EstimatorTrialContext(TrialContext):
     """The context of an `EstimatorTrial`.
 
-    `wrapped_datasets` and `wrapped_optimizers` count what went through it, `metrics` holds what `make_metric` made.
-    With `managed` false (an estimator that is loaded to be used) nothing is wrapped.
+    `wrapped_datasets` and `wrapped_optimizers` count the calls that wrap. `metrics` holds the
+    metrics of `make_metric`. Nothing is wrapped if `managed` is false, for an estimator that is
+    loaded for use and not trained.
     """
 
     def __init__(self, run: RunInfo, *, backend: Any = None, managed: bool = True) -> None:
@@ -34,16 +35,19 @@ class EstimatorTrialContext(TrialContext):
 
     @cached_property
     def experimental(self) -> Experimental:
-        """What may change: datasets that are kept on disk."""
-        from .experimental import Experimental  # it stands on det-keras, and so on Keras
+        """Features that may change: caches of datasets on disk."""
+        # This imports det-keras, and so Keras.
+        from .experimental import Experimental
 
         return Experimental(self, self._count_dataset)
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
-        """Return the part of a dataset that is this rank's: every size-th record, from that of its rank on.
+        """Return this rank's part of a dataset.
 
-        Call it right after creating a dataset, before it is shuffled and batched. A dataset that is wrapped already, or made of
-        one that is, comes back as it is. With `shard_dataset` false every rank has all of it.
+        It has every size-th record, beginning with the record of its rank. Call it right after
+        creating a dataset, before it is shuffled and batched. A dataset that is already wrapped, or
+        made from a wrapped one, is returned unchanged. If `shard_dataset` is false, every rank gets
+        all records.
         """
         if not isinstance(dataset, tf.data.Dataset):
             raise TrialError(f"wrap_dataset got {type(dataset).__name__}; give a tf.data.Dataset")
@@ -59,12 +63,13 @@ class EstimatorTrialContext(TrialContext):
         self.wrapped_datasets += 1
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Return the optimizer to use: one that reduces gradients over the ranks and aggregates them, as the configuration says.
+        """Return the optimizer to use.
 
-        Call it where the optimizer is made: in `model_fn`, or in `build_estimator` for a premade estimator. An optimizer that is
-        wrapped already comes back as it is.
-        None, for a premade estimator that takes no optimizer, stays None. Raises TrialError for it where there would be gradients
-        to reduce or to aggregate.
+        It reduces gradients over the ranks and aggregates them as configured. Call it where the
+        optimizer is made: in `model_fn`, or in `build_estimator` for a premade estimator. An
+        optimizer that is already wrapped is returned unchanged. None, for a premade estimator that
+        has no optimizer, stays None. For None it raises TrialError if there are gradients to reduce
+        or to aggregate.
         """
         self.wrapped_optimizers += 1
         if optimizer is None:
@@ -80,24 +85,28 @@ class EstimatorTrialContext(TrialContext):
         frequency = self.run.config.optimizations.aggregation_frequency
         if self.distributed.size > 1 or frequency > 1:
             what = (
-                f"aggregation_frequency is {frequency}" if frequency > 1 else f"there are {self.distributed.size} ranks"
+                f"aggregation_frequency is {frequency}"
+                if frequency > 1
+                else f"there are {self.distributed.size} ranks"
             )
             raise TrialError(
-                f"wrap_optimizer got None, and {what}; an estimator without an optimizer has no gradients to share: set "
-                "resources.slots_per_trial and optimizations.aggregation_frequency to 1"
+                f"wrap_optimizer got None, and {what}; an estimator without an optimizer has no"
+                " gradients to share: set resources.slots_per_trial and"
+                " optimizations.aggregation_frequency to 1"
             )
 
     def place_optimizer(self, optimizer: Any) -> Any:
-        """Make a user's optimizer one for this run."""
+        """Return a user's optimizer adapted to this run."""
         return placed(optimizer, self.run, self.backend)
 
     def make_metric(
         self, metric: Any, reducer: Callable[[list[Any]], Any] | MetricReducer, numpy_dtype: Any
     ) -> tuple[Any, Any]:
-        """Return `(value_op, update_op)` for `eval_metric_ops`, for a metric that Python reduces over batches and ranks.
+        """Return `(value_op, update_op)` for `eval_metric_ops`, for a metric that Python reduces.
 
-        `metric` is a tensor, or a list or dict of tensors. A function gets the values of all batches of all ranks as a list of
-        arrays; a `MetricReducer` keeps what it likes. What they return becomes an array of `numpy_dtype`.
+        It is reduced over batches and ranks. `metric` is a tensor, or a list or dict of tensors. If
+        `reducer` is a function, it gets the values of all batches of all ranks as a list of arrays.
+        A `MetricReducer` keeps its own state. The result becomes an array of `numpy_dtype`.
         """
         custom = CustomMetric(reducer, numpy_dtype)
         self.metrics.append(custom)

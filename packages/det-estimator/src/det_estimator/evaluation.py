@@ -1,4 +1,4 @@
-"""Validations: the evaluation graph, run on what a checkpoint holds."""
+"""Validates a trial: runs the evaluation graph with the variables of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ v1: Any = tf.compat.v1
 class Evaluation:
     """Evaluates a trial's model.
 
-    The graph is built once, unless there are hooks, which add to it, or metrics of Python, which begin anew each time.
+    The graph is built once. It is built for each validation if there are hooks, which add to it, or
+    metrics of Python, which must start empty.
     """
 
     def __init__(self, context: EstimatorTrialContext, parts: Parts) -> None:
@@ -25,7 +26,7 @@ class Evaluation:
         self._graph: _Graph | None = None
 
     def __call__(self, checkpoint: str) -> dict[str, Any]:
-        """Return the metrics of the variables in a checkpoint, over all of the validation set, of all ranks."""
+        """Return the metrics of a checkpoint's variables over the validation sets of all ranks."""
         graph = self._graph or _Graph(self._context, self._parts)
         self._graph = None if graph.once else graph
         return graph.run(checkpoint)
@@ -41,7 +42,9 @@ class _Graph:
             self._global_step = v1.train.create_global_step()
             arguments = parts.arguments(tf.estimator.ModeKeys.EVAL)
             self._batches = Batches(context, "validation", parts.evaluate.input_fn, **arguments)
-            self._spec = parts.model(self._batches.features, self._batches.labels, tf.estimator.ModeKeys.EVAL)
+            self._spec = parts.model(
+                self._batches.features, self._batches.labels, tf.estimator.ModeKeys.EVAL
+            )
             self._metric_ops()
         self._hooks = [*(parts.evaluate.hooks or ()), *(self._spec.evaluation_hooks or ())]
         self._custom: list[CustomMetric] = context.metrics[before:]
@@ -52,10 +55,18 @@ class _Graph:
         ops = dict(self._spec.eval_metric_ops or {})
         if "loss" not in ops and self._spec.loss is not None:
             ops["loss"] = v1.metrics.mean(self._spec.loss)
-        pairs = {name: (op.result(), op.updates) if hasattr(op, "result") else op for name, op in ops.items()}
-        self._values = {name: value for name, (value, _) in pairs.items()} | {"global_step": self._global_step}
-        # The batch is asked for by itself, as metrics that do not look at it would never see the end of the data.
-        found = [each for each in (self._batches.features, self._batches.labels) if each is not None]
+        pairs = {
+            name: (op.result(), op.updates) if hasattr(op, "result") else op
+            for name, op in ops.items()
+        }
+        self._values = {name: value for name, (value, _) in pairs.items()} | {
+            "global_step": self._global_step
+        }
+        # The batch is fetched in any case, because metrics that do not use it would never reach the
+        # end of the data.
+        found = [
+            each for each in (self._batches.features, self._batches.labels) if each is not None
+        ]
         batch = tf.nest.flatten(found, expand_composites=True)
         self._update = tf.group(*(update for _, update in pairs.values()), *batch)
         self._additive = v1.get_collection(v1.GraphKeys.METRIC_VARIABLES)
@@ -81,7 +92,9 @@ class _Graph:
     def _run_batches(self, session: Any) -> None:
         steps = 1 if self._context.run.quick else self._parts.evaluate.steps
         update = (
-            (lambda: session.run(self._update)) if self._hooks else session.raw_session().make_callable(self._update)
+            (lambda: session.run(self._update))
+            if self._hooks
+            else session.raw_session().make_callable(self._update)
         )
         done = 0
         try:
@@ -92,13 +105,16 @@ class _Graph:
             return
 
     def _reduce(self, session: Any) -> None:
-        """Make the sums that metrics are computed from those of all ranks."""
+        """Add up the sums from which metrics are computed over all ranks."""
         ranks = self._context.distributed
         if ranks.size == 1:
             return
         mine = session.run(self._additive), [metric.mine for metric in self._custom]
         gathered = ranks.allgather(mine)
         for variable, *values in zip(self._additive, *(sums for sums, _ in gathered), strict=True):
-            session.run(variable.initializer, {variable.initializer.inputs[1]: sum(values[1:], start=values[0])})
+            session.run(
+                variable.initializer,
+                {variable.initializer.inputs[1]: sum(values[1:], start=values[0])},
+            )
         for metric, *parts in zip(self._custom, *(custom for _, custom in gathered), strict=True):
             metric.of_ranks = parts

@@ -1,4 +1,4 @@
-"""Datasets that are kept on disk, for `context.experimental`."""
+"""Caches of datasets on disk, for `context.experimental`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from .wrapped import Begun, mark
 
 
 class Experimental(DatasetCaches):
-    """`context.experimental`: what may change. The caches are those of det-keras, and shared with its trials.
+    """`context.experimental`: features that may change.
 
-    `count` is called for each dataset, as an `input_fn` is called again and again.
+    The caches are those of det-keras, and shared with its trials. `count` is called for each
+    dataset, because an `input_fn` is called several times.
     """
 
     def __init__(self, context: TrialContext, count: Callable[[], None]) -> None:
@@ -27,7 +28,8 @@ class Experimental(DatasetCaches):
         self._used: dict[str, Any] = {}
 
     def _claim(self, what: str, make: Make) -> None:
-        code = make.__code__  # one object for all calls of an `input_fn` that defines the function anew
+        # The code is one object, also if an `input_fn` defines the function again in each call.
+        code = make.__code__
         if self._used.setdefault(what, code) is not code:
             raise TrialError(f"{what} is used twice; a trial has one dataset of each kind")
         self._count()
@@ -36,14 +38,17 @@ class Experimental(DatasetCaches):
         def opened() -> CachedDataset:
             if not tf.executing_eagerly():
                 raise TrialError(
-                    "cached datasets are read and written eagerly, which tf.compat.v1.disable_v2_behavior() or "
-                    "disable_eager_execution() prevents; leave that call out, or wrap_dataset instead"
+                    "cached datasets are read and written eagerly, which"
+                    " tf.compat.v1.disable_v2_behavior() or disable_eager_execution() prevents;"
+                    " leave that call out, or wrap_dataset instead"
                 )
             return open_records()
 
-        with ThreadPoolExecutor(1) as pool:  # a thread of its own is in no graph
+        # A new thread is in no graph.
+        with ThreadPoolExecutor(1) as pool:
             return pool.submit(opened).result()
 
     def _known(self, dataset: Any) -> Any:
-        epoch = epoch_of(dataset)  # None of a validation's, which begins at its first record
+        # The epoch of a validation dataset is None. It begins at its first record.
+        epoch = epoch_of(dataset)
         return mark(dataset, Begun(self._context.run.first_batch, epoch) if epoch else None)

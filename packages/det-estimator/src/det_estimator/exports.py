@@ -1,4 +1,4 @@
-"""Saved models: those of exporters, behind each validation, and those that each checkpoint holds."""
+"""Saved models: those that exporters write after each validation, and those in each checkpoint."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import TrialError
+from det_keras.bundles import check_records
 
 from .build import Parts
 
@@ -20,21 +21,22 @@ _BEST: Any = tf.estimator.BestExporter
 
 
 class Exports:
-    """Calls the exporters of an evaluation's spec; what they write lies in `model_dir/export`, and goes into checkpoints.
+    """Calls the exporters of an evaluation's spec.
 
-    A `FinalExporter` exports behind every validation, as each may be the last; its newest model takes the place of the one before.
+    They write to `model_dir/export`, which checkpoints contain. A `FinalExporter` exports after
+    every validation, because each may be the last. Its newest model replaces the previous one.
     """
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._exporters = _listed(parts.evaluate.exporters)
+        self.exporters = _listed(parts.evaluate.exporters)
 
     def __call__(self, checkpoint: str, metrics: Mapping[str, Any], position: int) -> None:
-        """Export the model of a checkpoint, as its evaluation's metrics deserve."""
-        if not self._exporters:
-            return
-        self._write_event(metrics, position)
-        for exporter in self._exporters:
+        """Call the exporters with the model of a checkpoint and its metrics."""
+        # Hooks such as stop_if_no_decrease_hook read the event too.
+        if self.exporters or self._parts.hooks():
+            self._write_event(metrics, position)
+        for exporter in self.exporters:
             place = self._parts.model_dir / EXPORTS / exporter.name
             final = isinstance(exporter, _FINAL)
             if final:
@@ -42,26 +44,40 @@ class Exports:
             exporter.export(self._parts.estimator, str(place), checkpoint, dict(metrics), final)
 
     def save(self, path: Path) -> None:
-        """Copy what was exported into a checkpoint."""
+        """Copy the exports into a checkpoint."""
         for name in (EXPORTS, EVENTS):
             if (self._parts.model_dir / name).is_dir():
                 shutil.copytree(self._parts.model_dir / name, path / name)
 
     def load(self, path: Path) -> None:
-        """Take up what had been exported, by which an exporter knows what was the best, and how many models there are."""
+        """Restore the earlier exports.
+
+        From them an exporter knows the best metrics and the number of models.
+        """
+        for file in (path / EVENTS).rglob("*.tfevents.*"):
+            check_records(file)
         for name in (EXPORTS, EVENTS):
             if (path / name).is_dir():
                 shutil.copytree(path / name, self._parts.model_dir / name, dirs_exist_ok=True)
-        for exporter in self._exporters:
+        for exporter in self.exporters:
             if isinstance(exporter, _BEST) and (path / EXPORTS / exporter.name).is_dir():
-                exporter._has_exported = True  # else it exports anew in each process, whatever was better before
+                # Otherwise it exports in each process once, even if an earlier model was better.
+                exporter._has_exported = True
 
     def _write_event(self, metrics: Mapping[str, Any], position: int) -> None:
-        """Note an evaluation where a `BestExporter` looks for earlier ones."""
-        numbers = {name: value for name, value in metrics.items() if getattr(value, "shape", None) == ()}
-        values = [tf.compat.v1.Summary.Value(tag=name, simple_value=float(value)) for name, value in numbers.items()]
+        """Write the metrics of an evaluation where a `BestExporter` reads earlier ones."""
+        numbers = {
+            name: value for name, value in metrics.items() if getattr(value, "shape", None) == ()
+        }
+        values = [
+            tf.compat.v1.Summary.Value(tag=name, simple_value=float(value))
+            for name, value in numbers.items()
+        ]
         with tf.Graph().as_default():
-            writer = tf.compat.v1.summary.FileWriter(self._parts.estimator.eval_dir())
+            # TensorFlow names files by the second. The suffix keeps a second evaluation in the same
+            # second from replacing the first.
+            place = self._parts.estimator.eval_dir()
+            writer = tf.compat.v1.summary.FileWriter(place, filename_suffix=f".{position}")
             writer.add_summary(tf.compat.v1.Summary(value=values), position)
             writer.close()
 
@@ -71,7 +87,9 @@ def save_models(parts: Parts, checkpoint: str, path: Path) -> None:
     for name, receiver in parts.receivers.items():
         folder = path / name
         if folder.exists() or Path(name).name != name:
-            raise TrialError(f"build_serving_input_receiver_fns names a model {name!r}; give it another name")
+            raise TrialError(
+                f"build_serving_input_receiver_fns names a model {name!r}; give it another name"
+            )
         made = parts.estimator.export_saved_model(str(path), receiver, checkpoint_path=checkpoint)
         (Path(made.decode() if isinstance(made, bytes) else made)).rename(folder)
 

@@ -1,8 +1,13 @@
-"""Random numbers in the loops and branches of a graph, which go on where they were, like those outside.
+"""Makes random numbers in a graph's loops and branches continue in a resumed run.
 
-What a loop draws must not depend on the order in which its iterations are computed, several at a time. So its ops are made
-as stateless ones at once, while the model is built, seeded by the trial's seed, the op's place among those in loops, the
-number of times that the graph has run, and the number of the iteration in each of the loops around it.
+TensorFlow computes several iterations of a loop at a time, and the numbers must not depend on their
+order. So the ops in loops are made as stateless ones while the model is built. Their seed is made
+of:
+
+- the trial's seed
+- the op's position among those in loops
+- the number of times that the graph has run
+- the number of the iteration in each of the loops around the op
 """
 
 from __future__ import annotations
@@ -34,12 +39,15 @@ MAKERS = {
     "RandomGamma": "random_gamma",
     "RandomPoissonV2": "random_poisson_v2",
 }
-"""By what functions TensorFlow 2.15 makes each kind of op."""
+"""The function by which TensorFlow 2.15 makes each kind of op."""
 _LOOPS = (WhileBodyFuncGraph, WhileCondFuncGraph)
 
 
 class LoopedOps:
-    """The random ops in loops and branches of a training graph that is being built; `counts` holds what checkpoints have to."""
+    """The random ops in loops and branches of a training graph that is being built.
+
+    `counts` holds the variables that checkpoints must contain.
+    """
 
     def __init__(self, graph: Any, seed: str) -> None:
         self._graph, self._seed = graph, seed
@@ -49,7 +57,7 @@ class LoopedOps:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Let what is built meanwhile have stateless ops in its loops; other ops stay as they are."""
+        """Make the loops that the body builds use stateless ops. Other ops stay unchanged."""
         theirs = {name: getattr(gen_random_ops, name) for name in MAKERS.values()}
         try:
             for kind, name in MAKERS.items():
@@ -69,7 +77,10 @@ class LoopedOps:
             given = signature.bind(*args, **kwargs)
             given.apply_defaults()
             op = SimpleNamespace(
-                inputs=[tf.convert_to_tensor(given.arguments[each.name]) for each in definition.input_arg],
+                inputs=[
+                    tf.convert_to_tensor(given.arguments[each.name])
+                    for each in definition.input_arg
+                ],
                 get_attr=given.arguments.__getitem__,
             )
             return STATELESS[kind](op, self._seeded(op, iterations))
@@ -77,7 +88,10 @@ class LoopedOps:
         return make
 
     def _iterations(self, graph: Any) -> list[Any] | None:
-        """Return the counters of the loops that a graph is the inside of; None where it is in none, or in a function too."""
+        """Return the counters of the loops around a graph.
+
+        Return None if the graph is in no loop or branch, or in another function too.
+        """
         if graph is self._graph:
             return None
         counters = []
@@ -94,7 +108,9 @@ class LoopedOps:
         if self._times is None:
             with self._graph.as_default(), tf.control_dependencies(None):
                 self.counts["in loops"], self._times = counter()
-        seed = tf.stack([tf.constant(key(f"{self._seed}/in loops/{self._made}", op), tf.int64), self._times])
+        seed = tf.stack(
+            [tf.constant(key(f"{self._seed}/in loops/{self._made}", op), tf.int64), self._times]
+        )
         for number in iterations:
             seed = tf.random.experimental.stateless_fold_in(seed, tf.cast(number, tf.int64))
         return seed

@@ -16,23 +16,31 @@ _MISSING = object()
 
 
 class MetricReducer(ABC):
-    """Reduces a metric over the batches of each rank, and then over the ranks; a new one for each validation."""
+    """Reduces a metric over the batches of each rank, and then over the ranks.
+
+    Each validation has a new one.
+    """
 
     @abstractmethod
     def accumulate(self, metric: Any) -> Any:
-        """Take the values of one batch; return what this rank has so far."""
+        """Add the values of one batch, and return the result of this rank so far."""
 
     @abstractmethod
     def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
-        """Return the metric, from what `accumulate` returned last on each rank."""
+        """Return the metric, computed from each rank's last result of `accumulate`."""
 
 
 class CustomMetric:
-    """One metric of `make_metric`: `mine` is this rank's part, `of_ranks` that of all, once they are gathered."""
+    """A metric of `make_metric`.
+
+    `mine` is this rank's part, and `of_ranks` the gathered parts of all.
+    """
 
     def __init__(self, reducer: Callable[[list[Any]], Any] | MetricReducer, dtype: Any) -> None:
         if not callable(reducer) and not isinstance(reducer, MetricReducer):
-            raise TrialError(f"make_metric got {reducer!r} as its reducer; give a function or a MetricReducer")
+            raise TrialError(
+                f"make_metric got {reducer!r} as its reducer; give a function or a MetricReducer"
+            )
         self._reducer, self._dtype = reducer, np.dtype(dtype)
         self.mine: Any = None if isinstance(reducer, MetricReducer) else []
         self.of_ranks: list[Any] | None = None
@@ -61,4 +69,6 @@ class CustomMetric:
         if isinstance(self._reducer, MetricReducer):
             return np.asarray(self._reducer.cross_slot_reduce(parts), self._dtype)
         batches = chain.from_iterable(zip_longest(*parts, fillvalue=_MISSING))
-        return np.asarray(self._reducer([batch for batch in batches if batch is not _MISSING]), self._dtype)
+        return np.asarray(
+            self._reducer([batch for batch in batches if batch is not _MISSING]), self._dtype
+        )

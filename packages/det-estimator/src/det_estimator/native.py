@@ -1,4 +1,4 @@
-"""`init`: a script of TensorFlow's Estimator that is its own experiment."""
+"""`init`: makes a script of TensorFlow's Estimator an experiment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from typing import Any
 import tensorflow as tf
 
 from det_core import TrialError
-from det_driver.native import LocalResult, Mode, NativeContext, ScriptPlace, begin, take_over, train_here
+from det_driver.native import (
+    LocalResult,
+    Mode,
+    NativeContext,
+    ScriptPlace,
+    begin,
+    take_over,
+    train_here,
+)
 
 from .context import EstimatorTrialContext
 from .trial import EstimatorTrial, ServingInputReceiverFn
@@ -26,15 +34,20 @@ def init(
     context_dir: str | Path = "",
     command: str | Sequence[str] | None = None,
 ) -> EstimatorNativeContext:
-    """Make an experiment of this script: `config` is an experiment configuration without its entrypoint.
+    """Make this script an experiment. `config` is its configuration, without an entrypoint.
 
-    From here on `tf.estimator.train_and_evaluate`, like the context's own, is where det takes over. `Mode.LOCAL` trains there,
-    to the searcher's `max_length`, with the hyperparameters of the search's first trial, and goes on behind it. `Mode.CLUSTER`
-    submits the code in `context_dir`, follows the experiment, and ends this process with its status; each worker executes the
-    script again, as `command` says (by default as it was called here), up to `train_and_evaluate`. Raises ConfigError for what
-    is wrong with `config`, and DetError for the rest.
+    From then on, det takes over at `tf.estimator.train_and_evaluate` or the context's own.
+    `Mode.LOCAL` trains there, to the searcher's `max_length`, with the hyperparameters of the
+    search's first trial, and then the script continues. `Mode.CLUSTER` submits the code in
+    `context_dir`, follows the experiment, and ends this process with its status. Each worker runs
+    the script again up to `train_and_evaluate`. It runs `command`, which is by default the command
+    of this process.
+
+    Raises ConfigError for errors in `config`, and DetError for others.
     """
-    place = begin({"searcher": _SEARCHER, **(config or {})}, mode, context_dir, command, framework=_FRAMEWORK)
+    place = begin(
+        {"searcher": _SEARCHER, **(config or {})}, mode, context_dir, command, framework=_FRAMEWORK
+    )
     context = EstimatorNativeContext(place)
     for module in (tf.estimator, v1.estimator):
         module.train_and_evaluate = context.instead_of_tensorflows
@@ -42,9 +55,10 @@ def init(
 
 
 class EstimatorNativeContext(NativeContext):
-    """What `init` returns: the run's hyperparameters, sizes and ids, and the wrapping of the parts that the script makes.
+    """The result of `init`: it gives hyperparameters, sizes and ids, and wraps the script's parts.
 
-    `serving_input_receiver_fns` may be filled, by name, before training: each checkpoint then holds such saved models.
+    `serving_input_receiver_fns` may be filled, by name, before training. Each checkpoint then holds
+    these saved models.
     """
 
     def __init__(self, place: ScriptPlace) -> None:
@@ -54,26 +68,33 @@ class EstimatorNativeContext(NativeContext):
         self._before = EstimatorTrialContext(place.run)
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
-        """Return the part of a dataset that is this rank's; call it right after creating the dataset."""
+        """Return this rank's part of a dataset. Call it right after creating the dataset."""
         return (self.trial_context or self._before).wrap_dataset(dataset, shard_dataset)
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Return the optimizer to use: one that reduces gradients over the ranks and aggregates them."""
+        """Return the optimizer to use. It reduces gradients over the ranks and aggregates them."""
         if self.trial_context is not None:
             return self.trial_context.wrap_optimizer(optimizer)
         if not isinstance(optimizer, v1.train.Optimizer):
             raise TrialError(
-                f"wrap_optimizer got {type(optimizer).__name__} before training has begun; give an optimizer of "
-                "tf.compat.v1.train, and the estimator of tf.compat.v1.estimator that takes it, or wrap it in model_fn"
+                f"wrap_optimizer got {type(optimizer).__name__} before training has begun; give an"
+                " optimizer of tf.compat.v1.train, and the estimator of tf.compat.v1.estimator"
+                " that takes it, or wrap it in model_fn"
             )
         return _Later(optimizer, self)
 
     def make_metric(self, metric: Any, reducer: Any, numpy_dtype: Any) -> tuple[Any, Any]:
-        """Return `(value_op, update_op)` for `eval_metric_ops`, for a metric that Python reduces over batches and ranks."""
+        """Return `(value_op, update_op)` for `eval_metric_ops`, for a metric that Python reduces.
+
+        It is reduced over batches and ranks.
+        """
         return (self.trial_context or self._before).make_metric(metric, reducer, numpy_dtype)
 
     def train_and_evaluate(self, estimator: Any, train_spec: Any, eval_spec: Any) -> LocalResult:
-        """Train: in a worker the script ends here, and in `Mode.LOCAL` it goes on with what came of it."""
+        """Train.
+
+        In a worker the script ends here, and in `Mode.LOCAL` it continues with the result.
+        """
         trial = _trial(self, estimator, train_spec, eval_spec)
         if self.place.local:
             return train_here(trial, self.place)
@@ -82,11 +103,16 @@ class EstimatorNativeContext(NativeContext):
     def instead_of_tensorflows(
         self, estimator: Any, train_spec: Any, eval_spec: Any
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Train as `train_and_evaluate` does, and return what TensorFlow's function returns: metrics, and exports."""
+        """Train as `train_and_evaluate` does, and return what TensorFlow's function returns.
+
+        That is a pair of metrics and exports.
+        """
         return self.train_and_evaluate(estimator, train_spec, eval_spec).validation, []
 
 
-def _trial(native: EstimatorNativeContext, estimator: Any, train_spec: Any, eval_spec: Any) -> type[EstimatorTrial]:
+def _trial(
+    native: EstimatorNativeContext, estimator: Any, train_spec: Any, eval_spec: Any
+) -> type[EstimatorTrial]:
     """Return the class of a trial whose parts exist already."""
 
     class Script(EstimatorTrial):
@@ -112,7 +138,10 @@ def _trial(native: EstimatorNativeContext, estimator: Any, train_spec: Any, eval
 
 
 class _Later(v1.train.Optimizer):  # type: ignore[misc]
-    """An optimizer that a premade estimator is made with before training has begun; the run's own takes its place in the graph."""
+    """An optimizer for a premade estimator that is made before training begins.
+
+    In the graph, the run's own optimizer takes its place.
+    """
 
     def __init__(self, inner: Any, native: EstimatorNativeContext) -> None:
         super().__init__(use_locking=False, name=f"Det{type(inner).__name__}")
@@ -122,7 +151,9 @@ class _Later(v1.train.Optimizer):  # type: ignore[misc]
     def _of_run(self) -> Any:
         context = self._native.trial_context
         if context is None:
-            raise TrialError("the optimizer is used before training has begun; call train_and_evaluate")
+            raise TrialError(
+                "the optimizer is used before training has begun; call train_and_evaluate"
+            )
         if context not in self._placed:
             self._placed[context] = context.wrap_optimizer(self._inner)
         return self._placed[context]

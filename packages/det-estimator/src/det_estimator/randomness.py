@@ -1,9 +1,10 @@
-"""Random numbers of a graph that go on where they were.
+"""Makes random numbers of a graph continue in a resumed run.
 
-The kernels behind `tf.random.uniform`, dropout and the like keep their position to themselves: a new session begins their
-numbers anew. Here each such op of a training graph becomes its stateless counterpart, seeded by the trial's seed, the rank,
-the op's own seeds and the number of times that it has run. That number is a variable, which checkpoints hold. The numbers
-of a run then depend on nothing but how often each op has run: not on when the run was saved, evaluated or interrupted.
+The kernels of `tf.random.uniform`, dropout and similar ops hide their position, so that a new
+session starts their numbers again. Here each such op of a training graph is replaced by a stateless
+op. Its seed is made of the trial's seed, the rank, the op's own seeds and the number of times that
+the op has run. That number is a variable, which checkpoints contain. So the numbers depend only on
+how often each op has run, and not on when the run was saved, evaluated or interrupted.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def _int(op: Any, seed: Any) -> Any:
 def _multinomial(op: Any, seed: Any) -> Any:
     logits, samples = op.inputs
     dtype = op.get_attr("output_dtype")
-    return raw.StatelessMultinomial(logits=logits, num_samples=samples, seed=seed, output_dtype=dtype)
+    return raw.StatelessMultinomial(
+        logits=logits, num_samples=samples, seed=seed, output_dtype=dtype
+    )
 
 
 def _shuffle(op: Any, seed: Any) -> Any:
@@ -63,20 +66,39 @@ STATELESS: Mapping[str, Callable[[Any, Any], Any]] = {
     "RandomGamma": _gamma,
     "RandomPoissonV2": _poisson,
 }
-"""How each kind of op is made anew; there is none for the candidate samplers, nor for those inside functions."""
+"""Makes the stateless op for each kind of op.
 
-_SAMPLERS = ("Uniform", "LogUniform", "LearnedUnigram", "ThreadUnsafeUnigram", "FixedUnigram", "All")
-_OTHERS = "FractionalAvgPool FractionalMaxPool ParameterizedTruncatedNormal RandomCrop SampleDistortedBoundingBoxV2"
+Candidate samplers, and ops inside functions, have none.
+"""
+
+_SAMPLERS = (
+    "Uniform",
+    "LogUniform",
+    "LearnedUnigram",
+    "ThreadUnsafeUnigram",
+    "FixedUnigram",
+    "All",
+)
+_OTHERS = (
+    "FractionalAvgPool FractionalMaxPool ParameterizedTruncatedNormal RandomCrop"
+    " SampleDistortedBoundingBoxV2"
+)
 STUCK = {*(f"{kind}CandidateSampler" for kind in _SAMPLERS), *_OTHERS.split()}
 _CONTROL = {"If", "StatelessIf", "While", "StatelessWhile", "Case", "StatelessCase"}
 _CALLS = {*_CONTROL, "PartitionedCall", "StatefulPartitionedCall"}
-_PARALLEL = ("ParallelMapDataset", "ParallelFilterDataset", "ParallelInterleaveDataset", "MapAndBatchDataset")
+_PARALLEL = (
+    "ParallelMapDataset",
+    "ParallelFilterDataset",
+    "ParallelInterleaveDataset",
+    "MapAndBatchDataset",
+)
 
 
 class RandomOps:
-    """The random ops of a training graph; make it when the graph is complete, before its first step.
+    """The random ops of a training graph.
 
-    `stuck` names those whose numbers begin anew with each session; `counts` are more variables that count.
+    Make it when the graph is complete, before its first step. `stuck` names the ops whose numbers
+    start again with each session. `counts` are further variables that count.
     """
 
     def __init__(self, graph: Any, seed: str, counts: Mapping[str, Any] | None = None) -> None:
@@ -92,7 +114,7 @@ class RandomOps:
                     self.stuck.append(op.name)
 
     def begin(self, session: Any, state: Mapping[str, int] | None = None) -> None:
-        """Set how often each op has run: never, or as `state` says."""
+        """Set how often each op has run: 0 times, or as `state` says."""
         known = state or {}
         for name, count in self._counts.items():
             session.run(count.initializer, {count.initializer.inputs[1]: known.get(name, 0)})
@@ -103,12 +125,17 @@ class RandomOps:
 
 
 def _replace(op: Any, seed: str) -> Any:
-    """Let the consumers of a random op take their numbers from its counterpart; return the variable that counts its runs."""
+    """Make the consumers of a random op use its stateless op.
+
+    Return the variable that counts its runs.
+    """
     with v1.name_scope(None, "det_random"):
         count, times = counter()
         output = op.outputs[0]
         consumers = output.consumers()
-        counterpart = STATELESS[op.type](op, tf.stack([tf.constant(key(seed, op), tf.int64), times]))
+        counterpart = STATELESS[op.type](
+            op, tf.stack([tf.constant(key(seed, op), tf.int64), times])
+        )
         counterpart.set_shape(output.shape)
     for consumer in consumers:
         for index, tensor in enumerate(consumer.inputs):
@@ -118,7 +145,7 @@ def _replace(op: Any, seed: str) -> Any:
 
 
 def counter() -> tuple[Any, Any]:
-    """Return a variable, and a tensor that counts how often it has been asked for."""
+    """Return a variable, and a tensor that increments it each time it is computed."""
     count = v1.Variable(
         tf.constant(0, tf.int64),
         trainable=False,
@@ -130,40 +157,60 @@ def counter() -> tuple[Any, Any]:
 
 
 def key(seed: str, op: Any) -> int:
-    """Return the seed of an op as one number. Two ops of the same seeds draw the same numbers, as they always did."""
+    """Return the seed of an op as one number.
+
+    Ops with equal seeds draw equal numbers, as in TensorFlow.
+    """
     text = f"{seed}/{op.get_attr('seed')}/{op.get_attr('seed2')}"
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
+    return int.from_bytes(
+        hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True
+    )
 
 
 def _initializers(graph: Any) -> list[Any]:
     with graph.as_default():
         variables = [*v1.global_variables(), *v1.local_variables()]
-        return [*(variable.initializer for variable in variables), *v1.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)]
+        return [
+            *(variable.initializer for variable in variables),
+            *v1.get_collection(v1.GraphKeys.TABLE_INITIALIZERS),
+        ]
 
 
 def _ancestors(ops: Iterable[Any]) -> set[Any]:
-    """Return what only these ops need, themselves among it."""
+    """Return these ops and the ops that only they need."""
     found: set[Any] = set()
     waiting = list(ops)
     while waiting:
         op = waiting.pop()
-        if op not in found and all(consumer in found for tensor in op.outputs for consumer in tensor.consumers()):
+        if op not in found and all(
+            consumer in found for tensor in op.outputs for consumer in tensor.consumers()
+        ):
             found.add(op)
             waiting += [tensor.op for tensor in op.inputs]
     return found
 
 
 def drawn_in_parallel(graph: Any) -> list[str]:
-    """Return the steps of a pipeline that draw for several records at a time, whose numbers come in no certain order."""
-    if config.is_op_determinism_enabled():  # TensorFlow then takes one after the other
+    """Return the steps of a pipeline that draw for several records at a time, in any order."""
+    # TensorFlow then processes one record after the other.
+    if config.is_op_determinism_enabled():
         return []
     ops = [op for op in graph.get_operations() if op.type.startswith(_PARALLEL)]
-    return [f"{op.name} (with {found[0]})" for op in ops if (found := _in_functions(graph, [op], {op.type}))]
+    return [
+        f"{op.name} (with {found[0]})"
+        for op in ops
+        if (found := _in_functions(graph, [op], {op.type}))
+    ]
 
 
 def _in_functions(graph: Any, ops: Iterable[Any], kinds: Collection[str] = _CALLS) -> list[str]:
-    """Return the random ops in functions that ops of some kinds call; those of datasets are replayed with their data."""
-    library = {function.signature.name: function for function in graph.as_graph_def().library.function}
+    """Return the random ops in functions that ops of some kinds call.
+
+    Random ops of datasets are left out by default, because they are replayed with their data.
+    """
+    library = {
+        function.signature.name: function for function in graph.as_graph_def().library.function
+    }
     waiting = [name for op in ops if op.type in kinds for name in _called(op.node_def, library)]
     seen: set[str] = set()
     stuck: list[str] = []

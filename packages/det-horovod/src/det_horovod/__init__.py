@@ -1,13 +1,13 @@
-"""Horovod for ranks that det started, whatever their framework: the meeting, the settings, the installation.
+"""Horovod for ranks that det started, with any framework: rendezvous, settings, installation.
 
-Importing this imports no Horovod.
+Importing this package does not import Horovod.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_core.lazy import lazy
+from det_core.support.lazy import lazy
 
 if TYPE_CHECKING:
     from ._frameworks import available as available

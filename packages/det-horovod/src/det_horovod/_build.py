@@ -1,4 +1,7 @@
-"""Builds Horovod's wheel with pip, in a folder of its own: nothing of the environment is changed. Says how far it is."""
+"""Builds Horovod's wheel with pip in a separate folder, and reports the progress.
+
+The build changes nothing in the environment.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from det_core.errors import DetError
-from det_core.process import end_group
+from det_node.process import end_group
 
 from . import _compiler
 from ._recipe import TOOLS, VERSION, Recipe, compiler
@@ -30,7 +33,7 @@ _STEP = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is run in `folder`, where `environ` is what the commands find beyond what they inherit."""
+    """The commands that build a wheel in `folder`, and their additional environment variables."""
 
     folder: Path
     wrapper: str
@@ -39,15 +42,27 @@ class Plan:
 
     @classmethod
     def of(cls, recipe: Recipe, folder: Path, environ: Mapping[str, str]) -> Plan:
-        """Return how to build in a folder; the tools are put there, as Horovod needs older ones than others may."""
+        """Return the plan of a build in a folder.
+
+        The build tools are installed into the folder, because Horovod needs older versions than
+        other packages.
+        """
         tools, wheels = folder / "tools", folder / "wheels"
-        before = [sys.executable, "-S", "-E", _compiler.__file__, *(["--without-xla"] if recipe.without_xla else [])]
+        before = [
+            sys.executable,
+            "-S",
+            "-E",
+            _compiler.__file__,
+            *(["--without-xla"] if recipe.without_xla else []),
+        ]
         return cls(
             folder=folder,
             wrapper=f'#!/bin/sh\nexec {shlex.join([*before, *compiler(environ)])} -- "$@"\n',
             environ={
                 "CXX": str(folder / "cxx"),
-                "PYTHONPATH": os.pathsep.join(filter(None, [str(tools), environ.get("PYTHONPATH", "")])),
+                "PYTHONPATH": os.pathsep.join(
+                    filter(None, [str(tools), environ.get("PYTHONPATH", "")])
+                ),
                 "PATH": os.pathsep.join([str(tools / "bin"), environ.get("PATH", os.defpath)]),
                 "HOROVOD_CMAKE": str(tools / "bin" / "cmake"),
                 "MAKEFLAGS": environ.get("MAKEFLAGS") or f"-j{len(os.sched_getaffinity(0))}",
@@ -56,7 +71,14 @@ class Plan:
             commands=(
                 [*_PIP, "install", "--target", str(tools), *TOOLS],
                 [
-                    *(*_PIP, "wheel", "--verbose", "--no-deps", "--no-build-isolation", "--no-cache-dir"),
+                    *(
+                        *_PIP,
+                        "wheel",
+                        "--verbose",
+                        "--no-deps",
+                        "--no-build-isolation",
+                        "--no-cache-dir",
+                    ),
                     *("--no-binary", "horovod", "--wheel-dir", str(wheels), f"horovod=={VERSION}"),
                 ],
             ),
@@ -64,12 +86,19 @@ class Plan:
 
     @property
     def wheel(self) -> Path:
-        """What the commands make."""
-        python, system = f"cp{sys.version_info.major}{sys.version_info.minor}", sysconfig.get_platform()
-        return self.folder / "wheels" / f"horovod-{VERSION}-{python}-{python}-{re.sub('[-.]', '_', system)}.whl"
+        """The path of the wheel that the commands make."""
+        python, system = (
+            f"cp{sys.version_info.major}{sys.version_info.minor}",
+            sysconfig.get_platform(),
+        )
+        return (
+            self.folder
+            / "wheels"
+            / f"horovod-{VERSION}-{python}-{python}-{re.sub('[-.]', '_', system)}.whl"
+        )
 
     def script(self) -> str:
-        """Return it as lines for a shell, which is left as it was."""
+        """Return the plan as lines of shell code. They do not change the shell that runs them."""
         cxx = shlex.quote(self.environ["CXX"])
         return "\n".join(
             [
@@ -84,17 +113,29 @@ class Plan:
         )
 
 
-def build(recipe: Recipe, cache: Cache, environ: Mapping[str, str], lock: int, line: Callable[[str], object]) -> Path:
-    """Build a wheel, whose lock is held, and return where it is kept; `line` is called with each line of output.
+def build(
+    recipe: Recipe,
+    cache: Cache,
+    environ: Mapping[str, str],
+    lock: int,
+    line: Callable[[str], object],
+) -> Path:
+    """Build a wheel while its lock is held, and return its path in the cache.
 
-    Raises DetError with the path of the log, and its last lines, where it fails.
+    `line` is called with each line of the output. Raises DetError with the last lines and the path
+    of the log if the build fails.
     """
-    with cache.workspace(recipe.key) as folder, (cache.root / f"{recipe.key}.log").open("w", encoding="utf-8") as log:
+    with (
+        cache.workspace(recipe.key) as folder,
+        (cache.root / f"{recipe.key}.log").open("w", encoding="utf-8") as log,
+    ):
         plan = Plan.of(recipe, folder, environ)
         cxx = Path(plan.environ["CXX"])
         cxx.write_text(plan.wrapper, encoding="utf-8")
         cxx.chmod(0o755)
-        inherited = {name: value for name, value in environ.items() if not name.startswith(_DECIDED)}
+        inherited = {
+            name: value for name, value in environ.items() if not name.startswith(_DECIDED)
+        }
         last: deque[str] = deque(maxlen=LAST_LINES)
 
         def note(text: str) -> None:
@@ -108,12 +149,21 @@ def build(recipe: Recipe, cache: Cache, environ: Mapping[str, str], lock: int, l
             if status:
                 log.flush()
                 ending = "\n".join(last)
-                raise DetError(f"{ending}\nbuilding Horovod failed (status {status}); its whole log: {log.name}")
+                raise DetError(
+                    f"{ending}\nbuilding Horovod failed (status {status}); its whole log:"
+                    f" {log.name}"
+                )
         return cache.keep(recipe.key, plan.wheel)
 
 
-def _run(command: list[str], environ: Mapping[str, str], folder: Path, lock: int, note: Callable[[str], object]) -> int:
-    """Run a command in a session of its own, of which nothing is left when this returns."""
+def _run(
+    command: list[str],
+    environ: Mapping[str, str],
+    folder: Path,
+    lock: int,
+    note: Callable[[str], object],
+) -> int:
+    """Run a command in a new session, and end all processes of the session afterwards."""
     with subprocess.Popen(
         command,
         env=dict(environ),
@@ -122,7 +172,8 @@ def _run(command: list[str], environ: Mapping[str, str], folder: Path, lock: int
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        pass_fds=(lock,),  # held as long as it builds, even if this process is killed
+        # The build holds the lock even if this process is killed.
+        pass_fds=(lock,),
         text=True,
         errors="replace",
     ) as process:
@@ -136,14 +187,17 @@ def _run(command: list[str], environ: Mapping[str, str], folder: Path, lock: int
 
 
 class Progress:
-    """Writes to the standard error how far a build is: a line for each tenth of what make does, with the time that has passed."""
+    """Writes the progress of a build to the standard error.
+
+    It writes a line with the elapsed time for each tenth of what make does.
+    """
 
     def __init__(self, title: str) -> None:
         self._start, self._told = time.monotonic(), 0
         self._write(title)
 
     def line(self, text: str) -> None:
-        """Take notice of a line of the build's output."""
+        """Read a line of the build's output."""
         found = _PERCENT.search(text)
         if found and int(found[1]) >= self._told + _STEP:
             self._told = int(found[1])
@@ -151,7 +205,7 @@ class Progress:
 
     @property
     def passed(self) -> str:
-        """The time since it began, as minutes and seconds."""
+        """The time since the build began, as minutes and seconds."""
         minutes, seconds = divmod(round(time.monotonic() - self._start), 60)
         return f"{minutes}:{seconds:02d}"
 

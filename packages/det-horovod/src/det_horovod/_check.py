@@ -1,4 +1,7 @@
-"""Whether two ranks of this environment can add numbers over Horovod; each is `python -m det_horovod._check torch ANSWER`."""
+"""Checks that two ranks of this environment can add numbers with Horovod.
+
+Each rank is `python -m det_horovod._check torch ANSWER`.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from det_core.backend import Ranks
-from det_core.launch import Command, Group, RankExit
-from det_core.launcher import Layout, Place
+from det_core.ranks.backend import Ranks
+from det_core.ranks.launcher import Layout, Place
+from det_node.group import Command, Group, RankExit
 
 from ._frameworks import Framework, available
 from .launch import Horovod
 
 RANKS = 2
 _HOST = "127.0.0.1"
-_NO_MATTER = ("HOROVOD_", "OMPI_", "PMI_")  # what another launcher, or a wish for a certain network, may have left
+# Variables that another launcher or the user's network settings may have set.
+_NO_MATTER = ("HOROVOD_", "OMPI_", "PMI_")
 _LENGTH = 1000
 _MAKERS = {"torch": "tensor", "tensorflow": "constant"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What came of one framework; `problem` is empty where all is well, `output` what a rank wrote where one failed."""
+    """The result of the check of one framework.
+
+    `problem` is empty if the check passed. Otherwise `output` is what a failed rank wrote.
+    """
 
     framework: Framework
     operations: tuple[str, ...] = ()
@@ -40,18 +47,25 @@ class Finding:
 
 
 def check(framework: Framework, environ: Mapping[str, str], seconds: float) -> Finding:
-    """Let two processes add vectors, and see what becomes of them within `seconds`; none is left afterwards."""
+    """Run two processes that add vectors, for at most `seconds`. Both have ended on return."""
     if not available(framework.name):
-        return Finding(framework=framework, problem=f"not built; run: det horovod install --with {framework.name}")
+        return Finding(
+            framework=framework,
+            problem=f"not built; run: det horovod install --with {framework.name}",
+        )
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        logs, answers = ([Path(folder, f"rank-{n}.{kind}") for n in range(RANKS)] for kind in ("log", "json"))
+        logs, answers = (
+            [Path(folder, f"rank-{n}.{kind}") for n in range(RANKS)] for kind in ("log", "json")
+        )
         exits = _run(framework.name, environ, logs, answers, seconds)
         took = time.monotonic() - start
         if any(exit.status for exit in exits) or not all(answer.exists() for answer in answers):
             first = min(exits, key=lambda exit: (not exit.status, exit.killed, exit.rank))
             output = logs[first.rank].read_text(errors="replace").strip()
-            return Finding(framework=framework, seconds=took, problem=_problem(first, seconds), output=output)
+            return Finding(
+                framework=framework, seconds=took, problem=_problem(first, seconds), output=output
+            )
         found = [json.loads(answer.read_text()) for answer in answers]
     right = all(answer["right"] and answer["ranks"] == RANKS for answer in found)
     return Finding(
@@ -63,16 +77,22 @@ def check(framework: Framework, environ: Mapping[str, str], seconds: float) -> F
 
 
 def _run(
-    name: str, environ: Mapping[str, str], logs: Sequence[Path], answers: Sequence[Path], seconds: float
+    name: str,
+    environ: Mapping[str, str],
+    logs: Sequence[Path],
+    answers: Sequence[Path],
+    seconds: float,
 ) -> list[RankExit]:
-    """Run the ranks until all have ended, but no longer than `seconds`; return how they ended."""
+    """Run the ranks until all have ended, for at most `seconds`, and return how they ended."""
     clean = {name: value for name, value in environ.items() if not name.startswith(_NO_MATTER)}
     clean["HOROVOD_GLOO_IFACE"] = "lo" if sys.platform == "linux" else "lo0"
     ranks = [Ranks(rank=n, size=RANKS, local_rank=n, local_size=RANKS) for n in range(RANKS)]
     places = [Place(ranks=each, host=_HOST, port=0) for each in ranks]
     exits: list[RankExit] = []
     with ExitStack() as stack:
-        variables = stack.enter_context(Horovod().meeting(Layout(places=places, here=_HOST, start_timeout=seconds)))
+        variables = stack.enter_context(
+            Horovod().meeting(Layout(places=places, here=_HOST, start_timeout=seconds))
+        )
         commands = [
             Command(
                 argv=[sys.executable, "-m", "det_horovod._check", name, str(answer)],
@@ -101,8 +121,15 @@ def _problem(exit: RankExit, seconds: float) -> str:
 
 
 def main(framework: str, answer: str) -> None:
-    """Meet the other rank, add, and write what the sum was and what this Horovod can talk over to a file."""
-    hvd, library = importlib.import_module(f"horovod.{framework}"), importlib.import_module(framework)
+    """Join the other rank, add vectors, and write the result as JSON to the file `answer`.
+
+    The file says whether the sum was right, how many ranks there were, and which of Gloo, MPI and
+    NCCL this Horovod has.
+    """
+    hvd, library = (
+        importlib.import_module(f"horovod.{framework}"),
+        importlib.import_module(framework),
+    )
     hvd.init()
     tensor: Any = getattr(library, _MAKERS[framework])([float(hvd.rank() + 1)] * _LENGTH)
     total = hvd.allreduce(tensor, op=hvd.Sum).numpy().tolist()

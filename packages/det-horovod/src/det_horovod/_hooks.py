@@ -1,4 +1,4 @@
-"""Registers Horovod's launcher and `det horovod`; imports det_core only."""
+"""Registers Horovod's launcher and `det horovod`. Imports det_core only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def det_launchers() -> Iterator[LauncherRecord]:
 @hookimpl
 def det_commands() -> Iterator[CommandRecord]:
     yield CommandRecord(
-        name="horovod", load=_command, help="Build Horovod for this environment, and check that it works."
+        name="horovod",
+        load=_command,
+        help="Build Horovod for this environment, and check that it works.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Ranks that det started meet over Horovod, and what the Horovod backends of all frameworks have in common."""
+"""Connects ranks that det started with Horovod. Holds the common part of all Horovod backends."""
 
 from __future__ import annotations
 
@@ -9,47 +9,54 @@ from contextlib import ExitStack
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from det_core.backend import Backend, Ranks
-from det_core.backends import launched
 from det_core.errors import DetError
-from det_core.machine import address_to_bind, interface_towards
+from det_core.ranks.backend import Backend, Ranks
+from det_core.ranks.distributed import launched
+from det_core.ranks.network import address_to_bind, interface_towards
 
 from ._rendezvous import TIMEOUT_SECONDS, Rendezvous, address_variables, horovod_slots
 
 if TYPE_CHECKING:
-    from det_core.backend import Communicator
     from det_core.config import Optimizations
+    from det_core.ranks.backend import Communicator
 
 _MEGABYTE = 1 << 20
 
 
 def meet(
-    control: Communicator, settings: Mapping[str, str] | None = None, *, timeout: float = TIMEOUT_SECONDS
+    control: Communicator,
+    settings: Mapping[str, str] | None = None,
+    *,
+    timeout: float = TIMEOUT_SECONDS,
 ) -> ExitStack:
-    """Prepare the processes that have met over `control` for `horovod.init()`; every rank calls it.
+    """Prepare the processes that are connected over `control` for `horovod.init()`.
 
-    Rank 0 opens Gloo's rendezvous on a free port of its host's address, `control.chief_ip`. Each process gets the variables
-    with which Horovod finds its place, and `settings` (those of `det_horovod.settings`) where the environment has none of
-    its own. Horovod ends a process whose peers do not come to Gloo within `timeout` seconds. Close what is returned after
-    `horovod.shutdown()`: the rendezvous ends, and the environment is as it was. Raises DetError where `chief_ip` is of IPv6,
-    which Horovod's rendezvous does not speak.
+    Every rank must call it. Rank 0 starts Gloo's rendezvous on a free port of its address
+    `control.chief_ip`. Each process gets the variables by which Horovod finds its rank, and those
+    of `settings` (see `det_horovod.settings`) that the environment does not set.
+
+    Horovod ends a process whose peers do not come to the rendezvous within `timeout` seconds. Close
+    the returned stack after `horovod.shutdown()`: that ends the rendezvous and restores the
+    environment. Raises DetError if `chief_ip` is an IPv6 address, which Horovod's rendezvous does
+    not support.
     """
     with ExitStack() as meeting:
         if control.size == 1:
             return meeting
         if ":" in control.chief_ip:
             raise DetError(
-                f"Horovod's rendezvous speaks IPv4 only, and the chief's address is {control.chief_ip}; give its IPv4 address, "
-                "or distributed.backend: native"
+                "Horovod's rendezvous speaks IPv4 only, and the chief's address is"
+                f" {control.chief_ip}; give its IPv4 address, or distributed.backend: native"
             )
         slots = horovod_slots([Ranks(**place) for place in control.allgather(vars(control.ranks))])
         path = ""
         if control.rank == 0:
-            path = meeting.enter_context(Rendezvous(address_to_bind(control.chief_ip), slots)).path()
+            path = meeting.enter_context(
+                Rendezvous(address_to_bind(control.chief_ip), slots)
+            ).path()
         wished = dict(settings or {})
-        if interface := interface_towards(
-            control.chief_ip
-        ):  # Gloo would take that of the host's name, which may be loopback
+        # By default Gloo uses the interface of the host's name, which may be loopback.
+        if interface := interface_towards(control.chief_ip):
             wished["HOROVOD_GLOO_IFACE"] = interface
         variables = {
             **{name: value for name, value in wished.items() if name not in os.environ},
@@ -62,7 +69,7 @@ def meet(
 
 
 def _restore(before: Mapping[str, str | None]) -> None:
-    """Put variables of the environment back as they were."""
+    """Restore variables of the environment. None stands for a variable that was not set."""
     for name, value in before.items():
         if value is None:
             os.environ.pop(name, None)
@@ -71,7 +78,7 @@ def _restore(before: Mapping[str, str | None]) -> None:
 
 
 def settings(optimizations: Optimizations) -> dict[str, str]:
-    """Return the variables of tensor fusion that `optimizations` of a configuration means."""
+    """Return Horovod's variables for the tensor fusion of a configuration's `optimizations`."""
     found = {
         "HOROVOD_FUSION_THRESHOLD": str(optimizations.tensor_fusion_threshold * _MEGABYTE),
         "HOROVOD_CYCLE_TIME": f"{optimizations.tensor_fusion_cycle_time:g}",
@@ -80,16 +87,18 @@ def settings(optimizations: Optimizations) -> dict[str, str]:
 
 
 class Begun(Backend):
-    """Horovod's global process set; derive from it, and name Horovod's `module`.
+    """Horovod's global process set. A subclass sets `module` to the name of Horovod's module.
 
-    Objects travel over the connections on which the ranks of a trial, or of a script that det launched, have met; those of
-    other scripts over Horovod. That is begun once in a process, by the script or here, and lasts until the process ends:
-    0.28.1 may crash where it is begun a second time.
+    The ranks of a trial, or of a script that det launched, send objects over their own connections.
+    The ranks of other scripts send them over Horovod.
+
+    Horovod is initialized once in a process, by the script or here, and stays so until the process
+    ends. Horovod 0.28.1 may crash if it is initialized twice.
     """
 
     module: ClassVar[str]
     named: ClassVar[Mapping[str, str]] = {}
-    """What Horovod's collectives of objects are to be called."""
+    """Keyword arguments for Horovod's collectives of objects, such as a name."""
 
     def __init__(self) -> None:
         self._meeting = ExitStack()
@@ -99,7 +108,10 @@ class Begun(Backend):
 
     @classmethod
     def join(cls, control: Communicator, optimizations: Optimizations | None = None) -> Self:
-        """Return the backend of ranks that have met over `control`; `optimizations` are those of the configuration."""
+        """Return the backend of ranks that are connected over `control`.
+
+        `optimizations` are those of the configuration.
+        """
         hvd, backend = importlib.import_module(cls.module), cls()
         backend._control, backend.chief_ip = control, control.chief_ip
         if not hvd.is_initialized():
@@ -107,8 +119,8 @@ class Begun(Backend):
             backend._meeting = meet(control, wished, timeout=control.timeout or TIMEOUT_SECONDS)
         elif hvd.size() != control.size:
             raise DetError(
-                f"Horovod runs with {hvd.size()} ranks in this process, but the run has {control.size}; begin it anew in a "
-                "process of its own"
+                f"Horovod runs with {hvd.size()} ranks in this process, but the run has"
+                f" {control.size}; begin it again in a process of its own"
             )
         return backend
 
@@ -118,7 +130,9 @@ class Begun(Backend):
         self._hvd: Any = importlib.import_module(self.module)
         if not self._hvd.is_initialized():
             self._hvd.init()
-        self.ranks = Ranks(**{field.name: getattr(self._hvd, field.name)() for field in fields(Ranks)})
+        self.ranks = Ranks(
+            **{field.name: getattr(self._hvd, field.name)() for field in fields(Ranks)}
+        )
         if self._control is None:
             self._control = self._launched = launched()
         self._open = True

@@ -1,4 +1,4 @@
-"""Where Gloo's ranks leave their addresses for one another: a small store of keys and values over HTTP."""
+"""The HTTP key-value store by which Gloo's ranks exchange their addresses."""
 
 from __future__ import annotations
 
@@ -14,25 +14,33 @@ from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
 from typing import Any, Self
 
-from det_core.backend import Ranks
+from det_core.ranks.backend import Ranks
+from det_core.support.threads import start_thread
 
 TIMEOUT_SECONDS = 600.0
-MAX_VALUE = 1 << 20  # a rank leaves an address or two for each other rank
+# A rank stores one or two addresses for each other rank.
+MAX_VALUE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slot(Ranks):
-    """Where Horovod sees one rank: `cross_*` count the hosts that have a rank of the same local number."""
+    """A rank in Horovod's numbering.
+
+    `cross_*` count the hosts that have a rank of the same local rank.
+    """
 
     hostname: str
 
     def variables(self) -> dict[str, str]:
-        """Return the variables that tell Horovod."""
+        """Return the environment variables that give Horovod its rank."""
         return {f"HOROVOD_{name.upper()}": str(value) for name, value in vars(self).items()}
 
 
 def horovod_slots(places: Sequence[Ranks]) -> list[Slot]:
-    """Return where Horovod sees the ranks; it numbers the hosts anew for each local rank."""
+    """Return the ranks in Horovod's numbering.
+
+    It numbers the hosts separately for each local rank.
+    """
     slots = []
     for place in places:
         hosts = sorted(other.cross_rank for other in places if other.local_rank == place.local_rank)
@@ -42,29 +50,33 @@ def horovod_slots(places: Sequence[Ranks]) -> list[Slot]:
 
 
 class Rendezvous:
-    """Horovod's rendezvous server without horovodrun, listening on a free port of `host` until it is closed.
+    """Horovod's rendezvous server without horovodrun.
 
-    Speaks the protocol of `horovod.runner.http.http_server` (PUT, GET, DELETE of /scope/key), for ranks of any Horovod with
-    Gloo. Unlike there, each path begins with a secret; whoever does not know it is refused after the head of its request.
+    It listens on a free port of `host` until it is closed. It implements the protocol of
+    `horovod.runner.http.http_server`: PUT, GET and DELETE of /scope/key. It serves ranks of any
+    Horovod with Gloo. Unlike Horovod's server, it puts a secret in front of each path. A request
+    without the secret is refused after its header.
     """
 
     def __init__(self, host: str, slots: Iterable[Slot]) -> None:
         self._token = secrets.token_urlsafe(24)
         self._server = _Server((host, 0), self._token, Store(slots))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._server.serve_forever, 0.05, name="det-rendezvous")
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The port on which the server listens."""
         return int(self._server.server_address[1])
 
     def path(self) -> str:
-        """Return what follows the host in each rank's `HOROVOD_GLOO_RENDEZVOUS_ADDR`; it is a secret of the ranks."""
+        """Return the part behind the host in each rank's `HOROVOD_GLOO_RENDEZVOUS_ADDR`.
+
+        It contains the secret.
+        """
         return f":{self.port}/{self._token}/"
 
     def close(self) -> None:
-        """Stop listening; safe to call twice."""
+        """Stop the server. It may be called twice."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -78,10 +90,11 @@ class Rendezvous:
 
 
 def address_variables(host: str, path: str, timeout: float = TIMEOUT_SECONDS) -> dict[str, str]:
-    """Return the variables with which ranks meet over Gloo, in `timeout` seconds, at the rendezvous that they reach as `host`.
+    """Return the environment variables by which ranks find Gloo's rendezvous at `host`.
 
-    Horovod makes its addresses as http://ADDR:PORT/scope/key, which leaves room in ADDR for port and secret; PORT becomes a
-    part of the path.
+    The ranks must connect within `timeout` seconds. Horovod forms addresses as
+    http://ADDR:PORT/scope/key. Port and secret are a part of ADDR here, so that PORT becomes a part
+    of the path.
     """
     return {
         "HOROVOD_CONTROLLER": "gloo",
@@ -93,7 +106,11 @@ def address_variables(host: str, path: str, timeout: float = TIMEOUT_SECONDS) ->
 
 
 class Store:
-    """Keys and values in scopes; one that all of its ranks are done with is emptied, so that they can meet again."""
+    """Keys and values in scopes.
+
+    When all ranks of a scope have deleted their keys, the scope is emptied, so that the ranks can
+    use it again.
+    """
 
     def __init__(self, slots: Iterable[Slot]) -> None:
         self._lock = threading.Lock()
@@ -115,7 +132,8 @@ class Store:
 
     def delete(self, scope: str, key: str) -> None:
         with self._lock:
-            if scope not in self._sizes:  # one that ranks opened themselves, as for a process set
+            if scope not in self._sizes:
+                # The ranks created this scope themselves, for example for a process set.
                 self._scopes[scope].pop(key, None)
                 return
             self._done[scope].add(key)
@@ -124,7 +142,7 @@ class Store:
 
 
 class _Server(ThreadingMixIn, TCPServer):
-    """Unlike `http.server.HTTPServer`, it asks no name server for the name of the host."""
+    """A TCP server that, unlike `http.server.HTTPServer`, does not look up the name of the host."""
 
     request_queue_size = 1024
 
@@ -143,12 +161,14 @@ class _Server(ThreadingMixIn, TCPServer):
 
     def server_close(self) -> None:
         for request in list(self._open):
-            with contextlib.suppress(OSError):  # it has ended by itself
+            # The connection may be closed already.
+            with contextlib.suppress(OSError):
                 request.shutdown(socket.SHUT_RDWR)
-        super().server_close()  # waits for the threads
+        # This waits for the threads.
+        super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of those who come with something else, or leave early."""
+        """Ignore clients that send something else or disconnect early."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -175,8 +195,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200)
 
     def _place(self) -> tuple[str, str] | None:
-        """Return scope and key of a request by one who knows the secret; answer any other."""
-        parts = self.path.split("/")  # "", secret, Horovod's ":PORT", scope, key
+        """Return scope and key of a request that has the secret. Refuse any other request."""
+        # The parts are "", secret, Horovod's ":PORT", scope and key.
+        parts = self.path.split("/")
         if len(parts) == 5 and hmac.compare_digest(parts[1].encode(), self.server.token):
             return parts[3], parts[4]
         self._answer(403)

@@ -1,4 +1,4 @@
-"""Wheels that were built: kept for the environments that need the same, and put into this one."""
+"""Built wheels: a cache for environments that need the same one, and their installation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "
 
 
 class Cache:
-    """A folder below `root` for each kind of wheel; one that is there is whole.
+    """A folder below `root` for each kind of wheel. A wheel in it is always complete.
 
-    `lock` keeps a second builder of the same wheel waiting. What a builder that was killed has left is removed by the next.
+    `lock` makes a second builder of the same wheel wait. A builder removes what a builder that was
+    killed has left.
     """
 
     def __init__(self, root: Path) -> None:
@@ -30,25 +31,28 @@ class Cache:
 
     @classmethod
     def usual(cls, environ: Mapping[str, str]) -> Cache:
-        """Return that of the user: $XDG_CACHE_HOME/det/horovod, ~/.cache without."""
+        """Return the user's cache, in $XDG_CACHE_HOME/det/horovod or ~/.cache/det/horovod."""
         home = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home()) / ".cache"
         return cls(Path(home) / "det" / "horovod")
 
     def wheel(self, key: str) -> Path | None:
-        """Return the wheel of a key; None where there is none that can be read."""
+        """Return the wheel of a key, or None if there is none that can be read."""
         found = sorted((self.root / key).glob("*.whl"))
         return found[0] if found and _is_whole(found[0]) else None
 
     @contextlib.contextmanager
     def lock(self, key: str, waiting: Callable[[], object]) -> Iterator[int]:
-        """Hold the right to build a key; give the lock's descriptor, for those to inherit who do. `waiting` is called first
-        where another process holds it."""
+        """Hold the lock of a key, and yield its file descriptor, which the build inherits.
+
+        `waiting` is called first if another process holds the lock.
+        """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             file = (self.root / f"{key}.lock").open("w")
         except OSError as error:
             raise DetError(
-                f"wheels cannot be kept in {self.root} ({error.strerror}); give another place with --wheel-dir"
+                f"wheels cannot be kept in {self.root} ({error.strerror}); give another place with"
+                " --wheel-dir"
             ) from error
         with file:
             try:
@@ -60,7 +64,7 @@ class Cache:
 
     @contextlib.contextmanager
     def workspace(self, key: str) -> Iterator[Path]:
-        """Give an empty folder for the build of a key, whose lock is held."""
+        """Yield an empty folder for the build of a key whose lock is held."""
         folder = self.root / f"{key}.building"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -70,7 +74,7 @@ class Cache:
             shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self, key: str, wheel: Path) -> Path:
-        """Put a wheel that was built in a workspace here under its key, at once."""
+        """Move a wheel from a workspace into the cache in one step."""
         folder, fresh = self.root / key, self.root / f"{key}.building" / "kept"
         fresh.mkdir()
         wheel.rename(fresh / wheel.name)
@@ -88,23 +92,30 @@ def _is_whole(wheel: Path) -> bool:
 
 
 def commands(wheel: Path) -> tuple[list[str], ...]:
-    """Return what installs a wheel, whatever Horovod is there, and of its requirements those that are missing."""
+    """Return the commands that install a wheel.
+
+    The first replaces any installed Horovod. The second installs the requirements that are missing.
+    """
     return ([*_PIP, "--no-deps", "--force-reinstall", str(wheel)], [*_PIP, str(wheel)])
 
 
 def install(wheel: Path) -> bool:
-    """Install a wheel; tell whether that was necessary. Raises DetError with what pip says."""
+    """Install a wheel, and return whether that was necessary. Raises DetError with pip's output."""
     if is_installed(wheel):
         return False
     for command in commands(wheel):
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
         if done.returncode:
-            raise DetError(f"{done.stdout.strip()}\npip could not install {wheel} (status {done.returncode})")
+            raise DetError(
+                f"{done.stdout.strip()}\npip could not install {wheel} (status {done.returncode})"
+            )
     return True
 
 
 def is_installed(wheel: Path) -> bool:
-    """Tell whether this very wheel is installed here, by its digest."""
+    """Return whether this wheel is installed, according to its digest."""
     try:
         origin = metadata.distribution("horovod").read_text("direct_url.json")
     except metadata.PackageNotFoundError:

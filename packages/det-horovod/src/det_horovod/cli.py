@@ -1,4 +1,4 @@
-"""`det horovod`: Horovod's newest release built for today's frameworks, and tried."""
+"""`det horovod`: builds Horovod's newest release for the installed frameworks, and checks it."""
 
 from __future__ import annotations
 
@@ -31,11 +31,21 @@ def horovod(ctx: click.Context) -> None:
     metavar="NAMES",
     help="torch, tensorflow or both (torch,tensorflow); default: those installed.",
 )
-@click.option("--wheel-dir", type=click.Path(path_type=Path), help="Keep wheels here, not in ~/.cache/det/horovod.")
-@click.option("--print", "show", is_flag=True, help="Print the commands, for a shell, and run none of them.")
-@click.option("--gpu", type=click.Choice(["nccl"]), help="Let GPUs talk over NCCL; needs CUDA's toolkit and NCCL.")
+@click.option(
+    "--wheel-dir",
+    type=click.Path(path_type=Path),
+    help="Keep wheels here, not in ~/.cache/det/horovod.",
+)
+@click.option(
+    "--print", "show", is_flag=True, help="Print the commands, for a shell, and run none of them."
+)
+@click.option(
+    "--gpu",
+    type=click.Choice(["nccl"]),
+    help="Let GPUs talk over NCCL; needs CUDA's toolkit and NCCL.",
+)
 @click.option("--rocm", is_flag=True, help="Let AMD's GPUs talk over RCCL; needs ROCm.")
-@click.option("--mpi", is_flag=True, help="With MPI beside Gloo; needs an MPI with mpicxx.")
+@click.option("--mpi", is_flag=True, help="With MPI as well as Gloo; needs an MPI with mpicxx.")
 @click.option("--force", is_flag=True, help="Build, though there is a wheel.")
 @click.pass_obj
 def install(
@@ -50,15 +60,18 @@ def install(
 ) -> None:
     """Build Horovod against the frameworks of this environment and install it.
 
-    That takes minutes, once: the wheel is kept for other environments with the same Python and versions. Ranks talk over
-    Gloo unless more is asked for. Of the environment nothing else is changed.
+    That takes minutes, once: the wheel is kept for other environments with the same Python and
+    versions. Ranks talk over Gloo unless more is asked for. Of the environment nothing else is
+    changed.
     """
     from ._frameworks import chosen, installed
     from ._recipe import Recipe
     from ._wheels import Cache
 
     if gpu and rocm:
-        raise click.UsageError("--gpu nccl is for NVIDIA's GPUs and --rocm for AMD's; give one of them")
+        raise click.UsageError(
+            "--gpu nccl is for NVIDIA's GPUs and --rocm for AMD's; give one of them"
+        )
     recipe = Recipe(
         frameworks=chosen(frameworks, installed()),
         gpu="rocm" if rocm else gpu or "",
@@ -73,7 +86,13 @@ def install(
 
 
 @horovod.command()
-@click.option("--timeout", default=120, show_default=True, type=click.IntRange(1), help="Seconds for each framework.")
+@click.option(
+    "--timeout",
+    default=120,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Seconds for each framework.",
+)
 @click.pass_obj
 def check(settings: Settings, timeout: int) -> int:
     """Let two processes add numbers over Horovod, for each framework of this environment.
@@ -83,11 +102,20 @@ def check(settings: Settings, timeout: int) -> int:
     from ._check import check as tried
     from ._frameworks import chosen, installed
 
-    findings = [tried(framework, settings.environ, timeout) for framework in chosen(None, installed())]
+    findings = [
+        tried(framework, settings.environ, timeout) for framework in chosen(None, installed())
+    ]
     print_table(
         ("framework", "version", "two ranks add", "seconds", "operations", "problem"),
         [
-            (f.framework.distribution, f.framework.version, not f.problem, f.seconds, " ".join(f.operations), f.problem)
+            (
+                f.framework.distribution,
+                f.framework.version,
+                not f.problem,
+                f.seconds,
+                " ".join(f.operations),
+                f.problem,
+            )
             for f in findings
         ],
     )
@@ -116,8 +144,11 @@ def _build(settings: Settings, recipe: Recipe, cache: Cache, force: bool) -> Pat
     from ._recipe import check as check_requirements
 
     check_requirements(recipe, settings.environ)
-    with cache.lock(recipe.key, lambda: click.echo("another process builds the same; waiting for it")) as lock:
-        wheel = None if force else cache.wheel(recipe.key)  # it may have been built meanwhile
+    with cache.lock(
+        recipe.key, lambda: click.echo("another process builds the same; waiting for it")
+    ) as lock:
+        # Another process may have built the wheel meanwhile.
+        wheel = None if force else cache.wheel(recipe.key)
         if wheel is None:
             progress = Progress(f"building Horovod for {recipe.named} over {recipe.operations}")
             wheel = build(recipe, cache, settings.environ, lock, progress.line)

@@ -1,4 +1,7 @@
-"""Horovod's rendezvous over Gloo, and the variables with which its ranks come to it: `python3 -m det_horovod.launch`."""
+"""Starts Horovod's rendezvous over Gloo for a launch: `python3 -m det_horovod.launch`.
+
+Each rank gets the environment variables by which it finds the rendezvous.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 
 from det_core.errors import DetError
-from det_core.launcher import Launcher, Layout
-from det_core.machine import address_to_bind
+from det_core.ranks.launcher import Launcher, Layout
+from det_core.ranks.network import address_to_bind
 
 from ._rendezvous import Rendezvous, address_variables, horovod_slots
 
 
 class Horovod(Launcher):
-    """Ranks exchange their addresses over a server that this process runs, and then connect to one another."""
+    """Launches ranks that exchange their addresses over a server in this process."""
 
     interface_variables = ("HOROVOD_GLOO_IFACE",)
 
@@ -33,15 +36,21 @@ class Horovod(Launcher):
 
 
 def _listened_on(here: str) -> str:
-    """Return the address to bind; for a name all addresses, as others may know it by another than this machine does."""
+    """Return the address to bind.
+
+    For a host name that is all addresses, because other hosts may resolve the name to another
+    address than this one.
+    """
     with suppress(ValueError):
         if ipaddress.ip_address(here).version == 4:
             return address_to_bind(here)
-        raise DetError(f"Horovod's rendezvous speaks IPv4 only, and the address is {here}; give IPv4 addresses")
+        raise DetError(
+            f"Horovod's rendezvous speaks IPv4 only, and the address is {here}; give IPv4 addresses"
+        )
     return address_to_bind("")
 
 
 if __name__ == "__main__":
-    from det_core.launch import run_as_module
+    from det_node.launch import run_as_module
 
     run_as_module("horovod", "det_horovod.launch")

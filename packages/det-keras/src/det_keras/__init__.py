@@ -1,10 +1,10 @@
-"""Keras for det: trials, five kinds of data with exact resume, and callbacks for scripts of your own."""
+"""Keras for det: trials, five kinds of data with exact resume, and callbacks for own scripts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_core.lazy import lazy
+from det_core.support.lazy import lazy
 
 from ._hooks import need_tensorflow
 

@@ -1,13 +1,15 @@
-"""Registers Keras with det; imports det_core only."""
+"""Registers Keras with det. Imports det_core only."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
 from det_core import Adapter, Backend, BackendRecord, Framework, PluginError, hookimpl
-from det_core.backend import available_by
+from det_core.ranks.backend import available_by
+from det_core.support.installation import how_to_install
 
 
 @hookimpl
@@ -36,9 +38,13 @@ def det_backends() -> Iterator[BackendRecord]:
         available=available_by("det_horovod", "tensorflow"),
         load=_load_horovod,
     )
-    yield BackendRecord(name="collectives", framework="keras", available=has_tensorflow, load=_load_native)
-    # for scripts, by DistributedContext.from_tf_config(): it serves no framework's trials
-    yield BackendRecord(name="tensorflow", load=_load_tf_config, available=has_tensorflow, priority=100)
+    yield BackendRecord(
+        name="collectives", framework="keras", available=has_tensorflow, load=_load_native
+    )
+    # For scripts only, by DistributedContext.from_tf_config().
+    yield BackendRecord(
+        name="tensorflow", load=_load_tf_config, available=has_tensorflow, priority=100
+    )
 
 
 @hookimpl
@@ -52,17 +58,25 @@ def det_build_optimizer(context: Any, build: Callable[[], Any]) -> Any:
 
 
 def has_tensorflow() -> bool:
-    """Tell whether there is a TensorFlow, without importing it."""
+    """Return whether TensorFlow is installed, without importing it."""
     return find_spec("tensorflow") is not None
 
 
 def need_tensorflow() -> None:
-    """Raise PluginError, with both ways to install it, where there is no TensorFlow."""
-    if not has_tensorflow():
+    """Raise PluginError, with both ways to install it, if TensorFlow is not installed."""
+    if has_tensorflow():
+        return
+    way = (
+        f"with a GPU: {how_to_install('det-keras', 'tensorflow')}, without one:"
+        f" {how_to_install('det-keras', 'cpu')}"
+    )
+    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+    if backend != "tensorflow":
         raise PluginError(
-            "det-keras needs TensorFlow, which is not installed; with a GPU: pip install 'det-keras[tensorflow]', "
-            "without one: pip install 'det-keras[cpu]'"
+            f"KERAS_BACKEND is {backend!r}, but det-keras trains Keras on TensorFlow only, and that"
+            f" is not installed; set KERAS_BACKEND=tensorflow, and {way}"
         )
+    raise PluginError(f"det-keras needs TensorFlow, which is not installed; {way}")
 
 
 def _load() -> type[Adapter[Any]]:

@@ -1,40 +1,52 @@
-"""Keras behind core's loop: Keras owns the `for`, a callback tells core of it."""
+"""Runs Keras's training under core's loop.
+
+Keras owns the `for` statement. A callback connects it with core's loop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from det_core import Adapter, Loop, Metrics, RunInfo, TrialError
-from det_core.ranks import global_batch_size, lost, of_all_ranks
-from det_core.schedule import to_batches
+from det_core.train.ranks import global_batch_size, lost, of_all_ranks
+from det_core.train.schedule import to_batches
 
+from .attributes import find_variables, only_variables, read_variables, write_variables
 from .backends import KerasBackend
 from .bridge import Bridge
-from .build import build_model, build_trial, trace
+from .build import build_model, build_trial, reset_states, trace
 from .chunks import Chunks, steps_of
 from .context import TFKerasTrialContext
-from .data import Feed, Shown
-from .drift import checksum
+from .data import Feed, Reading, Shown, make_feed
 from .evaluation import Evaluation, raise_what_it_raised
-from .feeds import feed_of
-from .listeners import Listeners, params_of_fit, tensorboard_dir
+from .listeners import Listeners, params_of_fit, replaced, tensorboard_dir
 from .measures import Measures
 from .metrics import MetricObjects, flat
-from .optim import Reduction, variables_of
+from .old_weights import find_old_weights
+from .optim import Reduction, trained_by, variables_of
 from .parts import build_as_saved, optimizer_state, restore_optimizer
-from .ranks import drift_of, join_ranks, spread, tell_of_local_statistics, without_xla
+from .ranks import (
+    find_unreduced_variables,
+    join_ranks,
+    spread,
+    tell_of_local_statistics,
+    without_xla,
+)
 from .rng import Generators, seed_everything
-from .state import read_state, write_state
+from .state import STATE, read_state, write_state
 from .trial import TFKerasTrial
-from .versions import KERAS_VERSION, check_backend
+from .unreduced import checksum
+from .versions import KERAS_VERSION, check_backend, keras
 from .weights import read_weights, write_weights
 
-_ENDLESS = 2**62  # batches in Keras's one epoch
+# The number of batches in Keras's only epoch.
+_ENDLESS = 2**62
 
 
 class KerasAdapter(Adapter[TFKerasTrial]):
@@ -43,7 +55,11 @@ class KerasAdapter(Adapter[TFKerasTrial]):
     framework_version = f"{tf.__version__} (Keras {KERAS_VERSION})"
 
     def __init__(
-        self, trial: TFKerasTrial, context: TFKerasTrialContext, run: RunInfo, group: KerasBackend | None = None
+        self,
+        trial: TFKerasTrial,
+        context: TFKerasTrialContext,
+        run: RunInfo,
+        group: KerasBackend | None = None,
     ) -> None:
         self.trial, self.context, self._run = trial, context, run
         self._group, self._open = group, ExitStack()
@@ -56,34 +72,51 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             raise
         self._callback_states: list[Any] = []
         self._objects: list[Any] | None = None
+        self._resumed = False
         self._bridge: Bridge | None = None
         self._started = self._built = self._ended = False
         self._validated_at = -1
-        self._known: dict[str, Any] | None = None  # of the validation that is to come
+        # Whether a callback replaced the weights for the last validation.
+        self._swapped = False
+        # The metrics of the next validation, if they are known already.
+        self._known: dict[str, Any] | None = None
 
     def _make(self, group: KerasBackend | None) -> None:
         trial, context, run = self.trial, self.context, self._run
-        distributed, average = context.distributed, run.config.optimizations.average_training_metrics
+        distributed, average = (
+            context.distributed,
+            run.config.optimizations.average_training_metrics,
+        )
         model = self.model = build_model(trial, context)
+        self._optimizer = model.optimizer
         if group is not None:
             without_xla(model)
             tell_of_local_statistics(model)
         self._generators = Generators(model, distributed)
         self._generators.part()
         self._training, self._validation = self._feed("training"), self._feed("validation")
+        self._generators.warn_of_shared(self._training.pipeline)
         epoch = self._batches_per_epoch = distributed.broadcast(self._training.batches_per_epoch)
         objects = MetricObjects(model, distributed)
-        self._measures = Measures(model, objects, run.first_batch, average)
-        self._drift, self._drifted = drift_of(model, objects, distributed), list[Any]()
+        self._unreduced, self._saved_unreduced = (
+            find_unreduced_variables(model, objects, distributed),
+            list[Any](),
+        )
         length = None if run.length is None else to_batches(run.length.n, run.length.unit, self)
         params = params_of_fit(length, epoch, context.fit_options.verbose)
         self._listeners = Listeners(trial.keras_callbacks(), model, params, tensorboard_dir(run))
-        self._evaluation = Evaluation(model, self._validation, objects, self._listeners, distributed)
+        if not epoch:
+            self._listeners.refuse_epochs("build_training_data_loader")
+        epochs = bool(self._listeners.callbacks and epoch)
+        self._measures = Measures(model, objects, run.first_batch, average, epochs=epochs)
+        self._reduces = epochs or distributed.size > 1
+        self._evaluation = Evaluation(model, self._validation, objects, distributed)
 
     @classmethod
     def create(cls, trial: type[TFKerasTrial], run: RunInfo) -> KerasAdapter:
         check_backend()
-        group = join_ranks(run)  # first, as TensorFlow must not have computed before
+        # The ranks must be joined before TensorFlow computes anything.
+        group = join_ranks(run)
         seed_everything(run.seed)
         reduction = Reduction.of(run.config.optimizations, group.mean if group else None)
         context = TFKerasTrialContext(run, reduction=reduction)
@@ -108,14 +141,21 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self._batches_per_epoch,
             begin=self._take_up_metrics,
             finish_epoch=self._finish_epoch,
-            go_on=self._drift.part,
+            go_on=self._unreduced.desynchronize,
         )
         self._bridge.set_model(self.model)
-        self._finish_epoch()  # of an interrupted run
+        # An interrupted run may have left an epoch to finish.
+        self._finish_epoch()
+        # A callback may have ended training at that epoch.
+        if loop.conclude():
+            self._end()
+            return
         if steps > 1:
-            self._bridge.chunks = Chunks(self.model, self._bridge.chunk, means=not self._measures.objects_only)
+            self._bridge.chunks = Chunks(
+                self.model, self._bridge.chunk, means=not self._measures.objects_only
+            )
         self.model.train_function = self._bridge.chunks
-        self._drift.part()
+        self._unreduced.desynchronize()
         try:
             batches, observe = self._training.training(loop.done), self._run.observe
             self._fit(Shown(observe, loop.done).of(batches) if observe else batches)
@@ -123,27 +163,30 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self.model.train_function = None
         if not loop.stop:
             raise TrialError(
-                f"the training data ended at batch {self._measures.position}; let it have a batch at least, and repeat nothing "
-                "that random numbers make shorter"
+                f"the training data ended at batch {self._measures.position}; let it have a batch"
+                " at least, and repeat nothing that random numbers make shorter"
             )
         self._end()
 
     def finish(self) -> None:
-        """Let callbacks hear of a validation of what training left, as `fit` does, and then Keras and them have the last word."""
+        """End training as `fit` does.
+
+        If there are callbacks and the model was trained after the last validation, it is validated
+        first. Then Keras's averages and the callbacks' `on_train_end` may change the weights.
+        """
         self._start()
         told = before = None
         if self._listeners.callbacks and self._validated_at != self._measures.position:
             if self._group is not None:
                 self.synchronize()
-            told, before = self.validate(), checksum(self.model.get_weights())
+            told, before = self.validate(), self._weights_checksum()
         self._finish_epoch()
-        finalize = getattr(self.model.optimizer, "finalize_variable_values", None)
-        if finalize is not None:
-            finalize(self.model.trainable_variables)
+        _finalize(self.model)
         self._end()
-        self._drift.forget()
-        if told is not None and checksum(self.model.get_weights()) == before:
-            self._known = dict(told)  # nothing has changed a weight
+        self._unreduced.reset()
+        if told is not None and not self._swapped and self._weights_checksum() == before:
+            # No weight has changed since the validation.
+            self._known = dict(told)
 
     def _end(self) -> None:
         if not self._ended:
@@ -151,24 +194,27 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             self._listeners("on_train_end")
 
     def _finish_epoch(self) -> None:
-        """Tell callbacks of an epoch's end, once, behind the validation that lies there."""
+        """Notify callbacks once of an epoch's end, after a validation that is due there."""
         if self._measures.epoch_ended:
             logs = self._measures.take_epoch()
-            self._listeners("on_epoch_end", self._measures.position // (self._batches_per_epoch or 1) - 1, logs)
+            self._listeners(
+                "on_epoch_end", self._measures.position // (self._batches_per_epoch or 1) - 1, logs
+            )
             if self._bridge is not None:
                 self._bridge.look_for_stop()
 
     def _fit(self, dataset: Any) -> None:
         try:
-            self.model.fit(
-                dataset,
-                epochs=1,
-                steps_per_epoch=_ENDLESS,
-                verbose=0,
-                shuffle=False,
-                class_weight=self.context.fit_options.class_weight,
-                callbacks=[self._bridge],
-            )
+            with _left_as_trained(self.model.optimizer):
+                self.model.fit(
+                    dataset,
+                    epochs=1,
+                    steps_per_epoch=_ENDLESS,
+                    verbose=0,
+                    shuffle=False,
+                    class_weight=self.context.fit_options.class_weight,
+                    callbacks=[self._bridge],
+                )
         except tf.errors.OpError as error:
             raise_what_it_raised(self._training)
             ranks = self.context.distributed
@@ -179,33 +225,63 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         if not self._started:
             self._started = True
             self.model.stop_training = False
-            self._build()  # as every checkpoint must hold the same variables
+            # All checkpoints must hold the same variables.
+            self._build()
             if self._group is not None:
                 self._begin_alike()
-            self._drift.restore(self._drifted)
-            with self._generators.untouched():  # it is called once more where a run is resumed
+            self._unreduced.restore(self._saved_unreduced)
+            # The hook is called again in a resumed run, and must not change the state.
+            with self._generators.untouched(), self._as_loaded():
                 self._listeners("on_train_begin")
             self._listeners.restore(self._callback_states)
 
+    @contextmanager
+    def _as_loaded(self) -> Iterator[None]:
+        """Restore the model and its optimizers after the body if the run is resumed."""
+        if not self._run.first_batch:
+            yield
+            return
+        weights, distributed = self.model.trainable_variables, self.context.distributed
+        variables = [*only_variables(self.model.weights), *self._outside().values()]
+        values = [variable.numpy() for variable in variables]
+        states = [optimizer_state(each, weights, distributed) for each in self.context.optimizers]
+        yield
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+        for optimizer, state in zip(self.context.optimizers, states, strict=True):
+            restore_optimizer(optimizer, state)
+
+    def _outside(self) -> dict[str, Any]:
+        """Return the variables in the model's attributes that a checkpoint must hold separately."""
+        held = [variable for each in self.context.optimizers for variable in variables_of(each)]
+        return find_variables(
+            self.model, [*held, *self._measures.objects.variables(), *self._generators.variables()]
+        )
+
     def _begin_alike(self) -> None:
-        """Give every rank the chief's weights, whatever the trial's own code did on each."""
-        optimizers = [variable for each in self.context.optimizers for variable in variables_of(each)]
-        spread([*self.model.weights, *optimizers], self.context.distributed)
+        """Give every rank the chief's weights, even if the trial's code set different ones."""
+        optimizers = [
+            variable for each in self.context.optimizers for variable in variables_of(each)
+        ]
+        spread([*only_variables(self.model.weights), *optimizers], self.context.distributed)
 
     # Several ranks
 
     def synchronize(self) -> None:
-        """Give every rank the means of BatchNorm's statistics and the like, until it trains on."""
+        """Give every rank the means of statistics such as BatchNorm's, until it trains again."""
         self._start()
-        self._drift.meet()
+        self._unreduced.synchronize_variables()
 
     def fingerprint(self) -> str:
         return checksum(variable.numpy() for variable in self.model.trainable_variables)
 
+    def _weights_checksum(self) -> str:
+        return checksum(variable.numpy() for variable in only_variables(self.model.weights))
+
     def _take_up_metrics(self) -> None:
-        if self._objects is not None:
-            self._measures.objects.take_up(self._objects)
-            self._objects = None
+        if self._resumed:
+            self._measures.objects.restore_state(self._objects)
+            self._objects, self._resumed = None, False
 
     # Metrics
 
@@ -214,7 +290,9 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             return [{} for _ in rows]
         return of_all_ranks([flat(row) for row in rows], self._run)
 
-    def reported(self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any]:
+    def reported(
+        self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]
+    ) -> Mapping[str, Any]:
         complete = {**metrics, **self._measures.take_period()}
         self._listeners.directly("on_train_workload_end", self._measures.position, dict(complete))
         return complete
@@ -223,27 +301,58 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self._start()
         if self._known is not None:
             return self._known
+        callbacks = self._listeners.of_tests(ended=self._ended)
+        swaps = self._listeners.begin_tests
+        before = [variable.numpy() for variable in self._changeable()] if swaps else []
         with self._generators.untouched():
-            logs = self._evaluation(quiet=self._ended)
-            self._listeners.validated(logs, ended=self._ended)
+            for callback in callbacks:
+                callback.on_test_begin()
+            self._swapped = swaps and checksum(before) != checksum(
+                each.numpy() for each in self._changeable()
+            )
+            if self._ended:
+                # Validate the weights that are saved.
+                self._put_back(before)
+            logs = self._evaluation(callbacks)
+            for callback in callbacks:
+                callback.on_test_end(logs)
+            if self._ended:
+                self._put_back(before)
         self._validated_at = self._measures.position
-        self._measures.validation = {name: value for name, value in logs.items() if isinstance(value, float)}
+        self._measures.validation = {
+            name: value for name, value in logs.items() if isinstance(value, float)
+        }
         if self._bridge is not None:
             self._bridge.look_for_stop()
             self._finish_epoch()
         return logs
+
+    def _changeable(self) -> list[Any]:
+        return [
+            *only_variables(self.model.weights),
+            *(each for optimizer in self.context.optimizers for each in variables_of(optimizer)),
+        ]
+
+    def _put_back(self, values: Sequence[Any]) -> None:
+        for variable, value in zip(self._changeable(), values, strict=False):
+            variable.assign(value)
 
     # Checkpoints
 
     def save(self, path: Path) -> None:
         distributed, weights = self.context.distributed, self.model.trainable_variables
         contents = {
-            "optimizers": [optimizer_state(each, weights, distributed) for each in self.context.optimizers],
+            "optimizers": [
+                optimizer_state(each, weights, distributed) for each in self.context.optimizers
+            ],
             "measures": self._measures.state(),
             "rng": self._generators.together(),
             "callbacks": self._listeners.state(),
-            "drift": self._drift.state(),
+            "drift": self._unreduced.state(),
+            "attributes": distributed.allgather(read_variables(self._outside())),
         }
+        if self.model.optimizer is not self._optimizer:
+            raise TrialError(replaced(self._optimizer))
         if distributed.rank != 0:
             return
         write_weights(self.model, path)
@@ -251,34 +360,85 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         self._listeners.directly("on_checkpoint_end", str(path))
 
     def load(self, path: Path) -> None:
+        if (
+            not self._run.first_batch
+            and not (path / STATE).is_file()
+            and find_old_weights(path) is not None
+        ):
+            # A new trial takes the weights of a checkpoint that Determined wrote, as the rest is
+            # pickled.
+            self._build()
+            read_weights(self.model, path)
+            return
         contents = read_state(path)
         self._build()
         optimizers, states = self.context.optimizers, contents["optimizers"]
-        if len(optimizers) != len(states):
+        # Old checkpoints do not hold the optimizers in attributes.
+        old = "attributes" not in contents
+        if len(optimizers) < len(states) or (len(optimizers) > len(states) and not old):
             raise TrialError(
-                f"the trial has {len(optimizers)} optimizers, but the checkpoint holds {len(states)}; it is of another trial"
+                f"the trial has {len(optimizers)} optimizers, but the checkpoint holds"
+                f" {len(states)}; it is of another trial"
             )
-        for optimizer, state in zip(optimizers, states, strict=True):
+        for optimizer, state in zip(optimizers, states, strict=not old):
             build_as_saved(optimizer, state, self.model.trainable_variables)
         read_weights(self.model, path)
-        for optimizer, state in zip(optimizers, states, strict=True):
+        for optimizer, state in zip(optimizers, states, strict=not old):
             restore_optimizer(optimizer, state)
+        self._restore_outside(contents.get("attributes", []))
         self._callback_states = contents["callbacks"]
         if self._run.first_batch:
-            self._measures.restore(contents["measures"])
-            self._objects = contents["measures"]["objects"]
-            self._measures.objects.take_up(self._objects)
-            self._drifted = contents.get("drift", [])
-        self._generators.take_up(contents["rng"])
+            ranks = self.context.distributed
+            self._objects = self._measures.restore(contents["measures"], ranks.rank, ranks.size)
+            self._measures.objects.restore_state(self._objects)
+            self._resumed = True
+            self._saved_unreduced = contents.get("drift", [])
+        self._generators.restore_state(contents["rng"])
+
+    def _restore_outside(self, ranks: Sequence[Mapping[str, Any]]) -> None:
+        """Restore this rank's variables in attributes.
+
+        If the number of ranks has changed, they are the chief's. Raises TrialError if a resumed
+        run's model has no such attribute.
+        """
+        if not ranks:
+            return
+        distributed = self.context.distributed
+        same = len(ranks) == distributed.size
+        left = write_variables(self._outside(), ranks[distributed.rank if same else 0])
+        if left and same and self._run.first_batch:
+            raise TrialError(
+                f"the checkpoint holds {left[0]} of the model, which the trial's model has not, or"
+                " in another shape; resume with the code of the checkpoint"
+            )
 
     def _build(self) -> None:
-        """Let Keras make every variable of the model and its metrics, by tracing a step, if need be, and evaluating a batch."""
-        if not self._built and self._evaluation.data is not None:
-            self._built = True
-            with self._generators.untouched():
-                trace(self.model, self._training.training(0).element_spec)
-                self._evaluation.build()
-            self._measures.objects.reset()
+        """Make Keras create every variable of the model and its metrics.
+
+        It traces a training step if needed and evaluates a batch. Afterwards it restores the states
+        of recurrent layers and all other variables that an evaluation changes.
+        """
+        if self._built:
+            return
+        self._built = True
+        batches, model = self._training.training(0), self.model
+        with self._generators.untouched():
+            trace(model, batches.element_spec, always=self._evaluation.data is None)
+            variables = [*only_variables(model.non_trainable_weights), *self._outside().values()]
+            values = [variable.numpy() for variable in variables]
+            data = self._evaluation.data
+            if data is not None:
+                self._evaluation.build(data)
+            elif model.run_eagerly:
+                self._evaluation.build(batches)
+            if self._reduces:
+                self._measures.objects.find_unknown(
+                    None if data is None else partial(self._evaluation.build, data)
+                )
+            reset_states(model)
+            for variable, value in zip(variables, values, strict=True):
+                variable.assign(value)
+        self._measures.objects.reset()
 
     # Facts
 
@@ -297,3 +457,62 @@ class KerasAdapter(Adapter[TFKerasTrial]):
         feed = feed_of(split, self.trial, self.context, self.model)
         self._open.callback(feed.close)
         return feed
+
+
+_FINALIZE = "finalize_variable_values"
+
+
+@contextmanager
+def _left_as_trained(optimizer: Any) -> Iterator[None]:
+    """Keep `fit` from putting averages into the weights at its end. `finish` does that."""
+    if not hasattr(optimizer, _FINALIZE):
+        yield
+        return
+    object.__setattr__(optimizer, _FINALIZE, lambda variables: None)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, _FINALIZE)
+
+
+def _finalize(model: Any) -> None:
+    """Put averages into the weights that the optimizer trains, as `fit` does at its end.
+
+    `fit` passes all weights of the model, and raises if the optimizer trains only some of them.
+    """
+    optimizer, weights = model.optimizer, model.trainable_variables
+    finalize = getattr(type(optimizer), _FINALIZE, None)
+    if finalize is not None:
+        finalize(optimizer, [weights[place] for place in trained_by(optimizer, weights)] or weights)
+
+
+def feed_of(split: str, trial: TFKerasTrial, context: TFKerasTrialContext, model: Any) -> Feed:
+    """Return the feed of the data that the trial's method for `training` or `validation` returns.
+
+    The method is called through the build hook.
+    """
+    name = f"build_{split}_data_loader"
+    data = context.run.build.data_loader(context, getattr(trial, name), split)
+    reading = _reading(split, context, model)
+    return make_feed(
+        data, name, reading, training=split == "training", wrapped=context.datasets.__contains__
+    )
+
+
+def _reading(split: str, context: TFKerasTrialContext, model: Any) -> Reading:
+    run, options, distributed = context.run, context.fit_options, context.distributed
+    size = context.get_per_slot_batch_size() if "global_batch_size" in run.hparams else None
+    records = run.config.records_per_epoch
+    return Reading(
+        batch_size=size,
+        seed=run.seed,
+        shuffle=options.shuffle and split == "training",
+        rank=distributed.rank,
+        size=distributed.size,
+        workers=options.workers,
+        use_multiprocessing=options.use_multiprocessing,
+        max_queue_size=options.max_queue_size,
+        validation_steps=1 if run.quick and split == "validation" else options.validation_steps,
+        batches_per_epoch=records // (size * distributed.size) if records and size else None,
+        any_structure=type(model).train_step is not keras.Model.train_step,
+    )

@@ -1,4 +1,4 @@
-"""Where Keras's own loop meets core's: a callback in `model.fit`."""
+"""Connects Keras's loop with core's by a callback of `model.fit`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ _NOTHING = MappingProxyType[str, Any]({})
 
 
 class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
-    """Tells core's loop of batches, and callbacks of the trial's own epochs, which Keras's endless one knows nothing of."""
+    """Passes batches on to core's loop, and calls the trial's callbacks for the trial's epochs.
 
-    _supports_tf_logs = True  # of Keras 2: leave metrics on the device
+    Keras itself sees only one endless epoch.
+    """
+
+    # Keras 2 then leaves metrics on the device.
+    _supports_tf_logs = True
 
     def __init__(
         self,
@@ -42,7 +46,10 @@ class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
         self._watched = bool(listeners.callbacks)
 
     def chunk(self) -> int:
-        """Return how many batches the next execution trains: up to a boundary at most, or to an epoch's end of which to tell."""
+        """Return how many batches the next execution trains.
+
+        They reach at most to the next boundary, or to the end of an epoch that callbacks must see.
+        """
         room = self._loop.remaining
         if self._epoch and self._watched:
             room = min(room, self._epoch - self._measures.position % self._epoch)
@@ -50,7 +57,7 @@ class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
         return self._size
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Keras has just begun its metrics anew: take up those of an interrupted run."""
+        """Restore the metrics of an interrupted run, because Keras has just reset its own."""
         self._begin()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -73,18 +80,21 @@ class Bridge(keras.callbacks.Callback):  # type: ignore[misc]
             self.look_for_stop()
         if self._watched and epoch and done % epoch == 0:
             measures.end_epoch()
-            if self._loop.remaining > size:  # nothing falls due here
+            if self._loop.remaining > size:
+                # No boundary is here.
                 self._finish_epoch()
         row = (self.chunks.mean if self.chunks else logs) if self._rows else _NOTHING
         stop = self._loop.step(row, batches=size)
+        if measures.epoch_ended and stop is not Stop.PREEMPTED:
+            # After a preemption, the next run finishes the epoch.
+            self._finish_epoch()
+            stop = self._loop.conclude()
         if stop:
             self.model.stop_training = True
-        if stop is not Stop.PREEMPTED:  # the next run finds it still to do
-            self._finish_epoch()
         self._go_on()
 
     def look_for_stop(self) -> None:
-        """Pass on that a callback has set `model.stop_training`."""
+        """Ask core's loop to stop if a callback has set `model.stop_training`."""
         if self.model.stop_training and not self._loop.stop:
             self.model.stop_training = False
             self._loop.request_stop()

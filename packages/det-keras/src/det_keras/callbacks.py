@@ -19,28 +19,34 @@ __all__ = [
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]
     """A Keras callback with the hooks that det adds.
 
-    `logs` of `on_test_end` are the validation's metrics over all ranks, named `val_...`; what is added to them is reported.
+    `logs` of `on_test_end` are the validation's metrics over all ranks, named `val_...`. Metrics
+    that a callback adds to them are reported.
     """
 
-    def on_train_workload_begin(self, total_batches_trained: int, batches_requested: int, logs: Any) -> None:
+    def on_train_workload_begin(
+        self, total_batches_trained: int, batches_requested: int, logs: Any
+    ) -> None:
         """Called before the batches of one report."""
 
     def on_train_workload_end(self, total_batches_trained: int, logs: Any) -> None:
         """Called with the metrics of a report."""
 
     def on_checkpoint_end(self, checkpoint_dir: str) -> None:
-        """Called on the chief when the files of a checkpoint are written; the directory is temporary."""
+        """Called on the chief when the files of a checkpoint are written.
+
+        The directory is temporary.
+        """
 
     def get_state(self) -> Any:
-        """Return what must survive a restart: numbers, text, arrays, lists and dicts."""
+        """Return the state that a checkpoint keeps: numbers, text, arrays, lists and dicts."""
         return {}
 
     def load_state(self, state: Any) -> None:
-        """Take up what `get_state` returned."""
+        """Restore the state that `get_state` returned."""
 
 
 class _AtValidations:
-    """Lets one of Keras's callbacks, which acts at the end of an epoch, act at each validation instead."""
+    """Makes a callback of Keras act at each validation instead of at the end of each epoch."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         pass
@@ -51,7 +57,10 @@ class _AtValidations:
 
 
 class EarlyStopping(_AtValidations, keras.callbacks.EarlyStopping):  # type: ignore[misc]
-    """Keras's EarlyStopping, by validations: `patience` counts them. Its best value and weights survive a restart."""
+    """Keras's EarlyStopping by validations: `patience` counts them.
+
+    A checkpoint keeps its best value and weights.
+    """
 
 
 class ReduceLROnPlateau(_AtValidations, keras.callbacks.ReduceLROnPlateau):  # type: ignore[misc]
@@ -63,8 +72,11 @@ class LearningRateScheduler(keras.callbacks.LearningRateScheduler):  # type: ign
 
 
 class TensorBoard(keras.callbacks.TensorBoard):  # type: ignore[misc]
-    """Keras's TensorBoard, with its arguments, which writes where the trial's event files belong, whatever `log_dir` says."""
+    """Keras's TensorBoard, with its arguments.
+
+    It ignores `log_dir` and writes to the trial's own directory.
+    """
 
 
 TFKerasTensorBoard = TensorBoard
-"""The name that it had first."""
+"""The first name of it in Determined."""

@@ -1,4 +1,4 @@
-"""What a trial is given: its hyperparameters, and the wrapping of its model, optimizers and datasets."""
+"""The context of a trial: its hyperparameters, and functions that wrap its parts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from .versions import keras
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """What `configure_fit` sets; None leaves Keras's own default, or what the data says itself."""
+    """The options that `configure_fit` sets.
+
+    None stands for Keras's default, or for the data's own setting.
+    """
 
     verbose: Any = None
     class_weight: dict[int, float] | None = None
@@ -27,12 +30,14 @@ class FitOptions:
 
 
 class TFKerasTrialContext(TrialContext):
-    """The context of a `TFKerasTrial`. `models` and `optimizers` are what was wrapped, in order.
+    """The context of a `TFKerasTrial`. `models` and `optimizers` hold what was wrapped, in order.
 
-    With `managed` false (a model that is loaded to be used, not trained) nothing is wrapped.
+    Nothing is wrapped if `managed` is false, for a model that is loaded for use and not trained.
     """
 
-    def __init__(self, run: RunInfo, *, managed: bool = True, reduction: Reduction | None = None) -> None:
+    def __init__(
+        self, run: RunInfo, *, managed: bool = True, reduction: Reduction | None = None
+    ) -> None:
         super().__init__(run)
         self._managed = managed
         self._reduction = reduction or Reduction.of(run.config.optimizations)
@@ -45,7 +50,10 @@ class TFKerasTrialContext(TrialContext):
     # Parts
 
     def wrap_model(self, model: Any) -> Any:
-        """Register the model; use what it returns, and compile that. Safe to call twice for one model."""
+        """Register the model and return the one to compile and use.
+
+        It may be called twice for one model.
+        """
         if not isinstance(model, keras.Model):
             raise TrialError(f"wrap_model got {type(model).__name__}; give a keras.Model")
         if any(model is known for known in self.models):
@@ -58,17 +66,21 @@ class TFKerasTrialContext(TrialContext):
         return placed
 
     def place_model(self, model: Any) -> Any:
-        """Return a model as the run needs it: Keras places it by itself."""
+        """Return the model unchanged, because Keras places it on devices by itself."""
         return model
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
-        """Register an optimizer, made to aggregate and reduce gradients as the run asks; use what it returns.
+        """Register an optimizer, and return the one to use.
 
-        The optimizer that a model is compiled with need not be wrapped: det does that. Those of a `train_step` of your own do.
+        It aggregates and reduces gradients as the run needs it. det wraps the optimizer that a
+        model is compiled with. Wrap only the optimizers of your own `train_step`.
         """
-        if not isinstance(optimizer, keras.optimizers.Optimizer) and not hasattr(optimizer, "apply_gradients"):
+        if not isinstance(optimizer, keras.optimizers.Optimizer) and not hasattr(
+            optimizer, "apply_gradients"
+        ):
             raise TrialError(
-                f"wrap_optimizer got {optimizer!r:.60}; give an optimizer, such as keras.optimizers.Adam(0.001)"
+                f"wrap_optimizer got {optimizer!r:.60}; give an optimizer, such as"
+                " keras.optimizers.Adam(0.001)"
             )
         if not self._managed or any(optimizer is known for known in self.optimizers):
             return optimizer
@@ -77,11 +89,15 @@ class TFKerasTrialContext(TrialContext):
         return wrapped
 
     def place_optimizer(self, optimizer: Any) -> Any:
-        """Return an optimizer as the run needs it."""
+        """Return an optimizer that aggregates and reduces gradients as the run needs it."""
         return adapt_optimizer(optimizer, self._reduction)
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
-        """Return a `tf.data.Dataset` of this rank's share of its elements. Call it right after creation; twice does no more."""
+        """Return this rank's share of a `tf.data.Dataset`.
+
+        Call it right after the dataset is created. A dataset that is already wrapped is returned
+        unchanged.
+        """
         return self.datasets.wrap(dataset, shard=shard_dataset and self._managed)
 
     def configure_fit(
@@ -94,17 +110,23 @@ class TFKerasTrialContext(TrialContext):
         shuffle: bool | None = None,
         validation_steps: int | None = None,
     ) -> None:
-        """Set options of `fit`; those that are not given stay as they are.
+        """Set options of `fit`. Options that are not given stay unchanged.
 
-        `class_weight` weighs records by their class. `workers`, `use_multiprocessing` and `max_queue_size` say how sequences are
-        read. `shuffle` (true at first) draws the order of arrays and sequences anew in each epoch. `validation_steps` bounds
-        a validation. `verbose` is taken and not used: det reports progress.
+        - `class_weight` weighs records by their class.
+        - `workers`, `use_multiprocessing` and `max_queue_size` set how sequences are read.
+        - `shuffle` (true by default) shuffles arrays and sequences differently in each epoch.
+        - `validation_steps` limits a validation.
+        - `verbose` sets only what callbacks see, because det reports progress itself.
         """
         given = {
-            name: value for name, value in locals().items() if name not in ("self", "__class__") and value is not None
+            name: value
+            for name, value in locals().items()
+            if name not in ("self", "__class__") and value is not None
         }
         for name in ("workers", "max_queue_size", "validation_steps"):
             value = given.get(name, 1)
             if isinstance(value, bool) or not isinstance(value, int) or value < (name != "workers"):
-                raise TrialError(f"configure_fit got {name}={value!r}; give a whole number of 1 or more")
+                raise TrialError(
+                    f"configure_fit got {name}={value!r}; give a whole number of 1 or more"
+                )
         self.fit_options = replace(self.fit_options, **given)

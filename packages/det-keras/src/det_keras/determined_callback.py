@@ -1,48 +1,67 @@
-"""DeterminedCallback: a script's own `model.fit`, reported, saved, paused and resumed."""
+"""DeterminedCallback: reports, saves, preempts and resumes a script's own `model.fit`."""
 
 from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from det_core import DetError, DistributedContext, Flag, TrialError, preempted_by
-from det_core.code import copy_code
+from det_core.checkpoint.code import copy_code
 from det_core.core import Context
 
-from .callback_options import checked_epochs, checked_id, checked_period
+from .attributes import read_variables, write_variables
 from .neighbours import Place, memory, overwrites, refuse_rivals, remind, show_neighbours
-from .progress_lines import ProgressLines
+from .parts import build_as_saved, optimizer_state, restore_optimizer
 from .rng import Generators
-from .scripts import build, load_weights, save_weights, shape_of, start_at, steps_at_once
+from .scripts import (
+    attributes_of,
+    build,
+    build_optimizer,
+    load_weights,
+    other_optimizers,
+    put_best_weights,
+    save_weights,
+    shape_of,
+    start_at,
+    steps_at_once,
+    steps_trained,
+)
 from .state import STATE, read_state, write_state
-from .versions import check_backend, keras
+from .versions import KERAS_3, check_backend, keras
 
 MODEL = "model_checkpoint"
 
 
 class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
-    """Reports the metrics of a `fit`, saves it at the end of epochs, ends it when it is preempted, and resumes it.
+    """Reports, saves, preempts and resumes a `fit`.
 
-    `core_context` is what `det_core.core.init()` returned. `checkpoint` is the uuid of the checkpoint to begin with, or None: under
-    `det run` that is `latest_checkpoint` of `get_cluster_info()`. `continue_id` names this training, in numbers or text, and is
-    written into its checkpoints: where that of `checkpoint` is the same, training goes on at the epoch that follows, else only the
-    model is taken from it and training begins at epoch 0. Under `det run` the id of the trial will do.
+    - `core_context` is what `det_core.core.init()` returned.
+    - `checkpoint` is the uuid of the checkpoint to begin with, or None. Under `det run` that is
+      `latest_checkpoint` of `get_cluster_info()`.
+    - `continue_id` names this training, by a number or text, and is written into its checkpoints.
+      If `checkpoint` has the same id, training continues with the next epoch. Otherwise only the
+      model is restored and training begins at epoch 0. Under `det run`, use the id of the trial.
+    - `train_metrics_report_period` is the number of batches between two reports of training
+      metrics, or "epoch".
+    - `checkpoint_epochs` is the number of epochs between two checkpoints. 0 saves none of them. A
+      checkpoint is always saved at the end and when preempted.
 
-    Training metrics are reported every `train_metrics_report_period` batches, or "epoch"; checkpoints are saved every
-    `checkpoint_epochs` epochs, and always at the end and when preempted; 0 leaves it at that.
-
-    `epochs` of `fit` is the last epoch, also after a resume; `initial_epoch` is set by the checkpoint. Preemption, a SIGTERM
-    included, is heeded when an epoch ends. One callback is for one `fit`. It takes the place of Keras's progress bar. Raises
-    TrialError beside a BackupAndRestore or a ModelCheckpoint.
+    `epochs` of `fit` is the last epoch, also after a resume. The checkpoint determines
+    `initial_epoch`. The callback handles preemption, and SIGTERM, when an epoch ends. It serves one
+    `fit`, and replaces Keras's progress bar. Raises TrialError if the callbacks also have a
+    BackupAndRestore or a ModelCheckpoint.
     """
 
     _chief_worker_only = False
     _supports_tf_logs = True
-    # Keras waits for the metrics of every batch where a callback looks at them; ours does only if it reports them.
+    # If a callback reads the metrics of every batch, Keras waits for them. This one reads them only
+    # if it reports them.
     on_train_batch_end = keras.callbacks.Callback.on_train_batch_end
     on_test_batch_end = keras.callbacks.Callback.on_test_batch_end
 
@@ -56,7 +75,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         checkpoint_epochs: int = 1,
     ) -> None:
         check_backend()
-        keras.callbacks.Callback.__init__(self)  # of the progress bar only the class is needed: Keras then adds none
+        # With a callback of this class, Keras adds no progress bar. Its state is not needed.
+        keras.callbacks.Callback.__init__(self)
         self._core = core_context
         self._distributed: DistributedContext = core_context.distributed
         self._is_chief = self._distributed.rank == 0
@@ -67,11 +87,18 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._epoch = -1
         self._steps_before = self._reported = 0
         self._batch = -1
-        self._begun = self._preempted = False
+        # The epochs of the fits before this one.
+        self._epochs_before = 0
+        # The optimizer's steps when the epoch began.
+        self._taken = 0
+        # Whether an epoch was trained in this process.
+        self._counted = False
+        self._begun = self._preempted = self._ended = False
+        self._phases = Phases(checkpoint)
         self._neighbours: list[Any] = []
-        self._left: list[Any] | None = None  # what training left, where a callback may overwrite it
+        # The weights after training, if a callback may overwrite them.
+        self._left: list[Any] | None = None
         self._open = ExitStack()
-        self._signal = Flag()
         self._memories: list[Any] = []
         self._lines: ProgressLines | None = None
         show_neighbours()
@@ -81,44 +108,55 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
     # What a script may override
 
     def save_model(self, model: Any, path: str, distributed: DistributedContext) -> None:
-        """Write the model to files whose names begin with `path`; called on every rank, the chief's files are kept.
+        """Write the model to files whose names begin with `path`.
 
-        By default `{path}.weights.h5`, with the state of the optimizer; `model.load_weights` reads it.
+        It is called on every rank, and the chief's files are kept. By default it writes
+        `{path}.weights.h5`, with the optimizer's state, which `model.load_weights` reads.
         """
         save_weights(model, path, distributed.rank)
 
     def load_model(self, model: Any, path: str, distributed: DistributedContext) -> None:
-        """Read what `save_model` wrote to `path`; the files are there until the first epoch has ended."""
+        """Read what `save_model` wrote to `path`. The files exist until `fit` ends."""
         load_weights(model, path)
 
     # Keras's hooks
 
     def set_neighbours(self, callbacks: list[Any]) -> None:
-        """Take note of the callbacks that this one is listed with, and stand before and behind all of them, too."""
+        """Remember the other callbacks, and add one callback before and one behind them."""
         self._neighbours = [each for each in callbacks if each is not self]
-        callbacks.insert(0, Place(self._remind, self._epoch_is_trained))
+        callbacks.insert(0, Place(self._remind, self._epoch_is_trained, self._training_ends))
         callbacks.append(Place(lambda: None, self._epoch_is_over))
 
     def set_params(self, params: dict[str, Any]) -> None:
         keras.callbacks.Callback.set_params(self, params)
         silent = not self._is_chief or params.get("verbose", 0) == 0
-        self._lines = None if silent else ProgressLines(params.get("epochs", 1), params.get("steps"))
+        self._lines = (
+            None if silent else ProgressLines(params.get("epochs", 1), params.get("steps"))
+        )
 
     def on_train_begin(self, logs: Any = None) -> None:
         if self._begun:
             raise TrialError(
-                "a DeterminedCallback serves one fit(); train all epochs in it, or make another for the next"
+                "a DeterminedCallback serves one fit(); train all epochs in it, or make another for"
+                " the next"
             )
         self._begun = True
         refuse_rivals(type(self).__name__, self._neighbours)
-        self._open.enter_context(preempted_by(self._signal, signal.SIGTERM))
-        if self._checkpoint is not None:
+        phases = self._phases = Phases.of(self._core, self._checkpoint, self._continue_id)
+        self._steps_before = self._reported = phases.steps
+        self._epochs_before = phases.epochs
+        self._open.enter_context(preempted_by(phases.signal, signal.SIGTERM))
+        if phases.preempted:
+            self._leave_out("is left to the run that goes on", None)
+        elif self._checkpoint is not None:
             self._status("restoring")
-            self._restore(self._open.enter_context(self._core.checkpoint.restore_path(self._checkpoint)))
+            self._restore(
+                self._open.enter_context(self._core.checkpoint.restore_path(self._checkpoint))
+            )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._steps_before, self._batch = self._steps, -1
-        self._epoch = epoch
+        self._epoch, self._batch = epoch, -1
+        self._taken = 0 if self.params.get("steps") else steps_trained(self.model)
         self._status("training")
         if self._lines:
             self._lines.begin(epoch)
@@ -129,6 +167,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             self._lines.batch(batch)
 
     def on_test_begin(self, logs: Any = None) -> None:
+        self._count()
         self._status("validating")
 
     def on_test_end(self, logs: Any = None) -> None:
@@ -139,9 +178,13 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._told(epoch, _numbers(logs))
 
     def on_train_end(self, logs: Any = None) -> None:
-        self._steps_before, self._batch = self._steps, -1
         start_at(self.model, None)
         self._open.close()
+        phases = self._phases
+        phases.preempted |= self._preempted
+        phases.steps, phases.epochs = self._steps_before, self._epochs_before + self._epoch + 1
+        if not phases.preempted:
+            phases.over.append(self._continue_id)
         if self._preempted:
             self._core.preempt.acknowledge_preemption_signal()
         self._status("finishing")
@@ -155,7 +198,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
     def on_predict_end(self, logs: Any = None) -> None:
         pass
 
-    # Keras 2 asks which hooks are worth calling.
+    # Keras 2 asks which hooks a callback has.
 
     def _implements_train_batch_hooks(self) -> bool:
         return True
@@ -170,7 +213,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     @property
     def _steps(self) -> int:
-        """The batches trained in all, also in the runs before this one."""
+        """The number of batches trained, including those of the runs before this one."""
         if self._batch < 0 or self.model is None:
             return self._steps_before
         done = self._batch + steps_at_once(self.model)
@@ -178,7 +221,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         return self._steps_before + (min(done, total) if total else done)
 
     def _report(self, group: str, metrics: Mapping[str, Any]) -> None:
-        position = {"epochs": self._epoch + 1, "batches": self._steps}
+        position = {"epochs": self._epochs_before + self._epoch + 1, "batches": self._steps}
         self._core.train.report_metrics(group, self._steps, {**metrics, **position})
 
     def _report_batch(self, batch: int, logs: Any = None) -> None:
@@ -189,21 +232,31 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._after_batch(batch, logs)
 
     def _told(self, epoch: int, numbers: dict[str, Any]) -> None:
-        """Report, and say, how an epoch went."""
+        """Report and print an epoch's metrics."""
         if not self._is_chief:
             return
         if not self._report_period:
-            self._report("training", {name: value for name, value in numbers.items() if not name.startswith("val_")})
+            self._report(
+                "training",
+                {name: value for name, value in numbers.items() if not name.startswith("val_")},
+            )
         self._core.train.report_progress(min(1.0, (epoch + 1) / max(1, self.params["epochs"])))
         if self._lines:
             self._lines.end(self._steps, numbers)
 
     def _named_as_searched(self, metrics: dict[str, Any]) -> dict[str, Any]:
-        """Add the searcher's metric under its own name where that begins with `val_`, as it does in Keras's history."""
+        """Add the searcher's metric under its own name if that begins with `val_`.
+
+        Keras's history has such names.
+        """
         info = self._core.info
         wanted = (info.trial.config.get("searcher") or {}).get("metric") if info else None
         plain = str(wanted).removeprefix("val_")
-        return {**metrics, wanted: metrics[plain]} if wanted and wanted not in metrics and plain in metrics else metrics
+        return (
+            {**metrics, wanted: metrics[plain]}
+            if wanted and wanted not in metrics and plain in metrics
+            else metrics
+        )
 
     def _status(self, word: str) -> None:
         if self._is_chief:
@@ -211,30 +264,65 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def _asked_to_stop(self) -> bool:
         asked = self._core.preempt.should_preempt(auto_ack=False)
-        return self._distributed.agree(asked or self._signal.raised)
+        return self._distributed.agree(asked or self._phases.signal.raised)
 
     # Checkpoints
 
     def _remind(self) -> None:
-        if self._memories:  # now, as callbacks forget everything when training begins
+        # Callbacks reset their state when training begins, so it is restored only now.
+        if self._memories:
             remind(self._neighbours, self._memories)
             self._memories = []
 
+    def _training_ends(self) -> None:
+        """Restore the state of callbacks if no epoch was left to train.
+
+        They need it to act at the end of training.
+        """
+        self._remind()
+        if self._ended and not KERAS_3:
+            put_best_weights(self.model, self._neighbours)
+
     def _epoch_is_trained(self, epoch: int) -> None:
+        self._count()
         self._left = self.model.get_weights() if overwrites(self._neighbours) else None
 
     def _epoch_is_over(self, epoch: int) -> None:
-        """Save where that is due: every callback has heard of the epoch's end, and Keras has not ended training yet, by which it
-        overwrites weights."""
+        """Save if a checkpoint is due.
+
+        By then every callback has seen the epoch's end. Keras has not ended training yet, when it
+        overwrites weights.
+        """
         ends = self.model.stop_training or epoch + 1 >= self.params["epochs"]
         if not ends and self._asked_to_stop():
             self._preempted = self.model.stop_training = True
-        if ends or self._preempted or (self._checkpoint_epochs and (epoch + 1) % self._checkpoint_epochs == 0):
+        if (
+            ends
+            or self._preempted
+            or (self._checkpoint_epochs and (epoch + 1) % self._checkpoint_epochs == 0)
+        ):
             final = self.model.get_weights() if self._left is not None else None
             self._set_weights(self._left)
             self._save()
             self._set_weights(final)
         self._left = None
+
+    def _count(self) -> None:
+        """Add the batches of an epoch that is complete to the number of batches trained."""
+        if self._batch >= 0:
+            self._steps_before = (
+                self._steps if self.params.get("steps") else self._steps_before + self._found()
+            )
+            self._batch, self._counted = -1, True
+
+    def _found(self) -> int:
+        """Return the number of batches in an epoch of data that does not know its length."""
+        at_once = steps_at_once(self.model)
+        if at_once > 1:
+            return (steps_trained(self.model) - self._taken) or self._batch + at_once
+        # Keras begins one batch more than there is. Keras 2 does so in the first epoch only.
+        missing = (KERAS_3 or not self._counted) and not self.model.stop_training
+        return self._batch + (0 if missing else 1)
 
     def _set_weights(self, weights: list[Any] | None) -> None:
         if weights is not None:
@@ -242,7 +330,10 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def _save(self) -> None:
         self._status("checkpointing")
-        metadata = {"steps_completed": self._steps, "epochs_completed": self._epoch + 1}
+        metadata = {
+            "steps_completed": self._steps,
+            "epochs_completed": self._epochs_before + self._epoch + 1,
+        }
         with self._core.checkpoint.store_path(metadata, shard=True) as (path, _):
             self.save_model(self.model, str(path / MODEL), self._distributed)
             self._write_state(_place(path, self._distributed.rank))
@@ -251,6 +342,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def _write_state(self, directory: Path) -> None:
         directory.mkdir()
+        weights = self.model.trainable_variables
         state = {
             "continue_id": self._continue_id,
             "epoch": self._epoch,
@@ -258,33 +350,72 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             "shape": shape_of(self.model),
             "generators": Generators(self.model, self._distributed).state(),
             "callbacks": memory(self._neighbours),
+            "attributes": read_variables(self._attributes()),
+            "optimizers": [
+                optimizer_state(each, weights, self._distributed)
+                for each in other_optimizers(self.model)
+            ],
+            "epochs_before": self._epochs_before,
+            "ended": bool(self.model.stop_training) and not self._preempted,
+            "over": list(self._phases.over),
         }
         write_state(state, directory)
 
     def _write_code(self, directory: Path) -> None:
         try:
             copy_code(self._code_dir, directory)
-        except DetError as error:  # the script may have put its data there; its training is worth more than a copy
+        # The script's data may be there. A failed copy must not stop training.
+        except DetError as error:
             sys.stderr.write(f"det: the checkpoint has no copy of the code: {error}\n")
 
     def _restore(self, path: Path) -> None:
         mine, chiefs = (_place(path, rank) for rank in (self._distributed.rank, 0))
         known = (chiefs / STATE).is_file()
         state = read_state(chiefs) if known else {}
-        build(self.model, state.get("shape"))
-        self.load_model(self.model, str(path / MODEL), self._distributed)
-        if state.get("continue_id") != self._continue_id:
+        mine_is = state.get("continue_id") == self._continue_id
+        if not mine_is and self._continue_id in state.get("over", []):
+            self._leave_out("was over before", state.get("shape"))
+            return
+        # The script continues with the weights of its last fit.
+        if not mine_is and self._phases.over:
+            return
+        self._load(state, path)
+        if not mine_is:
             self._say(f"begins at epoch 0 with the model of checkpoint {self._checkpoint}")
             return
         own = read_state(mine) if (mine / STATE).is_file() else state
         Generators(self.model, self._distributed).restore(own["generators"])
+        write_variables(self._attributes(), own.get("attributes", {}))
         self._memories = own["callbacks"]
         self._epoch = int(state["epoch"])
         self._steps_before = self._reported = int(state["steps_completed"])
-        start_at(self.model, self._epoch + 1)
+        self._epochs_before, self._ended = state.get("epochs_before", 0), state.get("ended", False)
+        start_at(self.model, self.params["epochs"] if self._ended else self._epoch + 1)
         self._say(
-            f"goes on after epoch {self._epoch + 1}, batch {self._steps_before}, with checkpoint {self._checkpoint}"
+            f"goes on after epoch {self._epoch + 1}, batch {self._steps_before}, with checkpoint"
+            f" {self._checkpoint}"
         )
+
+    def _load(self, state: Mapping[str, Any], path: Path) -> None:
+        build(self.model, state.get("shape"))
+        states, others = state.get("optimizers", []), other_optimizers(self.model)
+        for optimizer, saved in zip(others, states, strict=False):
+            build_as_saved(optimizer, saved, self.model.trainable_variables)
+        self.load_model(self.model, str(path / MODEL), self._distributed)
+        for optimizer, saved in zip(others, states, strict=False):
+            restore_optimizer(optimizer, saved)
+
+    def _leave_out(self, why: str, shape: Any) -> None:
+        """Make this `fit` train nothing. Keras ends it like any other."""
+        # A model that cannot be built has no averages.
+        with suppress(TrialError):
+            build(self.model, shape)
+            build_optimizer(self.model)
+        start_at(self.model, self.params["epochs"])
+        self._say(f"{self._continue_id!r} {why}: nothing is trained")
+
+    def _attributes(self) -> dict[str, Any]:
+        return attributes_of(self.model, Generators(self.model, self._distributed).variables())
 
     def _say(self, what: str) -> None:
         if self._lines:
@@ -297,4 +428,124 @@ def _place(path: Path, rank: int) -> Path:
 
 
 def _numbers(logs: Any) -> dict[str, Any]:
-    return {name: value.numpy() if hasattr(value, "numpy") else value for name, value in (logs or {}).items()}
+    return {
+        name: value.numpy() if hasattr(value, "numpy") else value
+        for name, value in (logs or {}).items()
+    }
+
+
+def checked_id(continue_id: Any) -> int | str:
+    """Return the name of a training. Raises TrialError if it is neither a number nor text."""
+    if isinstance(continue_id, bool) or not isinstance(continue_id, (int, str)):
+        raise TrialError(
+            f"continue_id is {continue_id!r}; give a number or text that names this training"
+        )
+    return continue_id
+
+
+def checked_period(period: Any) -> int:
+    """Return the number of batches between two reports, or 0 for one report per epoch."""
+    if period == "epoch":
+        return 0
+    if isinstance(period, bool) or not isinstance(period, int) or period < 1:
+        raise TrialError(
+            f"train_metrics_report_period is {period!r}; give 'epoch', or a number of batches"
+        )
+    return period
+
+
+def checked_epochs(epochs: Any) -> int:
+    """Return the number of epochs between two checkpoints, or 0 for only the last checkpoint."""
+    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 0:
+        raise TrialError(
+            f"checkpoint_epochs is {epochs!r}; give a number of epochs, or 0 to save at the end"
+            " only"
+        )
+    return epochs
+
+
+# The least time between two lines inside an epoch.
+_SECONDS = 10.0
+_PARTS = 10
+
+
+class ProgressLines:
+    """Writes a line when an epoch ends, and at each tenth of an epoch that takes long."""
+
+    def __init__(self, epochs: int, batches: int | None) -> None:
+        self._epochs, self._batches = epochs, batches
+        self.begin(0)
+
+    def begin(self, epoch: int) -> None:
+        """Begin an epoch."""
+        self._epoch, self._last = epoch, time.monotonic()
+        self._next = self._part(1)
+
+    def batch(self, batch: int) -> None:
+        """Begin a batch of the epoch, counted from 0."""
+        if self._batches and batch >= self._next:
+            if time.monotonic() - self._last >= _SECONDS:
+                self._last = time.monotonic()
+                self.say(f"{100 * batch // self._batches}% ({batch}/{self._batches} batches)")
+            self._next = self._part(_PARTS * batch // self._batches + 1)
+
+    def end(self, batches: int, logs: Mapping[str, Any]) -> None:
+        """End the epoch. `batches` counts all batches so far."""
+        self.say(
+            f"batch {batches}: "
+            + " ".join(f"{name}={shown(value)}" for name, value in sorted(logs.items()))
+        )
+
+    def say(self, text: str) -> None:
+        """Write a line about the epoch."""
+        sys.stdout.write(f"epoch {self._epoch + 1}/{self._epochs}, {text}\n")
+        sys.stdout.flush()
+
+    def _part(self, part: int) -> float:
+        return part * self._batches / _PARTS if self._batches else float("inf")
+
+
+def shown(value: Any) -> str:
+    """Return a metric in few characters."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+@dataclass
+class Phases:
+    """The calls of `fit` that a script has made so far under one context.
+
+    - `checkpoint` is the checkpoint that they were given.
+    - `begun` has the ids of all calls.
+    - `over` has the ids of those that need no more training.
+    - `steps` and `epochs` count the training of all.
+    - `preempted` says that another process continues the last one.
+    - `signal` is raised by a SIGTERM in any of them.
+    """
+
+    checkpoint: str | None = None
+    begun: list[int | str] = field(default_factory=list)
+
+    over: list[int | str] = field(default_factory=list)
+    steps: int = 0
+    epochs: int = 0
+    preempted: bool = False
+    signal: Flag = field(default_factory=Flag)
+
+    @classmethod
+    def of(cls, core_context: Any, checkpoint: str | None, continue_id: int | str) -> Phases:
+        """Return the phases of a script's context. A call with another checkpoint begins new ones.
+
+        Raises TrialError if the id was used before in a run. Outside a run it is the same training
+        once more.
+        """
+        found: Phases | None = vars(core_context).get("_keras_phases")
+        again = found is not None and continue_id in found.begun
+        if found is None or found.checkpoint != checkpoint or (again and core_context.info is None):
+            found = vars(core_context)["_keras_phases"] = cls(checkpoint)
+        elif again:
+            raise TrialError(
+                f"two calls of fit() have the continue_id {continue_id!r}; give each its own, such"
+                f" as {f'{continue_id}-2'!r}, so that it is known which of them a checkpoint is of"
+            )
+        found.begun.append(continue_id)
+        return found

@@ -1,4 +1,4 @@
-"""Datasets that are kept on disk, for `context.experimental`."""
+"""Caches of datasets on disk, for `context.experimental`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Make = Callable[..., Any]
 
 
 class DatasetCaches(ABC):
-    """The decorators by which the trials of TensorFlow's frameworks keep their datasets on disk."""
+    """The decorators by which trials of TensorFlow's frameworks cache their datasets on disk."""
 
     def __init__(self, context: TrialContext) -> None:
         self._context = context
@@ -32,46 +32,69 @@ class DatasetCaches(ABC):
         *,
         directory: str | Path | None = None,
     ) -> Callable[[Make], Make]:
-        """Decorate a function that returns a `tf.data.Dataset` of single records: they are written to disk once.
+        """Decorate a function that returns a `tf.data.Dataset` of single records.
 
-        What the function then returns is endless, begins where training does, and is this rank's share: batch it by
-        `context.get_per_slot_batch_size()`, and do not shuffle, repeat or wrap it. With `shuffle`, the order is drawn anew in
-        each epoch, unless `skip_shuffle_at_epoch_end`. All trials on the machine share what is written, below `directory`, else
-        below `data_layer.host_storage_path`, else in `~/.cache/det/datasets`.
+        The records are written to disk once. The decorated function returns an endless dataset that
+        begins where training does and holds this rank's share. Batch it by
+        `context.get_per_slot_batch_size()`, and do not shuffle, repeat or wrap it.
+
+        With `shuffle`, each epoch has a different order, unless `skip_shuffle_at_epoch_end` is set.
+        All trials on the host share the cache. It is below `directory`, else below
+        `data_layer.host_storage_path`, else in `~/.cache/det/datasets`.
         """
 
         def endless(records: CachedDataset) -> Any:
-            return records.endless(self._share(), shuffle=shuffle, reshuffle=not skip_shuffle_at_epoch_end)
+            return records.endless(
+                self._share(), shuffle=shuffle, reshuffle=not skip_shuffle_at_epoch_end
+            )
 
-        return self._decorator("cache_train_dataset", dataset_id, dataset_version, directory, endless)
+        return self._decorator(
+            "cache_train_dataset", dataset_id, dataset_version, directory, endless
+        )
 
     def cache_validation_dataset(
-        self, dataset_id: str, dataset_version: str, shuffle: bool = False, *, directory: str | Path | None = None
+        self,
+        dataset_id: str,
+        dataset_version: str,
+        shuffle: bool = False,
+        *,
+        directory: str | Path | None = None,
     ) -> Callable[[Make], Make]:
-        """Decorate a function as `cache_train_dataset` does, for validation: each of this rank's records comes once.
+        """Decorate a function as `cache_train_dataset` does, for validation.
 
-        `shuffle` is taken and changes nothing: a validation is of all records.
+        The dataset holds each of this rank's records once. `shuffle` has no effect, because a
+        validation uses all records.
         """
 
         def whole(records: CachedDataset) -> Any:
             return records.whole(self._context.distributed.rank, self._context.distributed.size)
 
-        return self._decorator("cache_validation_dataset", dataset_id, dataset_version, directory, whole)
+        return self._decorator(
+            "cache_validation_dataset", dataset_id, dataset_version, directory, whole
+        )
 
     @abstractmethod
     def _claim(self, what: str, make: Make) -> None:
-        """Take notice of a call of a decorated function. Raises TrialError where it is the second of its kind."""
+        """Record a call of a decorated function.
+
+        Raises TrialError for a second function of the same kind.
+        """
 
     @abstractmethod
     def _opened(self, open_records: Callable[[], CachedDataset]) -> CachedDataset:
-        """Return the records, opened where TensorFlow computes at once."""
+        """Return the records, opened where TensorFlow executes eagerly."""
 
     @abstractmethod
     def _known(self, dataset: Any) -> Any:
         """Return a dataset, and remember that it needs no wrapping."""
 
     def _decorator(
-        self, what: str, name: str, version: str, directory: str | Path | None, read: Callable[[CachedDataset], Any]
+        self,
+        what: str,
+        name: str,
+        version: str,
+        directory: str | Path | None,
+        read: Callable[[CachedDataset], Any],
     ) -> Callable[[Make], Make]:
         cache = DatasetCache.of(self._context.run.config.data_layer, directory)
 
@@ -79,7 +102,9 @@ class DatasetCaches(ABC):
             @functools.wraps(make)
             def cached(*args: Any, **kwargs: Any) -> Any:
                 self._claim(what, make)
-                records = self._opened(lambda: CachedDataset.open(cache, name, version, lambda: make(*args, **kwargs)))
+                records = self._opened(
+                    lambda: CachedDataset.open(cache, name, version, lambda: make(*args, **kwargs))
+                )
                 return self._known(read(records))
 
             return cached
@@ -98,7 +123,7 @@ class DatasetCaches(ABC):
 
 
 class Experimental(DatasetCaches):
-    """`context.experimental`: what may change."""
+    """`context.experimental`: features that may change."""
 
     def __init__(self, context: TrialContext, wrapped: Wrapped) -> None:
         super().__init__(context)

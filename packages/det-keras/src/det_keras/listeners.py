@@ -1,4 +1,4 @@
-"""The callbacks of a trial: Keras's hooks as its author knows them, and those that det adds."""
+"""The callbacks of a trial: they get Keras's hooks for the trial's epochs, and det's own hooks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,31 @@ from .callbacks import Callback, TensorBoard
 from .state import is_plain
 from .versions import VERBOSE, keras
 
-# min_delta: Keras 3 turns its sign when it first compares
-_KERAS_OWN = {"params", "model", "_model", "validation_data", "_chief_worker_only", "_supports_tf_logs", "min_delta"}
+# min_delta is here because Keras 3 changes its sign at the first comparison.
+_KERAS_OWN = {
+    "params",
+    "model",
+    "_model",
+    "validation_data",
+    "_chief_worker_only",
+    "_supports_tf_logs",
+    "min_delta",
+}
 _CLOSED = (Callback.__module__, "keras.", "tf_keras.")
+_BATCH_HOOKS = ("_batch_begin", "_batch_end")
 _OF_SCRIPTS = ("BackupAndRestore", "ModelCheckpoint")
 
 
 class Listeners:
     """Calls callbacks in their order."""
 
-    def __init__(self, callbacks: Any, model: Any, params: dict[str, Any], directory: Path | None = None) -> None:
+    def __init__(
+        self, callbacks: Any, model: Any, params: dict[str, Any], directory: Path | None = None
+    ) -> None:
         if not isinstance(callbacks, (list, tuple)):
-            raise TrialError(f"keras_callbacks returned {type(callbacks).__name__}; return a list of callbacks")
+            raise TrialError(
+                f"keras_callbacks returned {type(callbacks).__name__}; return a list of callbacks"
+            )
         for callback in callbacks:
             _check(callback)
             if isinstance(callback, TensorBoard) and directory is not None:
@@ -35,35 +48,89 @@ class Listeners:
         self._list = keras.callbacks.CallbackList(
             self.callbacks, add_history=False, add_progbar=False, model=model, **params
         )
+        self._model = model
         self._made = [_attributes(callback) for callback in self.callbacks]
 
     def __call__(self, hook: str, *arguments: Any) -> None:
-        """Call one of Keras's hooks."""
-        if self.callbacks:
+        """Call one of Keras's hooks.
+
+        Raises TrialError if a callback replaces the optimizer or changes which weights are trained.
+        This is not checked in batch hooks.
+        """
+        if not self.callbacks:
+            return
+        if hook.endswith(_BATCH_HOOKS):
             getattr(self._list, hook)(*arguments)
+            return
+        optimizer, trained = self._model.optimizer, self._trained()
+        getattr(self._list, hook)(*arguments)
+        if self._model.optimizer is not optimizer:
+            raise TrialError(replaced(optimizer))
+        if self._trained() != trained:
+            raise TrialError(
+                f"{hook} of a callback changed which weights are trained, which no checkpoint can"
+                " restore; set trainable in build_model, or train in two phases as a script with"
+                " two calls of fit()"
+            )
+
+    def _trained(self) -> set[int]:
+        return {id(variable) for variable in self._model.trainable_variables}
+
+    def refuse_epochs(self, name: str) -> None:
+        """Raise TrialError for a callback that needs epochs.
+
+        `name` returned data without a known length.
+        """
+        for callback in self.callbacks:
+            if _overrides(callback, "on_epoch_begin", "on_epoch_end"):
+                raise TrialError(
+                    f"{name} returned data that does not know its length, so that the callback"
+                    f" {type(callback).__name__} would never hear of epochs; set records_per_epoch"
+                    " in the configuration, or apply"
+                    " tf.data.experimental.assert_cardinality(batches) to the dataset"
+                )
 
     def directly(self, hook: str, *arguments: Any) -> None:
-        """Call a hook, where a callback has it, with these very arguments, which a callback may change."""
+        """Call a hook of the callbacks that have it, with exactly these arguments.
+
+        A callback may change them.
+        """
         for callback in self.callbacks:
             method: Callable[..., Any] | None = getattr(callback, hook, None)
             if method is not None:
                 method(*arguments)
 
-    def validated(self, logs: dict[str, Any], *, ended: bool) -> None:
-        """Tell of a validation's metrics, to which callbacks may add; when training has `ended`, Keras's own have closed."""
-        for callback in self.callbacks:
-            if not (ended and type(callback).on_test_end.__module__.startswith(_CLOSED)):
-                callback.on_test_end(logs)
+    @property
+    def begin_tests(self) -> bool:
+        """Whether a callback acts when a validation begins, for example to replace the weights."""
+        return any(_overrides(callback, "on_test_begin") for callback in self.callbacks)
+
+    def of_tests(self, *, ended: bool) -> list[Any]:
+        """Return the callbacks to call at a validation.
+
+        When training has `ended`, Keras's own are closed and left out.
+        """
+        if not ended:
+            return self.callbacks
+        return [
+            each
+            for each in self.callbacks
+            if not type(each).on_test_end.__module__.startswith(_CLOSED)
+        ]
 
     def state(self) -> list[dict[str, Any]]:
-        """Return the state of each: what `get_state` returns, else its attributes of plain data or arrays that have changed."""
+        """Return the state of each callback.
+
+        That is the result of `get_state`, or the attributes of plain data or arrays that have
+        changed.
+        """
         return [
             {"class": type(callback).__name__, "state": _state(callback, made)}
             for callback, made in zip(self.callbacks, self._made, strict=True)
         ]
 
     def restore(self, states: list[dict[str, Any]]) -> None:
-        """Give each callback its state back: to the first of its class that has none yet."""
+        """Restore each state to the first callback of its class that has not been restored yet."""
         left = list(self.callbacks)
         for saved in states:
             callback = next((each for each in left if type(each).__name__ == saved["class"]), None)
@@ -72,12 +139,24 @@ class Listeners:
                 _set_state(callback, saved["state"])
 
 
+def _overrides(callback: Any, *hooks: str) -> bool:
+    """Return whether a callback overrides one of Keras's hooks."""
+    own = (getattr(type(callback), hook) for hook in hooks)
+    bases = [getattr(keras.callbacks.Callback, hook) for hook in hooks]
+    return any(hook not in bases and hook.__module__ != Callback.__module__ for hook in own)
+
+
 def _check(callback: Any) -> None:
     name = type(callback).__name__
     if not isinstance(callback, keras.callbacks.Callback):
-        raise TrialError(f"keras_callbacks returned {name} in its list; give instances of keras.callbacks.Callback")
+        raise TrialError(
+            f"keras_callbacks returned {name} in its list; give instances of"
+            " keras.callbacks.Callback"
+        )
     if name in _OF_SCRIPTS:
-        raise TrialError(f"keras_callbacks returned a {name}, but det saves and restores; leave it out")
+        raise TrialError(
+            f"keras_callbacks returned a {name}, but det saves and restores; leave it out"
+        )
 
 
 def _state(callback: Any, made: dict[str, Any]) -> Any:
@@ -85,8 +164,8 @@ def _state(callback: Any, made: dict[str, Any]) -> Any:
         state = callback.get_state()
         if not is_plain(state):
             raise TrialError(
-                f"get_state() of the callback {type(callback).__name__} returned what a checkpoint cannot hold safely; return "
-                "numbers, text, arrays, lists and dicts"
+                f"get_state() of the callback {type(callback).__name__} returned what a checkpoint"
+                " cannot hold safely; return numbers, text, arrays, lists and dicts"
             )
         return state
     return {
@@ -97,8 +176,12 @@ def _state(callback: Any, made: dict[str, Any]) -> Any:
 
 
 def _attributes(callback: Any) -> dict[str, Any]:
-    """Return copies of what may be state."""
-    found = {name: value for name, value in vars(callback).items() if name not in _KERAS_OWN and is_plain(value)}
+    """Return copies of the attributes that may be state."""
+    found = {
+        name: value
+        for name, value in vars(callback).items()
+        if name not in _KERAS_OWN and is_plain(value)
+    }
     return copy.deepcopy(found)
 
 
@@ -119,33 +202,49 @@ def _set_state(callback: Any, state: Any) -> None:
 
 
 def _own(callback: Any, method: str) -> bool:
-    return hasattr(callback, method) and getattr(type(callback), method, None) is not getattr(Callback, method)
+    return hasattr(callback, method) and getattr(type(callback), method, None) is not getattr(
+        Callback, method
+    )
 
 
 class Tests(keras.callbacks.Callback):  # type: ignore[misc]
-    """Passes on the beginning and the batches of a validation; its end comes later, with the metrics of all ranks."""
+    """Passes on the batches of a validation.
 
-    def __init__(self, listeners: Listeners) -> None:
+    The adapter calls the hooks for its begin and end, with the metrics of all ranks.
+    """
+
+    def __init__(self, callbacks: list[Any]) -> None:
         super().__init__()
-        self._listeners = listeners
-
-    def on_test_begin(self, logs: Any = None) -> None:
-        self._listeners("on_test_begin")
+        self._callbacks = callbacks
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._listeners("on_test_batch_begin", batch)
+        for callback in self._callbacks:
+            callback.on_test_batch_begin(batch, logs)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._listeners("on_test_batch_end", batch, logs)
+        for callback in self._callbacks:
+            callback.on_test_batch_end(batch, logs)
+
+
+def replaced(optimizer: Any) -> str:
+    """Return the message for a callback that replaced the model's optimizer."""
+    return (
+        f"a callback gave the model another optimizer than its {type(optimizer).__name__}, whose"
+        " state no checkpoint would hold; set model.optimizer.learning_rate, or train in two"
+        " phases as a script with two calls of fit()"
+    )
 
 
 def tensorboard_dir(run: RunInfo) -> Path | None:
-    """Return where this rank writes event files: the chief in the trial's own place, others below it."""
+    """Return the directory of this rank's event files: the trial's, or one below it."""
     directory, rank = run.tensorboard_dir, run.distributed.rank
     return directory / f"rank-{rank}" if directory is not None and rank else directory
 
 
 def params_of_fit(batches: int | None, epoch: int | None, verbose: Any) -> dict[str, Any]:
-    """Return what Keras's own `fit` over so many batches would tell callbacks; `epochs` is None where nobody knows that."""
+    """Return the parameters that Keras's `fit` over so many batches gives callbacks.
+
+    `epochs` is None if the number is unknown.
+    """
     epochs = None if batches is None or not epoch else -(-batches // epoch)
     return {"verbose": VERBOSE if verbose is None else verbose, "epochs": epochs, "steps": epoch}

@@ -1,4 +1,4 @@
-"""The Native API for Keras: `init()` makes a script its own experiment, and `fit` is where det takes over."""
+"""The Native API for Keras: `init()` makes a script an experiment, and det takes over at `fit`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .determined_callback import DeterminedCallback
 from .rng import seed_everything
 from .versions import check_backend, keras
 
-_WORKERS = "det_core.launch.tensorflow"
+_WORKERS = "det_node.launch.tensorflow"
 
 
 def init(
@@ -30,28 +30,35 @@ def init(
     context_dir: str | Path = "",
     command: str | Sequence[str] | None = None,
 ) -> TFKerasNativeContext:
-    """Return the context of this script, which is an experiment: `config` is its configuration, without an entrypoint.
+    """Make this script an experiment, and return its context.
 
-    `Mode.LOCAL` trains here, with the hyperparameters of the search's first trial. `Mode.CLUSTER` submits the code in
-    `context_dir`, follows the experiment, and ends this process with its status; each worker runs the script again, as `command`
-    says (by default as it was called here; a notebook by its path), up to the `fit` of the model that the context wrapped.
+    `config` is its configuration, without an entrypoint.
+
+    `Mode.LOCAL` trains in this process, with the hyperparameters of the search's first trial.
+    `Mode.CLUSTER` submits the code in `context_dir`, follows the experiment, and ends this process
+    with its status. Each worker runs the script again up to the `fit` of the wrapped model. It runs
+    `command`, which is by default the command of this process, or a notebook's path.
 
     Global generators are seeded by the trial's seed. Call it before TensorFlow computes anything.
-    Raises ConfigError for what is wrong with `config`, DetError for the rest.
+    Raises ConfigError for errors in `config`, and DetError for others.
     """
     check_backend()
-    place = begin(config, mode, context_dir, command, framework="keras", as_trial=False, launcher=_WORKERS)
+    place = begin(
+        config, mode, context_dir, command, framework="keras", as_trial=False, launcher=_WORKERS
+    )
     if place.local:
         seed_everything(place.run.seed)
         return TFKerasNativeContext(place)
     distributed, strategy = DistributedContext.from_tf_config()
     seed_everything(place.run.seed)
     worker = _Worker(strategy, core.init(distributed=distributed))
-    return TFKerasNativeContext(replace(place, run=replace(place.run, distributed=distributed)), worker)
+    return TFKerasNativeContext(
+        replace(place, run=replace(place.run, distributed=distributed)), worker
+    )
 
 
 class TFKerasNativeContext(NativeContext):
-    """What a script asks of its run, and what it passes its model and its datasets through."""
+    """The context of a script. It describes the run, and wraps the model and the datasets."""
 
     def __init__(self, place: ScriptPlace, worker: _Worker | None = None) -> None:
         super().__init__(place)
@@ -59,11 +66,13 @@ class TFKerasNativeContext(NativeContext):
         self._models: list[Any] = []
 
     def wrap_model(self, model: Any) -> Any:
-        """Return the model, whose `fit` trains under det; compile it before or after.
+        """Return the model, whose `fit` then trains under det.
 
-        `fit` takes what Keras's takes, and honours it. Batches are of `batch_size`, or else of the hyperparameter
-        `global_batch_size`, over all ranks. In `Mode.LOCAL` it returns Keras's History. In a worker training is reported, saved at
-        the end of each epoch, paused and resumed as by a DeterminedCallback, and the script ends with it.
+        Compile it before or after this call. `fit` supports all arguments of Keras's. The batch
+        size is `batch_size`, or else the hyperparameter `global_batch_size`, over all ranks. In
+        `Mode.LOCAL` it returns Keras's History. In a worker, training is reported, saved at the end
+        of each epoch, preempted and resumed as by a DeterminedCallback, and the script ends with
+        it.
         """
         if not isinstance(model, keras.Model):
             raise TrialError(f"wrap_model got {type(model).__name__}; give a keras.Model")
@@ -73,15 +82,18 @@ class TFKerasNativeContext(NativeContext):
         return model
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
-        """Return a `tf.data.Dataset` as several ranks have to read it: batch it by `get_global_batch_size()`, as Keras divides it.
+        """Return a `tf.data.Dataset` for several ranks.
 
-        With `shard_dataset` each rank reads its share of the records, else each all of them.
+        Batch it by `get_global_batch_size()`, because Keras divides the batches. With
+        `shard_dataset`, each rank reads its share of the records. Otherwise each reads all of them.
         """
         if not isinstance(dataset, tf.data.Dataset):
             raise TrialError(f"wrap_dataset got {type(dataset).__name__}; give a tf.data.Dataset")
         policy = tf.data.experimental.AutoShardPolicy
         options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = policy.DATA if shard_dataset else policy.OFF
+        options.experimental_distribute.auto_shard_policy = (
+            policy.DATA if shard_dataset else policy.OFF
+        )
         return dataset.with_options(options)
 
     def _taken_over(self, fit: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,12 +114,16 @@ class TFKerasNativeContext(NativeContext):
 
     def _batch_size(self, bound: inspect.BoundArguments) -> None:
         arrays = bound.arguments.get("y") is not None
-        if arrays and bound.arguments.get("batch_size") is None and "global_batch_size" in self.get_hparams():
+        if (
+            arrays
+            and bound.arguments.get("batch_size") is None
+            and "global_batch_size" in self.get_hparams()
+        ):
             bound.arguments["batch_size"] = self.get_global_batch_size()
 
 
 class _Worker:
-    """A worker that runs the script; models are made under its strategy from here on."""
+    """A worker that runs the script. From its creation on, models are made under its strategy."""
 
     def __init__(self, strategy: Any, context: core.Context) -> None:
         self._context = context
@@ -121,7 +137,9 @@ class _Worker:
         """Return the callback that reports, saves and resumes."""
         info = self._context.info
         assert info is not None
-        return DeterminedCallback(self._context, checkpoint=info.latest_checkpoint, continue_id=info.trial.trial_id)
+        return DeterminedCallback(
+            self._context, checkpoint=info.latest_checkpoint, continue_id=info.trial.trial_id
+        )
 
     def train(self, fit: Callable[[], Any]) -> None:
         """Train, and end the process."""
@@ -136,7 +154,9 @@ class _Worker:
     def _must_have_trained(self) -> None:
         if not self._trained:
             sys.stderr.write(
-                "det: the script ended and trained nothing; call fit() of the model that wrap_model() returned\n"
+                "det: the script ended and trained nothing; call fit() of the model that"
+                " wrap_model() returned\n"
             )
             sys.stderr.flush()
-            os._exit(2)  # the status of a process cannot be changed otherwise from here
+            # An exit handler cannot set the status of the process in another way.
+            os._exit(2)

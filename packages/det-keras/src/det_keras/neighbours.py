@@ -1,4 +1,4 @@
-"""The callbacks that a `fit` has beside a given one, and what of theirs survives a restart."""
+"""The other callbacks of a `fit`, and the part of their state that a checkpoint keeps."""
 
 from __future__ import annotations
 
@@ -20,13 +20,21 @@ _MEMORY = {
 
 
 class Place(keras.callbacks.Callback):  # type: ignore[misc]
-    """Stands first or last among the callbacks of a `fit`, and passes on that epochs begin and end."""
+    """A first or last callback of a `fit`.
+
+    It calls functions at the begin and end of epochs and at the end of training.
+    """
 
     _supports_tf_logs = True
 
-    def __init__(self, begins: Callable[[], None], ends: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        begins: Callable[[], None],
+        ends: Callable[[int], None],
+        over: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
-        self._begins, self._ends = begins, ends
+        self._begins, self._ends, self._over = begins, ends, over
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._begins()
@@ -34,11 +42,14 @@ class Place(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._ends(epoch)
 
+    def on_train_end(self, logs: Any = None) -> None:
+        self._over()
+
 
 def show_neighbours() -> None:
-    """Let every list of callbacks that Keras makes call `set_neighbours(callbacks)` of those in it that have that method.
+    """Make each list of callbacks in Keras call `set_neighbours(callbacks)` of those that have it.
 
-    Keras gives a callback its model and its params, and shows it the callbacks beside it nowhere.
+    Keras gives a callback its model and its params, but never the other callbacks.
     """
     kind = keras.callbacks.CallbackList
     if hasattr(kind.set_params, "__wrapped__"):
@@ -55,25 +66,33 @@ def show_neighbours() -> None:
 
 
 def refuse_rivals(name: str, neighbours: list[Any]) -> None:
-    """Raise TrialError for a callback that saves and restores too."""
+    """Raise TrialError for another callback that saves and restores."""
     for rival in _RIVALS:
         if any(isinstance(each, getattr(keras.callbacks, rival)) for each in neighbours):
-            raise TrialError(f"{name} and {rival} both save and restore; leave {rival} out of the callbacks")
+            raise TrialError(
+                f"{name} and {rival} both save and restore; leave {rival} out of the callbacks"
+            )
     if any(type(each).__name__ == name for each in neighbours):
         raise TrialError(f"the callbacks of fit() have two of {name}; leave one out")
 
 
 def overwrites(neighbours: list[Any]) -> bool:
-    """Tell whether a callback may put other weights into the model while others hear of an epoch's end.
+    """Return whether a callback may replace the weights before others see the epoch's end.
 
-    In Keras 2 an EarlyStopping with `restore_best_weights` does; in Keras 3 it does so when training ends.
+    In Keras 2 an EarlyStopping with `restore_best_weights` does so. In Keras 3 it does so when
+    training ends.
     """
     stopping = keras.callbacks.EarlyStopping
-    return not KERAS_3 and any(isinstance(each, stopping) and each.restore_best_weights for each in neighbours)
+    return not KERAS_3 and any(
+        isinstance(each, stopping) and each.restore_best_weights for each in neighbours
+    )
 
 
 def memory(neighbours: list[Any]) -> list[list[Any]]:
-    """Return what the callbacks have to remember, each with its class: by `get_state`, or as is known of Keras's own."""
+    """Return the state of each callback with its class.
+
+    The state comes from `get_state`, or from the known attributes of Keras's own callbacks.
+    """
     found = []
     for each in neighbours:
         if hasattr(each, "get_state"):
@@ -87,7 +106,7 @@ def memory(neighbours: list[Any]) -> list[list[Any]]:
 
 
 def remind(neighbours: list[Any], memories: list[list[Any]]) -> None:
-    """Give callbacks their memory back: to the first of a class that has none yet."""
+    """Restore each state to the first callback of its class that has not been restored yet."""
     left = list(neighbours)
     for kind, state in memories:
         each = next((one for one in left if type(one).__name__ == kind), None)
@@ -97,7 +116,9 @@ def remind(neighbours: list[Any], memories: list[list[Any]]) -> None:
         if hasattr(each, "load_state"):
             each.load_state(state)
         else:
-            vars(each).update({name: value for name, value in state.items() if name in _names(each)})
+            vars(each).update(
+                {name: value for name, value in state.items() if name in _names(each)}
+            )
 
 
 def _names(callback: Any) -> tuple[str, ...]:

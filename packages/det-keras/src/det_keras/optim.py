@@ -1,7 +1,7 @@
-"""Optimizers that wait: gradients of several batches become one step, and are reduced over the ranks before it.
+"""Optimizers that aggregate the gradients of several batches and reduce them over the ranks.
 
-Keras 3 calls `apply`, Keras 2 `apply_gradients`; an optimizer is given a subclass of its own class that comes before them, so
-that it stays what it was for Keras, for the user, and for a saved model.
+Keras 3 calls `apply`, and Keras 2 calls `apply_gradients`. An optimizer gets a subclass of its
+class that overrides this method. So its class stays the same for Keras, the user and a saved model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ _HOROVOD = "horovod"
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction:
-    """How gradients become steps: the mean or sum of those of `frequency` batches, then `reduce` over the ranks, if any."""
+    """How gradients become steps.
+
+    A step uses the mean or sum of the gradients of `frequency` batches. `reduce` then reduces it
+    over the ranks, if there are several.
+    """
 
     frequency: int = 1
     average: bool = True
@@ -30,7 +34,7 @@ class Reduction:
 
     @classmethod
     def of(cls, optimizations: Any, reduce: Reduce | None = None) -> Reduction:
-        """Return what the configuration asks for."""
+        """Return the reduction that the configuration sets."""
         return cls(
             frequency=optimizations.aggregation_frequency,
             average=optimizations.average_aggregated_gradients,
@@ -43,23 +47,28 @@ class Reduction:
 
 
 def adapt_optimizer(optimizer: Any, reduction: Reduction) -> Any:
-    """Make an optimizer aggregate and reduce; the same object, of a subclass of its class.
+    """Make an optimizer aggregate and reduce, and return the same object.
 
-    Raises TrialError for one that Horovod's own wrapper has taken, whose gradients would be reduced twice, or under Keras 3 never.
+    Its class becomes a subclass. Raises TrialError for an optimizer that is wrapped by Horovod,
+    whose gradients would be reduced twice, or under Keras 3 never.
     """
     if is_horovods(optimizer):
         raise TrialError(
-            f"the optimizer {type(optimizer).__name__} is wrapped by horovod.tensorflow.keras.DistributedOptimizer"
-            f"{', which exchanges no gradients under Keras 3' if KERAS_3 else ''}; give the bare optimizer: det wraps it"
+            f"the optimizer {type(optimizer).__name__} is wrapped by"
+            " horovod.tensorflow.keras.DistributedOptimizer"
+            f"{', which exchanges no gradients under Keras 3' if KERAS_3 else ''};"
+            " give the bare optimizer: det wraps it"
         )
     if not reduction.needed:
         return optimizer
     if not hasattr(type(optimizer), "apply" if KERAS_3 else "apply_gradients"):
-        raise TrialError(f"the optimizer {type(optimizer).__name__} has no apply(); give an optimizer of Keras")
+        raise TrialError(
+            f"the optimizer {type(optimizer).__name__} has no apply(); give an optimizer of Keras"
+        )
     if _is_legacy(optimizer):
         raise TrialError(
-            f"{type(optimizer).__name__} is one of keras.optimizers.legacy, which cannot aggregate or reduce gradients here; "
-            f"use keras.optimizers.{type(optimizer).__name__}"
+            f"{type(optimizer).__name__} is one of keras.optimizers.legacy, which cannot aggregate"
+            f" or reduce gradients here; use keras.optimizers.{type(optimizer).__name__}"
         )
     base = type(optimizer)
     optimizer.__class__ = _subclass(base)
@@ -68,7 +77,7 @@ def adapt_optimizer(optimizer: Any, reduction: Reduction) -> Any:
 
 
 def is_horovods(optimizer: Any) -> bool:
-    """Tell whether an optimizer went through Horovod's Keras wrapper."""
+    """Return whether an optimizer is wrapped by Horovod's Keras integration."""
     return any(
         hasattr(cls, "_allreduce_grads") or cls.__module__.partition(".")[0] == _HOROVOD
         for cls in type(optimizer).__mro__
@@ -81,10 +90,12 @@ def _is_legacy(optimizer: Any) -> bool:
 
 
 def _subclass(base: type) -> type:
-    """Return a class that is called and saved as `base`."""
+    """Return a subclass that has the name of `base`, so that it is saved as `base`."""
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        variables = list(trainable_variables if trainable_variables is not None else self._trainable_variables)
+        variables = list(
+            trainable_variables if trainable_variables is not None else self._trainable_variables
+        )
         self._det_waiting(self, list(grads), variables, lambda g: base.apply(self, g, variables))  # type: ignore[attr-defined]
 
     def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,7 +109,11 @@ def _subclass(base: type) -> type:
         return self.iterations
 
     body: dict[str, Any] = {"apply": apply} if KERAS_3 else {"apply_gradients": apply_gradients}
-    made = type(base.__name__, (base,), {**body, "__module__": base.__module__, "__qualname__": base.__qualname__})
+    made = type(
+        base.__name__,
+        (base,),
+        {**body, "__module__": base.__module__, "__qualname__": base.__qualname__},
+    )
     return made
 
 
@@ -110,14 +125,20 @@ class _Waiting:
         self.variables: list[Any] = []
 
     def __call__(
-        self, optimizer: Any, grads: list[Any], variables: list[Any], step: Callable[[list[Any]], Any]
+        self,
+        optimizer: Any,
+        grads: list[Any],
+        variables: list[Any],
+        step: Callable[[list[Any]], Any],
     ) -> None:
-        dense = [_dense(grad) for grad in grads]
         frequency = self._reduction.frequency
-        build_optimizer(optimizer, variables)  # its own variables must not be made inside of a condition
+        # The optimizer's variables must not be made inside a condition.
+        build_optimizer(optimizer, variables)
         if frequency == 1:
-            step(self._reduced(dense))
+            step(self._reduced(grads))
             return
+        # As in Keras's own accumulation, sums are dense.
+        dense = [_dense(grad) for grad in grads]
         self.build(variables)
         count, *sums = self.variables
         count.assign_add(1)
@@ -129,7 +150,10 @@ class _Waiting:
             scale = 1 / frequency if self._reduction.average else 1.0
             step(
                 self._reduced(
-                    [None if g is None else tf.cast(s * scale, g.dtype) for s, g in zip(sums, dense, strict=True)]
+                    [
+                        None if g is None else tf.cast(s * scale, g.dtype)
+                        for s, g in zip(sums, dense, strict=True)
+                    ]
                 )
             )
             for place in sums:
@@ -139,7 +163,7 @@ class _Waiting:
         tf.cond(tf.equal(count % frequency, 0), now, lambda: tf.constant(False))
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Make the variables, where there are none."""
+        """Make the variables if there are none yet."""
         if self.variables or self._reduction.frequency == 1:
             return
         with tf.init_scope():
@@ -160,8 +184,12 @@ def _dense(grad: Any) -> Any:
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Make an optimizer's variables, where there are none yet."""
-    if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False) or not hasattr(optimizer, "build"):
+    """Make an optimizer's variables if there are none yet."""
+    if (
+        getattr(optimizer, "built", False)
+        or getattr(optimizer, "_built", False)
+        or not hasattr(optimizer, "build")
+    ):
         return
     with tf.init_scope():
         optimizer.build(list(variables))
@@ -170,30 +198,37 @@ def build_optimizer(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def waiting_of(optimizer: Any) -> Any:
-    """Return the gradients that wait in an optimizer, None where it has none of that kind."""
+    """Return the gradients that wait in an optimizer, or None if it is not adapted."""
     return getattr(optimizer, "_det_waiting", None)
 
 
 def release_optimizer(optimizer: Any) -> None:
-    """Make of an adapted optimizer what it was."""
+    """Restore the original class of an adapted optimizer."""
     if waiting_of(optimizer) is not None:
         optimizer.__class__ = type(optimizer).__mro__[1]
         object.__delattr__(optimizer, "_det_waiting")
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """Return an optimizer's own variables; it is a method of Keras 2's oldest ones."""
+    """Return an optimizer's own variables. In Keras 2's oldest optimizers this is a method."""
     variables = optimizer.variables
-    return list(variables() if callable(variables) and not isinstance(variables, list) else variables)
+    return list(
+        variables() if callable(variables) and not isinstance(variables, list) else variables
+    )
 
 
 def trained_by(optimizer: Any, weights: Sequence[Any]) -> list[int]:
-    """Return which of the weights an optimizer was built to train; none where it is not built."""
+    """Return the positions of the weights that an optimizer trains, or none if it is not built."""
     if KERAS_3:
         places = {id(weight): place for place, weight in enumerate(weights)}
-        return [places[id(each)] for each in getattr(optimizer, "_trainable_variables", []) if id(each) in places]
+        return [
+            places[id(each)]
+            for each in getattr(optimizer, "_trainable_variables", [])
+            if id(each) in places
+        ]
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    known = getattr(inner, "_index_dict", {})  # by the key of a variable
+    # Maps the key of a variable to its index.
+    known = getattr(inner, "_index_dict", {})
     keys = [inner._var_key(weight) for weight in weights] if known else []
     found = {known[key]: place for place, key in enumerate(keys) if key in known}
     return [found[order] for order in sorted(found)]

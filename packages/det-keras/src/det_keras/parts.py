@@ -1,4 +1,4 @@
-"""Optimizers, to and from a checkpoint."""
+"""Saves optimizers to a checkpoint and restores them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,21 @@ from .versions import keras
 
 
 def optimizer_state(optimizer: Any, weights: Sequence[Any], distributed: Any) -> dict[str, Any]:
-    """Return the variables of an optimizer, its learning rate, and the mean over the ranks of the gradients that wait."""
-    waiting = [variable.numpy() for variable in waiting_of(optimizer).variables] if waiting_of(optimizer) else []
+    """Return an optimizer's variables, its learning rate, and its waiting gradients.
+
+    The waiting gradients are the means over the ranks.
+    """
+    waiting = (
+        [variable.numpy() for variable in waiting_of(optimizer).variables]
+        if waiting_of(optimizer)
+        else []
+    )
     if distributed.size > 1 and waiting:
         ranks = distributed.allgather(waiting)
-        waiting = [waiting[0], *(sum(parts) / distributed.size for parts in list(zip(*ranks, strict=True))[1:])]
+        waiting = [
+            waiting[0],
+            *(sum(parts) / distributed.size for parts in list(zip(*ranks, strict=True))[1:]),
+        ]
     return {
         "variables": [variable.numpy() for variable in variables_of(optimizer)],
         "trains": trained_by(optimizer, weights),
@@ -28,7 +38,7 @@ def optimizer_state(optimizer: Any, weights: Sequence[Any], distributed: Any) ->
 
 
 def build_as_saved(optimizer: Any, state: dict[str, Any], weights: Sequence[Any]) -> None:
-    """Make the variables that an optimizer had when it was saved, where it trains weights that there still are."""
+    """Make an optimizer's variables as they were saved, if the model still has its weights."""
     mine = [weights[place] for place in state["trains"] if place < len(weights)]
     if mine and len(mine) == len(state["trains"]):
         build_optimizer(optimizer, mine)
@@ -38,8 +48,13 @@ def build_as_saved(optimizer: Any, state: dict[str, Any], weights: Sequence[Any]
 
 
 def restore_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
-    """Take up what `optimizer_state` returned. Raises TrialError where it is of another optimizer or model."""
-    _assign(variables_of(optimizer), state["variables"], f"the optimizer {type(optimizer).__name__}")
+    """Restore the result of `optimizer_state`.
+
+    Raises TrialError if it is of another optimizer or model.
+    """
+    _assign(
+        variables_of(optimizer), state["variables"], f"the optimizer {type(optimizer).__name__}"
+    )
     if state["learning_rate"] is not None and _learning_rate(optimizer) is not None:
         optimizer.learning_rate = state["learning_rate"]
     waiting = waiting_of(optimizer)
@@ -51,16 +66,19 @@ def _assign(variables: Sequence[Any], values: Sequence[Any], name: str) -> None:
     shapes = [tuple(variable.shape) for variable in variables]
     if shapes != [np.shape(value) for value in values]:
         raise TrialError(
-            f"the checkpoint does not fit {name}: it holds {len(values)} variables, and there are {len(shapes)}, or of other shapes"
+            f"the checkpoint does not fit {name}: it holds {len(values)} variables, and there are"
+            f" {len(shapes)}, or of other shapes"
         )
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 
 
 def _learning_rate(optimizer: Any) -> float | None:
-    """Return the learning rate where it is a number, and no schedule."""
+    """Return the learning rate, or None if it is a schedule."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if isinstance(getattr(inner, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule):
+    if isinstance(
+        getattr(inner, "_learning_rate", None), keras.optimizers.schedules.LearningRateSchedule
+    ):
         return None
     try:
         rate = optimizer.learning_rate

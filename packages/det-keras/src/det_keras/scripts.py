@@ -1,26 +1,32 @@
-"""The model of a script: saved whole, and restored to train on."""
+"""Saves the model of a script, and restores it to train on."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from det_core import TrialError
+from det_core import CheckpointError, TrialError
+from det_core.support.archives import check_zip
 
+from .attributes import find_optimizers, find_variables
+from .optim import variables_of
+from .sizes import check_weights
 from .state import is_plain
-from .versions import KERAS_3
+from .versions import KERAS_3, keras
 from .weights import see_built
 
 _LEGACY = "legacy_optimizer.npz"
 
 
 def save_weights(model: Any, path: str, rank: int) -> None:
-    """Write `{path}.weights.h5`: weights, and the optimizer's state; every rank reads its model, the chief's file stays.
+    """Write `{path}.weights.h5`: weights, and the optimizer's state.
 
-    Some strategies need all workers for that.
+    Every rank must call it, because some strategies need all workers to read the model. Only the
+    chief's file is kept.
     """
     see_built(model)
     if rank:
@@ -33,43 +39,66 @@ def save_weights(model: Any, path: str, rank: int) -> None:
 
 
 def load_weights(model: Any, path: str) -> None:
-    """Read what `save_weights` wrote."""
+    """Read the files of `save_weights`.
+
+    Raises CheckpointError if they are damaged or another model's.
+    """
+    file = Path(f"{path}.weights.h5")
+    check_weights(file)
     with model.distribute_strategy.scope():
-        _build_optimizer(model)
-        model.load_weights(f"{path}.weights.h5")
+        build_optimizer(model)
+        try:
+            model.load_weights(str(file))
+        # Keras and h5py raise errors of many types for malformed files.
+        except Exception as error:
+            reason = next(
+                filter(None, map(str.strip, str(error).splitlines())), type(error).__name__
+            )
+            raise CheckpointError(
+                f"{file} cannot be read: {reason}; it is damaged, or of another model than the"
+                " script's"
+            ) from error
         legacy = Path(path).parent / _LEGACY
         if _is_legacy(model.optimizer) and legacy.is_file():
+            check_zip(legacy)
             with np.load(legacy, allow_pickle=False) as arrays:
                 model.optimizer.set_weights([arrays[name] for name in arrays.files])
 
 
 def shape_of(model: Any) -> Any:
-    """Return what a model that gets its shape from the first batch must be told to be built without one."""
+    """Return the build configuration of a model, or None.
+
+    With it, the model can be built without a first batch.
+    """
     try:
         config = model.get_build_config()
-    except Exception:  # whatever a user's model raises: it then has to be built by the user
+    # A user's model may raise anything. Then the user must build it.
+    except Exception:
         return None
     return config if is_plain(config) else None
 
 
 def build(model: Any, shape: Any) -> None:
-    """Build a model that is not. Raises TrialError where that is impossible."""
+    """Build a model if it is not built. Raises TrialError if that is impossible."""
     see_built(model)
     if model.built:
         return
     try:
         with model.distribute_strategy.scope():
             model.build_from_config(shape)
-    except Exception as error:  # see above
+        # Keras 3.15 makes the weights of a subclass without marking it as built.
+        see_built(model)
+    # A user's model may raise anything.
+    except Exception as error:
         raise TrialError(_unbuilt(model)) from error
     if not model.built:
         raise TrialError(_unbuilt(model))
 
 
 def start_at(model: Any, epoch: int | None) -> None:
-    """Let the `fit` that is beginning start at an epoch, counted from 0, or the next one where it likes.
+    """Make the `fit` that begins start at an epoch, counted from 0.
 
-    This is how Keras's own BackupAndRestore does it.
+    None lets the next `fit` decide. Keras's own BackupAndRestore does it the same way.
     """
     if KERAS_3:
         model._initial_epoch = epoch
@@ -78,7 +107,7 @@ def start_at(model: Any, epoch: int | None) -> None:
 
 
 class _At:
-    """What Keras 2 asks for the place to start."""
+    """The object that Keras 2 asks for the epoch to start at."""
 
     def __init__(self, epoch: int) -> None:
         self._epoch = epoch
@@ -87,27 +116,69 @@ class _At:
         return self._epoch, 0
 
 
+def other_optimizers(model: Any) -> list[Any]:
+    """Return a model's optimizers except the one that it is compiled with."""
+    optimizer = model.optimizer
+    own = (optimizer, getattr(optimizer, "inner_optimizer", None))
+    return [each for each in find_optimizers(model) if not any(each is known for known in own)]
+
+
+def attributes_of(model: Any, generators: Sequence[Any]) -> dict[str, Any]:
+    """Return the variables in a model's attributes.
+
+    Those in its weights file or in `generators` are left out.
+    """
+    optimizers = [each for each in (model.optimizer, *other_optimizers(model)) if each is not None]
+    held = [variable for each in optimizers for variable in variables_of(each)]
+    metrics = [variable for metric in model.metrics for variable in metric.variables]
+    return find_variables(model, [*held, *metrics, *generators])
+
+
+def put_best_weights(model: Any, callbacks: Sequence[Any]) -> None:
+    """Set the best weights of an EarlyStopping that ended training in an earlier process."""
+    for each in callbacks:
+        if (
+            isinstance(each, keras.callbacks.EarlyStopping)
+            and each.restore_best_weights
+            and each.best_weights
+        ):
+            model.set_weights(each.best_weights)
+
+
+def steps_trained(model: Any) -> int:
+    """Return the number of steps that the optimizer has taken, or 0 if there is none."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    iterations = getattr(optimizer, "_iterations", getattr(optimizer, "iterations", None))
+    return 0 if iterations is None else int(iterations.numpy())
+
+
 def steps_at_once(model: Any) -> int:
-    """Return how many batches Keras trains between two callbacks."""
+    """Return the number of batches that Keras trains between two calls of callbacks."""
     steps = model.steps_per_execution if KERAS_3 else model._steps_per_execution
     return 1 if steps is None else int(steps.numpy() if hasattr(steps, "numpy") else steps)
 
 
-def _build_optimizer(model: Any) -> None:
+def build_optimizer(model: Any) -> None:
+    """Make the variables of a model's optimizer."""
     optimizer = model.optimizer
     if _is_legacy(optimizer):
         optimizer._create_all_weights(model.trainable_variables)
-    elif optimizer is not None and not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+    elif optimizer is not None and not getattr(
+        optimizer, "built", getattr(optimizer, "_built", False)
+    ):
         optimizer.build(model.trainable_variables)
 
 
 def _is_legacy(optimizer: Any) -> bool:
-    """Tell whether it is an optimizer of Keras before 2.11, whose state Keras's file format leaves out."""
+    """Return whether it is an optimizer of Keras before 2.11.
+
+    Keras's file format leaves out the state of such optimizers.
+    """
     return hasattr(optimizer, "_create_all_weights")
 
 
 def _unbuilt(model: Any) -> str:
     return (
-        f"the model {model.name!r} has no weights yet when fit() begins, so a checkpoint cannot be restored; begin it with "
-        "keras.Input(shape), or call it on a batch before fit()"
+        f"the model {model.name!r} has no weights yet when fit() begins, so a checkpoint cannot be"
+        " restored; begin it with keras.Input(shape), or call it on a batch before fit()"
     )

@@ -1,4 +1,4 @@
-"""Which datasets went through `wrap_dataset`."""
+"""Remembers which datasets were passed through `wrap_dataset`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from det_core import TrialError
 
 
 class Wrapped:
-    """Shards datasets by rank, each once, and knows again what was made from them."""
+    """Shards each dataset by rank once, and recognizes datasets that are made from it."""
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
-        self._known: list[Any] = []  # they are kept, so that no other object gets the id of one
+        # The datasets are kept, so that no other object gets the id of one.
+        self._known: list[Any] = []
 
     def wrap(self, dataset: Any, *, shard: bool) -> Any:
-        """Return this rank's share of a dataset; what was wrapped before, or made from such, comes back as it is."""
+        """Return this rank's share of a dataset.
+
+        A dataset that was wrapped before, or made from one, is returned unchanged.
+        """
         if not isinstance(dataset, tf.data.Dataset):
             raise TrialError(f"wrap_dataset got {type(dataset).__name__}; give a tf.data.Dataset")
         if dataset in self:
@@ -27,7 +31,7 @@ class Wrapped:
         return share
 
     def add(self, dataset: Any) -> None:
-        """Take note of a dataset that is sharded already."""
+        """Remember a dataset that is sharded already."""
         self._known.append(dataset)
 
     def __contains__(self, dataset: Any) -> bool:

@@ -1,4 +1,7 @@
-"""The state of a trial beside its weights: JSON, and arrays in a file of their own. Nothing in it is ever unpickled."""
+"""The state of a trial except its weights: JSON, and arrays in a separate file.
+
+Nothing in it is ever unpickled.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,17 @@ from typing import Any
 import numpy as np
 
 from det_core import CheckpointError, TrialError
+from det_core.support.archives import check_zip
 
 STATE, ARRAYS = "state.json", "arrays.npz"
 _ARRAY, _FLOAT, _PAIRS, _TUPLE = "__array__", "__float__", "__pairs__", "__tuple__"
 
 
 def write_state(contents: dict[str, Any], directory: Path) -> None:
-    """Write plain data and arrays. Raises TrialError, naming the place, for anything else."""
+    """Write plain data and arrays.
+
+    Raises TrialError for any other value, with its place in the state.
+    """
     arrays: dict[str, Any] = {}
     encoded = _encode(contents, "the state", arrays)
     (directory / STATE).write_text(json.dumps(encoded))
@@ -25,22 +32,30 @@ def write_state(contents: dict[str, Any], directory: Path) -> None:
 
 
 def read_state(directory: Path) -> dict[str, Any]:
-    """Read what `write_state` wrote. Raises CheckpointError where there is none, or it is damaged."""
+    """Read the files of `write_state`.
+
+    Raises CheckpointError if there are none or they are damaged.
+    """
     file = directory / STATE
     if not file.is_file():
-        raise CheckpointError(f"{directory} holds no {STATE}; name the directory of a checkpoint of a TFKerasTrial")
+        raise CheckpointError(
+            f"{directory} holds no {STATE}; name the directory of a checkpoint of a TFKerasTrial"
+        )
     try:
+        check_zip(directory / ARRAYS)
         with np.load(directory / ARRAYS, allow_pickle=False) as arrays:
             decoded: dict[str, Any] = _decode(json.loads(file.read_text()), arrays)
-    except (ValueError, OSError, KeyError) as error:
+    # NumPy and zipfile raise errors of many types for malformed files.
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
-            f"{file} cannot be read: {str(error).splitlines()[0]}; the checkpoint is damaged"
+            f"{file} cannot be read: {reason}; the checkpoint is damaged"
         ) from error
     return decoded
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether a value can be written."""
+    """Return whether a value can be written."""
     try:
         _encode(value, "", {})
     except TrialError:
@@ -58,9 +73,12 @@ def _encode(value: Any, place: str, arrays: dict[str, Any]) -> Any:
         return items if type(value) is list else {_TUPLE: items}
     if type(value) is dict:
         if all(type(key) is str and not key.startswith("__") for key in value):
-            return {key: _encode(inner, f"{place}[{key!r}]", arrays) for key, inner in value.items()}
+            return {
+                key: _encode(inner, f"{place}[{key!r}]", arrays) for key, inner in value.items()
+            }
         pairs = [
-            [_encode(k, f"a key of {place}", arrays), _encode(v, f"{place}[{k!r}]", arrays)] for k, v in value.items()
+            [_encode(k, f"a key of {place}", arrays), _encode(v, f"{place}[{k!r}]", arrays)]
+            for k, v in value.items()
         ]
         return {_PAIRS: pairs}
     if isinstance(value, (np.ndarray, np.generic)) and np.asarray(value).dtype.kind not in "OU":
@@ -69,7 +87,8 @@ def _encode(value: Any, place: str, arrays: dict[str, Any]) -> Any:
         arrays[name] = array
         return {_ARRAY: name, "dtype": str(array.dtype)}
     raise TrialError(
-        f"{place} is {type(value).__name__}, which a checkpoint cannot hold safely; keep numbers, text, arrays, lists, dicts there"
+        f"{place} is {type(value).__name__}, which a checkpoint cannot hold safely; keep numbers,"
+        " text, arrays, lists, dicts there"
     )
 
 
@@ -91,7 +110,7 @@ def _decode(value: Any, arrays: Any) -> Any:
 
 
 def _dtype(name: str) -> Any:
-    """Return a type that NumPy writes as raw bytes: one of those that TensorFlow adds, such as bfloat16."""
+    """Return a type that NumPy writes as raw bytes, such as bfloat16, which TensorFlow adds."""
     import tensorflow as tf
 
     return tf.as_dtype(name).as_numpy_dtype

@@ -1,4 +1,4 @@
-"""What a user writes: a compiled model and its data."""
+"""The class that a user writes: a compiled model and its data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class TFKerasTrial(ABC):
     """One Keras model with its data.
 
-    Keras trains it by `model.fit`, with the step, the metrics and the options that it was compiled with; det decides how far.
+    Keras trains it by `model.fit`, with the step, the metrics and the options that it was compiled
+    with. det decides how long it trains.
     """
 
     def __init__(self, context: TFKerasTrialContext) -> None:
@@ -23,16 +24,20 @@ class TFKerasTrial(ABC):
     def build_model(self) -> Any:
         """Return the model, compiled, after passing it through `context.wrap_model(model)`.
 
-        Where the trial defines `build_optimizer()`, the model is compiled with `self.optimizer`, which that returned.
+        If the trial defines `build_optimizer()`, its result is in `self.optimizer`. Compile the
+        model with that.
         """
 
     @abstractmethod
     def build_training_data_loader(self) -> InputData:
-        """Return the training data: arrays, a `tf.data.Dataset`, a sequence or a `SequenceAdapter`."""
+        """Return training data: arrays, a `tf.data.Dataset`, a sequence or a `SequenceAdapter`."""
 
     @abstractmethod
     def build_validation_data_loader(self) -> InputData:
-        """Return the validation data, of any of those kinds; the whole of it is evaluated at each validation."""
+        """Return the validation data, of any of those kinds.
+
+        Each validation evaluates all of it.
+        """
 
     def keras_callbacks(self) -> list[Any]:
         """Return callbacks: Keras's, those of `det_keras.callbacks`, or your own."""

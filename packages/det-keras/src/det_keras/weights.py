@@ -1,51 +1,43 @@
-"""A model's weights in Keras's own formats, which nothing needs to unpickle."""
+"""A model's weights in Keras's own formats, which need no unpickling."""
 
 from __future__ import annotations
 
-import json
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from det_core import CheckpointError, TrialError
+from det_core import CheckpointError, DetError, TrialError
 
 from .old_weights import find_old_weights, read_old_weights
-from .versions import KERAS_3, KERAS_VERSION, keras
+from .sizes import check_weights
+from .versions import KERAS_3, keras
 
 MODEL, WEIGHTS = "model.keras", "model.weights.h5"
-_CONFIG, _METADATA = "config.json", "metadata.json"
 
 
 def write_weights(model: Any, directory: Path) -> None:
-    """Write `model.keras`, or `model.weights.h5` where Keras cannot describe the model.
+    """Write `model.keras`, or `model.weights.h5` if Keras cannot describe the model.
 
-    Both are Keras's formats without the state of optimizers, which the checkpoint holds already.
+    The files leave out the state of optimizers, which the checkpoint holds elsewhere.
     """
-    weights = directory / WEIGHTS
     see_built(model)
     with _without_optimizers(model):
-        model.save_weights(str(weights))
-    try:
-        config = json.dumps(keras.saving.serialize_keras_object(model))
-    except Exception:  # whatever a model's get_config may raise: it is then known by its code alone
-        return
-    metadata = {"keras_version": KERAS_VERSION, "date_saved": datetime.now(UTC).strftime("%Y-%m-%d@%H:%M:%S")}
-    with zipfile.ZipFile(directory / MODEL, "w") as archive:
-        archive.writestr(_METADATA, json.dumps(metadata))
-        archive.writestr(_CONFIG, config)
-        archive.write(weights, WEIGHTS)
-    weights.unlink()
+        try:
+            model.save(str(directory / MODEL))
+        # A model's get_config may raise anything. Then only its code describes it.
+        except Exception:
+            (directory / MODEL).unlink(missing_ok=True)
+            model.save_weights(str(directory / WEIGHTS))
 
 
 def read_weights(model: Any, directory: Path) -> None:
-    """Give a model, which is built, the weights of a checkpoint, also of one that Determined saved.
+    """Load a checkpoint's weights into a model that is built. Determined's checkpoints work too.
 
-    Raises TrialError where they are another model's.
+    Raises TrialError if they are another model's.
     """
     file = weights_file(directory)
+    check_weights(file)
     see_built(model)
     try:
         with _without_optimizers(model):
@@ -53,22 +45,35 @@ def read_weights(model: Any, directory: Path) -> None:
                 model.load_weights(str(file))
             else:
                 read_old_weights(model, file)
+    except DetError:
+        raise
     except (ValueError, KeyError, TypeError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise TrialError(
-            f"the checkpoint does not fit the trial's model: {lines[0] if lines else type(error).__name__}"
+            "the checkpoint does not fit the trial's model:"
+            f" {lines[0] if lines else type(error).__name__}"
+        ) from error
+    # Keras, h5py and TensorFlow raise errors of many types for malformed files.
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"{file} cannot be read: {reason}; the checkpoint is damaged"
         ) from error
 
 
 def see_built(model: Any) -> None:
-    """Let Keras 3 save and load a model that was never called, and whose own `train_step` has made its variables."""
-    if KERAS_3 and not model.built and model.weights:  # Keras 2 has no weights to ask for yet
+    """Mark a model as built if its own `train_step` has made its variables without a call.
+
+    Otherwise Keras 3 neither saves nor loads it.
+    """
+    # In Keras 2 such a model has no weights yet.
+    if KERAS_3 and not model.built and model.weights:
         model.built = True
 
 
 @contextmanager
 def _without_optimizers(model: Any) -> Iterator[None]:
-    """Let Keras's files pass over the optimizers among a model's attributes, in writing and reading."""
+    """Make Keras leave out the optimizers in a model's attributes when it writes or reads files."""
 
     def nothing(store: Any) -> None:
         pass
@@ -88,11 +93,14 @@ def _without_optimizers(model: Any) -> Iterator[None]:
 
 
 def weights_file(directory: Path) -> Path:
-    """Return the file of the weights. Raises CheckpointError where there is none."""
-    file = next((directory / name for name in (MODEL, WEIGHTS) if (directory / name).exists()), None)
+    """Return the file of the weights. Raises CheckpointError if there is none."""
+    file = next(
+        (directory / name for name in (MODEL, WEIGHTS) if (directory / name).exists()), None
+    )
     file = file or find_old_weights(directory)
     if file is None:
         raise CheckpointError(
-            f"{directory} holds neither {MODEL} nor {WEIGHTS}; name the directory of a checkpoint of a TFKerasTrial"
+            f"{directory} holds neither {MODEL} nor {WEIGHTS}; name the directory of a checkpoint"
+            " of a TFKerasTrial"
         )
     return file

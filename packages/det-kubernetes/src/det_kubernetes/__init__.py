@@ -1,10 +1,10 @@
-"""det-kubernetes: experiments whose trials train in Jobs of a Kubernetes cluster; experimental."""
+"""det-kubernetes: experiments whose trials train in Jobs of a Kubernetes cluster. Experimental."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_core.lazy import lazy
+from det_core.support.lazy import lazy
 
 if TYPE_CHECKING:
     from .config import KubernetesSettings as KubernetesSettings

@@ -1,4 +1,4 @@
-"""Registers the engine `kubernetes` with det; imports det_core only."""
+"""Registers the engine `kubernetes` with det. Imports det_core only."""
 
 from __future__ import annotations
 
@@ -11,5 +11,7 @@ from det_core import EngineRecord, hookimpl
 
 @hookimpl
 def det_engines() -> Iterator[EngineRecord]:
-    engine, settings = (partial(resolve_name, f"det_kubernetes:Kubernetes{name}") for name in ("Engine", "Settings"))
+    engine, settings = (
+        partial(resolve_name, f"det_kubernetes:Kubernetes{name}") for name in ("Engine", "Settings")
+    )
     yield EngineRecord(name="kubernetes", load=engine, config=settings)

@@ -1,4 +1,4 @@
-"""A Kubernetes cluster as an engine sees it: the Jobs of an experiment and their pods, by label."""
+"""The parts of a Kubernetes cluster that an engine needs: Jobs and pods, by label."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lightkube.resources import batch_v1, core_v1
 from lightkube.types import CascadeType, PatchType
 
 from det_core.errors import DetError
-from det_core.launch import say
-from det_driver.engines import Granted, Standing
+from det_driver.engines import Allocation, AllocationState
+from det_node.launch import say
 
-from .config import KubernetesSettings
-from .objects import AGENT, INSTANCE, QUEUE, secret_of, unborn
+from .config import AGENT, KubernetesSettings
+from .objects import INSTANCE, QUEUE, secret_of, unborn
 
 _NAME, _INDEX = "batch.kubernetes.io/job-name", "batch.kubernetes.io/job-completion-index"
 _EXEC = "client.authentication.k8s.io/v1"
@@ -27,7 +27,11 @@ _SILENT = (httpx2.HTTPError, ConfigError, ValueError)
 
 
 class Pod(NamedTuple):
-    """A pod: `gone` is whether a kubelet saw its agent end, or None; `said` for what it waits, or how it ended."""
+    """A pod.
+
+    `gone` is None while the agent may run, and else whether a kubelet saw it end. `said` is why the
+    pod waits, or how it ended.
+    """
 
     node: str
     began: bool
@@ -36,7 +40,10 @@ class Pod(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A Job and its pods, by index, those too that are gone; `over` says that it starts none any more."""
+    """A Job and its pods by index, including the pods that are gone.
+
+    `over` says that the Job starts no more pods.
+    """
 
     machines: int = 1
     over: bool = False
@@ -46,32 +53,40 @@ class Job(NamedTuple):
     words: str = ""
     pods: Mapping[int, Pod] = {}
 
-    def granted(self, name: str) -> Granted:
-        """Return what has become of the claim of its name."""
+    def allocation(self, name: str) -> Allocation:
+        """Return the state of the allocation request of this name."""
         gone = {k: True for k in range(self.machines) if self.over and k not in self.pods}
         gone |= {k: pod.gone for k, pod in self.pods.items() if pod.gone is not None}
-        standing = Standing.RUNNING if any(p.began for p in self.pods.values() if p.gone is None) else Standing.WAITING
-        return Granted(name=name, standing=standing, nodes=self.machines, native=name, reason=self.reason, gone=gone)
+        state = (
+            AllocationState.RUNNING
+            if any(p.began for p in self.pods.values() if p.gone is None)
+            else AllocationState.WAITING
+        )
+        return Allocation(
+            name=name, state=state, nodes=self.machines, native=name, reason=self.reason, gone=gone
+        )
 
 
 class Cluster:
-    """What the API server says and does; ConnectionError where it does not answer."""
+    """Calls the API server. Raises ConnectionError if the server does not answer."""
 
     def __init__(self, settings: KubernetesSettings) -> None:
         try:
             config = KubeConfig.from_env().get(settings.context)
             if config and config.user and config.user.exec and config.user.exec.apiVersion == _EXEC:
-                config.user.exec.apiVersion += "beta1"  # the client knows it by this name alone; the answer is the same
+                # The client knows this API by its older name only. The format is the same.
+                config.user.exec.apiVersion += "beta1"
             self._client = Client(config, namespace=settings.namespace, field_manager="det")
         except (ConfigError, KeyError, OSError, ValueError) as error:
             raise DetError(
-                f"there is no way to a cluster of Kubernetes here ({error}); KUBECONFIG has to name a file that says where it is"
+                f"there is no way to a cluster of Kubernetes here ({error}); KUBECONFIG has to name"
+                " a file that says where it is"
             ) from None
         self._found: dict[str, Job] = {}
         self.server = httpx2.URL(self._client.config.cluster.server).host
 
     def find(self, site: str) -> dict[str, Job]:
-        """Return the Jobs of an experiment by name, and what is left of those that somebody has deleted."""
+        """Return an experiment's Jobs by name, and the remains of deleted ones."""
         with _asking():
             kinds: tuple[Any, ...] = (core_v1.Pod, batch_v1.Job)
             pods, jobs = (list(self._client.list(kind, labels={INSTANCE: site})) for kind in kinds)
@@ -83,73 +98,128 @@ class Cluster:
         found = {name: Job(max(of) + 1, over=True, pods=of) for name, of in there.items()}
         for name, was in self._found.items():
             of = there.setdefault(name, {})
-            for k in was.pods.keys() - of:  # a kubelet that answers has ended what was on its node
+            for k in was.pods.keys() - of:
+                # A kubelet that answers has ended the deleted pods of its node.
                 pod = was.pods[k]
                 of[k] = pod._replace(gone=bool(pod.gone) or not pod.node or self._ready(pod.node))
             found[name] = was._replace(over=True, pods=of)
-        self._found = found | {job.metadata.name: self._job(job, there.get(job.metadata.name, {})) for job in jobs}
+        self._found = found | {
+            job.metadata.name: self._job(job, there.get(job.metadata.name, {})) for job in jobs
+        }
         return self._found
 
     def give(self, job: dict[str, Any], start: bytes) -> str:
-        """Create a Job, its Secret, and let it begin, or none of it; return what is wrong, or nothing. Twice is harmless."""
+        """Create a Job and its Secret, and then start the Job.
+
+        If the cluster refuses one of them, both are deleted. Return what is wrong, or an empty
+        string. A second call has no further effect.
+        """
         try:
             with _asking():
                 owner = self._apply(batch_v1.Job, unborn(job))
                 self._apply(core_v1.Secret, secret_of(job, owner.metadata.uid, start))
                 self._apply(batch_v1.Job, job)
         except ApiError as error:
-            if error.status.code != httpx2.codes.CONFLICT:  # that of a Job which Kueue has admitted since
+            if error.status.code != httpx2.codes.CONFLICT:
+                # A conflict means that Kueue has admitted the Job since.
                 self.drop(job["metadata"]["name"], at_once=True)
                 return f"the cluster refuses the Job {job['metadata']['name']}: {error}"
         return ""
 
     def drop(self, name: str, *, at_once: bool) -> None:
-        """Delete a Job: its pods get SIGTERM, and with `at_once` SIGKILL a second later."""
+        """Delete a Job. Its pods get SIGTERM, and with `at_once` SIGKILL one second later."""
         try:
             self._client.delete(batch_v1.Job, name, cascade=CascadeType.FOREGROUND)
-            pods: list[Any] = list(self._client.list(core_v1.Pod, labels={_NAME: name})) if at_once else []
+            pods: list[Any] = (
+                list(self._client.list(core_v1.Pod, labels={_NAME: name})) if at_once else []
+            )
             for pod in pods:
                 self._client.delete(core_v1.Pod, pod.metadata.name, grace_period=1)
         except _SILENT as error:
             if not isinstance(error, ApiError) or error.status.code != httpx2.codes.NOT_FOUND:
-                say(f"the Job {name} could not be deleted ({error}); `kubectl delete job {name}` does it")
+                say(
+                    f"the Job {name} could not be deleted ({error}); `kubectl delete job {name}`"
+                    " does it"
+                )
 
     def _ready(self, node: str) -> bool:
-        """Tell whether the kubelet of a node answers; not where there is none, or where that may not be asked."""
+        """Return whether the kubelet of a node answers.
+
+        Return False if there is no such node, or if the account may not read nodes.
+        """
         with suppress(*_SILENT):
             status: Any = self._client.get(core_v1.Node, node).status
-            return any(each.type == "Ready" and each.status == "True" for each in status.conditions or ())
+            return any(
+                each.type == "Ready" and each.status == "True" for each in status.conditions or ()
+            )
         return False
 
     def _job(self, job: Any, pods: dict[int, Pod]) -> Job:
-        said = {each.type: _sentence(each) for each in job.status.conditions or () if each.status == "True"}
+        said = {
+            each.type: _sentence(each)
+            for each in job.status.conditions or ()
+            if each.status == "True"
+        }
         over, suspended = bool(said.keys() & {"Complete", "Failed"}), bool(job.spec.suspend)
         reasons = (pod.said for pod in pods.values() if pod.said and pod.gone is None)
         reason = next(reasons, "") if pods or over else self._why(job)
-        words = f"the Job {job.metadata.name} has failed: {said['Failed']}" if "Failed" in said else ""
-        return Job(job.spec.parallelism, over, suspended, job.metadata.labels.get(QUEUE, ""), reason, words, pods)
+        words = (
+            f"the Job {job.metadata.name} has failed: {said['Failed']}" if "Failed" in said else ""
+        )
+        return Job(
+            job.spec.parallelism,
+            over,
+            suspended,
+            job.metadata.labels.get(QUEUE, ""),
+            reason,
+            words,
+            pods,
+        )
 
     def _why(self, job: Any) -> str:
-        """Return why a Job has no pods, in the words of Kueue or of its events: a quota, or an admission webhook."""
-        with suppress(*_SILENT):  # it may not be asked, or there is no Kueue
+        """Return why a Job has no pods, from Kueue or its events.
+
+        The reason is for example a quota or an admission webhook.
+        """
+        # The account may lack the permission, or there is no Kueue.
+        with suppress(*_SILENT):
             if not job.spec.suspend:
-                events = self._client.list(core_v1.Event, fields={"involvedObject.name": job.metadata.name})
-                return next((_sentence(each) for each in events if each.reason == "FailedCreate"), "")
+                events = self._client.list(
+                    core_v1.Event, fields={"involvedObject.name": job.metadata.name}
+                )
+                return next(
+                    (_sentence(each) for each in events if each.reason == "FailedCreate"), ""
+                )
             kind = create_namespaced_resource("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
             loads = self._client.list(kind, labels={"kueue.x-k8s.io/job-uid": job.metadata.uid})
-            said = [each for load in loads for each in dict(load).get("status", {}).get("conditions", ())]
-            why = (each for each in said if each["type"] == "QuotaReserved" and each["status"] == "False")
+            said = [
+                each
+                for load in loads
+                for each in dict(load).get("status", {}).get("conditions", ())
+            ]
+            why = (
+                each
+                for each in said
+                if each["type"] == "QuotaReserved" and each["status"] == "False"
+            )
             return next((f"{each['reason']}: {each['message']}" for each in why), "")
         return ""
 
     def _apply(self, kind: Any, wanted: dict[str, Any]) -> Any:
-        # Server-side apply refuses fields that it does not know, which a plain creation drops, and it may be repeated.
-        return self._client.patch(kind, wanted["metadata"]["name"], wanted, patch_type=PatchType.APPLY)
+        # Server-side apply refuses unknown fields, where a plain creation drops them. It can be
+        # repeated.
+        return self._client.patch(
+            kind, wanted["metadata"]["name"], wanted, patch_type=PatchType.APPLY
+        )
 
 
 @contextmanager
 def _asking() -> Iterator[None]:
-    """Say what it means that the server does not answer, or who asks it may not; what it refuses is an ApiError."""
+    """Translate errors of the API server.
+
+    Raises ConnectionError if the server does not answer, and DetError if the account has no
+    permission. Other refusals stay ApiError.
+    """
     try:
         yield
     except ConfigError as error:
@@ -157,7 +227,9 @@ def _asking() -> Iterator[None]:
     except (httpx2.HTTPError, ValueError) as error:
         code = error.status.code or 0 if isinstance(error, ApiError) else 500
         if code in (401, 403):
-            raise DetError(f"Kubernetes refuses: {error}; the README of det-kubernetes has a role") from None
+            raise DetError(
+                f"Kubernetes refuses: {error}; the README of det-kubernetes has a role"
+            ) from None
         if code < 500 and code != 429:
             raise
         raise ConnectionError(f"the API server of Kubernetes does not answer ({error})") from None
@@ -165,12 +237,21 @@ def _asking() -> Iterator[None]:
 
 def _pod(pod: Any) -> Pod:
     status, finished = pod.status, pod.status.phase in ("Succeeded", "Failed")
-    states = [each.state for each in status.containerStatuses or () if each.name == AGENT and each.state]
+    states = [
+        each.state for each in status.containerStatuses or () if each.name == AGENT and each.state
+    ]
     end = next((state.terminated for state in states if state.terminated), None)
-    unplaced = (each for each in status.conditions or () if each.type == "PodScheduled" and each.status == "False")
+    unplaced = (
+        each
+        for each in status.conditions or ()
+        if each.type == "PodScheduled" and each.status == "False"
+    )
     why = next((state.waiting for state in states if state.waiting), None) or next(unplaced, None)
     leaves, node = pod.metadata.deletionTimestamp, pod.spec.nodeName or ""
-    began, ended = any(state.running or state.terminated for state in states), bool(end) or (finished and not states)
+    began, ended = (
+        any(state.running or state.terminated for state in states),
+        bool(end) or (finished and not states),
+    )
     if not (ended or finished or (leaves is not None and leaves < datetime.now(UTC))):
         return Pod(node, began, None, _sentence(why) if why else "")
     words = _sentence(end if end and end.exitCode else status)
@@ -178,6 +259,6 @@ def _pod(pod: Any) -> Pod:
 
 
 def _sentence(said: Any) -> str:
-    """Return a reason, and the last line of its message."""
+    """Return a reason with the last line of its message."""
     last = (said.message or "").strip().rpartition("\n")[2]
     return f"{said.reason}: {last}" if last else str(said.reason or "")

@@ -1,10 +1,12 @@
-"""PyTorch Lightning for det: its own Trainer under det's schedule, a callback for scripts, and Horovod."""
+"""PyTorch Lightning for det: its own Trainer under det's schedule, a callback for scripts, and
+Horovod.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_core.lazy import lazy
+from det_core.support.lazy import lazy
 
 if TYPE_CHECKING:
     from .horovod import HorovodStrategy as HorovodStrategy

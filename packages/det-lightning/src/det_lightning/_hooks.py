@@ -1,4 +1,4 @@
-"""Registers Lightning with det; imports det_core only."""
+"""Registers Lightning with det. This module imports det_core only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from det_core import Adapter, Backend, BackendRecord, Framework, hookimpl
-from det_core.backend import available_by
+from det_core.ranks.backend import available_by
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""Lightning's own Trainer behind core's loop."""
+"""The adapter that trains with Lightning's own Trainer under core's training loop."""
 
 from __future__ import annotations
 
@@ -14,32 +14,37 @@ import lightning.pytorch as pl
 import torch
 
 from det_core import Adapter, Loop, Metrics, RunInfo, Stop, TrialError
-from det_core.entrypoint import make_trial
-from det_core.ranks import global_batch_size, of_all_ranks
-from det_core.schedule import to_batches
+from det_core.train.entrypoint import make_trial
+from det_core.train.ranks import global_batch_size, of_all_ranks
+from det_core.train.schedule import to_batches
 from det_torch.backends import TorchBackend
 from det_torch.copies import Copies
 from det_torch.data import seed_everything
+from det_torch.live import fingerprint
 from det_torch.metrics import Numbers
 from det_torch.ranks import Replicas, join_ranks
 
 from . import settings, snapshot
 from .ends import TrialConductor
 from .fitting import make_trainer
-from .pace import Fit, Pace
-from .shares import of_shares
+from .loop_controller import Fit, LoopController
 from .trial import LightningAdapter, LightningTrialContext, own
 
 
 class TrainerAdapter(Adapter[LightningAdapter]):
-    """Trains a `LightningAdapter`: one call of `Trainer.fit`, in which core's loop begins and is told of every batch.
+    """Trains a `LightningAdapter` with one call of `Trainer.fit`.
 
-    Asked outside of that for what only a fit can tell (a validation, the length of an epoch), it makes a fit that trains nothing.
+    Core's loop runs within it, and is called after every batch.
+
+    A validation and the length of an epoch need a fit. If they are requested outside of one, the
+    adapter starts a fit that trains nothing.
     """
 
     framework_version = version("lightning")
 
-    def __init__(self, trial: LightningAdapter, run: RunInfo, backend: TorchBackend | None = None) -> None:
+    def __init__(
+        self, trial: LightningAdapter, run: RunInfo, backend: TorchBackend | None = None
+    ) -> None:
         self.trial, self._run, self.build = trial, run, run.build
         self._numbers, self._copies = Numbers(), Copies()
         self._loop_pace = _LoopPace(self)
@@ -60,7 +65,9 @@ class TrainerAdapter(Adapter[LightningAdapter]):
                 observe=run.observe,
             )
             self._open.callback(self._conductor.close)
-            self._trainer = make_trainer(trial, run, self._conductor, backend, lambda: self.length or 0)
+            self._trainer = make_trainer(
+                trial, run, self._conductor, backend, lambda: self.length or 0
+            )
             self._conductor.attach(self._trainer)
         except BaseException:
             self.close()
@@ -90,11 +97,13 @@ class TrainerAdapter(Adapter[LightningAdapter]):
         self.run(lambda: loop)
 
     def _fit(self) -> None:
-        options: dict[str, Any] = {"ckpt_path": self._checkpoint, "weights_only": True} if self._checkpoint else {}
+        options: dict[str, Any] = (
+            {"ckpt_path": self._checkpoint, "weights_only": True} if self._checkpoint else {}
+        )
         self._trainer.fit(self.trial.lightning_module, datamodule=self.trial.datamodule, **options)
 
     def _briefly(self, do: Callable[[], Any]) -> Any:
-        """Return what `do` returns within a fit: the one that goes on, or one that trains nothing."""
+        """Return what `do` returns within a fit: the current one, or one that trains nothing."""
         if self._conductor.running:
             return do()
         self._loop_pace.instead = do
@@ -110,15 +119,22 @@ class TrainerAdapter(Adapter[LightningAdapter]):
     # The ranks
 
     def synchronize(self) -> None:
-        """Take over the chief's buffers, of the module and of what callbacks average of it."""
+        """Copy the chief's buffers to this rank: those of the module, and of copies of it that
+        callbacks average.
+        """
         if self._backend is not None:
             self._replicas(self._backend).align_buffers()
 
     def fingerprint(self) -> str:
-        return self._replicas(self._backend).fingerprint() if self._backend is not None else ""
+        if self._backend is None:
+            return fingerprint([self.trial.lightning_module])
+        return self._replicas(self._backend).fingerprint()
 
     def _replicas(self, backend: TorchBackend) -> Replicas:
-        """Return the module, and copies of it that callbacks hold, as they are now: hooks may put others in their places."""
+        """Return the current module and the copies of it that callbacks hold.
+
+        Hooks may replace them.
+        """
         module = self.trial.lightning_module
         held = [each for callback in self._trainer.callbacks for each in vars(callback).values()]  # type: ignore[attr-defined]
         copies = [each for each in held if isinstance(each, torch.nn.Module) and each is not module]
@@ -130,7 +146,9 @@ class TrainerAdapter(Adapter[LightningAdapter]):
     def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
         return of_all_ranks(self._numbers(rows), self._run)
 
-    def reported(self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any]:
+    def reported(
+        self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]
+    ) -> Mapping[str, Any]:
         return {**metrics, **self._over_ranks(self._conductor.take_epoch_metrics())}
 
     def validate(self) -> Metrics:
@@ -141,8 +159,12 @@ class TrainerAdapter(Adapter[LightningAdapter]):
         found = self._conductor.validate()
         return self._over_ranks(found, self._conductor.shares)
 
-    def _over_ranks(self, metrics: Metrics, shares: Mapping[str, tuple[str, float]] | None = None) -> dict[str, float]:
-        """Return the mean over the ranks of each metric that is a number, or what their shares make of it together."""
+    def _over_ranks(
+        self, metrics: Metrics, shares: Mapping[str, tuple[str, float]] | None = None
+    ) -> dict[str, float]:
+        """Return each metric that is a number over all ranks: their mean, or the reduction that
+        `shares` gives.
+        """
         mine = self._numbers([metrics])[0]
         if self._run.distributed.size == 1:
             return mine
@@ -166,7 +188,8 @@ class TrainerAdapter(Adapter[LightningAdapter]):
     def load(self, path: Path) -> None:
         checkpoint, contents = snapshot.read(path)
         self._conductor.resume(checkpoint, contents, from_start=not self._run.first_batch)
-        del checkpoint["loops"]  # the position is det's
+        # det sets the position itself.
+        del checkpoint["loops"]
         directory = self._open.enter_context(
             tempfile.TemporaryDirectory(prefix="det-lightning-", dir=self._run.scratch)
         )
@@ -178,7 +201,7 @@ class TrainerAdapter(Adapter[LightningAdapter]):
 
     @property
     def length(self) -> int | None:
-        """Batches that the trial is trained for; None where nobody knows."""
+        """The number of batches for which the trial is trained, or None if it is unknown."""
         length = self._run.length
         return None if length is None else to_batches(length.n, length.unit, self)
 
@@ -197,7 +220,10 @@ class TrainerAdapter(Adapter[LightningAdapter]):
         return self._batch_size
 
     def _learn(self) -> None:
-        """Ask the training data once for its length: a boundary asks for it, too."""
+        """Ask the training data once for its length and its batch size.
+
+        A boundary needs the length too.
+        """
         if isinstance(self._length, str):
             conductor = self._conductor
             feed = conductor.feed if conductor.has_feed else self._briefly(lambda: conductor.feed)
@@ -208,8 +234,11 @@ class TrainerAdapter(Adapter[LightningAdapter]):
             pass
 
 
-class _LoopPace(Pace):
-    """Lets core's loop decide between two batches; `instead` is done in place of training."""
+class _LoopPace(LoopController):
+    """Lets core's loop decide between two batches.
+
+    If `instead` is set, the fit calls it and trains nothing.
+    """
 
     def __init__(self, adapter: TrainerAdapter) -> None:
         self._adapter = adapter
@@ -240,15 +269,23 @@ class _LoopPace(Pace):
         return self._length is not None and done >= self._length
 
     @property
+    def owes_validation(self) -> bool:
+        return self._loop is not None and self._loop.owes_validation
+
+    @property
     def leaves(self) -> bool:
-        return self.instead is not None or (self._loop is not None and self._loop.stop is Stop.PREEMPTED)
+        return self.instead is not None or (
+            self._loop is not None and self._loop.stop is Stop.PREEMPTED
+        )
 
     def synchronize(self) -> None:
         self._adapter.synchronize()
 
     def wrap(self, trainer: pl.Trainer) -> None:
         context, build = self._adapter.trial.context, self._adapter.build
-        trainer.optimizers = [build.optimizer(context, partial(_same, each)) for each in trainer.optimizers]
+        trainer.optimizers = [
+            build.optimizer(context, partial(_same, each)) for each in trainer.optimizers
+        ]
         for config in trainer.lr_scheduler_configs:
             config.scheduler = build.lr_scheduler(context, partial(_same, config.scheduler))
 
@@ -257,11 +294,45 @@ def _same(built: Any) -> Any:
     return built
 
 
-def build_trial(trial: type[LightningAdapter], context: LightningTrialContext, **arguments: Any) -> LightningAdapter:
-    """Make a trial. Raises TrialError for a class whose constructor takes something else, or does not call ours."""
+def build_trial(
+    trial: type[LightningAdapter], context: LightningTrialContext, **arguments: Any
+) -> LightningAdapter:
+    """Make a trial.
+
+    Raises TrialError if the constructor takes other arguments or does not call `super().__init__`.
+    """
     made = make_trial(trial, LightningAdapter, context, **arguments)
     if not hasattr(made, "lightning_module"):
         raise TrialError(
-            f"{trial.__name__}.__init__ does not call super().__init__(context, lightning_module=...); it must, with your module"
+            f"{trial.__name__}.__init__ does not call super().__init__(context,"
+            " lightning_module=...); it must, with your module"
         )
     return made
+
+
+Rank = tuple[Mapping[str, float], Mapping[str, tuple[str, float]]]
+
+
+def of_shares(ranks: Sequence[Rank]) -> dict[str, float]:
+    """Return each metric over the ranks: their weighted mean, their sum, maximum or minimum.
+
+    Each rank gives its metrics. It also gives the reduction (`mean`, `sum`, `max` or `min`) and the
+    weight of those that it knows. An unknown metric is a mean with equal weights.
+    """
+    names = dict.fromkeys(name for metrics, _ in ranks for name in metrics)
+    return {name: _reduced(name, [rank for rank in ranks if name in rank[0]]) for name in names}
+
+
+def _reduced(name: str, ranks: Sequence[Rank]) -> float:
+    values = [metrics[name] for metrics, _ in ranks]
+    known = [shares.get(name, ("mean", 1.0)) for _, shares in ranks]
+    reduction = known[0][0]
+    if reduction != "mean":
+        return {"sum": sum, "max": max, "min": min}[reduction](values)  # type: ignore[operator,no-any-return]
+    if all(value == values[0] for value in values):
+        return values[0]
+    weights = [weight for _, weight in known]
+    if not any(weights):
+        weights = [1.0] * len(values)
+    pairs = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight]
+    return sum(value * weight for value, weight in pairs) / sum(weights)

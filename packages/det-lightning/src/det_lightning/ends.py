@@ -1,7 +1,14 @@
-"""Both ends of a trial's fit: Lightning sees its length before it starts, and has the last word before det's last checkpoint.
+"""The start and the end of a trial's fit.
 
-The last batch of a trial ends as Lightning's own does: a validation, the hooks that end the epoch, then, once no preemption is
-in the way, whatever is left of Lightning's training (an epoch that a callback added) and the hooks that end it.
+Lightning knows the length before it starts, and ends training before det's last checkpoint. The
+last batch of a trial is followed by these steps, in the order of Lightning:
+
+- a validation,
+- the hooks that end the epoch,
+- the rest of Lightning's training, such as an epoch that a callback added,
+- the hooks that end training.
+
+A run that is preempted leaves out the last two.
 """
 
 from __future__ import annotations
@@ -15,22 +22,35 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 
+from det_core import TrialError
 from det_core.config import Length
 from det_torch.sharding import is_sharded, reshard
 
-from .conductor import Conductor
 from .internals import LightningsFitLoop
+from .training_loop import TrainingLoop
 
 Hooks = Callable[[], None]
+_MOST_EMPTY = 1000
 
 
-class TrialConductor(Conductor):
-    """The conductor of a trial: core's loop decides when it ends, and asks Lightning to finish where that is for good."""
+class TrialConductor(TrainingLoop):
+    """The conductor of a trial.
 
-    _last = False  # the trial's last batch is trained, in the middle of an epoch
-    _extra = False  # epochs of Lightning's own are under way
-    _over = False  # all hooks of the end have been called
-    _was_over = False  # they had been in the run that this one goes on from
+    Core's loop decides when the trial ends, and calls `finish` when it is complete.
+    """
+
+    # Whether the trial's last batch is trained and lies in the middle of an epoch.
+    _last = False
+    # Whether Lightning trains its own additional epochs now.
+    _extra = False
+    # Whether all hooks that end training have been called.
+    _over = False
+    # Whether they had been called in the run from which this one continues.
+    _was_over = False
+    # The hooks that end the epoch whose data has ended, until they are called.
+    _hooks: Hooks | None = None
+    # The number of successive epochs without a batch.
+    _empty = 0
     _validated: tuple[int, dict[str, Any]] | None = None
     _measured: tuple[str, dict[str, Any]] | None = None
 
@@ -43,16 +63,17 @@ class TrialConductor(Conductor):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._pace.wrap(trainer)
+        super().on_fit_start(trainer, pl_module)
 
     @property
     def loop(self) -> FitLoop:
-        """The loop of the trainer that fits."""
+        """The loop of the trainer's fit."""
         loop = self.trainer.fit_loop
         assert isinstance(loop, FitLoop)
         return loop
 
     def begin(self) -> None:
-        """Begin training, now that all hooks know of it."""
+        """Begin training, after all hooks have been called that start it."""
         if self.at.batch:
             _take_up_averaging(self.trainer)
         super().begin()
@@ -61,14 +82,16 @@ class TrialConductor(Conductor):
         if self._extra:
             return False
         if self._row is not None and self._pace.is_last(self.at.done + 1):
-            self._last = True  # the hooks that end the epoch come before det is told
+            # The hooks that end the epoch come before the pace gets the batch.
+            self._last = True
             return True
         return super()._between()
 
     # Hooks
 
     def on_train_batch_start(self, *args: Any) -> None:
-        if self._last:  # a batch that was read ahead
+        # Lightning has read this batch ahead. It is not trained.
+        if self._last:
             raise StopIteration
         super().on_train_batch_start(*args)
 
@@ -83,19 +106,57 @@ class TrialConductor(Conductor):
     # The ends of an epoch and of training, around Lightning's hooks
 
     def end_epoch(self, hooks: Hooks) -> None:
-        """Tell of an epoch's last batch, and call the hooks that end it, which a run that is preempted leaves to the next."""
+        """Pass an epoch's last batch to the pace, and call the hooks that end the epoch.
+
+        A run that is preempted leaves the hooks to the next run.
+        """
         if self._over:
             return
         if self._row is not None and self._pace.is_last(self.at.done + 1):
             self._end_last_epoch(hooks)
             return
+        self._watch_empty()
+        self._hooks = hooks
         if not (self._stopped or self._extra):
             self._end_of_data()
         if not (self._over or (self._stopped and self._pace.leaves)):
+            self._call_hooks()
+        self._hooks = None
+
+    def _call_hooks(self) -> None:
+        """Call the hooks that end the epoch, unless they have been called."""
+        hooks, self._hooks = self._hooks, None
+        if hooks is not None:
             hooks()
 
+    def _watch_empty(self) -> None:
+        """Raise TrialError if training would continue forever without a batch."""
+        self._empty = (
+            0 if self.at.batch or self._row is not None or self._extra else self._empty + 1
+        )
+        if self._empty > _MOST_EMPTY:
+            raise TrialError(
+                f"{self._empty} epochs in a row have ended before their first batch:"
+                " on_train_batch_start, or a callback, ends each of them; to end the trial, set"
+                " trainer.should_stop"
+            )
+
+    def capture(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Capture after the hooks that end an epoch, as they clear what was collected over it.
+
+        A run that leaves its validation to the next run leaves the hooks too, as they come after
+        it.
+        """
+        if self._hooks is not None and not self._pace.owes_validation:
+            self._call_hooks()
+            self._take_late_metrics()
+        return super().capture()
+
     def _end_last_epoch(self, hooks: Hooks) -> None:
-        """Validate before the hooks, as Lightning does, and tell of the batch behind them, as its report has what they log."""
+        """Validate before the hooks, as Lightning does.
+
+        Pass the batch to the pace after them, as its report contains what they log.
+        """
         row = self._take_row()
         self._take_epoch_metrics()
         self.at.ended = not self._last
@@ -109,13 +170,20 @@ class TrialConductor(Conductor):
         self._tell(row)
 
     def finish(self) -> None:
-        """Let Lightning do what is left to be done before and in its `on_train_end`."""
+        """Let Lightning do the rest of its training and its `on_train_end`."""
         complete = self._pace.is_last(self.at.done)
-        if self._measured is None and self._validated is not None and self._validated[0] == self.at.done:
+        if (
+            self._measured is None
+            and self._validated is not None
+            and self._validated[0] == self.at.done
+        ):
             self._measured = (_checksum(self.trainer.lightning_module), self._validated[1])
         self.trainer.should_stop = not complete
         if not self.at.closed:
-            self.loop.end_epoch()
+            self._hooks = None
+            # Otherwise they have been called for a checkpoint.
+            if self.at.batch or not self.at.done:
+                self.loop.end_epoch()
             self.at.closed = True
         self._extra = True
         if complete:
@@ -124,12 +192,14 @@ class TrialConductor(Conductor):
         self._extra, self._over = False, True
 
     def end_training(self, hooks: Hooks) -> None:
-        """Call the hooks that end training, unless they have been called or are another run's."""
+        """Call the hooks that end training, unless they have been called or belong
+        to another run.
+        """
         if not (self._over or self._was_over or self._pace.leaves):
             hooks()
         self._running = False
 
-    # Validations: what the hooks of the end left as it was is not measured twice
+    # Validations: a module that the last hooks have not changed is not validated twice.
 
     def validate(self) -> dict[str, Any]:
         measured, self._measured = self._measured, None
@@ -144,7 +214,8 @@ class TrialConductor(Conductor):
     # State
 
     def _of_rank(self) -> dict[str, Any]:
-        return {"measured": list(self._measured) if self._measured else None, "over": self._over or self._was_over}
+        measured = list(self._measured) if self._measured else None
+        return {**super()._of_rank(), "measured": measured, "over": self._over or self._was_over}
 
     def _restore_of_rank(self, own: dict[str, Any]) -> None:
         measured = own.get("measured")
@@ -157,14 +228,19 @@ class TrialConductor(Conductor):
 
 
 class FitLoop(LightningsFitLoop):
-    """Lightning's loop for a trial whose length is known, and which core's loop ends.
+    """Lightning's loop for a trial of known length. Core's loop ends it.
 
-    `max_epochs` and `max_steps` are those of the length, for schedules and callbacks; they stop nothing. `batches` returns the
-    length in batches, once the training data is set up.
+    `max_epochs` and `max_steps` correspond to the length. Schedules and callbacks read them, and
+    they do not stop the training. `batches` returns the length in batches once the training data is
+    set up.
     """
 
     def __init__(
-        self, trainer: pl.Trainer, conductor: TrialConductor, length: Length | None, batches: Callable[[], int]
+        self,
+        trainer: pl.Trainer,
+        conductor: TrialConductor,
+        length: Length | None,
+        batches: Callable[[], int],
     ) -> None:
         own = trainer.fit_loop
         self._conductor, self._trained_for, self._batches = conductor, length, batches
@@ -173,12 +249,14 @@ class FitLoop(LightningsFitLoop):
         self.epoch_loop = own.epoch_loop
 
     def renew(self) -> None:
-        """Forget what callbacks of an earlier fit have added."""
+        """Remove the epochs that callbacks of an earlier fit have added."""
         self.max_epochs = self._epochs
 
     @property
     def max_steps(self) -> int:
-        """The optimizer's steps in a length in batches or records, and -1 where it is in epochs or unknown."""
+        """The number of optimizer steps if the length is in batches or records. -1 if it is in
+        epochs or unknown.
+        """
         length, every = self._trained_for, int(self.trainer.accumulate_grad_batches)
         if length is None or length.unit == "epochs":
             return -1
@@ -186,13 +264,14 @@ class FitLoop(LightningsFitLoop):
             return length.n
         if not self._conductor.is_set_up:
             return -1
-        self.setup_data()
+        # The feed asks for this property too while it is made.
+        if not self._conductor.has_feed:
+            self.setup_data()
         if self.max_batches == float("inf"):
             return -(-self._batches() // every)
         epochs, rest = divmod(self._batches(), int(self.max_batches))
-        return epochs * -(-int(self.max_batches) // every) - (
-            -rest // every
-        )  # it steps behind an epoch's last batch, too
+        # Optimizers also step after the last batch of an epoch.
+        return epochs * -(-int(self.max_batches) // every) - (-rest // every)
 
     @property
     def done(self) -> bool:
@@ -202,6 +281,15 @@ class FitLoop(LightningsFitLoop):
         super().on_run_start()
         self._conductor.begin()
 
+    def on_advance_start(self) -> None:
+        if self.epoch_loop.max_steps != -1:
+            raise TrialError(
+                f"fit_loop.epoch_loop.max_steps was set to {self.epoch_loop.max_steps}, as a tuner"
+                " does that trains on its own; det decides how long to train: tune in a script, by"
+                " Lightning's Trainer, or set searcher.max_length"
+            )
+        super().on_advance_start()
+
     def on_advance_end(self) -> None:
         self._conductor.end_epoch(self.end_epoch)
 
@@ -209,15 +297,17 @@ class FitLoop(LightningsFitLoop):
         self._conductor.end_training(self.end_training)
 
     def end_epoch(self) -> None:
-        """Do what Lightning does behind an epoch."""
+        """Run Lightning's code for the end of an epoch."""
         super().on_advance_end()
 
     def end_training(self) -> None:
-        """Do what Lightning does behind the last epoch."""
+        """Run Lightning's code for the end of the last epoch."""
         super().on_run_end()
 
     def train_added_epochs(self) -> None:
-        """Train the epochs that callbacks have added to those of the length, such as one for the averages of BatchNorm."""
+        """Train the epochs that callbacks have added to the length, such as one for the averages of
+        BatchNorm.
+        """
         for _ in range((self.max_epochs or 0) - self._epochs):
             self._conductor.feed.begin_epoch(self._conductor.at)
             try:
@@ -229,10 +319,14 @@ class FitLoop(LightningsFitLoop):
 
 
 def _take_up_averaging(trainer: pl.Trainer) -> None:
-    """Give averaging of weights its scheduler back within an epoch: it takes it up only where an epoch begins."""
+    """Create the scheduler of weight averaging within an epoch.
+
+    The callback itself creates it only where an epoch begins.
+    """
     for each in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(each, StochasticWeightAveraging):
-            with _same_rates(trainer):  # the scheduler's constructor sets them anew
+            # The scheduler's constructor sets the learning rates.
+            with _same_rates(trainer):
                 each.on_train_epoch_start(trainer, trainer.lightning_module)
 
 
@@ -246,7 +340,7 @@ def _same_rates(trainer: pl.Trainer) -> Iterator[None]:
 
 
 def _checksum(module: torch.nn.Module) -> str:
-    """Return a checksum of the bits of all parameters and buffers, as far as this rank has them."""
+    """Return a checksum of the bits of all parameters and buffers that this rank holds."""
     reshard([module])
     found = hashlib.blake2b()
     for tensor in (*module.parameters(), *module.buffers()):

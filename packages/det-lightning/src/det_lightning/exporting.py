@@ -1,4 +1,7 @@
-"""A module in the forms that others read, as det-torch writes them; an example's batch is the first of the validation data."""
+"""Exports a module in the forms of det-torch.
+
+The example batch is the first of the validation data.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,14 @@ def safetensors(directory: Path, target: Path) -> None:
 
 
 def torch_export(directory: Path, target: Path) -> None:
-    """Write the module, or the parts of it that a validation step calls, as programs that `torch.export.load` reads."""
+    """Write the module, or the parts that a validation step calls, as programs that
+    `torch.export.load` reads.
+    """
     save_programs(_calls(directory), target)
 
 
 def onnx(directory: Path, target: Path) -> None:
-    """Write the module, or the parts of it that a validation step calls, as ONNX."""
+    """Write the module, or the parts that a validation step calls, as ONNX."""
     save_onnx(_calls(directory), target)
 
 
@@ -48,7 +53,7 @@ def _calls(directory: Path) -> dict[str, Call]:
 
 
 def _validation_loader(trial: LightningAdapter) -> Any:
-    """Return the first of the loaders that validation has."""
+    """Return the first of the validation loaders."""
     module: Any = trial.lightning_module
     if (build := own(trial, "build_validation_data_loader")) is not None:
         loaders = build()
@@ -62,5 +67,7 @@ def _validation_loader(trial: LightningAdapter) -> Any:
         loaders = module.val_dataloader()
     leaves = tree_leaves(loaders.iterables if isinstance(loaders, CombinedLoader) else loaders)
     if not leaves:
-        raise CheckpointError("there is no validation data; set example_input_array of the LightningModule")
+        raise CheckpointError(
+            "there is no validation data; set example_input_array of the LightningModule"
+        )
     return leaves[0]

@@ -1,4 +1,4 @@
-"""Making the Trainer of a trial."""
+"""Makes the Trainer of a trial."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def make_trainer(
     backend: TorchBackend | None,
     batches: Callable[[], int],
 ) -> pl.Trainer:
-    """Return a Trainer that knows the length of the run, of `batches()`, but trains until it is stopped.
+    """Return a Trainer that knows the length of the run, `batches()`, and trains until it is
+    stopped.
 
-    It validates and saves only when it is asked to.
+    It validates and saves only on request.
     """
     given = dict(trial.trainer_arguments)
     if divides(given, run):
@@ -88,7 +89,8 @@ def _callbacks(given: Any) -> list[pl.Callback]:
     for each in listed:
         if not isinstance(each, pl.Callback):
             raise TrialError(
-                f"build_callbacks gives {type(each).__name__}; give callbacks of lightning.pytorch: a LightningAdapter is "
-                "trained by Lightning's own Trainer"
+                f"build_callbacks gives {type(each).__name__}, which is no Callback of"
+                " lightning.pytorch"
+                f"{settings.other_lightning(each) or ', whose Trainer trains a LightningAdapter'}"
             )
     return listed

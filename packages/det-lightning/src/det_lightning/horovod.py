@@ -1,9 +1,11 @@
-"""Horovod for Lightning 2.6, which dropped it in 2.0. Importing this registers the strategy `horovod`.
+"""Horovod for Lightning 2.6. Lightning itself removed its support in 2.0.
+
+Importing this module registers the strategy `horovod`:
 
     import det_lightning.horovod
     trainer = Trainer(strategy="horovod")
 
-It needs nothing else of det: start the script with `det launch horovod` or with `horovodrun`.
+It needs nothing else from det. Start the script with `det launch horovod` or `horovodrun`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from torchmetrics import Metric
 
 from det_core import DetError
-from det_core.backend import available_by
+from det_core.ranks.backend import available_by
 from det_torch.backends import TorchBackend
 from det_torch.ranks import Gradients, Replicas
 
@@ -29,12 +31,15 @@ from .internals import layer_sync
 
 
 class HorovodStrategy(ParallelStrategy):
-    """Averages gradients, and reduces metrics, over Horovod's ranks.
+    """Averages gradients and reduces metrics over Horovod's ranks.
 
-    Gradients travel while the backward pass goes on, and are the means over the ranks when it ends, so that clipping and
-    hooks see those. With `accumulate_grad_batches` they travel in the last pass only. The optimizers stay the user's own
-    objects. `fp16_compression` lets gradients travel as 16-bit numbers. `backend` is one that the ranks have met over; by
-    default Horovod is begun, as the launcher's variables say.
+    Gradients travel during the backward pass and are the means over the ranks when it ends, so that
+    clipping and hooks see the means. With `accumulate_grad_batches` they travel in the last pass
+    only. The optimizers stay the user's own objects.
+
+    - `fp16_compression`: whether gradients travel as 16-bit numbers.
+    - `backend`: a backend that connects the ranks already. By default Horovod is initialized from
+      the launcher's variables.
     """
 
     strategy_name = "horovod"
@@ -51,27 +56,30 @@ class HorovodStrategy(ParallelStrategy):
         self._backend = backend
         self._own = backend is None
         self._gradients: Gradients | None = None
-        self._waiting = False  # for a later pass, in which gradients will travel
+        # Whether gradients wait for a later pass, in which they travel.
+        self._waiting = False
 
     @property
     def backend(self) -> TorchBackend:
-        """The ranks' backend. Raises DetError where there is no Horovod to begin."""
+        """The backend of the ranks. Raises DetError if Horovod is not installed."""
         if self._backend is None:
             if not available_by("det_horovod", "torch")():
                 raise DetError(
-                    "strategy 'horovod' needs Horovod, built for torch; install it with: det horovod install --with torch"
+                    "strategy 'horovod' needs Horovod, built for torch; install it with: det"
+                    " horovod install --with torch"
                 )
-            from det_torch.backends import HorovodBackend  # it needs det-horovod, which is an extra
+            # The backend needs det-horovod, which is an extra.
+            from det_torch.backends import HorovodBackend
 
             self._backend = HorovodBackend()
             self._backend.init()
         return self._backend
 
-    # Where this process stands
+    # Ranks
 
     @property
     def is_distributed(self) -> bool:
-        """Tell Lightning to deal the data to the ranks."""
+        """True, so that Lightning deals the data to the ranks."""
         return True
 
     @property
@@ -97,7 +105,7 @@ class HorovodStrategy(ParallelStrategy):
 
     @property
     def num_processes(self) -> int:
-        """Ranks on this host."""
+        """The number of ranks on this host."""
         return self.backend.ranks.local_size
 
     @property
@@ -105,7 +113,7 @@ class HorovodStrategy(ParallelStrategy):
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def set_world_ranks(self) -> None:
-        """Let only the chief print and log."""
+        """Make only the chief print and log."""
         rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]
 
     # Setting up
@@ -132,14 +140,14 @@ class HorovodStrategy(ParallelStrategy):
         self.model.to(self.root_device)
 
     def on_train_start(self) -> None:
-        """Begin with the chief's weights and optimizers, whatever the ranks have loaded."""
+        """Copy the chief's weights and optimizer states to this rank."""
         assert self.lightning_module is not None
         Replicas(self.backend, [self.lightning_module], self.optimizers).align()
         if self._gradients is not None and self._has_gradients():
             self._gradients.resume()
 
     def on_validation_start(self) -> None:
-        """Validate with the chief's buffers, such as running means."""
+        """Copy the chief's buffers, such as running means, to this rank."""
         assert self.lightning_module is not None
         Replicas(self.backend, [self.lightning_module], []).align_buffers()
 
@@ -153,7 +161,9 @@ class HorovodStrategy(ParallelStrategy):
 
     # Gradients
 
-    def backward(self, closure_loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def backward(
+        self, closure_loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
         losses: list[torch.Tensor] = []
         base = super().backward
 
@@ -183,7 +193,9 @@ class HorovodStrategy(ParallelStrategy):
 
     def _has_gradients(self) -> bool:
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        return self.backend.agree(any(p.grad is not None for group in groups for p in group["params"]))
+        return self.backend.agree(
+            any(p.grad is not None for group in groups for p in group["params"])
+        )
 
     # Collectives
 
@@ -196,10 +208,17 @@ class HorovodStrategy(ParallelStrategy):
         return self.backend.allgather(obj)[src]
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Return the mean, sum, minimum or maximum of a tensor over the ranks; anything else is returned unchanged."""
+        """Return the mean, sum, minimum or maximum of a tensor over the ranks.
+
+        Other objects are returned unchanged.
+        """
         if not isinstance(tensor, torch.Tensor):
             return tensor
-        name = reduce_op.lower() if isinstance(reduce_op, str) else str(reduce_op).rpartition(".")[2].lower()
+        name = (
+            reduce_op.lower()
+            if isinstance(reduce_op, str)
+            else str(reduce_op).rpartition(".")[2].lower()
+        )
         if name in ("max", "min"):
             stacked = self._stacked(tensor)
             return stacked.amax(0) if name == "max" else stacked.amin(0)
@@ -208,8 +227,13 @@ class HorovodStrategy(ParallelStrategy):
         total = self._sum(tensor)
         return total if name == "sum" else total / self.world_size
 
-    def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> torch.Tensor:
-        """Return the ranks' tensors, which must be of one shape, stacked; `sync_grads` lets gradients flow back to them."""
+    def all_gather(
+        self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False
+    ) -> torch.Tensor:
+        """Return the ranks' tensors, stacked.
+
+        They must have the same shape. `sync_grads` lets gradients flow back to them.
+        """
         if sync_grads and tensor.requires_grad:
             gathered: torch.Tensor = _Gather.apply(tensor, self)  # type: ignore[no-untyped-call]
             return gathered
@@ -228,16 +252,18 @@ class HorovodStrategy(ParallelStrategy):
         return self._sum(all_of_them).to(tensor.dtype)
 
     def _gather_states(self, state: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
-        """Return a metric's state on each rank, whatever their shapes."""
+        """Return a metric's state on each rank. The shapes may differ."""
         return [theirs.to(state.device) for theirs in self.backend.allgather(state.detach().cpu())]
 
     @classmethod
     def register_strategies(cls, strategy_registry: Any) -> None:
-        strategy_registry.register(cls.strategy_name, cls, description="Horovod, by det-lightning", override=True)
+        strategy_registry.register(
+            cls.strategy_name, cls, description="Horovod, by det-lightning", override=True
+        )
 
 
 class _Gather(torch.autograd.Function):
-    """Gathers; a gradient is the sum of what the ranks make of this rank's part."""
+    """Gathers tensors. The gradient is the sum of all ranks' gradients of this rank's part."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, strategy: HorovodStrategy) -> torch.Tensor:
@@ -255,7 +281,10 @@ def _yes() -> bool:
 
 def _refuse_sync(sync: LayerSync | None) -> None:
     if sync is not None:
-        raise DetError("sync_batchnorm needs Lightning's DDP; leave it out, or train with distributed.backend: native")
+        raise DetError(
+            "sync_batchnorm needs Lightning's DDP; leave it out, or train with distributed.backend:"
+            " native"
+        )
 
 
 HorovodStrategy.register_strategies(StrategyRegistry)

@@ -1,7 +1,8 @@
-"""All that det does with names of Lightning's that begin with an underscore, or that no page of its documentation has.
+"""All uses of Lightning's private names, and of names that its documentation does not contain.
 
-Lightning may change them in any release. Each function names those that it touches, what they are for, and the version in
-which they were seen; `tests/det_lightning/test_internals.py` tells by each of them what broke.
+Lightning may change them in any release. Each function names those that it uses, their purpose, and
+the version in which they were seen. `tests/det_lightning/test_internals.py` shows for each of them
+what broke.
 """
 
 from __future__ import annotations
@@ -16,8 +17,17 @@ from lightning.fabric.strategies.model_parallel import _load_checkpoint
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.plugins import LayerSync
 from lightning.pytorch.strategies import ModelParallelStrategy, ParallelStrategy
-from lightning.pytorch.trainer.connectors.data_connector import _DataLoaderSource
-from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
+from lightning.pytorch.trainer.connectors.data_connector import (
+    _DataLoaderSource,
+    _parse_num_batches,
+    _resolve_overfit_batches,
+)
+from lightning.pytorch.trainer.connectors.logger_connector.result import (
+    _Metadata,
+    _ResultMetric,
+    _Sync,
+)
+from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -25,30 +35,35 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 
 class LightningsFitLoop(_FitLoop):
-    """Lightning's loop of a fit, `_FitLoop`, of which the loop of a trial is a kind: its ends are det's. Seen in 2.6.6."""
+    """Lightning's loop of a fit, `_FitLoop`. The loop of a trial derives from it. Seen in 2.6.6."""
 
 
 def set_restarting(trainer: pl.Trainer, restarting: bool) -> None:
-    """Let a fit count as resumed within its epoch, or not: schedulers that watch a metric are passed over at its end, or stepped.
+    """Set whether a fit counts as resumed within its epoch.
 
-    Sets `_restarting`, as the public setter says True of every fit that is limited in steps. Seen in 2.6.6.
+    At the end of such an epoch, schedulers that watch a metric are not stepped. Sets `_restarting`,
+    as the public setter gives True for every fit that is limited in steps. Seen in 2.6.6.
     """
     trainer.fit_loop._restarting = restarting
 
 
 def accumulates(trainer: pl.Trainer) -> bool:
-    """Return whether the batch that is trained waits for a later one's step, so that a checkpoint must hold its gradients.
+    """Return whether the current batch waits for the step of a later one.
 
-    Asks `_should_accumulate`, which knows of an epoch's last batch and of the strategy. Seen in 2.6.6.
+    A checkpoint must hold its gradients then.
+
+    Calls `_should_accumulate`, which knows about an epoch's last batch and the strategy. Seen in
+    2.6.6.
     """
     return trainer.fit_loop.epoch_loop._should_accumulate()
 
 
 @contextmanager
 def fewer_steps(trainer: pl.Trainer, steps: int) -> Iterator[None]:
-    """Let loggers count so many steps fewer for a while: a validation of det's is logged at the step of its batch.
+    """Reduce the step count that loggers see in the body. det's validation is logged at the step of
+    its batch.
 
-    Takes from `_batches_that_stepped`, and gives back. Seen in 2.6.6.
+    Reduces `_batches_that_stepped` and restores it. Seen in 2.6.6.
     """
     loop = trainer.fit_loop.epoch_loop
     loop._batches_that_stepped -= steps
@@ -59,9 +74,11 @@ def fewer_steps(trainer: pl.Trainer, steps: int) -> Iterator[None]:
 
 
 def checkpoint_of(trainer: pl.Trainer) -> dict[str, Any]:
-    """Return what Lightning would write to a checkpoint, which det checks and completes before it is written.
+    """Return the contents that Lightning would write to a checkpoint. det checks and completes them
+    before it writes them.
 
-    Calls `_checkpoint_connector.dump_checkpoint`; `save_checkpoint`, which is public, writes it at once. Seen in 2.6.6.
+    Calls `_checkpoint_connector.dump_checkpoint`. The public `save_checkpoint` writes at once. Seen
+    in 2.6.6.
     """
     return trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
 
@@ -69,28 +86,85 @@ def checkpoint_of(trainer: pl.Trainer) -> dict[str, Any]:
 # Data
 
 
+def built_in(trainer: pl.Trainer) -> list[float]:
+    """Return the epochs in which the training and validation data was last built. -inf stands for
+    data that was not built.
+
+    Reads `_last_train_dl_reload_epoch` and `_last_val_dl_reload_epoch`, from which
+    `reload_dataloaders_every_n_epochs` counts. Seen in 2.6.6.
+    """
+    loop = trainer.fit_loop
+    return [loop._last_train_dl_reload_epoch, loop.epoch_loop.val_loop._last_val_dl_reload_epoch]
+
+
+def set_built_in(trainer: pl.Trainer, epoch: float) -> None:
+    """Set the epoch in which the training data counts as built.
+
+    Sets `_last_train_dl_reload_epoch`. Seen in 2.6.6.
+    """
+    trainer.fit_loop._last_train_dl_reload_epoch = epoch
+
+
 class DataSource(_DataLoaderSource):
-    """Where a loop gets its data from, `_DataLoaderSource`, of which det's source is a kind. Seen in 2.6.6."""
+    """The source of a loop's data, `_DataLoaderSource`. det's source derives from it.
+
+    Seen in 2.6.6.
+    """
 
 
 def replace_source(loop: Any, make: Callable[[Any], DataSource]) -> None:
-    """Let a loop get its data from what `make` returns, which is given its source until now: the data is dealt by det.
+    """Replace the source of a loop's data by what `make` returns for the current source. det deals
+    the data.
 
-    Sets `_data_source` of the loop of a fit, or of a validation's. Seen in 2.6.6.
+    Sets `_data_source` of the loop of a fit or of a validation. Seen in 2.6.6.
     """
     loop._data_source = make(loop._data_source)
 
 
 def mode_of(loader: CombinedLoader) -> str:
-    """Return how loaders are read side by side, which the feed of training batches does itself. Reads `_mode`; seen in 2.6.6."""
+    """Return the mode in which loaders are read in parallel.
+
+    The feed of training batches implements the modes itself.
+
+    Reads `_mode`. Seen in 2.6.6.
+    """
     return loader._mode
 
 
-# What is logged
+def limited(length: int | None, limit: int | float) -> int | None:
+    """Return the batches of an epoch under `limit_train_batches`, or None if they are unknown.
+
+    Calls `_parse_num_batches` with `RunningStage.TRAINING`, as Lightning does with the length of a
+    loader. Seen in 2.6.6.
+    """
+    whole = float("inf") if length is None else length
+    found = _parse_num_batches(RunningStage.TRAINING, whole, limit)
+    return None if found == float("inf") else int(found)
+
+
+def unshuffled(loaders: Any) -> CombinedLoader:
+    """Return loaders without shuffling, as `overfit_batches` needs them.
+
+    Lightning cannot change det's feed.
+
+    Calls `_resolve_overfit_batches` with `RunningStage.TRAINING`. Seen in 2.6.6.
+    """
+    own = (
+        loaders
+        if isinstance(loaders, CombinedLoader)
+        else CombinedLoader(loaders, "max_size_cycle")
+    )
+    _resolve_overfit_batches(own, mode=RunningStage.TRAINING)
+    return own
+
+
+# Logging
 
 
 def results_of_epoch(trainer: pl.Trainer) -> Any:
-    """Return what is logged over a training epoch, by Lightning's keys: reports, and the sums in a checkpoint, come from it.
+    """Return what is logged over a training epoch, by Lightning's keys.
+
+    Reports and the sums in a checkpoint use it.
 
     Reads `_results` of the loop of an epoch. Seen in 2.6.6.
     """
@@ -98,7 +172,9 @@ def results_of_epoch(trainer: pl.Trainer) -> Any:
 
 
 def results_of_validation(trainer: pl.Trainer) -> Any:
-    """Return what is logged over a validation, by Lightning's keys: how its metrics are reduced over ranks comes from it.
+    """Return what is logged over a validation, by Lightning's keys.
+
+    It says how metrics are reduced over ranks.
 
     Reads `_results` of the loop of a validation within a fit. Seen in 2.6.6.
     """
@@ -106,12 +182,20 @@ def results_of_validation(trainer: pl.Trainer) -> Any:
 
 
 def value_of_batch(metric: Any) -> Any:
-    """Return the value of the last batch that logged a metric, or None: a batch's report has it. Reads `_forward_cache`; 2.6.6."""
+    """Return the value of a metric in the last batch that logged it, or None.
+
+    A batch's report contains it.
+
+    Reads `_forward_cache`. Seen in 2.6.6.
+    """
     return metric._forward_cache
 
 
 def value_of_epoch(results: Any, metric: Any) -> Any:
-    """Return the value of a metric over the epoch so far, for a report. Calls `_get_cache`, as Lightning does. Seen in 2.6.6."""
+    """Return the value of a metric over the epoch so far, for a report.
+
+    Calls `_get_cache`, as Lightning does. Seen in 2.6.6.
+    """
     return results._get_cache(metric, on_step=False)
 
 
@@ -124,9 +208,12 @@ def new_result(
     synced: bool,
     chief_only: bool,
 ) -> Any:
-    """Return an empty metric, as `log` makes one of these arguments: it takes a sum out of a checkpoint.
+    """Return an empty metric, as `log` makes it for these arguments.
 
-    Makes a `_ResultMetric` of `_Metadata` and `_Sync`, which must equal those of the next `log`. Seen in 2.6.6.
+    It receives a sum from a checkpoint.
+
+    Makes a `_ResultMetric` of `_Metadata` and `_Sync`, which must equal those of the next `log`.
+    Seen in 2.6.6.
     """
     sync = _Sync(fn=trainer.strategy.reduce, rank_zero_only=chief_only)
     sync.should = synced
@@ -136,26 +223,35 @@ def new_result(
 
 
 def set_updates(metric: Any, updates: int) -> None:
-    """Let a metric out of a checkpoint, whose state is put back, count so many updates and compute its value anew.
+    """Set the number of updates of a metric whose state was restored. Its value is computed again.
 
-    Sets `_update_count` and `_computed` of torchmetrics. Seen in Lightning 2.6.6 with torchmetrics 1.9.0.
+    Sets `_update_count` and `_computed` of torchmetrics. Seen in Lightning 2.6.6 with torchmetrics
+    1.9.0.
     """
     metric._update_count = updates
     metric._computed = None
 
 
 def metrics_of_callbacks(trainer: pl.Trainer) -> dict[str, Any]:
-    """Return the metrics that callbacks see, for what a validation or the hooks of an epoch's end have changed.
+    """Return the metrics that callbacks see.
 
-    Reads `_logger_connector._callback_metrics`; `callback_metrics`, which is public, computes those of the epoch. Seen in 2.6.6.
+    They show what a validation or the hooks at an epoch's end have changed.
+
+    Reads `_logger_connector._callback_metrics`. The public `callback_metrics` computes those of the
+    epoch. Seen in 2.6.6.
     """
     return trainer._logger_connector._callback_metrics
 
 
-def set_metrics_of_callbacks(trainer: pl.Trainer, metrics: dict[str, Any], *, within_epoch: bool) -> None:
-    """Give callbacks the metrics out of a checkpoint, and let sums that are begun where `within_epoch` go on.
+def set_metrics_of_callbacks(
+    trainer: pl.Trainer, metrics: dict[str, Any], *, within_epoch: bool
+) -> None:
+    """Give callbacks the metrics of a checkpoint.
 
-    Sets `_logger_connector._callback_metrics`, and `_first_loop_iter`, by which Lightning clears sums. Seen in 2.6.6.
+    With `within_epoch`, sums that have begun continue.
+
+    Sets `_logger_connector._callback_metrics` and `_first_loop_iter`. By the latter Lightning
+    clears sums. Seen in 2.6.6.
     """
     connector = trainer._logger_connector
     connector._callback_metrics = metrics
@@ -164,9 +260,12 @@ def set_metrics_of_callbacks(trainer: pl.Trainer, metrics: dict[str, Any], *, wi
 
 @contextmanager
 def between_epochs(trainer: pl.Trainer) -> Iterator[None]:
-    """Let a validation log as one behind an epoch, while the sums of the epoch are left to go on.
+    """Let a validation log like one after an epoch.
 
-    Keeps `_first_loop_iter` of the `_logger_connector`, which is told that an epoch is over. Seen in 2.6.6.
+    The sums of the epoch are kept and continue afterwards.
+
+    Calls `epoch_end_reached` of the `_logger_connector`, and restores its `_first_loop_iter`. Seen
+    in 2.6.6.
     """
     connector = trainer._logger_connector
     iteration = connector._first_loop_iter
@@ -181,15 +280,29 @@ def between_epochs(trainer: pl.Trainer) -> Iterator[None]:
 
 
 def overrides(module: pl.LightningModule, hook: str) -> bool:
-    """Return whether a module has a hook of its own: a validation calls that one even where gradients are not cleared.
+    """Return whether a module overrides a hook.
 
-    Calls `is_overridden` of `model_helpers`, which no page of Lightning's documentation has. Seen in 2.6.6.
+    A validation calls such a hook even if gradients are not cleared.
+
+    Calls `is_overridden` of `model_helpers`, which Lightning's documentation does not contain. Seen
+    in 2.6.6.
     """
     return is_overridden(hook, module)
 
 
+def attributes_of_a_module() -> set[str]:
+    """Return the attributes that Lightning sets on each module.
+
+    They are not part of a module's own state.
+
+    Reads those of an empty `LightningModule` and adds those of `save_hyperparameters`: `_hparams`,
+    `_hparams_name` and `_hparams_initial`. Seen in 2.6.6.
+    """
+    return set(vars(pl.LightningModule())) | {"_hparams", "_hparams_name", "_hparams_initial"}
+
+
 def layer_sync(strategy: ParallelStrategy) -> LayerSync | None:
-    """Return what `sync_batchnorm` makes of layers, or None: Horovod's strategy refuses it.
+    """Return the layer synchronization of `sync_batchnorm`, or None. Horovod's strategy refuses it.
 
     Reads `_layer_sync`, which the trainer sets on a strategy. Seen in 2.6.6.
     """
@@ -197,19 +310,29 @@ def layer_sync(strategy: ParallelStrategy) -> LayerSync | None:
 
 
 def divides_as_told(strategy: ModelParallelStrategy) -> bool:
-    """Return whether all ranks are to have a part of the model each, and no tensor is computed by several.
+    """Return whether the model is sharded over all ranks without tensor parallelism.
 
-    Reads `_tensor_parallel_size`, which a trial gave. Seen in 2.6.6.
+    Reads `_tensor_parallel_size`, which the trial gave. Seen in 2.6.6.
     """
     return strategy._tensor_parallel_size in ("auto", 1)
 
 
-def read_divided(strategy: ModelParallelStrategy, file: Path, weights_only: bool | None) -> dict[str, Any]:
-    """Give each rank its part of a checkpoint that is whole, from a file of its own; return the rest of it.
+def read_divided(
+    strategy: ModelParallelStrategy, file: Path, weights_only: bool | None
+) -> dict[str, Any]:
+    """Load each rank's part of a whole checkpoint from a file of this rank.
 
-    Calls `_load_checkpoint`, as the strategy's own method does with a path that it takes from the chief. Seen in 2.6.6.
+    Returns the rest of the checkpoint.
+
+    Calls `_load_checkpoint`, as the strategy's own method does with a path from the chief. Seen in
+    2.6.6.
     """
     assert strategy.lightning_module is not None
-    state = {"state_dict": strategy.model, **{f"optimizer_{n}": each for n, each in enumerate(strategy.optimizers)}}
+    state = {
+        "state_dict": strategy.model,
+        **{f"optimizer_{n}": each for n, each in enumerate(strategy.optimizers)},
+    }
     strict = strategy.lightning_module.strict_loading
-    return _load_checkpoint(file, state, strict, optimizer_states_from_list=True, weights_only=weights_only)
+    return _load_checkpoint(
+        file, state, strict, optimizer_states_from_list=True, weights_only=weights_only
+    )

@@ -1,4 +1,6 @@
-"""What a module has logged, out of Lightning's own collection: its values, and its sums to a checkpoint and back."""
+"""Reads what a module has logged from Lightning's own collection: its values, and its sums for a
+checkpoint and back.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,25 @@ from torchmetrics import Metric, MetricCollection
 
 from . import internals
 
-_FACTS = ("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx")
+_FACTS = (
+    "fx",
+    "name",
+    "prog_bar",
+    "logger",
+    "on_step",
+    "on_epoch",
+    "enable_graph",
+    "add_dataloader_idx",
+)
 _MORE = ("dataloader_idx", "metric_attribute")
 _REDUCTIONS = ("mean", "sum", "max", "min")
 
 
 class StepMetrics:
-    """The values of each batch, by the names that loggers see; what was not logged in a batch is not in its row."""
+    """The values of each batch, by the names that loggers see.
+
+    A row contains only what was logged in its batch.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[str, Any] = {}
@@ -51,13 +65,17 @@ def epoch_metrics(trainer: pl.Trainer) -> dict[str, Any]:
 
 
 def names(trainer: pl.Trainer) -> set[str]:
-    """Return the names, of callbacks and of loggers, of all that was logged over the epoch that ends."""
+    """Return all names under which callbacks and loggers see what was logged over the epoch that
+    ends.
+    """
     found = internals.results_of_epoch(trainer).valid_items()
-    return {name for _, metric in found for name in (metric.meta.name, _name(metric.meta, step=False))}
+    return {
+        name for _, metric in found for name in (metric.meta.name, _name(metric.meta, step=False))
+    }
 
 
 def changed(trainer: pl.Trainer, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics that callbacks see and that are others than `before`."""
+    """Return the metrics that callbacks see and that differ from `before`."""
     now = internals.metrics_of_callbacks(trainer)
     return {name: value for name, value in now.items() if before.get(name) is not value}
 
@@ -68,14 +86,15 @@ def known(trainer: pl.Trainer) -> dict[str, Any]:
 
 
 def set_known(trainer: pl.Trainer, metrics: Mapping[str, Any], *, within_epoch: bool) -> None:
-    """Put back what `known` returned, and go on with sums that are begun where an epoch is."""
+    """Restore what `known` returned. With `within_epoch`, sums that have begun continue."""
     internals.set_metrics_of_callbacks(trainer, dict(metrics), within_epoch=within_epoch)
 
 
 def shares(trainer: pl.Trainer, batches: int) -> dict[str, tuple[str, float]]:
-    """Return how each metric of a validation, of which this rank had so many batches, is reduced over the ranks, and its weight.
+    """Return for each metric of a validation its reduction over the ranks and its weight.
 
-    What Lightning has reduced already is the same on every rank.
+    `batches` is the number of batches on this rank. Metrics that Lightning has reduced are equal on
+    all ranks.
     """
     found: dict[str, tuple[str, float]] = {}
     for metric in internals.results_of_validation(trainer).values():
@@ -93,12 +112,12 @@ def shares(trainer: pl.Trainer, batches: int) -> dict[str, tuple[str, float]]:
 
 
 def sums(trainer: pl.Trainer) -> list[dict[str, Any]]:
-    """Return what is summed up of an epoch so far."""
+    """Return the sums of the current epoch."""
     return [_packed(key, metric) for key, metric in internals.results_of_epoch(trainer).items()]
 
 
 def set_sums(trainer: pl.Trainer, saved: list[dict[str, Any]]) -> None:
-    """Put back what `sums` returned."""
+    """Restore what `sums` returned."""
     results = internals.results_of_epoch(trainer)
     for each in saved:
         results[each["key"]] = _unpacked(trainer, each)
@@ -115,6 +134,7 @@ def _packed(key: str, metric: Any) -> dict[str, Any]:
         "sync": [sync.should, sync.rank_zero_only],
         "has_reset": metric.has_reset,
         "is_tensor": metric.is_tensor,
+        "updates": metric.update_count,
     }
     if metric.is_tensor:
         packed["value"] = metric.value
@@ -127,10 +147,15 @@ def _unpacked(trainer: pl.Trainer, saved: Mapping[str, Any]) -> Any:
     reduction = getattr(builtins if saved["of_python"] else torch, saved["reduction"])
     synced, chief_only = saved["sync"]
     metric = internals.new_result(
-        trainer, facts, reduction, is_tensor=saved["is_tensor"], synced=synced, chief_only=chief_only
+        trainer,
+        facts,
+        reduction,
+        is_tensor=saved["is_tensor"],
+        synced=synced,
+        chief_only=chief_only,
     )
     metric.has_reset = saved["has_reset"]
-    internals.set_updates(metric, 1)
+    internals.set_updates(metric, saved.get("updates", 1))
     device = trainer.strategy.root_device
     if metric.is_tensor:
         metric.value = saved["value"].to(device)
@@ -142,10 +167,11 @@ def _unpacked(trainer: pl.Trainer, saved: Mapping[str, Any]) -> Any:
 
 
 def metric_states(module: torch.nn.Module) -> dict[str, Any]:
-    """Return the states of all torchmetrics of a module that hold anything."""
+    """Return the states of a module's torchmetrics that have been updated."""
     for each in module.modules():
         if isinstance(each, MetricCollection):
-            list(each.items(copy_state=False))  # members that share a state are brought up to date
+            # Updates the members that share a state.
+            list(each.items(copy_state=False))
     return {
         name: {"state": dict(each.metric_state), "updates": each.update_count}
         for name, each in module.named_modules()
@@ -153,8 +179,10 @@ def metric_states(module: torch.nn.Module) -> dict[str, Any]:
     }
 
 
-def set_metric_states(module: torch.nn.Module, saved: Mapping[str, Any], device: torch.device) -> None:
-    """Put back what `metric_states` returned."""
+def set_metric_states(
+    module: torch.nn.Module, saved: Mapping[str, Any], device: torch.device
+) -> None:
+    """Restore what `metric_states` returned."""
     for name, each in saved.items():
         metric = module.get_submodule(name)
         for key, value in each["state"].items():

@@ -1,4 +1,7 @@
-"""Scripts that call `Trainer.fit` themselves: they keep their Trainer and its schedule, and get reports, checkpoints and pauses."""
+"""A callback for scripts that call `Trainer.fit` themselves.
+
+They keep their Trainer and its schedule, and get reports, checkpoints and pauses.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +17,41 @@ from det_core import TrialError
 from det_core.core import Context
 
 from . import logged, snapshot
-from .conductor import Conductor
-from .pace import Fit, Pace
+from .loop_controller import Fit, LoopController
+from .settings import other_lightning
+from .training_loop import TrainingLoop
 
 _LENGTHS = ("max_epochs", "max_steps", "max_time")
 
 
-class DetCallback(Conductor):
-    """Reports a script's training to det, saves checkpoints, and stops where the experiment is paused.
+class DetCallback(TrainingLoop):
+    """Reports a script's training to det, saves checkpoints, and stops when the experiment is
+    paused.
 
-    Training metrics are reported every `report_every` batches (by default the Trainer's `log_every_n_steps`), those of each
-    validation when it ends; a checkpoint is saved behind each validation, before a pause, and at the end. A run that goes on
-    from a checkpoint needs `trainer.fit(..., ckpt_path=callback.ckpt_path)`; `det_lightning.trainer` sees to that.
+    Training metrics are reported every `report_every` batches. The default is the Trainer's
+    `log_every_n_steps`. Validation metrics are reported when the validation ends. A checkpoint is
+    saved after each validation, before a pause, and at the end.
+
+    A run that continues from a checkpoint needs `trainer.fit(..., ckpt_path=callback.ckpt_path)`.
+    `det_lightning.trainer` does this itself.
     """
 
     def __init__(self, core_context: Context, report_every: int | None = None) -> None:
         if not isinstance(core_context, Context):
-            raise TrialError(f"DetCallback got {type(core_context).__name__}; give what det_core.core.init() returns")
+            raise TrialError(
+                f"DetCallback got {type(core_context).__name__}; give what det_core.core.init()"
+                " returns"
+            )
         if report_every is not None and report_every < 1:
             raise TrialError(f"report_every is {report_every}; give a number of batches, 1 or more")
         info = core_context.info
         seed = info.trial.trial_seed if info is not None else torch.initial_seed() % 2**31
-        super().__init__(_ScriptPace(core_context, report_every), core_context.distributed, seed=seed)
+        super().__init__(
+            _ScriptPace(core_context, report_every), core_context.distributed, seed=seed
+        )
         self._core = core_context
         self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._unsettled = False
         self.ckpt_path: str | None = None
         self.max_batches: int | None = None
         if info is not None and info.latest_checkpoint is not None:
@@ -47,28 +61,34 @@ class DetCallback(Conductor):
         with self._core.checkpoint.restore_path(uuid) as path:
             checkpoint, contents = snapshot.read(path)
         self.resume(checkpoint, contents, from_start=from_start)
-        del checkpoint["loops"]  # the position is det's
+        # det sets the position itself.
+        del checkpoint["loops"]
         self._directory = tempfile.TemporaryDirectory(prefix="det-lightning-")
         self.ckpt_path = str(Path(self._directory.name) / snapshot.LIGHTNING_FILE)
         torch.save(checkpoint, self.ckpt_path)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        for thing, wanted in ((trainer, "Trainer"), (pl_module, "LightningModule")):
+            _check_kind(thing, wanted)
         if stage == "fit":
             self.attach(trainer, validation=False)
             ranks = self._core.distributed.size
             if trainer.world_size != ranks:
                 raise TrialError(
-                    f"the Trainer has {trainer.world_size} processes, but the core context knows of {ranks}; start the script "
-                    "with det launch, and give core.init() a DistributedContext"
+                    f"the Trainer has {trainer.world_size} processes, but the core context knows of"
+                    f" {ranks}; start the script with det launch, and give core.init() a"
+                    " DistributedContext"
                 )
         super().setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if self.ckpt_path is not None and str(trainer.ckpt_path) != self.ckpt_path:
             raise TrialError(
-                "this run goes on from a checkpoint; call trainer.fit(..., ckpt_path=callback.ckpt_path, weights_only=True), "
-                "or make the Trainer with det_lightning.trainer()"
+                "this run goes on from a checkpoint; call trainer.fit(...,"
+                " ckpt_path=callback.ckpt_path, weights_only=True), or make the Trainer with"
+                " det_lightning.trainer()"
             )
+        super().on_fit_start(trainer, pl_module)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._before = logged.known(trainer)
@@ -85,7 +105,27 @@ class DetCallback(Conductor):
         super().on_train_start(trainer, pl_module)
         self.begin()
 
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._settle()
+        super().on_train_epoch_start(trainer, pl_module)
+
+    def _between(self) -> bool:
+        if self._unsettled and self.running:
+            self._settle()
+        return super()._between()
+
+    def _take_up_settings(self) -> None:
+        # The hooks of other callbacks and of the module at the start of training run after those of
+        # this one.
+        self._unsettled = True
+
+    def _settle(self) -> None:
+        if self._unsettled:
+            self._unsettled = False
+            super()._take_up_settings()
+
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._settle()
         if not self._stopped:
             self._end_of_data()
             self._go_on()
@@ -100,16 +140,17 @@ class DetCallback(Conductor):
         self.close()
 
     def _should_stop(self) -> None:
-        """Let Lightning stop as it does: the schedule is the script's."""
+        """Do nothing. Lightning stops, as the script owns the schedule."""
 
 
-class _ScriptPace(Pace):
-    """Reports and saves; when to stop is the script's business, but for pauses."""
+class _ScriptPace(LoopController):
+    """Reports and saves. The script decides when to stop, except for pauses."""
 
     def __init__(self, core: Context, report_every: int | None) -> None:
         self._core, self._every = core, report_every
         self._rows: list[dict[str, Any]] = []
-        self._reported: dict[int, dict[str, float]] = {}  # the last one
+        # The last report, by its position.
+        self._reported: dict[int, dict[str, float]] = {}
         self._due = False
         self._saved_at = -1
 
@@ -129,7 +170,7 @@ class _ScriptPace(Pace):
         return preempted or self._ends(fit)
 
     def request_stop(self) -> None:
-        """Take no notice: Lightning stops by itself."""
+        """Do nothing, as Lightning stops by itself."""
 
     def validated(self, batches: int, metrics: Mapping[str, Any]) -> None:
         """Report a validation, and save when its batch is over."""
@@ -138,7 +179,7 @@ class _ScriptPace(Pace):
         self._due = True
 
     def end(self, fit: Fit) -> None:
-        """Report what is left, and save where that is still to be done."""
+        """Report the rest, and save if that has not been done."""
         self._report(fit)
         if fit.at.done:
             self._save(fit)
@@ -153,7 +194,11 @@ class _ScriptPace(Pace):
         return True
 
     def _preempted(self, done: int) -> bool:
-        """Ask whether the experiment is paused: alone behind every batch, else every so many, as all ranks must ask."""
+        """Return whether the experiment is paused.
+
+        A single rank asks after every batch. Several ranks ask every `report_every` batches, as all
+        of them must ask together.
+        """
         if self._core.distributed.size > 1 and done % (self._every or 1):
             return False
         return self._core.preempt.should_preempt()
@@ -164,7 +209,8 @@ class _ScriptPace(Pace):
         if (rows or epoch) and self._core.distributed.rank == 0:
             names = dict.fromkeys(name for row in rows for name in row)
             means = {name: _mean([row[name] for row in rows if name in row]) for name in names}
-            before = self._reported.get(fit.at.done, {})  # which a second report of a position would replace
+            # A second report of a position replaces the first, so it must contain its metrics.
+            before = self._reported.get(fit.at.done, {})
             self._reported = {fit.at.done: {**before, **means, **epoch}}
             self._core.train.report_training_metrics(fit.at.done, self._reported[fit.at.done])
 
@@ -180,24 +226,33 @@ class _ScriptPace(Pace):
             fit.save(Path())
 
 
-def trainer(core_context: Context, *, report_every: int | None = None, **lightning: Any) -> pl.Trainer:
-    """Return Lightning's `Trainer(**lightning)` with a `DetCallback`, which goes on from the run's checkpoint, if it has one.
+def trainer(
+    core_context: Context, *, report_every: int | None = None, **lightning: Any
+) -> pl.Trainer:
+    """Return Lightning's `Trainer(**lightning)` with a `DetCallback`.
 
-    Without `max_epochs`, `max_steps` and `max_time` it trains as long as the experiment's `searcher.max_length` says.
+    It continues from the run's checkpoint, if there is one.
+
+    Without `max_epochs`, `max_steps` and `max_time` it trains for the experiment's
+    `searcher.max_length`.
     """
     callback = DetCallback(core_context, report_every)
     given = lightning.pop("callbacks", None)
     callbacks = [given] if isinstance(given, pl.Callback) else list(given or [])
+    for each in callbacks:
+        _check_kind(each, "Callback")
     if not any(lightning.get(name) not in (None, -1) for name in _LENGTHS):
         epochs, callback.max_batches = _length(core_context)
         lightning["max_epochs"] = epochs
     lightning.setdefault("num_sanity_val_steps", 0)
-    lightning.setdefault("enable_checkpointing", any(isinstance(each, pl.callbacks.Checkpoint) for each in callbacks))
+    lightning.setdefault(
+        "enable_checkpointing", any(isinstance(each, pl.callbacks.Checkpoint) for each in callbacks)
+    )
     return _Resuming(callbacks=[callback, *callbacks], **lightning)
 
 
 class _Resuming(pl.Trainer):
-    """A Trainer whose fit goes on from its DetCallback's checkpoint."""
+    """A Trainer whose fit continues from its DetCallback's checkpoint."""
 
     def fit(
         self,
@@ -211,7 +266,19 @@ class _Resuming(pl.Trainer):
         own = next(each for each in self.callbacks if isinstance(each, DetCallback))  # type: ignore[attr-defined]
         if own.ckpt_path is not None:
             ckpt_path, weights_only = own.ckpt_path, True
+        _check_kind(model, "LightningModule")
+        if datamodule is not None:
+            _check_kind(datamodule, "LightningDataModule")
         super().fit(model, train_dataloaders, val_dataloaders, datamodule, ckpt_path, weights_only)
+
+
+def _check_kind(thing: Any, wanted: str) -> None:
+    """Raise TrialError for an object of `pytorch_lightning`.
+
+    Lightning reports other wrong objects.
+    """
+    if other := other_lightning(thing):
+        raise TrialError(f"{type(thing).__name__} is no {wanted} of lightning.pytorch{other}")
 
 
 def _length(core: Context) -> tuple[int | None, int | None]:
@@ -224,7 +291,8 @@ def _length(core: Context) -> tuple[int | None, int | None]:
     unit, number = next(iter((length or {}).items()), ("", 0))
     if unit not in ("epochs", "batches"):
         raise TrialError(
-            "searcher.max_length gives no batches and no epochs; give det_lightning.trainer() max_epochs or max_steps"
+            "searcher.max_length gives no batches and no epochs; give det_lightning.trainer()"
+            " max_epochs or max_steps"
         )
     return (int(number), None) if unit == "epochs" else (-1, int(number))
 
@@ -232,7 +300,9 @@ def _length(core: Context) -> tuple[int | None, int | None]:
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     found = {}
     for name, value in metrics.items():
-        if isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1):
+        if isinstance(value, (int, float)) or (
+            isinstance(value, torch.Tensor) and value.numel() == 1
+        ):
             found[name] = float(value)
     return found
 

@@ -1,6 +1,8 @@
-"""Where Lightning's loops get their data from: det stands between a loop and what the module, its data module or the trial builds.
+"""The sources of data of Lightning's loops. det's source wraps the data that the module, its data
+module or the trial builds.
 
-Lightning offers no way to replace data that a module builds itself behind its `setup`; this is its loops' own place for that.
+Lightning has no public way to replace data that a module builds itself after its `setup`. Its
+loops' own attribute is used instead.
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ Build = Callable[[], Any]
 
 
 class Source(DataSource):
-    """A source whose data passes through `wrap`; `build`, where it is given, comes before the module's own."""
+    """A source whose data passes through `wrap`.
+
+    If `build` is given, it replaces the module's own method.
+    """
 
     def __init__(self, source: Any, wrap: Callable[[Build], Any], build: Build | None) -> None:
         super().__init__(source.instance, source.name)
@@ -29,7 +34,10 @@ class Source(DataSource):
         return self._wrap(self._build or super().dataloader)
 
     def is_defined(self) -> bool:
-        """Tell whether there is data. Lightning asks behind every batch, and looks up overridden methods each time."""
+        """Return whether there is data.
+
+        The result is cached, as Lightning asks after every batch and looks up overridden methods.
+        """
         if self._known is None or self._known[0] is not self.instance:
             self._known = (self.instance, self._build is not None or super().is_defined())
         return self._known[1]
@@ -42,7 +50,10 @@ def stand_between(
     build_training: Build | None = None,
     build_validation: Build | None = None,
 ) -> None:
-    """Let the data of a trainer's `fit` pass through functions, each of which is given a function that builds it."""
+    """Pass the data of a trainer's `fit` through functions.
+
+    Each gets a function that builds the data.
+    """
     replace_source(trainer.fit_loop, lambda source: Source(source, training, build_training))
     if validation is not None:
         wrap = validation
@@ -51,7 +62,7 @@ def stand_between(
 
 
 def each_loader(loaders: Any, wrap: Callable[[Any], Any]) -> Any:
-    """Return the same list, dict or CombinedLoader of loaders, each of them wrapped."""
+    """Return the same list, dict or CombinedLoader of loaders, with each loader wrapped."""
     if isinstance(loaders, CombinedLoader):
         loaders.flattened = [wrap(loader) for loader in loaders.flattened]
         return loaders

@@ -1,4 +1,4 @@
-"""What a user writes, a LightningModule, wrapped; and the context that it is given."""
+"""The class that a user derives to wrap a LightningModule, and its context."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from . import settings
 class LightningTrialContext(TrialContext):
     """The context of a `LightningAdapter`.
 
-    With `managed` false (a trial that is loaded to be used, not trained) no trainer is made.
+    With `managed` false, for a trial that is loaded for use and not for training, no trainer is
+    made.
     """
 
     def __init__(self, run: RunInfo, *, managed: bool = True) -> None:
@@ -24,12 +25,16 @@ class LightningTrialContext(TrialContext):
 
 
 class LightningAdapter:
-    """A trial whose model, steps, optimizers and, unless it builds them itself, data are those of a LightningModule.
+    """A trial of a LightningModule, which provides the model, steps, optimizers and, by default,
+    the data.
 
-    `datamodule` gives the data in the module's stead. `precision` is Lightning's, or 16 or 32; by default
-    `optimizations.precision` says. Other keywords go to Lightning's `Trainer`, but for those that det decides, such as
-    `max_epochs`, which are refused with what to set instead. Define `build_training_data_loader` and
-    `build_validation_data_loader` to give the data here, and `build_callbacks` for Lightning callbacks.
+    - `datamodule`: provides the data instead of the module.
+    - `precision`: Lightning's name, or 16 or 32. The default is `optimizations.precision`.
+    - Other keywords go to Lightning's `Trainer`. Those that det decides, such as `max_epochs`, are
+      refused with advice what to set instead.
+
+    Define `build_training_data_loader` and `build_validation_data_loader` to provide the data here,
+    and `build_callbacks` for Lightning callbacks.
     """
 
     def __init__(
@@ -45,21 +50,31 @@ class LightningAdapter:
     ) -> None:
         if not isinstance(lightning_module, pl.LightningModule):
             raise TrialError(
-                f"lightning_module is {type(lightning_module).__name__}; give a LightningModule of lightning.pytorch"
-                f"{_other_lightning(lightning_module)}"
+                f"lightning_module is {type(lightning_module).__name__}; it is no LightningModule"
+                f" of lightning.pytorch{settings.other_lightning(lightning_module)}"
             )
         if _has_trainer(lightning_module):
-            raise TrialError("lightning_module has a Trainer already; give a module that is not being trained")
+            raise TrialError(
+                "lightning_module has a Trainer already; give a module that is not being trained"
+            )
         if datamodule is not None and not isinstance(datamodule, pl.LightningDataModule):
-            raise TrialError(f"datamodule is {type(datamodule).__name__}; give a LightningDataModule")
+            raise TrialError(
+                f"datamodule is {type(datamodule).__name__}; it is no LightningDataModule of"
+                f" lightning.pytorch{settings.other_lightning(datamodule)}"
+            )
         settings.check_amp(amp_backend, amp_level)
         settings.check_given(trainer)
         settings.check_strategy(trainer.get("strategy"))
         self.context = context
-        module = context.run.build.model(context, lambda: lightning_module) if context.managed else lightning_module
+        module = (
+            context.run.build.model(context, lambda: lightning_module)
+            if context.managed
+            else lightning_module
+        )
         if not isinstance(module, pl.LightningModule):
             raise TrialError(
-                f"a plugin's det_build_model made {type(module).__name__} of the LightningModule; it must return a LightningModule"
+                f"a plugin's det_build_model made {type(module).__name__} of the LightningModule;"
+                " it must return a LightningModule"
             )
         self.lightning_module: pl.LightningModule = module
         self.datamodule = datamodule
@@ -67,32 +82,36 @@ class LightningAdapter:
         self.trainer_arguments: Mapping[str, Any] = trainer
 
     def build_training_data_loader(self) -> Any:
-        """Return a loader, or a list or dict of them; unless overridden, the module or data module says."""
+        """Return a loader, or a list or dict of them.
+
+        By default the module or data module provides the data.
+        """
         raise NotImplementedError
 
     def build_validation_data_loader(self) -> Any:
-        """Return a finite loader, or several; unless overridden, the module or data module says."""
+        """Return a finite loader, or several.
+
+        By default the module or data module provides the data.
+        """
         raise NotImplementedError
 
     def build_callbacks(self) -> Mapping[str, pl.Callback] | list[pl.Callback]:
-        """Return callbacks of Lightning's."""
+        """Return Lightning callbacks."""
         return []
 
 
 def own(trial: LightningAdapter, method: str) -> Any:
-    """Return a trial's own method, or None where it left it to its module."""
-    return None if getattr(type(trial), method) is getattr(LightningAdapter, method) else getattr(trial, method)
+    """Return a trial's own method, or None if the trial does not override it."""
+    return (
+        None
+        if getattr(type(trial), method) is getattr(LightningAdapter, method)
+        else getattr(trial, method)
+    )
 
 
 def _has_trainer(module: pl.LightningModule) -> bool:
     try:
         return isinstance(module.trainer, pl.Trainer)
-    except RuntimeError:  # as Lightning says of a module that has none
+    except RuntimeError:
+        # Lightning raises this for a module without a trainer.
         return False
-
-
-def _other_lightning(module: Any) -> str:
-    """Tell a module of the distribution `pytorch_lightning`, which is another package to Python."""
-    if any(cls.__module__.startswith("pytorch_lightning") for cls in type(module).__mro__):
-        return ", not of pytorch_lightning: import lightning.pytorch as pl"
-    return ""

@@ -21,7 +21,10 @@ class Optuna(SearcherConfig, frozen=True, kw_only=True):
     sampler: Sampler = "tpe"
     """Which of Optuna's samplers suggests: tpe, gp, cmaes, qmc, nsgaii or random."""
     max_concurrent_trials: Annotated[int, Meta(ge=0)] = 4
-    """How many trials may be open at once; 0 means all. Each is suggested without the results of the others."""
+    """How many trials may be open at once; 0 means all.
+
+    Each is suggested without the results of the others.
+    """
     max_length: Annotated[Length, LENGTH] | None = None
     """How long to train each trial; a trial class needs it, or `max_time`."""
     max_time: Annotated[int, Meta(ge=1)] | None = None
@@ -29,7 +32,10 @@ class Optuna(SearcherConfig, frozen=True, kw_only=True):
     time_metric: str | None = None
     """The validation metric that says how long a trial has trained, such as batches or epochs."""
     startup_trials: Annotated[int, Meta(ge=0)] | None = None
-    """How many trials are drawn at random before the sampler learns; of tpe, gp and cmaes. Optuna's default."""
+    """How many trials are drawn at random before the sampler learns; of tpe, gp and cmaes.
+
+    Optuna's default.
+    """
     second_metric: str | None = None
     """A second validation metric to search for at once, for the best trade-offs."""
     second_smaller_is_better: bool = True

@@ -1,4 +1,4 @@
-"""Optuna's samplers by the names that a configuration gives them, and what Optuna says of itself."""
+"""Optuna's samplers by their names in a configuration, and control of Optuna's output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Kind:
-    """A sampler: its class in `optuna.samplers`, what it needs beside Optuna, what it can do."""
+    """A sampler: its class in `optuna.samplers`, the packages it needs, and its abilities."""
 
     sampler: str
     needs: tuple[str, ...] = ()
@@ -51,7 +51,8 @@ _PLAIN: dict[str, tuple[type, ...]] = {
 def sampler_of(config: Optuna, seed: int) -> BaseSampler:
     """Return the sampler of these settings.
 
-    PluginError where a package that it needs is missing, ConfigError where an option does not suit it.
+    Raises PluginError if a package that it needs is missing, and ConfigError if an option does not
+    fit it.
     """
     kind = _KINDS[config.sampler]
     _require("optuna", "searcher.name is 'optuna'")
@@ -66,17 +67,23 @@ def sampler_of(config: Optuna, seed: int) -> BaseSampler:
     if config.startup_trials is not None:
         options["n_startup_trials"] = config.startup_trials
     if config.sampler == "tpe":
-        options.setdefault("constant_liar", True)  # else trials that run at once are suggested next to one another
+        # Otherwise suggestions for concurrent trials are close to each other.
+        options.setdefault("constant_liar", True)
     try:
         with quiet():
             made: BaseSampler = sampler(seed=seed, **options)
     except ValueError as error:
-        raise ConfigError(f"searcher.sampler_options is {options}, which the sampler refuses: {error}") from None
+        raise ConfigError(
+            f"searcher.sampler_options is {options}, which the sampler refuses: {error}"
+        ) from None
     return made
 
 
 def generators(sampler: BaseSampler) -> list[RandomState]:
-    """Return the random numbers of a sampler that remembers nothing else; none of one that does, such as a model."""
+    """Return the random generators of a sampler that has no other state.
+
+    Return an empty list for a sampler that has more, such as a model.
+    """
     from numpy.random import RandomState
     from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 
@@ -93,21 +100,24 @@ def generators(sampler: BaseSampler) -> list[RandomState]:
 
 def _require(package: str, because: str) -> None:
     if find_spec(package) is None:
-        raise PluginError(f"{because}, which needs {package}, and that is not installed; try: pip install {package}")
+        raise PluginError(
+            f"{because}, which needs {package}, and that is not installed; try: pip install"
+            f" {package}"
+        )
 
 
 def _check_abilities(config: Optuna, kind: _Kind) -> None:
     if config.startup_trials is not None and not kind.startup:
         able = ", ".join(name for name, each in _KINDS.items() if each.startup)
         raise ConfigError(
-            f"searcher.startup_trials is {config.startup_trials}, and the sampler {config.sampler} has no such phase; "
-            f"leave it out, or take one of {able}"
+            f"searcher.startup_trials is {config.startup_trials}, and the sampler {config.sampler}"
+            f" has no such phase; leave it out, or take one of {able}"
         )
     if config.second_metric is not None and not kind.two_metrics:
         able = ", ".join(name for name, each in _KINDS.items() if each.two_metrics)
         raise ConfigError(
-            f"searcher.second_metric is {config.second_metric!r}, and the sampler {config.sampler} takes one metric; "
-            f"leave it out, or take one of {able}"
+            f"searcher.second_metric is {config.second_metric!r}, and the sampler {config.sampler}"
+            f" takes one metric; leave it out, or take one of {able}"
         )
 
 
@@ -119,15 +129,22 @@ def _check_options(name: str, sampler: type, options: Mapping[str, Any]) -> None
         if key in _OURS:
             raise ConfigError(f"{at} is det's to give; set {_OURS[key]}")
         if key not in parameters:
-            raise ConfigError(f"{at} is no option of the sampler {name}; it takes {', '.join(sorted(kinds))}")
+            raise ConfigError(
+                f"{at} is no option of the sampler {name}; it takes {', '.join(sorted(kinds))}"
+            )
         if key not in kinds:
-            raise ConfigError(f"{at} is an object, which YAML cannot hold; give some of {', '.join(sorted(kinds))}")
+            raise ConfigError(
+                f"{at} is an object, which YAML cannot hold; give some of"
+                f" {', '.join(sorted(kinds))}"
+            )
         if not _suits(value, kinds[key]):
-            raise ConfigError(f"{at} is {value!r}; the sampler {name} wants {kinds[key].annotation}")
+            raise ConfigError(
+                f"{at} is {value!r}; the sampler {name} wants {kinds[key].annotation}"
+            )
 
 
 def _types(parameter: inspect.Parameter) -> tuple[type, ...]:
-    """Return what an option may be, as its annotation says; nothing where YAML cannot hold it."""
+    """Return the types that an option's annotation allows, or nothing if YAML cannot hold them."""
     parts = [part.strip() for part in str(parameter.annotation).split("|")]
     return tuple(each for part in parts for each in _PLAIN.get(part, ()))
 
@@ -141,7 +158,10 @@ def _suits(value: Any, parameter: inspect.Parameter) -> bool:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Optuna's log and its notes on experimental features to itself, and leave its settings as they were."""
+    """Suppress Optuna's log and its warnings about experimental features.
+
+    Restore its settings afterwards.
+    """
     from optuna.exceptions import ExperimentalWarning
 
     logger = logging.getLogger("optuna")

@@ -1,4 +1,4 @@
-"""Search by one of Optuna's samplers."""
+"""A search by one of Optuna's samplers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from typing import Any
 
 from det_core.config import Hyperparameter
 from det_core.errors import ConfigError, MetricError
-from det_driver.search import Births, Close, Exit, Method, Operation, Search, Train, read_number
+from det_driver.search import (
+    Close,
+    Exit,
+    Limits,
+    Method,
+    Operation,
+    Search,
+    Train,
+    TrialFactory,
+    read_number,
+)
 
 from .config import Optuna
 from .samplers import sampler_of
@@ -16,35 +26,44 @@ from .space import Space
 from .study import Suggestions
 
 LARGEST = 1e100
-"""A metric beyond it counts as infinite: the sums and squares that samplers take of it overflow."""
+"""A larger metric counts as infinite, because samplers' sums and squares of it overflow."""
 PATIENCE = 5
-"""So many invalid suggestions in a row, and the next are drawn at random: a model that is told nothing repeats itself."""
+"""After so many invalid suggestions in a row, the next ones are drawn at random.
+
+A model that gets no results would repeat itself.
+"""
 
 
 def make(config: Optuna, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Search:
     """Return a search by a sampler of Optuna, seeded with `seed`.
 
-    ConfigError where the settings contradict one another, PluginError where a package is missing.
+    Raises ConfigError if the settings contradict each other, and PluginError if a package is
+    missing.
     """
     _check_lengths(config)
     directions = [config.smaller_is_better]
     if config.second_metric is not None:
         directions.append(config.second_smaller_is_better)
     sampler = sampler_of(config, seed)
-    study = Suggestions(Space(hyperparameters), sampler, seed, directions)
-    return Search(OptunaSearch(config, study), hyperparameters, seed)
+    limits = Limits(hyperparameters, config.constraints)
+    study = Suggestions(Space(hyperparameters, limits), sampler, seed, directions)
+    return Search(OptunaSearch(config, study), hyperparameters, seed, limits=limits)
 
 
 class OptunaSearch(Method):
-    """Trains `max_trials` trials, each of hyperparameters that a sampler suggests from the results before it.
+    """Trains `max_trials` trials with hyperparameters that a sampler suggests.
 
-    At most `max_concurrent_trials` are open at a time; a sampler knows which those are. A trial's result is its metric
-    at `max_length` (or `max_time`), or its last one where it ended by itself before that. A trial whose metric is NaN or
-    infinite, or that raises InvalidHP, is set aside: TPE with one metric keeps away from its hyperparameters. One that
-    raises InvalidHP is replaced and does not count; one that ends for another reason tells the sampler nothing.
+    Each suggestion uses the results so far. At most `max_concurrent_trials` are open at a time, and
+    the sampler knows which ones. A trial's result is its metric at `max_length` (or `max_time`), or
+    its last metric if it ended earlier by itself.
 
-    Sources: Akiba et al. 2019, "Optuna: A Next-generation Hyperparameter Optimization Framework", KDD; for TPE Bergstra
-    et al. 2011, NeurIPS; for CMA-ES Hansen and Ostermeier 2001; for NSGA-II Deb et al. 2002.
+    A trial whose metric is NaN or infinite, or that raises InvalidHP, is set aside: TPE with one
+    metric avoids its hyperparameters. A trial that raises InvalidHP is replaced and does not count.
+    A trial that ends for another reason gives the sampler no result.
+
+    Sources: Akiba et al. 2019, "Optuna: A Next-generation Hyperparameter Optimization Framework",
+    KDD. For TPE, Bergstra et al. 2011, NeurIPS. For CMA-ES, Hansen and Ostermeier 2001. For
+    NSGA-II, Deb et al. 2002.
     """
 
     def __init__(self, config: Optuna, study: Suggestions) -> None:
@@ -55,17 +74,22 @@ class OptunaSearch(Method):
         self._max_trials = config.max_trials
         self._max_concurrent = config.max_concurrent_trials or config.max_trials
         self._study = study
-        self._latest: dict[
-            int, list[float] | None
-        ] = {}  # what the open trials have reported, None where it is of no use
+        # The last values of each open trial, or None if they are not finite.
+        self._latest: dict[int, list[float] | None] = {}
         self._invalid = 0
         self._invalid_in_a_row = 0
         self._finished = 0
 
-    def begin(self, births: Births) -> list[Operation]:
-        return [op for _ in range(min(self._max_trials, self._max_concurrent)) for op in self._create(births)]
+    def begin(self, factory: TrialFactory) -> list[Operation]:
+        return [
+            op
+            for _ in range(min(self._max_trials, self._max_concurrent))
+            for op in self._create(factory)
+        ]
 
-    def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
+    def validated(
+        self, factory: TrialFactory, trial: int, length: int, metrics: Mapping[str, float]
+    ) -> list[Operation]:
         values = self._values(metrics)
         time = self._time(length, metrics)
         if self._until is None or time < self._until:
@@ -74,15 +98,17 @@ class OptunaSearch(Method):
         self._tell(trial, values)
         return [Close(trial)]
 
-    def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
+    def exited(
+        self, factory: TrialFactory, trial: int, reason: Exit, closed: bool
+    ) -> list[Operation]:
         if reason is Exit.INVALID_HP and not closed:
             self._invalid += 1
         else:
             self._finished += 1
         if not closed:
             self._end(trial, reason)
-        more = births.count - self._invalid < self._max_trials
-        return self._create(births) if more else []
+        more = factory.count - self._invalid < self._max_trials
+        return self._create(factory) if more else []
 
     def progress(self, going: Mapping[int, float]) -> float:
         return (self._finished + sum(going.values())) / self._max_trials
@@ -104,9 +130,9 @@ class OptunaSearch(Method):
         self._invalid_in_a_row = state["invalid_in_a_row"]
         self._finished = state["finished"]
 
-    def _create(self, births: Births) -> list[Operation]:
+    def _create(self, factory: TrialFactory) -> list[Operation]:
         at_random = self._invalid_in_a_row >= PATIENCE
-        create = births.create(self._study.draw() if at_random else self._study.ask())
+        create = factory.create(self._study.draw() if at_random else self._study.ask())
         return [create, Train(create.trial, self._until)]
 
     def _end(self, trial: int, reason: Exit) -> None:
@@ -139,16 +165,25 @@ class OptunaSearch(Method):
             return length
         time = read_number("searcher.time_metric", self.time_metric, metrics)
         if math.isnan(time):
-            raise MetricError(f"searcher.time_metric is {self.time_metric!r}, which the trial reports as NaN")
+            raise MetricError(
+                f"searcher.time_metric is {self.time_metric!r}, which the trial reports as NaN"
+            )
         return time
 
 
 def _check_lengths(config: Optuna) -> None:
-    if config.max_length is not None and (config.max_time is not None or config.time_metric is not None):
-        raise ConfigError("searcher has both max_length and max_time or time_metric; give one of the two ways")
+    if config.max_length is not None and (
+        config.max_time is not None or config.time_metric is not None
+    ):
+        raise ConfigError(
+            "searcher has both max_length and max_time or time_metric; give one of the two ways"
+        )
     if config.max_time is not None and config.time_metric is None:
         raise ConfigError(
-            "searcher.time_metric is missing; name the validation metric that counts the time, as batches"
+            "searcher.time_metric is missing; name the validation metric that counts the time, as"
+            " batches"
         )
     if config.time_metric is not None and config.max_time is None:
-        raise ConfigError("searcher.max_time is missing; say how long trials train, in units of time_metric")
+        raise ConfigError(
+            "searcher.max_time is missing; say how long trials train, in units of time_metric"
+        )

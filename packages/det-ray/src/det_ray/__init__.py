@@ -1,9 +1,15 @@
-"""det-ray: experiments whose trials train on the machines of a Ray cluster."""
+"""det-ray: experiments whose trials train on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
-from .config import RaySettings
-from .engine import RayEngine
+from typing import TYPE_CHECKING
+
+from det_core.support.lazy import lazy
+
+if TYPE_CHECKING:
+    from .config import RaySettings as RaySettings
+    from .engine import RayEngine as RayEngine
 
 __version__ = "0.1.0"
-__all__ = ["RayEngine", "RaySettings"]
+
+lazy(__name__)

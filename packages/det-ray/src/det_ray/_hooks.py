@@ -1,4 +1,4 @@
-"""Registers the engine `ray` with det; imports det_core only."""
+"""Registers the engine `ray` with det. Imports det_core only."""
 
 from __future__ import annotations
 
@@ -11,5 +11,7 @@ from det_core import EngineRecord, hookimpl
 
 @hookimpl
 def det_engines() -> Iterator[EngineRecord]:
-    engine, settings = (partial(resolve_name, f"det_ray:{name}") for name in ("RayEngine", "RaySettings"))
+    engine, settings = (
+        partial(resolve_name, f"det_ray:{name}") for name in ("RayEngine", "RaySettings")
+    )
     yield EngineRecord(name="ray", load=engine, config=settings)

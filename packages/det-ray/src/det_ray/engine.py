@@ -1,4 +1,7 @@
-"""Where runs are executed: an agent in an actor on each machine that a Ray cluster lends; nothing is shared but the storage."""
+"""Runs trials on a Ray cluster: an agent in an actor on each node.
+
+The driver shares nothing with the nodes but the storage.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,37 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from det_core.machine import told_address
-from det_driver.engines import AgentCommand, Claim, Granted, Hears, QueueEngine, Standing
+from det_driver.engines import (
+    AgentCommand,
+    Allocation,
+    AllocationRequest,
+    AllocationState,
+    OnEvent,
+    QueueEngine,
+)
+from det_node.machine import told_address
 
 from .config import RaySettings
 
-if TYPE_CHECKING:  # they import Ray, which takes a second
+# Importing Ray takes a second.
+if TYPE_CHECKING:
     from .cluster import Cluster, Group
 
 _END_SECONDS = 20.0
 
 
 class RayEngine(QueueEngine):
-    """Has a placement group for each claim, by the claim's name, and carries the connections of the agents in it to this driver.
+    """Creates a placement group for each allocation request, and relays connections of its agents.
 
-    An actor that is gone says nothing about its agent, which ends its runs with its lease.
+    The placement group has the name of the request. When an actor is gone, nothing is known of its
+    agent, whose runs end with its lease.
     """
 
     carried = True
     pauses = (0.5, 0.5)
 
-    def __init__(self, hears: Hears) -> None:
-        super().__init__(hears)
+    def __init__(self, on_event: OnEvent) -> None:
+        super().__init__(on_event)
         self._groups: dict[str, Group] = {}
         self._ending: set[str] = set()
 
@@ -37,27 +49,33 @@ class RayEngine(QueueEngine):
     def _cluster(self) -> Cluster:
         from .cluster import Cluster
 
-        return Cluster(self.site.settings if isinstance(self.site.settings, RaySettings) else RaySettings())
+        return Cluster(
+            self.context.settings
+            if isinstance(self.context.settings, RaySettings)
+            else RaySettings()
+        )
 
-    def abandon(self) -> None:
-        super().abandon()
+    def detach(self) -> None:
+        super().detach()
         deadline = time.monotonic() + _END_SECONDS
-        for thread in self.threads:  # Ray ends a process, with status 1, that calls it while it ends
+        # Ray ends a process with status 1 if it calls Ray during its exit.
+        for thread in self.threads:
             thread.join(max(deadline - time.monotonic(), 0.0))
 
-    def find(self) -> dict[str, Granted]:
+    def find(self) -> dict[str, Allocation]:
         with _answering():
-            found = self._cluster.groups(f"{self.site.name}-")
+            found = self._cluster.groups(f"{self.context.name}-")
         for name in self._groups.keys() - found:
             found[name] = self._groups[name]._replace(state="REMOVED", there=frozenset(), reason="")
         self._groups = found
-        return {name: self._granted(name, group) for name, group in found.items()}
+        return {name: self._allocation(name, group) for name, group in found.items()}
 
-    def submit(self, claim: Claim, command: AgentCommand) -> str:
+    def submit(self, request: AllocationRequest, command: AgentCommand) -> str:
         with _answering():
-            if group := self._cluster.groups(claim.name).get(claim.name):
-                self._cluster.remove(claim.name, group)  # Ray was silent before all of it was there
-            self._cluster.place(claim, command)
+            if group := self._cluster.groups(request.name).get(request.name):
+                # An earlier request was not completed, because Ray did not answer.
+                self._cluster.remove(request.name, group)
+            self._cluster.place(request, command)
         return ""
 
     def cancel(self, name: str, *, at_once: bool) -> None:
@@ -65,7 +83,11 @@ class RayEngine(QueueEngine):
             if (group := self._cluster.groups(name).get(name)) is None:
                 return
             waits = group.state == "PENDING" or (self._links is not None and not self.came(name))
-            told = [] if waits else [k for k in group.there if self._cluster.end(name, k, at_once=at_once)]
+            told = (
+                []
+                if waits
+                else [k for k in group.there if self._cluster.end(name, k, at_once=at_once)]
+            )
             if waits or at_once:
                 self.statuses |= dict.fromkeys(((name, node) for node in told), 0)
                 self._cluster.remove(name, group)
@@ -74,16 +96,27 @@ class RayEngine(QueueEngine):
         return told_address() or self._cluster.own_address
 
     def python(self) -> tuple[str, ...]:
-        return (getattr(self.site.settings, "python", None) or "", *super().python()[1:])
+        return (getattr(self.context.settings, "python", None) or "", *super().python()[1:])
 
-    def _granted(self, name: str, group: Group) -> Granted:
+    def _allocation(self, name: str, group: Group) -> Allocation:
         gone: dict[int, bool] = {}
         if group.state != "PENDING":
-            ended = (k for k in range(group.machines) if k not in group.there or (name, k) in self.statuses)
+            ended = (
+                k
+                for k in range(group.machines)
+                if k not in group.there or (name, k) in self.statuses
+            )
             gone = {k: self._has_left_nothing(name, k) for k in ended}
             self._look_after(name, group)
-        how = Standing.WAITING if group.state == "PENDING" else Standing.RUNNING
-        return Granted(name=name, standing=how, nodes=group.machines, native=group.id, reason=group.reason, gone=gone)
+        how = AllocationState.WAITING if group.state == "PENDING" else AllocationState.RUNNING
+        return Allocation(
+            name=name,
+            state=how,
+            nodes=group.machines,
+            native=group.id,
+            reason=group.reason,
+            gone=gone,
+        )
 
     def _look_after(self, name: str, group: Group) -> None:
         for node in group.there:
@@ -91,16 +124,16 @@ class RayEngine(QueueEngine):
         gone = not group.there and all(self.dead(name, k) for k in range(group.machines))
         if group.state != "REMOVED" and name not in self.asked and (gone or self.lost(name)):
             self._cluster.remove(name, group)
-        elif (
-            0 < len(group.there) < group.machines and name not in self._ending
-        ):  # they are of no use without the others
+        elif 0 < len(group.there) < group.machines and name not in self._ending:
+            # The agents are useless without the missing ones.
             self._ending.add(name)
             self.begin(self.drop, name)
 
     def _has_left_nothing(self, name: str, node: int) -> bool:
-        """Tell whether an agent that is gone ended by itself, or never came; else its runs end with its lease.
+        """Return whether no run of an agent that is gone can still be alive.
 
-        It ended by itself where it has given back the only machine of a claim.
+        That is so if the agent never started, ended by itself, or has released the only node of its
+        allocation. Otherwise its runs end with its lease.
         """
         given_back = self._groups[name].state == "REMOVED" and self._groups[name].machines == 1
         never_came = name in self.mine and not self.came(name, node)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from .config import SlurmSettings
-from .engine import SlurmEngine
+from typing import TYPE_CHECKING
+
+from det_core.support.lazy import lazy
+
+if TYPE_CHECKING:
+    from .config import SlurmSettings as SlurmSettings
+    from .engine import SlurmEngine as SlurmEngine
 
 __version__ = "0.1.0"
-__all__ = ["SlurmEngine", "SlurmSettings"]
+
+lazy(__name__)

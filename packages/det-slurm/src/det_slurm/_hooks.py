@@ -1,4 +1,4 @@
-"""Registers the engine `slurm` with det; imports det_core only."""
+"""Registers the engine `slurm` with det. Imports det_core only."""
 
 from __future__ import annotations
 
@@ -11,5 +11,7 @@ from det_core import EngineRecord, hookimpl
 
 @hookimpl
 def det_engines() -> Iterator[EngineRecord]:
-    engine, settings = (partial(resolve_name, f"det_slurm:{name}") for name in ("SlurmEngine", "SlurmSettings"))
+    engine, settings = (
+        partial(resolve_name, f"det_slurm:{name}") for name in ("SlurmEngine", "SlurmSettings")
+    )
     yield EngineRecord(name="slurm", load=engine, config=settings)

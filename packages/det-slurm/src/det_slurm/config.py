@@ -10,7 +10,10 @@ _NAME = Meta(pattern=r"^[^\s]+$")
 
 
 class SlurmSettings(Struct, frozen=True, kw_only=True):
-    """Each trial in a job of a Slurm cluster; what is left out is what the cluster has as its default."""
+    """Each trial in a job of a Slurm cluster.
+
+    The cluster's defaults apply to settings that are left out.
+    """
 
     partition: Annotated[str, _NAME] | None = None
     """The partition, or several with commas between."""
@@ -29,15 +32,24 @@ class SlurmSettings(Struct, frozen=True, kw_only=True):
     memory: Annotated[str, Meta(pattern=r"^\d+[KMGT]?$")] | None = None
     """The memory of each job, such as `32G`; a number alone is in megabytes."""
     time_limit: Annotated[str, Meta(pattern=r"^(\d+-)?\d+(:\d\d){0,2}$")] | None = None
-    """When Slurm ends a job, whose trials go on in the next: minutes, `hours:minutes:seconds` or `days-hours`."""
+    """When Slurm ends a job, whose trials go on in the next.
+
+    Minutes, `hours:minutes:seconds` or `days-hours`.
+    """
     slots_per_node: Annotated[int, Meta(ge=1)] | None = None
-    """Slots of each node, which trials share, or which a trial has several of; by default what a trial needs."""
+    """Slots of each node, which trials share, or which a trial has several of.
+
+    By default what a trial needs.
+    """
     sbatch_args: tuple[str, ...] = ()
     """Further options of `sbatch`, such as `--reservation=course`."""
     driver_args: tuple[str, ...] = ()
-    """Options of `sbatch` for the job of a driver (`--detach`), such as `--partition=cpu` and `--time=7-0`."""
+    """Options of `sbatch` for the job of a driver (`--detach`).
+
+    Such as `--partition=cpu` and `--time=7-0`.
+    """
     python: str | None = None
-    """The Python of the nodes that has det; by default the path of this one."""
+    """The Python of the nodes that has det. By default the path of this one."""
     setup: tuple[str, ...] = ()
     """Lines of bash that each job begins with, such as `module load cuda`."""
     directory: str = "~/.cache/det/agents"

@@ -1,10 +1,10 @@
-"""The conformance kit: suites that plugins inherit, and fakes that show how."""
+"""The conformance kit: test suites that plugins inherit, and a fake plugin as an example."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_core.lazy import lazy
+from det_core.support.lazy import lazy
 
 if TYPE_CHECKING:
     from ._adapter_suite import AdapterSuite as AdapterSuite
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ._stream_contract import StreamCase as StreamCase
     from ._stream_contract import StreamContract as StreamContract
     from ._suite import Suite as Suite
+    from ._whole_state import SAVES_EACH as SAVES_EACH
+    from ._whole_state import differences as differences
+    from ._whole_state import resumed_differences as resumed_differences
 
 __version__ = "0.1.0"
 lazy(__name__)

@@ -1,51 +1,86 @@
-"""What any framework's plugin must do."""
+"""Tests of any framework's plugin."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import tempfile
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from det_core.adapter import Adapter, Stop
 from det_core.checkpoint import read_checkpoint
 from det_core.errors import CheckpointError, MetricError
-from det_core.metrics import number
-from det_core.plugins import Plugins
-from det_core.records import Framework
-from det_core.schedule import At, Every, Schedule
+from det_core.hooks import Plugins
+from det_core.hooks.records import Framework
+from det_core.train.adapter import Adapter, Stop
+from det_core.train.metrics import number
+from det_core.train.schedule import At, Every, Schedule
+from det_driver.verify.replay import digest
 
 from ._manners import heavy_modules, hooks_of, imported_by, leftovers, private_imports
 from ._numbers_suite import NumbersSuite, needs
 from ._onevar import OneVar
 from ._runs import EACH_BATCH, Runs
+from ._whole_state import Contents, resumed_differences
 
 
 class AdapterSuite(NumbersSuite):
-    """Inherit it, and give a trial class of your framework that trains the one-weight model.
+    """Tests of an adapter.
 
-    `det_testing.OneVar` says which hyperparameters it reads, what its data is and what must come of it. A training
-    batch reports `loss`; a validation reports `val_loss`, and the weight as `weight`. Override `tolerance` where the
-    framework computes in fewer than 32 bits, and `plugins` where yours is not installed. A framework that names a
-    capability (`aggregation`, `ranks`) is tested for it: two ranks, in processes of their own, import the trial class by the
-    name of its module.
+    Inherit it, and give a trial class of your framework that trains the one-weight model.
+    `det_testing.OneVar` defines the hyperparameters that it reads, its data and the expected
+    results. A training batch reports `loss`. A validation reports `val_loss`, and the weight as
+    `weight`.
+
+    Override `tolerance` if the framework computes in fewer than 32 bits, and `plugins` if your
+    plugin is not installed. A framework that names a capability (`aggregation`, `ranks`) is tested
+    for it. For `ranks`, two processes import the trial class by the name of its module.
+
+    One weight has little state. Override `strict_trial` too, with a class that has all the state
+    that your framework keeps between two batches, and `contents`, which reads all of a checkpoint.
+    Then every array of a resumed run is compared.
     """
 
     @pytest.fixture
     def trial(self) -> type:
         """The trial class."""
-        raise NotImplementedError("override `trial`: return a trial class that trains the one-weight model")
+        raise NotImplementedError(
+            "override `trial`: return a trial class that trains the one-weight model"
+        )
 
     @pytest.fixture
     def plugins(self) -> Plugins:
-        """The plugins, yours among them."""
+        """The plugins, including yours."""
         return Plugins.installed(strict=True)
 
     @pytest.fixture
+    def strict_trial(self) -> type:
+        """A trial class with all kinds of state, whose epochs have three batches.
+
+        Examples of state: normalization, dropout, optimizers with moments that step at different
+        rates, a schedule, shuffled and augmented data of worker processes, parameters that thaw in
+        epoch 1, callbacks with a state.
+        """
+        return pytest.skip("`strict_trial` is not overridden")
+
+    @pytest.fixture
+    def contents(self, framework: Framework) -> Contents:
+        """A function that reads a checkpoint's directory.
+
+        By default it is the record's `tensors`.
+        """
+        module, _, function = framework.tensors.rpartition(".")
+        if not module:
+            pytest.skip(f"{framework.name} names no `tensors`, and `contents` is not overridden")
+        found: Contents = getattr(import_module(module), function)
+        return found
+
+    @pytest.fixture
     def tolerance(self) -> float:
-        """How far, in parts of the value, numbers may be from their closed form."""
+        """The largest relative error of numbers that have a closed form."""
         return 1e-4
 
     @pytest.fixture
@@ -60,19 +95,22 @@ class AdapterSuite(NumbersSuite):
 
     @pytest.fixture
     def run(self, plugins: Plugins, trial: type, tmp_path: Path) -> Runs:
-        """Runs the trial; not to be overridden."""
+        """Runs the trial. Do not override it."""
         return Runs(plugins, trial, tmp_path)
 
     # What is trained, and when
 
     def test_trains_the_requested_batches(self, run: Runs) -> None:
-        """The run ends exactly at the length that it was given, across the end of an epoch."""
+        """The run ends exactly at its length, also across the end of an epoch."""
         result = run(7)
         assert result.stop is Stop.COMPLETED
         assert list(result.reports) == [1, 2, 3, 4, 5, 6, 7]
 
     def test_reports_validates_and_checkpoints_at_the_boundaries(self, run: Runs) -> None:
-        """Each at its own period, in this order, and once; a checkpoint may be written while training goes on."""
+        """Each happens once at its own period, in this order.
+
+        A checkpoint may be written during training.
+        """
         schedule = Schedule(report=Every(4), validate=Every(5), checkpoint=Every(6), policy="none")
         events = list(run(10, schedule=schedule).events)
         assert ("training", 6) in events[: events.index(("checkpoint", 6))]
@@ -92,14 +130,14 @@ class AdapterSuite(NumbersSuite):
         assert list(result.checkpoints) == [0, 2]
 
     def test_trains_on_when_the_target_is_raised(self, run: Runs, tolerance: float) -> None:
-        """The searcher may promote a trial that has reached its target, in the middle of an epoch or at its end."""
+        """The searcher may extend a trial at its target, inside an epoch or at its end."""
         result = run(3, 5, 8)
         assert result.stop is Stop.COMPLETED
         assert list(result.validations) == [3, 5, 8]
         assert result.weight == pytest.approx(OneVar().weight(8), rel=tolerance)
 
     def test_stops_when_the_searcher_has_had_enough(self, run: Runs) -> None:
-        """The answer to a validation may be that it was the last."""
+        """The reply to a validation may be that it was the last."""
         result = run(3, None, schedule=dataclasses.replace(EACH_BATCH, validate=Every(3)))
         assert result.stop is Stop.COMPLETED
         assert list(result.reports) == [1, 2, 3]
@@ -107,20 +145,27 @@ class AdapterSuite(NumbersSuite):
     # Numbers
 
     def test_weight_has_its_closed_form(self, run: Runs, tolerance: float) -> None:
-        """Every batch is trained once, in order, with the learning rate that was given."""
+        """Every batch is trained once, in order, with the given learning rate."""
         for lr in (0.01, 0.05):
             assert run(8, lr=lr).weight == pytest.approx(OneVar(lr=lr).weight(8), rel=tolerance)
 
     def test_losses_have_their_closed_form(self, run: Runs, tolerance: float) -> None:
-        """A batch's loss is that before its step; the validation's is over the whole validation set, of several batches."""
+        """A batch's loss is computed before its step. The validation's is over several batches."""
         result, model = run(8, validation_batches=3), OneVar(validation_batches=3)
-        assert result.losses == pytest.approx({n + 1: model.loss(n) for n in range(8)}, rel=tolerance)
-        assert result.validations[8]["val_loss"] == pytest.approx(model.validation_loss(8), rel=tolerance)
+        assert result.losses == pytest.approx(
+            {n + 1: model.loss(n) for n in range(8)}, rel=tolerance
+        )
+        assert result.validations[8]["val_loss"] == pytest.approx(
+            model.validation_loss(8), rel=tolerance
+        )
 
     def test_a_report_is_the_mean_over_its_batches(self, run: Runs, tolerance: float) -> None:
-        """However many batches the framework runs in one go."""
+        """The mean does not depend on how many batches the framework executes at a time."""
         result, model = run(7, schedule=Schedule(report=Every(4), policy="none")), OneVar()
-        means = {4: sum(model.loss(n) for n in range(4)) / 4, 7: sum(model.loss(n) for n in range(4, 7)) / 3}
+        means = {
+            4: sum(model.loss(n) for n in range(4)) / 4,
+            7: sum(model.loss(n) for n in range(4, 7)) / 3,
+        }
         assert result.losses == pytest.approx(means, rel=tolerance)
 
     def test_lengths_are_counted_by_epoch_and_record(self, run: Runs) -> None:
@@ -129,24 +174,28 @@ class AdapterSuite(NumbersSuite):
             assert (adapter.batches_per_epoch, adapter.global_batch_size) == (3, 4)
 
     def test_metrics_are_plain_numbers(self, run: Runs) -> None:
-        """Nothing that a framework owns leaks into a report."""
+        """A report contains no objects of the framework."""
         result = run(3, schedule=Schedule(report=Every(2), validate=Every(2), policy="none"))
         for metrics in (*result.reports.values(), *result.validations.values()):
-            assert {name: type(value) for name, value in metrics.items() if type(value) not in {int, float}} == {}
+            assert {
+                name: type(value)
+                for name, value in metrics.items()
+                if type(value) not in {int, float}
+            } == {}
             assert json.loads(json.dumps(metrics)) == metrics
 
     def test_validation_changes_no_weight_and_no_rng(self, run: Runs) -> None:
-        """A trial that validates behind each batch trains as one that does so at the end."""
+        """Validating after each batch gives the same training as validating at the end."""
         often = run(6, schedule=dataclasses.replace(EACH_BATCH, validate=Every(1)), noise=0.5)
         assert often.losses == run(6, noise=0.5).losses
 
     def test_saving_changes_no_weight_and_no_rng(self, run: Runs) -> None:
-        """A trial that saves behind each batch trains as one that does so at the end."""
+        """Saving after each batch gives the same training as saving at the end."""
         often = run(6, schedule=dataclasses.replace(EACH_BATCH, checkpoint=Every(1)), noise=0.5)
         assert often.losses == run(6, noise=0.5).losses
 
     def test_same_seed_same_losses(self, run: Runs) -> None:
-        """Whatever is random is seeded: noise, and the order of the data."""
+        """Noise and the order of the data are seeded."""
         assert run(6, noise=0.5, shuffle=True).losses == run(6, noise=0.5, shuffle=True).losses
 
     def test_another_seed_gives_other_losses(self, run: Runs) -> None:
@@ -156,11 +205,14 @@ class AdapterSuite(NumbersSuite):
     # Checkpoints
 
     def test_save_and_load_are_inverse(self, run: Runs, tmp_path: Path) -> None:
-        """What was saved and loaded has the same weight, and saved again it still has."""
+        """A loaded checkpoint, and one that is saved from it, have the same weight."""
         trained = run(3)
         again = tmp_path / "again"
         again.mkdir()
-        with run.adapter() as first, read_checkpoint(run.storage, trained.checkpoints[3]) as (path, _):
+        with (
+            run.adapter() as first,
+            read_checkpoint(run.storage, trained.checkpoints[3]) as (path, _),
+        ):
             assert _weight(first) == 0
             first.load(path)
             assert _weight(first) == trained.weight
@@ -170,22 +222,25 @@ class AdapterSuite(NumbersSuite):
             assert _weight(second) == trained.weight
 
     def test_resumes_at_a_boundary(self, run: Runs) -> None:
-        """From the checkpoint that lies at the end of a reported period, with noise and in shuffled order."""
+        """The checkpoint is at the end of a reported period. The data has noise and is shuffled."""
         _resumes_exactly(run, 4, Schedule(report=Every(4), policy="none"))
 
     def test_resumes_within_an_epoch(self, run: Runs) -> None:
         _resumes_exactly(run, 7, Schedule(report=Every(3), policy="none"))
 
     def test_resumes_at_an_epochs_last_batch(self, run: Runs) -> None:
-        """From the very end of an epoch: it is neither repeated nor passed over."""
+        """After the last batch, the epoch is neither repeated nor skipped."""
         _resumes_exactly(run, 5, EACH_BATCH)
 
     def test_resumes_before_an_epochs_last_batch(self, run: Runs) -> None:
         _resumes_exactly(run, 9, EACH_BATCH)
 
     def test_a_preempted_run_saves_and_stops(self, run: Runs) -> None:
-        """It stops at that batch, and what it saved goes on as if nothing had been."""
-        whole, first = run(12, noise=0.5, shuffle=True), run(12, noise=0.5, shuffle=True, preempt_at=7)
+        """It stops at that batch. A run from its checkpoint continues like an uninterrupted one."""
+        whole, first = (
+            run(12, noise=0.5, shuffle=True),
+            run(12, noise=0.5, shuffle=True, preempt_at=7),
+        )
         assert first.stop is Stop.PREEMPTED
         assert list(first.reports) == [1, 2, 3, 4, 5, 6, 7]
         assert list(first.checkpoints) == [7]
@@ -193,15 +248,51 @@ class AdapterSuite(NumbersSuite):
         assert {**first.losses, **second.losses} == whole.losses
         assert second.weight == whole.weight
 
+    def test_resumed_run_has_the_arrays_of_an_uninterrupted_run(
+        self, plugins: Plugins, strict_trial: type, contents: Contents, tmp_path: Path
+    ) -> None:
+        """The run is resumed at each position, including both sides of an epoch's end.
+
+        Saving and validating change no array either.
+        """
+        assert resumed_differences(Runs(plugins, strict_trial, tmp_path), 7, contents) == {}
+
+    def test_verify_compares_what_decides_how_training_goes_on(self, run: Runs) -> None:
+        """`det verify` reads a checkpoint by the record's `tensors`: arrays and plain values.
+
+        They are the same if training is repeated or resumed, and they differ after each batch.
+        """
+        module, _, function = run.framework.tensors.rpartition(".")
+        if not module:
+            pytest.skip(
+                f"{run.framework.name} names no `tensors`, so that `det verify` compares reports"
+                " only"
+            )
+        read = getattr(import_module(module), function)
+        options: dict[str, Any] = {
+            "schedule": dataclasses.replace(EACH_BATCH, checkpoint=Every(1)),
+            "noise": 0.5,
+            "shuffle": True,
+        }
+        first = run(3, **options)
+        others = run(3, **options), run(3, checkpoint=first.checkpoints[2], **options)
+        seen: dict[int, set[str]] = {}
+        for each in (first, *others):
+            for batches, uuid in each.checkpoints.items():
+                with read_checkpoint(run.storage, uuid) as (path, _):
+                    seen.setdefault(batches, set()).add(digest(read(path)))
+        assert {batches: len(digests) for batches, digests in seen.items()} == {1: 1, 2: 1, 3: 1}
+        assert len(set.union(*seen.values())) == 3
+
     def test_a_complete_trial_has_nothing_left_to_train(self, run: Runs) -> None:
-        """Resumed at its target it ends at once, with the same weight."""
+        """A run that is resumed at its target ends at once, with the same weight."""
         whole = run(4)
         again = run(4, checkpoint=whole.checkpoints[4])
         assert (again.stop, dict(again.reports)) == (Stop.COMPLETED, {})
         assert again.weight == whole.weight
 
     def test_a_foreign_checkpoint_is_refused_with_both_names(self, run: Runs) -> None:
-        """A checkpoint of another framework is not even opened."""
+        """A checkpoint of another framework is refused before it is opened."""
         foreign = run(1, framework=dataclasses.replace(run.framework, name="another-framework"))
         with pytest.raises(CheckpointError, match="another-framework") as refusal:
             run(2, checkpoint=foreign.checkpoints[1])
@@ -209,14 +300,19 @@ class AdapterSuite(NumbersSuite):
 
     # Manners
 
-    def test_a_missing_searcher_metric_is_an_error_that_names_those_present(self, run: Runs) -> None:
+    def test_missing_searcher_metric_error_lists_reported_metrics(self, run: Runs) -> None:
         with pytest.raises(MetricError, match="'no_such_metric'") as error:
             run(1, schedule=Schedule(metric="no_such_metric"))
         assert "val_loss" in str(error.value)
         assert "weight" in str(error.value)
 
-    def test_registered_under_its_name(self, plugins: Plugins, framework: Framework, trial: type) -> None:
-        """The record is found by its name, its adapter is one, and the trial class is the framework's."""
+    def test_registered_under_its_name(
+        self, plugins: Plugins, framework: Framework, trial: type
+    ) -> None:
+        """The record is found by its name.
+
+        Its adapter is an `Adapter`, and the trial class is the framework's.
+        """
         assert plugins.frameworks()[framework.name] is not None
         assert issubclass(framework.load(), Adapter)
         base = framework.trial.partition(":")[2]
@@ -224,17 +320,17 @@ class AdapterSuite(NumbersSuite):
         assert any("det_frameworks" in info.hooks and not info.problem for info in plugins.infos)
 
     def test_hooks_import_no_framework(self, framework: Framework, hooks: str) -> None:
-        """Importing them, in a process of its own, imports neither the framework nor the adapter."""
+        """Importing the hooks in a new process imports neither the framework nor the adapter."""
         assert imported_by(hooks) & heavy_modules(framework) == set()
 
     def test_it_imports_public_names_of_core_only(self, framework: Framework) -> None:
-        """What begins with an underscore may be gone with the next version."""
+        """Names that begin with an underscore may disappear in the next version."""
         assert private_imports(framework.load().__module__) == []
 
     def test_close_leaves_no_thread_process_or_file_behind(
         self, run: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """After a run; what the framework keeps for the whole process it may keep once."""
+        """A run leaves nothing, except what the framework keeps once for the process."""
         run(2)
         scratch = tmp_path / "scratch"
         scratch.mkdir()
@@ -247,11 +343,13 @@ class AdapterSuite(NumbersSuite):
     # By capability
 
     def test_gradients_are_aggregated(self, run: Runs, tolerance: float) -> None:
-        """`optimizations.aggregation_frequency: 2` steps behind every second batch, by the mean of both gradients."""
+        """With a frequency of 2, every second batch steps by the mean of both gradients."""
         needs(run.framework, "aggregation")
         result, model = run(8, aggregation=2), OneVar()
         assert result.weight == pytest.approx(model.weight(8, aggregation=2), rel=tolerance)
-        assert result.losses == pytest.approx({n + 1: model.loss(n, aggregation=2) for n in range(8)}, rel=tolerance)
+        assert result.losses == pytest.approx(
+            {n + 1: model.loss(n, aggregation=2) for n in range(8)}, rel=tolerance
+        )
 
     def test_resumes_between_aggregated_gradients(self, run: Runs) -> None:
         """Gradients that wait for their step are part of the checkpoint."""
@@ -260,12 +358,16 @@ class AdapterSuite(NumbersSuite):
 
 
 def _resumes_exactly(run: Runs, at: int, schedule: Schedule, aggregation: int = 1) -> None:
-    """Compare a run that saves at a position and goes on with one that begins from what it saved."""
+    """Compare a run that saves and continues with one that begins from its checkpoint."""
     saving = dataclasses.replace(schedule, checkpoint=At({at}))
     whole = run(12, schedule=saving, aggregation=aggregation, noise=0.5, shuffle=True)
     checkpoint = whole.checkpoints[at]
-    second = run(12, schedule=saving, checkpoint=checkpoint, aggregation=aggregation, noise=0.5, shuffle=True)
-    assert second.losses == {batches: loss for batches, loss in whole.losses.items() if batches > at}
+    second = run(
+        12, schedule=saving, checkpoint=checkpoint, aggregation=aggregation, noise=0.5, shuffle=True
+    )
+    assert second.losses == {
+        batches: loss for batches, loss in whole.losses.items() if batches > at
+    }
     assert second.weight == whole.weight
 
 

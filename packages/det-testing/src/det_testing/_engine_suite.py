@@ -1,4 +1,4 @@
-"""What any engine that places agents must do."""
+"""Tests of any engine that starts agents."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from det_core.agent import Ended, RunSpec
+from det_node.agent import Ended, RunSpec
 
 from ._suite import Suite
 
 if TYPE_CHECKING:
-    from det_driver.engines import AgentEngine, Node, Site
+    from det_driver.engines import AgentEngine, EngineContext, Node
 
 PATIENCE_SECONDS = 60.0
 LEASE_SECONDS = 20.0
 
 
 class Driven:
-    """An engine with what it says, as a driver hears it."""
+    """An engine with the queue of its events, as a driver has it."""
 
-    def __init__(self, make: Callable[[Any], AgentEngine], site: Site) -> None:
+    def __init__(self, make: Callable[[Any], AgentEngine], context: EngineContext) -> None:
         self.heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.engine = make(self.heard.put)
-        self.found = self.engine.open(site)
+        self.found = self.engine.open(context)
 
     def hear(self, kind: type, patience: float = PATIENCE_SECONDS) -> Any:
-        """Return the next that is said of this kind."""
+        """Return the next event of this type."""
         deadline = time.monotonic() + patience
         while True:
             try:
@@ -47,57 +47,73 @@ class Driven:
                 return said
 
     def node(self) -> str:
-        """Return a machine that is there, as soon as one is."""
+        """Return the name of a node as soon as one has joined."""
         return self.nodes(1)[0].name
 
     def nodes(self, count: int) -> list[Node]:
-        """Return machines that are there, as soon as so many are."""
+        """Return the nodes as soon as `count` have joined."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while len(nodes := self.engine.nodes()) < count:
-            assert time.monotonic() < deadline, f"{len(nodes)} of {count} machines came within {PATIENCE_SECONDS:g} s"
+            assert time.monotonic() < deadline, (
+                f"{len(nodes)} of {count} machines came within {PATIENCE_SECONDS:g} s"
+            )
             self.engine.want(count, 1)
             time.sleep(0.1)
         return nodes
 
 
 class EngineSuite(Suite):
-    """Inherit it, and give your engine's class, or a function that makes one of it.
+    """Tests of an engine.
 
-    `site` may be overridden where the engine needs settings, and `machines` where it has several.
+    Inherit it, and give your engine's class or a function that makes an engine. Override `context`
+    if the engine needs settings, and `machines` if it has several nodes.
     """
 
     machines: ClassVar[int] = 1
-    """How many machines there are at that site; what several have to do is not tried where there is one."""
+    """The number of nodes. Tests that need several are skipped if there is only one."""
 
     @pytest.fixture
     def make_engine(self) -> Callable[[Any], AgentEngine]:
-        """Return a function that makes an engine of what hears it."""
+        """Return a function that makes an engine from a callback for its events."""
         raise NotImplementedError("override `make_engine`: return your engine's class")
 
     @pytest.fixture
-    def site(self, tmp_path: Path) -> Site:
-        """Return where it works: a directory that is empty at first. It can be pickled, as your engine's class can."""
-        from det_driver.engines import Site
+    def context(self, tmp_path: Path) -> EngineContext:
+        """Return the engine context, with a directory that is empty at first.
 
-        return Site(name=f"det-suite-{tmp_path.name}", directory=tmp_path, host="127.0.0.1", lease=LEASE_SECONDS)
+        It can be pickled, and so must your engine's class.
+        """
+        from det_driver.engines import EngineContext
+
+        return EngineContext(
+            name=f"det-suite-{tmp_path.name}",
+            directory=tmp_path,
+            host="127.0.0.1",
+            lease=LEASE_SECONDS,
+        )
 
     @pytest.fixture
-    def drive(self, make_engine: Callable[[Any], AgentEngine], site: Site) -> Iterator[Callable[[], Driven]]:
-        """Return what makes an engine and opens it; what is left of them ends with the test."""
+    def drive(
+        self, make_engine: Callable[[Any], AgentEngine], context: EngineContext
+    ) -> Iterator[Callable[[], Driven]]:
+        """Return a function that makes and opens an engine.
+
+        The engines are closed after the test.
+        """
         made: list[Driven] = []
 
         def drive() -> Driven:
-            made.append(Driven(make_engine, site))
+            made.append(Driven(make_engine, context))
             return made[-1]
 
         yield drive
         for driven in made:
             driven.engine.close()
-        make_engine(lambda said: None).dismiss(site, at_once=True)
+        make_engine(lambda said: None).stop_detached(context, at_once=True)
 
     @pytest.fixture
     def spec(self, tmp_path: Path) -> Callable[..., RunSpec]:
-        """Return what makes a run of a shell line."""
+        """Return a function that makes a run of a shell command."""
         code = tmp_path / "code"
         code.mkdir()
         (code / "words.txt").write_text("shipped with the code\n")
@@ -119,8 +135,10 @@ class EngineSuite(Suite):
 
         return spec
 
-    def test_a_run_executes_where_there_is_room_with_its_code_and_variables(self, drive: Any, spec: Any) -> None:
-        """Its output is here before it is said to have ended."""
+    def test_run_executes_with_its_code_and_environment_variables(
+        self, drive: Any, spec: Any
+    ) -> None:
+        """Its output has arrived before its end is reported."""
         driven = drive()
         run = spec(1, "cat words.txt; echo $OF_THE_RUN; exit 3", driven.node())
         driven.engine.start(run)
@@ -129,7 +147,7 @@ class EngineSuite(Suite):
         assert (run.log_dir / "rank-0.log").read_text() == "shipped with the code\nrun 1\n"
 
     def test_asking_again_for_a_claim_changes_nothing(self, drive: Any) -> None:
-        """By the same name there is one agent."""
+        """There is one agent for each name."""
         driven = drive()
         driven.node()
         for _ in range(3):
@@ -138,8 +156,10 @@ class EngineSuite(Suite):
         assert len({node.name for node in driven.engine.nodes()}) == len(driven.engine.nodes())
         assert len(driven.engine.asked) == len(driven.engine.look())
 
-    def test_a_run_is_killed_with_all_that_it_started(self, drive: Any, spec: Any, tmp_path: Path) -> None:
-        """Also what is in a session of its own; a second time is harmless."""
+    def test_a_run_is_killed_with_all_that_it_started(
+        self, drive: Any, spec: Any, tmp_path: Path
+    ) -> None:
+        """Processes in other sessions are killed too. A second kill has no effect."""
         driven = drive()
         note = tmp_path / "pid"
         script = f"setsid sleep 300 & echo $! > {shlex.quote(str(note))}; wait"
@@ -154,23 +174,29 @@ class EngineSuite(Suite):
             assert time.monotonic() < deadline, "a process of a killed run goes on"
             time.sleep(0.1)
 
-    def test_an_end_is_told_to_the_next_driver_too_until_it_is_settled(self, drive: Any, spec: Any) -> None:
-        """The driver that was told of it may have been killed before it wrote that down."""
+    def test_run_end_is_sent_to_the_next_driver_until_acknowledged(
+        self, drive: Any, spec: Any
+    ) -> None:
+        """The driver that received the event may have been killed before it stored it."""
         first = drive()
         first.engine.start(spec(1, "exit 4", first.node()))
         first.hear(Ended)
-        first.engine.abandon()
+        first.engine.detach()
         second = drive()
         assert [found.run_id for found in second.found] == [1]
         assert second.hear(Ended).status == 4
         second.engine.settled(1)
 
     def test_a_driver_that_is_killed_costs_a_run_nothing(
-        self, make_engine: Callable[[Any], AgentEngine], site: Site, drive: Any, tmp_path: Path
+        self,
+        make_engine: Callable[[Any], AgentEngine],
+        context: EngineContext,
+        drive: Any,
+        tmp_path: Path,
     ) -> None:
-        """The next one finds it by the claim, and hears of its end."""
+        """The next driver finds the run by its allocation request, and receives its end."""
         (tmp_path / "code").mkdir(exist_ok=True)
-        (tmp_path / "engine").write_bytes(pickle.dumps((make_engine, site, tmp_path)))
+        (tmp_path / "engine").write_bytes(pickle.dumps((make_engine, context, tmp_path)))
         killed = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(_DRIVER), str(tmp_path / "engine")],
             stdout=subprocess.PIPE,
@@ -187,21 +213,24 @@ class EngineSuite(Suite):
         assert driven.hear(Ended).status == 5
 
     def test_the_parts_of_a_run_on_two_machines_end_as_one(self, drive: Any, gang: Any) -> None:
-        """Where one fails the other is ended, and the end is that of the one which failed."""
+        """If one part fails, the other is ended. The run's end is that of the part that failed."""
         driven = drive()
         run = gang(driven, "echo rank $RANK; [ $RANK = 1 ] && exit 4; sleep 300")
         driven.engine.start(run)
         ended = driven.hear(Ended)
         assert (ended.run, ended.status, ended.rank) == (1, 4, 1)
-        assert [(run.log_dir / f"rank-{k}.log").read_text() for k in (0, 1)] == ["rank 0\n", "rank 1\n"]
+        assert [(run.log_dir / f"rank-{k}.log").read_text() for k in (0, 1)] == [
+            "rank 0\n",
+            "rank 1\n",
+        ]
 
     def test_the_next_driver_finds_all_parts_of_a_run(self, drive: Any, gang: Any) -> None:
-        """As one run, whose end is heard once."""
+        """It finds them as one run, whose end it receives once."""
         first = drive()
         run = gang(first, "sleep 3; exit 6")
         first.engine.start(run)
         time.sleep(1.0)
-        first.engine.abandon()
+        first.engine.detach()
         second = drive()
         (found,) = second.found
         assert (found.run_id, found.of, found.devices) == (1, 2, run.devices)
@@ -210,7 +239,7 @@ class EngineSuite(Suite):
 
     @pytest.fixture
     def gang(self, spec: Callable[..., RunSpec]) -> Callable[[Driven, str], RunSpec]:
-        """Return what makes a run of two ranks of a shell line, on two machines."""
+        """Return a function that makes a run of a shell command with two ranks on two nodes."""
         if self.machines < 2:
             pytest.skip("there is one machine")
 
@@ -221,22 +250,24 @@ class EngineSuite(Suite):
 
         return gang
 
-    def test_what_is_dismissed_is_gone(self, drive: Any, make_engine: Any, site: Site, spec: Any) -> None:
-        """With nobody to hear it."""
+    def test_what_is_dismissed_is_gone(
+        self, drive: Any, make_engine: Any, context: EngineContext, spec: Any
+    ) -> None:
+        """Agents end even if no driver receives their events."""
         driven = drive()
         driven.engine.start(spec(1, "sleep 300", driven.node()))
         time.sleep(1.0)
-        driven.engine.abandon()
-        make_engine(lambda said: None).dismiss(site, at_once=True)
+        driven.engine.detach()
+        make_engine(lambda said: None).stop_detached(context, at_once=True)
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while any(claim.standing.value != "ended" for claim in driven.engine.look().values()):
+        while any(request.state.value != "ended" for request in driven.engine.look().values()):
             assert time.monotonic() < deadline, "a dismissed agent goes on"
             time.sleep(0.1)
 
 
 _DRIVER = """
     import pickle, queue, sys, time
-    from det_core.agent import RunSpec
+    from det_node.agent import RunSpec
 
     with open(sys.argv[1], "rb") as file:
         make_engine, site, directory = pickle.load(file)
@@ -246,8 +277,9 @@ _DRIVER = """
         engine.want(1, 1)
         time.sleep(0.1)
     script = f"while [ ! -e {directory}/go ]; do sleep 0.1; done; exit 5"
-    engine.start(RunSpec(run_id=7, entrypoint=("/bin/sh", "-c", script), trial_class=False, code_dir=directory / "code",
-                         log_dir=directory / "logs", variables={}, node=engine.nodes()[0].name))
+    engine.start(RunSpec(run_id=7, entrypoint=("/bin/sh", "-c", script), trial_class=False,
+                         code_dir=directory / "code", log_dir=directory / "logs", variables={},
+                         node=engine.nodes()[0].name))
     time.sleep(2.0)
     print("started", flush=True)
     time.sleep(300)

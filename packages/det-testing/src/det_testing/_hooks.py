@@ -1,4 +1,4 @@
-"""Registers `det plugin`; imports det_core only."""
+"""Registers `det plugin`. Imports det_core only."""
 
 from __future__ import annotations
 
@@ -14,4 +14,6 @@ def det_commands() -> Iterator[CommandRecord]:
     def load() -> Any:
         return import_module(f"{__package__}.scaffold").plugin
 
-    yield CommandRecord(name="plugin", load=load, help="About plugins of your own: write a new one.")
+    yield CommandRecord(
+        name="plugin", load=load, help="About plugins of your own: write a new one."
+    )

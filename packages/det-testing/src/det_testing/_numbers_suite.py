@@ -1,4 +1,4 @@
-"""What comes of training, measured against the framework alone, which is the oracle, and on two ranks, over each backend."""
+"""Compares training with the framework alone, and on two ranks over each backend."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from det_core.adapter import Stop
-from det_core.backends import choose_backend
 from det_core.checkpoint import read_checkpoint
 from det_core.errors import ConfigError
-from det_core.metrics import number
-from det_core.plugins import Plugins
-from det_core.records import Framework
+from det_core.hooks import Plugins
+from det_core.hooks.records import Framework
+from det_core.ranks.choice import choose_backend
+from det_core.train.adapter import Stop
+from det_core.train.metrics import number
 
 from ._onevar import OneVar
 from ._play import Cast, Request, play
@@ -33,52 +33,69 @@ _MODEL = OneVar(**SPREAD)
 
 @dataclass(frozen=True)
 class Played:
-    """What two ranks did; `alone` runs the same trial in this process, with the same checkpoints."""
+    """The results of two ranks.
+
+    `alone` runs the same trial in this process, with the same checkpoints.
+    """
 
     ranks: list[dict[str, Run]]
     alone: Runs
     folder: Path
 
     def __getitem__(self, name: str) -> Run:
-        """Return what became of a request on the chief."""
+        """Return the chief's result of a request."""
         return self.ranks[0][name]
 
 
 class NumbersSuite(Suite):
-    """The part of `AdapterSuite` that compares. The fixtures `variants`, `evaluate` and `plain` are optional.
+    """The part of `AdapterSuite` that compares results.
 
-    All runs of one backend share a pair of processes. The trial class must be one that can be imported by its module's name.
+    The fixtures `variants`, `evaluate` and `plain` are optional. All runs over one backend share a
+    pair of processes, which import the trial class by its module's name.
     """
 
     _played: ClassVar[dict[tuple[type, str], Played | Exception]] = {}
 
     @pytest.fixture
     def variants(self) -> Variants:
-        """Trial classes that train as the trial does, with what real models have beside a weight; for one that cannot be, why.
+        """Trial classes by name that train like the trial and have a feature of real models.
 
-        The `val_loss` of `buffered` depends on state that no reduction of gradients keeps equal on all ranks, such as the
-        statistics of a BatchNorm; its losses are its own. When training ends, a callback of `finishing`, or whatever the framework
-        has there, doubles the weight. The learning rate of `scheduled` falls in a line, batch by batch, from `lr` to 0 at the
-        trial's length, which it has from the framework. The training data of `sharded` gives each rank its share of each batch,
-        and says so; that of `streamed` has no length and knows no ranks. `bypassing` steps its optimizer without det.
+        A text in place of a class is the reason why there is none.
+
+        - `buffered` has state that no reduction of gradients keeps equal on all ranks, such as
+          BatchNorm's statistics. Its `val_loss` depends on that state, and its losses are its own.
+        - `finishing` doubles the weight when training ends, by a callback or what the framework has
+          instead.
+        - `scheduled` has a learning rate that falls linearly with each batch, from `lr` to 0 at the
+          trial's length, which the framework gives it.
+        - `sharded` has training data that gives each rank its share of each batch, and declares it.
+        - `streamed` has training data that has no length and does not depend on ranks.
+        - `bypassing` steps its optimizer without det.
         """
         return {}
 
     @pytest.fixture
     def evaluate(self) -> Evaluate:
-        """A function of a trial class, a checkpoint's directory and settings: what a validation by the framework alone reports."""
+        """A function of a trial class, a checkpoint's directory and settings.
+
+        It returns the metrics of a validation by the framework alone.
+        """
         pytest.skip("no fixture `evaluate`")
 
     @pytest.fixture
     def plain(self) -> Plain:
-        """A function of a trial class, settings and a number of batches: their losses and a validation, by the framework alone."""
+        """A function of a trial class, settings and a number of batches.
+
+        It trains by the framework alone, and returns the batches' losses and the metrics of a
+        validation.
+        """
         pytest.skip("no fixture `plain`")
 
     @pytest.mark.parametrize("kind", ["trial", "buffered", "finishing", "scheduled"])
     def test_trains_as_the_framework_alone(
         self, run: Runs, kind: str, plain: Plain, variants: Variants, trial: type
     ) -> None:
-        """Bit for bit, losses and what is validated."""
+        """Losses and validation metrics are equal bit for bit."""
         chosen = the(kind, {"trial": trial, **variants})
         losses, validation = plain(chosen, OneVar(**SPREAD), 8)
         result = run.of(chosen)(8, **SPREAD)
@@ -87,35 +104,53 @@ class NumbersSuite(Suite):
 
     @pytest.mark.parametrize("kind", ["trial", "buffered", "finishing"])
     def test_a_report_is_what_the_checkpoint_evaluates_to(
-        self, run: Runs, kind: str, evaluate: Evaluate, variants: Variants, trial: type, tolerance: float
+        self,
+        run: Runs,
+        kind: str,
+        evaluate: Evaluate,
+        variants: Variants,
+        trial: type,
+        tolerance: float,
     ) -> None:
-        """The framework alone loads it, as those do who use the model."""
+        """The framework alone loads the checkpoint, as a user of the model does."""
         chosen = the(kind, {"trial": trial, **variants})
         result = run.of(chosen)(7, **SPREAD)
         with read_checkpoint(run.storage, result.checkpoints[7]) as (path, _):
             same(result.validations[7], evaluate(chosen, path, OneVar(**SPREAD)), tolerance)
 
     @pytest.mark.parametrize("preempt_at", [5, 8, None])
-    def test_what_ends_training_is_in_the_last_report_and_checkpoint_and_in_no_other(
+    def test_end_hooks_change_only_the_last_report_and_checkpoint(
         self, run: Runs, variants: Variants, preempt_at: int | None, tolerance: float
     ) -> None:
-        """Not at a target below the trial's length, and not where a run is preempted, even behind the very last batch."""
+        """It is not applied at an earlier target, nor in a run that is preempted.
+
+        That holds even for a preemption after the last batch.
+        """
         finishing, model = run.of(the("finishing", variants)), OneVar()
         first = finishing(4, 8, preempt_at=preempt_at)
         assert first.validations[4]["weight"] == pytest.approx(model.weight(4), rel=tolerance)
-        saved, ended = first.checkpoints[preempt_at or 8], pytest.approx(2 * model.weight(8), rel=tolerance)
+        saved, ended = (
+            first.checkpoints[preempt_at or 8],
+            pytest.approx(2 * model.weight(8), rel=tolerance),
+        )
         with finishing.adapter() as adapter, read_checkpoint(run.storage, saved) as (path, _):
             adapter.load(path)
             weight = number("weight", adapter.validate()["weight"])
-        assert weight == (pytest.approx(model.weight(preempt_at), rel=tolerance) if preempt_at else ended)
+        assert weight == (
+            pytest.approx(model.weight(preempt_at), rel=tolerance) if preempt_at else ended
+        )
         assert finishing(8, checkpoint=saved).weight == ended
 
-    def test_a_schedule_is_made_from_the_trials_length(self, run: Runs, variants: Variants, tolerance: float) -> None:
-        """From its start, whatever the searcher's first target, and in a run that goes on."""
+    def test_a_schedule_is_made_from_the_trials_length(
+        self, run: Runs, variants: Variants, tolerance: float
+    ) -> None:
+        """It does not depend on the searcher's first target, and is the same in a resumed run."""
         scheduled, model = run.of(the("scheduled", variants)), OneVar()
         first = scheduled(4, 8, preempt_at=6)
         losses = {**first.losses, **scheduled(8, checkpoint=first.checkpoints[6]).losses}
-        assert losses == pytest.approx({n + 1: model.loss(n, length=8) for n in range(8)}, rel=tolerance)
+        assert losses == pytest.approx(
+            {n + 1: model.loss(n, length=8) for n in range(8)}, rel=tolerance
+        )
 
     # On two ranks
 
@@ -130,7 +165,7 @@ class NumbersSuite(Suite):
         hooks: str,
         tmp_path_factory: pytest.TempPathFactory,
     ) -> Played:
-        """What two ranks did over a backend; not to be overridden."""
+        """The results of two ranks over a backend. Do not override it."""
         needs(framework, "ranks")
         try:
             backend = choose_backend(request.param, framework.name, plugins.backends())
@@ -151,50 +186,80 @@ class NumbersSuite(Suite):
             raise found
         return found
 
-    def test_two_ranks_give_the_weight_and_the_losses_of_one(self, ranks: Played, tolerance: float) -> None:
-        """Each trains its share of every batch; gradients and reports are the means over both."""
+    def test_two_ranks_give_the_weight_and_the_losses_of_one(
+        self, ranks: Played, tolerance: float
+    ) -> None:
+        """Each rank trains its share of every batch.
+
+        Gradients and reports are the means over both.
+        """
         assert ranks["plain"].weight == pytest.approx(_MODEL.weight(8), rel=tolerance)
-        assert ranks["plain"].losses == pytest.approx({n + 1: _MODEL.loss(n) for n in range(8)}, rel=tolerance)
+        assert ranks["plain"].losses == pytest.approx(
+            {n + 1: _MODEL.loss(n) for n in range(8)}, rel=tolerance
+        )
 
     def test_two_ranks_validate_every_record_once(self, ranks: Played, tolerance: float) -> None:
-        """Though one of the ranks has nothing to validate, of one batch, or fewer than the other, of three."""
-        assert ranks["plain"].validations[8]["val_loss"] == pytest.approx(_MODEL.validation_loss(8), rel=tolerance)
+        """One of the ranks has no batch to validate, or fewer than the other."""
+        assert ranks["plain"].validations[8]["val_loss"] == pytest.approx(
+            _MODEL.validation_loss(8), rel=tolerance
+        )
         three = OneVar(**_THREE).validation_loss(12)
         assert ranks["of one"].validations[12]["val_loss"] == pytest.approx(three, rel=tolerance)
 
     def test_two_ranks_report_what_the_checkpoint_evaluates_to(
         self, ranks: Played, variants: Variants, evaluate: Evaluate, tolerance: float
     ) -> None:
-        """Though the model has statistics that no reduction of gradients keeps equal."""
+        """The model has statistics that no reduction of gradients keeps equal."""
         run = the("buffered", {**variants, **ranks.ranks[0]})
         with read_checkpoint(ranks.alone.storage, run.checkpoints[8]) as (path, _):
-            same(run.validations[8], evaluate(the("buffered", variants), path, OneVar(**_TWO)), tolerance)
+            same(
+                run.validations[8],
+                evaluate(the("buffered", variants), path, OneVar(**_TWO)),
+                tolerance,
+            )
 
     @pytest.mark.parametrize("kind", ["finishing", "sharded", "streamed", "bypassing"])
     def test_two_ranks_train_a_variant_as_one_would(
         self, ranks: Played, variants: Variants, kind: str, tolerance: float
     ) -> None:
-        """No record is lost or trained twice, and each rank ends training. Steps around det may be refused."""
-        run = the(kind, {**variants, **ranks.ranks[0]})
-        assert run.error or run.weight == pytest.approx((1 + (kind == "finishing")) * _MODEL.weight(8), rel=tolerance)
+        """No record is lost or trained twice, and each rank ends training.
 
-    def test_two_ranks_train_every_record_once_in_an_epoch(self, ranks: Played, tolerance: float) -> None:
-        """In shuffled order; the learning rate is 0, so that the losses of an epoch add up to those of its records."""
+        `bypassing` may be refused.
+        """
+        run = the(kind, {**variants, **ranks.ranks[0]})
+        assert run.error or run.weight == pytest.approx(
+            (1 + (kind == "finishing")) * _MODEL.weight(8), rel=tolerance
+        )
+
+    def test_two_ranks_train_every_record_once_in_an_epoch(
+        self, ranks: Played, tolerance: float
+    ) -> None:
+        """The order is shuffled.
+
+        With the learning rate 0, an epoch's losses add up to those of its records.
+        """
         losses, length = ranks["still"].losses, _MODEL.batches_per_epoch
         whole = sum(_MODEL.square(batch) for batch in range(length))
         for first in (1, 1 + length):
-            assert sum(losses[n] for n in range(first, first + length)) == pytest.approx(whole, rel=tolerance)
+            assert sum(losses[n] for n in range(first, first + length)) == pytest.approx(
+                whole, rel=tolerance
+            )
 
     def test_two_ranks_end_at_the_same_batch(self, ranks: Played) -> None:
-        """With the same reason, whether they are complete or preempted."""
+        """Both ranks stop for the same reason, whether they are complete or preempted."""
         for name, stop, batches in (("plain", Stop.COMPLETED, 8), ("preempted", Stop.PREEMPTED, 5)):
             assert [rank[name].stop for rank in ranks.ranks] == [stop] * 2
             assert max(ranks[name].reports) == batches
 
     def test_two_ranks_resume_exactly(self, ranks: Played) -> None:
-        """Within an epoch, with noise and in shuffled order: every rank has its own random numbers again."""
+        """They resume inside an epoch, with noise and shuffling.
+
+        Every rank restores its own random numbers.
+        """
         whole, second = ranks["noisy"], ranks["resumed"]
-        assert second.losses == {batches: loss for batches, loss in whole.losses.items() if batches > 7}
+        assert second.losses == {
+            batches: loss for batches, loss in whole.losses.items() if batches > 7
+        }
         assert second.weight == whole.weight
 
     def test_two_ranks_that_are_preempted_go_on_exactly(self, ranks: Played) -> None:
@@ -203,59 +268,79 @@ class NumbersSuite(Suite):
         assert {**first.losses, **second.losses} == whole.losses
         assert second.weight == whole.weight
 
-    def test_a_checkpoint_of_two_ranks_is_restored_on_one(self, ranks: Played, tolerance: float) -> None:
-        """Positions count the batches of all ranks, so that it goes on at the same place in the data."""
+    def test_a_checkpoint_of_two_ranks_is_restored_on_one(
+        self, ranks: Played, tolerance: float
+    ) -> None:
+        """Positions count the batches of all ranks, so the place in the data is the same."""
         one = ranks.alone(12, checkpoint=ranks["plain"].checkpoints[7], **SPREAD)
-        assert one.losses == pytest.approx({n + 1: _MODEL.loss(n) for n in range(7, 12)}, rel=tolerance)
+        assert one.losses == pytest.approx(
+            {n + 1: _MODEL.loss(n) for n in range(7, 12)}, rel=tolerance
+        )
         assert one.weight == pytest.approx(_MODEL.weight(12), rel=tolerance)
 
-    def test_a_checkpoint_of_one_rank_is_restored_on_two(self, ranks: Played, tolerance: float) -> None:
+    def test_a_checkpoint_of_one_rank_is_restored_on_two(
+        self, ranks: Played, tolerance: float
+    ) -> None:
         two = ranks["of one"]
-        assert two.losses == pytest.approx({n + 1: _MODEL.loss(n) for n in range(7, 12)}, rel=tolerance)
+        assert two.losses == pytest.approx(
+            {n + 1: _MODEL.loss(n) for n in range(7, 12)}, rel=tolerance
+        )
         assert two.weight == pytest.approx(_MODEL.weight(12), rel=tolerance)
 
     def test_the_chief_alone_reports_and_writes(self, ranks: Played) -> None:
-        """There are the checkpoints that it reported and no others, and no rank leaves a temporary file."""
+        """There are only the checkpoints that it reported, and no rank leaves a temporary file."""
         chief, other = ranks.ranks
         assert [run for run in other.values() if run.events] == []
         saved = [uuid for run in chief.values() for uuid in run.checkpoints.values()]
         theirs = {manifest.name for manifest in (ranks.folder / "checkpoints").iterdir()}
         assert len(saved) == len(set(saved))
         assert set(saved) <= theirs
-        assert {path.name for path in (ranks.folder / "scratch").iterdir()} <= {"__pycache__"}  # of TensorFlow's code
+        # TensorFlow may compile some of its code there.
+        assert {path.name for path in (ranks.folder / "scratch").iterdir()} <= {"__pycache__"}
 
-    def test_two_ranks_aggregate_gradients(self, ranks: Played, framework: Framework, tolerance: float) -> None:
-        """`optimizations.aggregation_frequency: 2`, as on one rank; gradients that wait are part of the checkpoint."""
+    def test_two_ranks_aggregate_gradients(
+        self, ranks: Played, framework: Framework, tolerance: float
+    ) -> None:
+        """`optimizations.aggregation_frequency: 2` works as on one rank.
+
+        Waiting gradients are in the checkpoint.
+        """
         needs(framework, "aggregation")
         losses = {n + 1: _MODEL.loss(n, aggregation=2) for n in range(8)}
         assert ranks["aggregated"].losses == pytest.approx(losses, rel=tolerance)
-        assert ranks["aggregated"].weight == pytest.approx(_MODEL.weight(8, aggregation=2), rel=tolerance)
+        assert ranks["aggregated"].weight == pytest.approx(
+            _MODEL.weight(8, aggregation=2), rel=tolerance
+        )
         whole, second = ranks["noisy, aggregated"], ranks["resumed, aggregated"]
-        assert second.losses == {batches: loss for batches, loss in whole.losses.items() if batches > 7}
+        assert second.losses == {
+            batches: loss for batches, loss in whole.losses.items() if batches > 7
+        }
         assert second.weight == whole.weight
 
 
 def the(kind: str, variants: Mapping[str, Any]) -> Any:
-    """Return a variant, or what became of it; skip the test where there is none, or a reason why there is none."""
+    """Return a variant or its result. Skip the test if there is none, or a reason why not."""
     found = variants.get(kind, f"`variants` has no `{kind}`")
     return pytest.skip(found) if isinstance(found, str) else found
 
 
 def same(report: Mapping[str, Any], oracle: Mapping[str, float], tolerance: float = 0.0) -> None:
-    """Check that a report has the metrics that the framework alone gives, and that it gives some."""
+    """Check that a report has the metrics of the framework alone, and that there are any."""
     expected = {name: float(value) for name, value in oracle.items()}
     assert expected
-    assert {name: report.get(name) for name in expected} == pytest.approx(expected, rel=tolerance, abs=0.0)
+    assert {name: report.get(name) for name in expected} == pytest.approx(
+        expected, rel=tolerance, abs=0.0
+    )
 
 
 def needs(framework: Framework, capability: str) -> None:
-    """Skip the test where the framework does not name a capability."""
+    """Skip the test if the framework does not name a capability."""
     if capability not in framework.capabilities:
         pytest.skip(f"{framework.name} does not name the capability {capability}")
 
 
 def _requests(alone: Runs, framework: Framework, variants: Variants) -> Iterator[Request]:
-    """Yield all runs on two ranks; what they need of one rank is run here."""
+    """Yield all runs on two ranks. A run on one rank that they need is executed here."""
     yield Request(name="plain", length=8, save_at=[7], hparams=SPREAD)
     yield Request(name="still", length=10, hparams={**SPREAD, "shuffle": True, "lr": 0.0})
     yield Request(name="noisy", length=12, save_at=[7], hparams=_NOISY)
@@ -266,9 +351,15 @@ def _requests(alone: Runs, framework: Framework, variants: Variants) -> Iterator
     yield Request(name="of one", length=12, checkpoint=of_one, hparams=_THREE)
     if "aggregation" in framework.capabilities:
         yield Request(name="aggregated", length=8, aggregation=2, hparams=SPREAD)
-        yield Request(name="noisy, aggregated", length=12, save_at=[7], aggregation=2, hparams=_NOISY)
+        yield Request(
+            name="noisy, aggregated", length=12, save_at=[7], aggregation=2, hparams=_NOISY
+        )
         resumed = ("noisy, aggregated", 7)
-        yield Request(name="resumed, aggregated", length=12, behind=resumed, aggregation=2, hparams=_NOISY)
+        yield Request(
+            name="resumed, aggregated", length=12, behind=resumed, aggregation=2, hparams=_NOISY
+        )
     for name in ("buffered", "finishing", "sharded", "streamed", "bypassing"):
         if isinstance(trial := variants.get(name), type):
-            yield Request(name=name, length=8, hparams=_TWO, trial=trial, may_be_refused=name == "bypassing")
+            yield Request(
+                name=name, length=8, hparams=_TWO, trial=trial, may_be_refused=name == "bypassing"
+            )

@@ -1,6 +1,6 @@
-"""Runs on several ranks, each of them a process of its own, which ends in time whatever happens.
+"""Runs trials on several ranks. Each rank is a process, which always ends within a time limit.
 
-`python -m det_testing._play PLAN RANK`, which `play` starts, is one of the ranks.
+`play` starts each rank as `python -m det_testing._play PLAN RANK`.
 """
 
 from __future__ import annotations
@@ -22,29 +22,33 @@ from typing import Any
 
 import msgspec
 
-from det_core.adapter import Stop
-from det_core.backend import Ranks
-from det_core.backends import Socket, choose_backend
-from det_core.distributed import DistributedContext
 from det_core.errors import DetError
-from det_core.plugins import Plugins
-from det_core.schedule import At, Every, Schedule
+from det_core.hooks import Plugins
+from det_core.ranks.backend import Ranks
+from det_core.ranks.choice import choose_backend
+from det_core.ranks.distributed import DistributedContext
+from det_core.train.adapter import Stop
+from det_core.train.schedule import At, Every, Schedule
+from det_node.backends import Socket
 
 from ._runs import Run, Runs
 
 LIMIT_SECONDS = 240.0
 _START_SECONDS = 60.0
 _ABORT_SECONDS = 5.0
-_GRACE_SECONDS = 10.0  # for the others to end when one rank has failed
+# The time that the other ranks have to end when one has failed.
+_GRACE_SECONDS = 10.0
 _decode = msgspec.msgpack.Decoder(dict[str, Run]).decode
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One run that all ranks do together: to a length in batches, saving behind those of `save_at`.
+    """A run that all ranks execute together.
 
-    It begins from `checkpoint`, a uuid, or from what the request `behind[0]` of the same play saved behind batch `behind[1]`. A
-    `trial` takes the place of the play's. What `may_be_refused` comes last, as ranks are out of step once they failed.
+    `length` is in batches. It saves after the batches of `save_at`. It begins from `checkpoint`, a
+    uuid, or from the checkpoint that the request `behind[0]` of the same play saved after batch
+    `behind[1]`. `trial` replaces the play's trial class. Requests with `may_be_refused` must be
+    last, because ranks are not synchronized after an error.
     """
 
     name: str
@@ -62,7 +66,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """Who plays: a trial class of a framework, which the module `hooks` registers, over a backend of it."""
+    """A trial class, its framework, the module that registers it, a backend, and the world size."""
 
     trial: type
     framework: str
@@ -71,19 +75,24 @@ class Cast:
     size: int = 2
 
 
-def play(cast: Cast, requests: Sequence[Request], folder: Path) -> list[dict[str, Run]]:
-    """Return for each rank, by the names of the requests, what became of them; checkpoints lie under `folder`.
+def play(
+    cast: Cast, requests: Sequence[Request], folder: Path, *, seconds: float = LIMIT_SECONDS
+) -> list[dict[str, Run]]:
+    """Execute the requests, and return each rank's results by the names of the requests.
 
-    Raises RuntimeError, with what the rank that failed first said, where one fails or all do not end in time. The trial class
-    must be one that can be imported by its module's name.
+    Checkpoints are below `folder`. The trial class must be importable by its module's name. Raises
+    RuntimeError, with the output of the rank that failed first, if a rank fails or is not done in
+    time.
     """
     plan = folder / "plan.json"
     facts = asdict(cast) | {"trial": _spec(cast.trial), "key": secrets.token_hex(32)}
-    asked = [asdict(request) | {"trial": _spec(request.trial or cast.trial)} for request in requests]
+    asked = [
+        asdict(request) | {"trial": _spec(request.trial or cast.trial)} for request in requests
+    ]
     plan.write_text(json.dumps(facts | {"requests": asked}))
     plan.chmod(0o600)
     command = [sys.executable, "-m", f"{__package__}._play", str(plan)]
-    together([[*command, str(rank)] for rank in range(cast.size)], folder)
+    together([[*command, str(rank)] for rank in range(cast.size)], folder, seconds)
     results = [(folder / f"result-{rank}").read_bytes() for rank in range(cast.size)]
     return [_decode(result) for result in results]
 
@@ -92,17 +101,20 @@ def _spec(trial: type) -> str:
     return f"{trial.__module__}:{trial.__qualname__}"
 
 
-def together(commands: Sequence[Sequence[str]], folder: Path) -> None:
-    """Run the commands of all ranks at once, which import what this process can; temporary files go to `folder/scratch`.
+def together(
+    commands: Sequence[Sequence[str]], folder: Path, seconds: float = LIMIT_SECONDS
+) -> None:
+    """Run the commands of all ranks at once. Temporary files go to `folder/scratch`.
 
-    Raises RuntimeError, with what the rank that failed first said, where one fails or all do not end in time.
+    They can import the same modules as this process. Raises RuntimeError, with the output of the
+    rank that failed first, if a rank fails or is not done in time.
     """
     (folder / "scratch").mkdir()
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank, command in enumerate(commands):
             processes.append(_start(command, rank, folder))
-        _await(processes, folder)
+        _await(processes, folder, seconds)
     finally:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
@@ -112,31 +124,54 @@ def together(commands: Sequence[Sequence[str]], folder: Path) -> None:
 
 def _start(command: Sequence[str], rank: int, folder: Path) -> subprocess.Popen[bytes]:
     paths = os.pathsep.join(dict.fromkeys(path for path in sys.path if path))
-    own = {"PYTHONPATH": paths, "TMPDIR": str(folder / "scratch"), "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+    own = {
+        "PYTHONPATH": paths,
+        "TMPDIR": str(folder / "scratch"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONFAULTHANDLER": "1",
+    }
     with (folder / f"rank-{rank}.log").open("wb") as log:
         return subprocess.Popen(
-            command, env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            env={**os.environ, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
 
 
-def _await(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
-    """Wait until all have ended well; raise as soon as one has not, and the others had time to say why."""
-    deadline, failed = time.monotonic() + LIMIT_SECONDS, list[int]()
+def _await(processes: Sequence[subprocess.Popen[bytes]], folder: Path, seconds: float) -> None:
+    """Wait until all ranks have succeeded.
+
+    If one fails, the others get some seconds to print why before this raises.
+    """
+    deadline, failed = time.monotonic() + seconds, list[int]()
     while time.monotonic() < deadline and any(process.poll() is None for process in processes):
-        if not failed and (failed := [rank for rank, process in enumerate(processes) if process.poll()]):
+        if not failed and (
+            failed := [rank for rank, process in enumerate(processes) if process.poll()]
+        ):
             deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
         time.sleep(0.02)
-    failed = failed or [rank for rank, process in enumerate(processes) if process.poll()]  # all between two looks
+    # All may have ended since the last check.
+    failed = failed or [rank for rank, process in enumerate(processes) if process.poll()]
     if not failed:
         _ask_where(processes)
     for rank in failed or [rank for rank, process in enumerate(processes) if process.poll() != 0]:
-        what = f"ended with status {processes[rank].poll()}" if failed else f"did not end within {LIMIT_SECONDS:g} s"
+        what = (
+            f"ended with status {processes[rank].poll()}"
+            if failed
+            else f"did not end within {seconds:g} s"
+        )
         said = (folder / f"rank-{rank}.log").read_text(errors="replace")[-6000:]
         raise RuntimeError(f"rank {rank} {what}:\n{said}")
 
 
 def _ask_where(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Have those that have not ended write where each of their threads is, by Python's fault handler, and end."""
+    """Make running processes print the stacks of their threads, and end.
+
+    Python's fault handler does that at SIGABRT.
+    """
     late = [process for process in processes if process.poll() is None]
     for process in late:
         process.send_signal(signal.SIGABRT)
@@ -146,7 +181,7 @@ def _ask_where(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _be_rank(plan_file: str, rank: str) -> None:
-    """Do, as one of the ranks, the runs of a plan, one after the other, and write down what became of each."""
+    """Execute the runs of a plan in turn, as one of the ranks, and write their results."""
     path = Path(plan_file)
     plan = json.loads(path.read_text())
     with meet(plan, int(rank), path.parent) as distributed:
@@ -163,7 +198,7 @@ def _be_rank(plan_file: str, rank: str) -> None:
 
 
 def meet(plan: dict[str, Any], rank: int, folder: Path) -> DistributedContext:
-    """Meet the other ranks at the port that the first one opens, and writes down."""
+    """Connect to the other ranks at the port that rank 0 opens and writes to a file."""
     ranks = Ranks(rank=rank, size=plan["size"], local_rank=rank, local_size=plan["size"])
     file, key = folder / "chief.json", bytes.fromhex(plan["key"])
     if rank == 0:
@@ -185,15 +220,21 @@ def _publish(file: Path, address: Any) -> None:
     hidden.rename(file)
 
 
-def _runs_of(plan: dict[str, Any], spec: str, distributed: DistributedContext, folder: Path) -> Runs:
+def _runs_of(
+    plan: dict[str, Any], spec: str, distributed: DistributedContext, folder: Path
+) -> Runs:
     plugins = Plugins.installed(strict=True)
     if plan["framework"] not in plugins.frameworks():
         plugins.register(importlib.import_module(plan["hooks"]), plan["hooks"])
     backend = choose_backend(plan["backend"], plan["framework"], plugins.backends())
-    return Runs(plugins, pkgutil.resolve_name(spec), folder, distributed=distributed, backend=backend)
+    return Runs(
+        plugins, pkgutil.resolve_name(spec), folder, distributed=distributed, backend=backend
+    )
 
 
-def _do(runs: Runs, request: dict[str, Any], distributed: DistributedContext, done: dict[str, Run]) -> Run:
+def _do(
+    runs: Runs, request: dict[str, Any], distributed: DistributedContext, done: dict[str, Run]
+) -> Run:
     checkpoint: str | None = request["checkpoint"]
     if request["behind"]:
         name, at = request["behind"]

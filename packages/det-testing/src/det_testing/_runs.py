@@ -1,4 +1,4 @@
-"""Runs of the one-weight trial, through what det-core offers to everybody."""
+"""Runs the one-weight trial by det-core's public functions."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from det_core.adapter import Adapter, RunInfo, Stop
-from det_core.backend import BackendRecord
 from det_core.config import Length, parse
-from det_core.distributed import DistributedContext
-from det_core.host import Target
-from det_core.local import LocalHost
-from det_core.plugins import Plugins
-from det_core.records import Framework
-from det_core.run import run_trial
-from det_core.saving import Keep
-from det_core.schedule import Every, Schedule
+from det_core.hooks import Plugins
+from det_core.hooks.records import Framework
+from det_core.ranks.backend import BackendRecord
+from det_core.ranks.distributed import DistributedContext
 from det_core.storage import LocalStorage
+from det_core.train.adapter import Adapter, RunInfo, Stop
+from det_core.train.host import Target
+from det_core.train.local import LocalHost
+from det_core.train.run import run_trial
+from det_core.train.saving import CheckpointSink
+from det_core.train.schedule import Every, Schedule
 
 EACH_BATCH = Schedule(report=Every(1), policy="none")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What one run left behind: why and where it stopped, its reports by position, its checkpoints in order; or an error."""
+    """The result of a run: why it stopped, reports by position, checkpoints, or an error."""
 
     stop: Stop
     reports: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Run:
 
 
 class KitHost(LocalHost):
-    """A driver in memory that preempts at a report, and raises its target when one is complete."""
+    """A driver in memory. It preempts at a report, and raises its target when one is reached."""
 
     def __init__(self, lengths: Sequence[int | None], preempt_at: int | None = None) -> None:
         super().__init__(Target(n=lengths[0]), metric="val_loss")
@@ -72,9 +72,9 @@ class KitHost(LocalHost):
 
 
 class Runs:
-    """Runs one trial class, in this process, with checkpoints under `root`.
+    """Runs one trial class in this process, with checkpoints below `root`.
 
-    Where this is one of several ranks, `distributed` is its way to the others, and `backend` what reduces their gradients.
+    On several ranks, `distributed` connects the ranks, and `backend` reduces their gradients.
     """
 
     def __init__(
@@ -103,30 +103,45 @@ class Runs:
         framework: Framework | None = None,
         **hparams: Any,
     ) -> Run:
-        """Train until the first of `lengths`, on to the next one when that is complete, and so on; the trial knows the last."""
+        """Train until each of `lengths` in turn. The trial knows the last one as its length."""
         host = KitHost(lengths, preempt_at)
         info = self.info(
-            seed=seed, aggregation=aggregation, optimizations=optimizations, length=lengths[-1] or 10, **hparams
+            seed=seed,
+            aggregation=aggregation,
+            optimizations=optimizations,
+            length=lengths[-1] or 10,
+            **hparams,
         )
         stop = run_trial(
             framework or self.framework,
             self._trial,
             replace(info, checkpoint=checkpoint),
             host,
-            Keep(storage=self.storage),
+            CheckpointSink(storage=self.storage),
             schedule=lambda adapter: schedule,
         )
         return Run(
             stop=stop,
-            reports={batches: metrics for group, batches, metrics in host.history if group == "training"},
-            validations={batches: metrics for group, batches, metrics in host.history if group == "validation"},
+            reports={
+                batches: metrics for group, batches, metrics in host.history if group == "training"
+            },
+            validations={
+                batches: metrics
+                for group, batches, metrics in host.history
+                if group == "validation"
+            },
             checkpoints={manifest.batches: manifest.uuid for manifest, _ in host.checkpoints},
             events=host.events,
         )
 
     def of(self, trial: type) -> Runs:
-        """Return what runs another trial class in the same way, with the same checkpoints."""
-        return Runs(self._plugins, trial, self._root, distributed=self._distributed, backend=self._backend)
+        """Return an object that runs another trial class in the same way.
+
+        It shares the checkpoints.
+        """
+        return Runs(
+            self._plugins, trial, self._root, distributed=self._distributed, backend=self._backend
+        )
 
     def info(
         self,
@@ -137,8 +152,14 @@ class Runs:
         length: int = 10,
         **hparams: Any,
     ) -> RunInfo:
-        """Return what an adapter is told of a run with these hyperparameters."""
-        hparams = {"lr": 0.03, "batches_per_epoch": 5, "global_batch_size": 2, "noise": 0.0, "shuffle": False} | hparams
+        """Return the information that an adapter gets about a run with these hyperparameters."""
+        hparams = {
+            "lr": 0.03,
+            "batches_per_epoch": 5,
+            "global_batch_size": 2,
+            "noise": 0.0,
+            "shuffle": False,
+        } | hparams
         config = {
             "name": "one weight",
             "entrypoint": f"{self._trial.__module__}:{self._trial.__qualname__}",
@@ -161,6 +182,6 @@ class Runs:
 
     @contextmanager
     def adapter(self, **hparams: Any) -> Iterator[Adapter[Any]]:
-        """Give an adapter that has not trained, and close it."""
+        """Yield an adapter that has not trained, and close it."""
         with closing(self.framework.load().create(self._trial, self.info(**hparams))) as adapter:
             yield adapter

@@ -14,10 +14,10 @@ Event = tuple[Any, ...]
 
 
 class Play:
-    """One search, event by event, in an order drawn from `seed`; every operation is checked against the contract.
+    """A search, event by event, in an order drawn from `seed`. Every operation is checked.
 
-    `faults` is how likely a trial ends instead of reporting, `nan` how likely it reports NaN, `early` how likely it
-    also reports before it has trained as long as it was asked.
+    `faults` is the probability that a trial ends instead of reporting. `nan` is the probability
+    that it reports NaN. `early` is the probability that it also reports before its target.
     """
 
     def __init__(
@@ -37,19 +37,23 @@ class Play:
         self.created: list[Create] = []
         self.trained: dict[int, int] = {}
         self.over: Shutdown | None = None
+        # The seed makes the order reproducible.
         self._random = Random(seed)
         self._faults, self._nan, self._early, self._reasons = faults, nan, early, reasons
-        self._due: list[int] = []  # trials that have something to report, or to end
+        # Trials that have something to report, or that have to end.
+        self._due: list[int] = []
 
     def finish(self) -> Play:
-        """Go on until the search has shut down; AssertionError where it does not."""
+        """Continue until the search has shut down. Raises AssertionError if it does not."""
         while self.step():
             assert len(self.events) < MOST_EVENTS, f"the search goes on after {MOST_EVENTS} events"
-        assert self.over is not None, f"no trial has anything to do, yet no Shutdown came; open: {self.ledger.open}"
+        assert self.over is not None, (
+            f"no trial has anything to do, yet no Shutdown came; open: {self.ledger.open}"
+        )
         return self
 
     def step(self) -> bool:
-        """Give the next event; False where there is none."""
+        """Give the searcher the next event. Return False if there is none."""
         if not self.events:
             self._give(("start",))
             return True
@@ -68,7 +72,12 @@ class Play:
         before = self.trained[trial]
         if until > before + 1 and self._random.random() < self._early:
             self._due.append(trial)
-            return ("validated", trial, self._random.randrange(before + 1, until), self._metrics(before + 1))
+            return (
+                "validated",
+                trial,
+                self._random.randrange(before + 1, until),
+                self._metrics(before + 1),
+            )
         return ("validated", trial, until, self._metrics(until))
 
     def _metrics(self, length: int) -> Mapping[str, float]:
@@ -99,13 +108,16 @@ class Play:
 
 
 def reported(searcher: Searcher, value: float, length: int) -> dict[str, Any]:
-    """Return what a trial reports to a searcher: its metric, and its measure of time where it has one."""
+    """Return the metrics of a trial's report.
+
+    They are the searcher's metric, and its time metric if it has one.
+    """
     metrics = {searcher.metric or "validation_loss": value}
     return metrics if searcher.time_metric is None else metrics | {searcher.time_metric: length}
 
 
 def give(searcher: Searcher, event: Event) -> list[Operation]:
-    """Tell a searcher of an event."""
+    """Give a searcher an event, and return its operations."""
     name, *arguments = event
     operations: list[Operation] = getattr(searcher, name)(*arguments)
     return list(operations)

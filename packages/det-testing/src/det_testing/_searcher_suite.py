@@ -1,4 +1,4 @@
-"""What any searcher must do."""
+"""Tests of any searcher."""
 
 from __future__ import annotations
 
@@ -20,24 +20,29 @@ _MOMENTS = 40
 
 
 class SearcherSuite(Suite):
-    """Inherit it, and give a function that makes your searcher from a seed.
+    """Tests of a searcher. Inherit it, and give a function that makes your searcher from a seed.
 
-    Let its settings make a search of ten to some hundred trials over at least one hyperparameter that is a range.
+    Its settings should make a search of ten to a few hundred trials, with at least one range of a
+    hyperparameter.
     """
 
     @pytest.fixture
     def make_searcher(self) -> Make:
         """Return a function from a seed to a new searcher that has not started."""
-        raise NotImplementedError("override `make_searcher`: return a function that makes your searcher from a seed")
+        raise NotImplementedError(
+            "override `make_searcher`: return a function that makes your searcher from a seed"
+        )
 
     def test_it_starts_with_a_trial_to_train(self, make_searcher: Make) -> None:
-        """A search in which nothing runs never ends."""
+        """A search in which nothing runs would never end."""
         operations = make_searcher(0).start()
         created = {operation.trial for operation in operations if isinstance(operation, Create)}
-        assert created & {operation.trial for operation in operations if isinstance(operation, Train)}
+        assert created & {
+            operation.trial for operation in operations if isinstance(operation, Train)
+        }
 
     def test_it_closes_every_trial_and_shuts_down(self, make_searcher: Make) -> None:
-        """Whatever the order in which trials report; the contract is checked at every step."""
+        """Trials report in any order. The contract is checked at every step."""
         for seed in range(5):
             play = Play(make_searcher(seed), seed).finish()
             assert not play.ledger.open
@@ -45,27 +50,29 @@ class SearcherSuite(Suite):
             assert play.over == Shutdown()
 
     def test_hyperparameters_are_plain(self, make_searcher: Make) -> None:
-        """They are stored, and sent to other processes, as JSON."""
+        """They are stored and sent to other processes as JSON."""
         for create in Play(make_searcher(0)).finish().created:
             assert json.loads(json.dumps(create.hparams, allow_nan=False)) == create.hparams
 
     def test_the_same_seed_makes_the_same_search(self, make_searcher: Make) -> None:
-        """Bit for bit, given the same events."""
+        """Equal events give equal operations, bit for bit."""
         first, second = (Play(make_searcher(7), 1).finish() for _ in range(2))
         assert first.answers == second.answers
 
     def test_another_seed_makes_other_trials(self, make_searcher: Make) -> None:
         """At least the seeds of the trials differ."""
         first, second = (Play(make_searcher(seed), 1).finish() for seed in (7, 8))
-        assert [create.seed for create in first.created] != [create.seed for create in second.created]
+        assert [create.seed for create in first.created] != [
+            create.seed for create in second.created
+        ]
 
     def test_trials_have_seeds_of_their_own(self, make_searcher: Make) -> None:
-        """Two trials with one seed are one trial twice."""
+        """Two trials with the same seed would be the same trial twice."""
         seeds = [create.seed for create in Play(make_searcher(0)).finish().created]
         assert len(set(seeds)) == len(seeds)
 
     def test_it_leaves_the_randomness_of_others_alone(self, make_searcher: Make) -> None:
-        """The user's own draws do not depend on the search, nor the search on them."""
+        """The user's random numbers and the search do not depend on each other."""
         random.seed(3)
         before = random.getstate()
         first = Play(make_searcher(0)).finish()
@@ -74,7 +81,7 @@ class SearcherSuite(Suite):
         assert Play(make_searcher(0)).finish().answers == first.answers
 
     def test_the_state_is_json(self, make_searcher: Make) -> None:
-        """At every moment, and strictly: no NaN, no infinity, nothing that a detour over JSON changes."""
+        """It is strict JSON at every moment: no NaN, no infinity, nothing that JSON changes."""
         play = Play(make_searcher(0), nan=0.2, faults=0.1)
         _require_state(play.searcher)
         while play.step():
@@ -92,7 +99,7 @@ class SearcherSuite(Suite):
         assert json.dumps(state) == text
 
     def test_a_restored_searcher_goes_on_as_the_first(self, make_searcher: Make) -> None:
-        """From any moment, also one among failures."""
+        """It is restored from any moment, including moments between failures."""
         play = Play(make_searcher(0), faults=0.1, nan=0.1)
         _require_state(play.searcher)
         states = []
@@ -106,7 +113,10 @@ class SearcherSuite(Suite):
             assert restored.state() == play.searcher.state()
 
     def test_replaying_any_prefix_gives_the_same_state(self, make_searcher: Make) -> None:
-        """A driver that was killed replays its journal; what keeps no state gives the same answers, at least."""
+        """A driver that was killed replays its journal.
+
+        A searcher without a state still gives equal operations.
+        """
         play = Play(make_searcher(0), faults=0.1, early=0.3)
         states = []
         while play.step():
@@ -118,12 +128,14 @@ class SearcherSuite(Suite):
             assert replayed.state() == states[moment]
 
     def test_late_reports_change_nothing(self, make_searcher: Make) -> None:
-        """A trial that was closed may have been validating, and an exit may be reported twice."""
+        """A closed trial may still have been validating, and an exit may be reported twice."""
         play = Play(make_searcher(0))
         while play.step():
             for trial in set(play.trained) - play.ledger.open.keys():
                 state = play.searcher.state()
-                assert play.searcher.validated(trial, 10**6, reported(play.searcher, 0.0, 10**6)) == []
+                assert (
+                    play.searcher.validated(trial, 10**6, reported(play.searcher, 0.0, 10**6)) == []
+                )
                 assert play.searcher.state() == state
         state = play.searcher.state()
         for trial in play.trained:
@@ -132,7 +144,7 @@ class SearcherSuite(Suite):
         assert play.answers == Play(make_searcher(0)).finish().answers
 
     def test_reports_before_the_asked_length_are_taken(self, make_searcher: Make) -> None:
-        """Trials validate when their own period says so, too."""
+        """Trials also validate at their own period."""
         assert Play(make_searcher(0), early=0.5).finish().over == Shutdown()
 
     def test_it_survives_trials_that_end_early(self, make_searcher: Make) -> None:
@@ -141,18 +153,24 @@ class SearcherSuite(Suite):
             assert play.ledger.ended == play.ledger.created
 
     @pytest.mark.parametrize("reason", [Exit.ERRORED, Exit.CANCELED])
-    def test_it_says_when_every_trial_failed_or_was_cancelled(self, make_searcher: Make, reason: Exit) -> None:
-        """The experiment takes its own state from that."""
+    def test_it_says_when_every_trial_failed_or_was_cancelled(
+        self, make_searcher: Make, reason: Exit
+    ) -> None:
+        """The experiment's state depends on it."""
         play = Play(make_searcher(0), faults=1.0, reasons=(reason,)).finish()
-        assert play.over == Shutdown(failed=reason is Exit.ERRORED, cancelled=reason is Exit.CANCELED)
+        assert play.over == Shutdown(
+            failed=reason is Exit.ERRORED, cancelled=reason is Exit.CANCELED
+        )
 
     def test_not_a_number_is_survived(self, make_searcher: Make) -> None:
-        """It is the worst result, not an error, even where every trial reports it."""
+        """NaN is the worst result and not an error, even if every trial reports it."""
         for share in (0.3, 1.0):
             assert Play(make_searcher(0), nan=share).finish().over == Shutdown()
 
-    def test_a_missing_metric_is_an_error_that_names_those_present(self, make_searcher: Make) -> None:
-        """A misspelt `searcher.metric` shows at the first report, which changes nothing."""
+    def test_a_missing_metric_is_an_error_that_names_those_present(
+        self, make_searcher: Make
+    ) -> None:
+        """A misspelt `searcher.metric` is an error at the first report, which changes no state."""
         searcher, trial, until = _first(make_searcher)
         state = searcher.state()
         with pytest.raises(MetricError, match=rf"{searcher.metric}.*accuracy, f1"):
@@ -167,7 +185,7 @@ class SearcherSuite(Suite):
             searcher.validated(trial, until, metrics)
 
     def test_progress_goes_from_zero_to_one(self, make_searcher: Make) -> None:
-        """It is a fraction at every moment, also where trials say nonsense about their own."""
+        """It is always a fraction, even if trials report nonsense about their own progress."""
         play = Play(make_searcher(0), faults=0.1)
         while play.step():
             for done in (0.0, 0.5, 1.0, float("nan"), float("inf")):
@@ -182,12 +200,12 @@ def _require_state(searcher: Searcher) -> None:
 
 
 def _some(count: int) -> range:
-    """Return moments evenly spread, the last one among them."""
+    """Return evenly spread moments, including the last one."""
     return range(count - 1, -1, -max(count // _MOMENTS, 1))
 
 
 def _first(make_searcher: Make) -> tuple[Searcher, int, int]:
-    """Return a searcher that has started, its first trial and the length to which that trains."""
+    """Return a searcher that has started, its first trial, and that trial's target."""
     searcher = make_searcher(0)
     if searcher.metric is None:
         pytest.skip("it reads no metric")

@@ -1,15 +1,17 @@
-"""What any checkpoint storage must do."""
+"""Tests of any checkpoint storage."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from det_core.errors import StorageError
-from det_core.storage import Storage
+from det_core.storage import MANIFEST, Storage
 
 from ._suite import Suite
 
@@ -29,50 +31,58 @@ FILES = {
 
 
 class StorageSuite(Suite):
-    """Inherit it, and give a function that opens your storage on an empty place."""
+    """Tests of a storage.
+
+    Inherit it, and give a function that opens your storage, which is empty at first.
+    """
 
     @pytest.fixture
     def open_storage(self) -> Callable[[], Storage]:
-        """Return a function that opens the same place each time, as another process would."""
-        raise NotImplementedError("override `open_storage`: return a function that opens one place, empty at first")
+        """Return a function that opens the same storage each time, as another process would."""
+        raise NotImplementedError(
+            "override `open_storage`: return a function that opens one place, empty at first"
+        )
 
     @pytest.fixture
     def storage(self, open_storage: Callable[[], Storage]) -> Storage:
         return open_storage()
 
     def test_a_new_place_is_empty_and_can_be_written(self, storage: Storage) -> None:
-        """`check` leaves no trace."""
+        """`check` leaves nothing behind."""
         assert list(storage.list()) == []
         storage.check()
         assert list(storage.list()) == []
 
     def test_what_is_stored_is_restored(self, open_storage: Callable[[], Storage]) -> None:
-        """Every byte and every name, by another opening of the place."""
+        """A second object for the same storage restores every byte and every name."""
         _store(open_storage(), "one")
         with open_storage().restore("one") as directory:
             assert _content(directory) == FILES
 
     def test_files_have_names_and_sizes(self, storage: Storage) -> None:
-        """Names are relative and posix, and the manifest is one of them."""
+        """Names are relative POSIX paths, and include the manifest."""
         _store(storage, "one")
         assert storage.files("one") == {name: len(data) for name, data in FILES.items()}
 
     def test_the_directory_to_fill_is_empty(self, storage: Storage) -> None:
-        """Nothing of another checkpoint, or of the storage's own."""
+        """It has no file of another checkpoint or of the storage."""
         with storage.store("one") as directory:
             assert list(directory.iterdir()) == []
             _fill(directory)
 
-    def test_nothing_is_seen_before_the_body_ends(self, open_storage: Callable[[], Storage]) -> None:
-        """A reader never meets half a checkpoint."""
+    def test_nothing_is_seen_before_the_body_ends(
+        self, open_storage: Callable[[], Storage]
+    ) -> None:
+        """A reader never sees an incomplete checkpoint."""
         with open_storage().store("one") as directory:
             _fill(directory)
             _is_absent(open_storage(), "one")
         assert open_storage().exists("one")
 
     def test_a_body_that_raises_leaves_nothing(self, open_storage: Callable[[], Storage]) -> None:
-        """The error comes through as it is, and the uuid can be used again."""
-        with pytest.raises(ZeroDivisionError), open_storage().store("one") as directory:  # noqa: PT012
+        """The error is raised unchanged, and the uuid can be used again."""
+        storage = open_storage()
+        with pytest.raises(ZeroDivisionError), storage.store("one") as directory:  # noqa: PT012
             _fill(directory)
             raise ZeroDivisionError
         _is_absent(open_storage(), "one")
@@ -80,13 +90,16 @@ class StorageSuite(Suite):
         assert open_storage().exists("one")
 
     def test_a_checkpoint_needs_its_manifest(self, storage: Storage) -> None:
-        """It is what marks a checkpoint as whole."""
-        with pytest.raises(StorageError, match=r"one was given no manifest\.json"), storage.store("one") as directory:
+        """The manifest marks a checkpoint as complete."""
+        with (
+            pytest.raises(StorageError, match=r"one was given no manifest\.json"),
+            storage.store("one") as directory,
+        ):
             (directory / "weights.pt").write_bytes(b"w")
         _is_absent(storage, "one")
 
     def test_a_uuid_is_written_once(self, storage: Storage) -> None:
-        """The second writer is refused before it writes, and the first one's files stay."""
+        """The second writer is refused before it writes, and the first one's files are kept."""
         _store(storage, "one")
         with pytest.raises(StorageError, match="one is already"), storage.store("one"):
             pytest.fail("the body ran")
@@ -101,18 +114,23 @@ class StorageSuite(Suite):
         with pytest.raises(StorageError, match="no checkpoint gone"):
             storage.files("gone")
 
-    @pytest.mark.parametrize("uuid", ["", ".", "..", ".hidden", "a/b", "../a", "a b", "a\n", "/a", "a*"])
+    @pytest.mark.parametrize(
+        "uuid", ["", ".", "..", ".hidden", "a/b", "../a", "a b", "a\n", "/a", "a*"]
+    )
     def test_a_uuid_that_is_no_name_is_refused(self, storage: Storage, uuid: str) -> None:
-        """Nothing is written, read or deleted outside the place."""
+        """Nothing is written, read or deleted outside the storage."""
         for use in (storage.exists, storage.files, storage.delete, storage.begin, storage.url):
             with pytest.raises(StorageError, match="cannot name a checkpoint"):
                 use(uuid)
 
     def test_a_selector_is_obeyed(self, storage: Storage, tmp_path: Path) -> None:
-        """`download` brings exactly the selected files, `restore` at least those."""
+        """`download` copies exactly the selected files, and `restore` at least those."""
         _store(storage, "one")
         storage.download("one", tmp_path / "new" / "target", lambda name: name.startswith("code/"))
-        assert _content(tmp_path / "new" / "target").keys() == {"code/model def.py", "code/deep/er/naïve.txt"}
+        assert _content(tmp_path / "new" / "target").keys() == {
+            "code/model def.py",
+            "code/deep/er/naïve.txt",
+        }
         with storage.restore("one", lambda name: name == "empty") as directory:
             assert (directory / "empty").read_bytes() == b""
 
@@ -128,7 +146,7 @@ class StorageSuite(Suite):
         assert list(storage.list()) == ["a", "b", "c"]
 
     def test_a_manifest_of_another_name_is_no_checkpoint(self, storage: Storage) -> None:
-        """As in a directory that was copied or renamed."""
+        """A directory that was copied or renamed has such a manifest."""
         for uuid in ("one", "two"):
             with storage.store(uuid) as directory:
                 _fill(directory, "one")
@@ -136,7 +154,7 @@ class StorageSuite(Suite):
         assert [uuid for uuid in ("one", "two") if storage.exists(uuid)] == ["one"]
 
     def test_deleting_takes_the_whole_checkpoint(self, open_storage: Callable[[], Storage]) -> None:
-        """And no other one whose uuid begins alike."""
+        """It deletes no other checkpoint whose uuid begins with the same characters."""
         storage = open_storage()
         _store(storage, "one")
         _store(storage, "one-more")
@@ -145,10 +163,25 @@ class StorageSuite(Suite):
         assert storage.files("one-more").keys() == FILES.keys()
 
     def test_deleting_twice_is_no_mistake(self, storage: Storage) -> None:
-        """A collector that was interrupted starts over."""
+        """A garbage collection that was interrupted starts again."""
         _store(storage, "one")
         assert storage.delete("one") == {}
         assert storage.delete("one") == {}
+
+    @pytest.mark.parametrize("manifest", [{"uuid": "other"}, {"uuid": ["one"]}, [], {}])
+    def test_what_no_manifest_confirms_is_not_deleted(
+        self, storage: Storage, manifest: Any
+    ) -> None:
+        """A uuid may come from somebody else's database, and name any directory in the storage."""
+        with storage.store("one") as directory:
+            (directory / "precious").write_text("data")
+            (directory / MANIFEST).write_text(json.dumps(manifest))
+        with pytest.raises(
+            StorageError, match=r"has no manifest\.json of one, so it is not deleted"
+        ):
+            storage.delete("one")
+        with storage.restore("one") as directory:
+            assert (directory / "precious").read_text() == "data"
 
     @pytest.mark.parametrize(
         ("globs", "left"),
@@ -165,8 +198,10 @@ class StorageSuite(Suite):
             ([], FILES.keys()),
         ],
     )
-    def test_deleting_by_globs_returns_what_is_left(self, storage: Storage, globs: list[str], left: set[str]) -> None:
-        """What is left can still be read."""
+    def test_deleting_by_globs_returns_what_is_left(
+        self, storage: Storage, globs: list[str], left: set[str]
+    ) -> None:
+        """The remaining files can still be read."""
         _store(storage, "one")
         expected = {name: len(FILES[name]) for name in left}
         assert storage.delete("one", globs) == expected
@@ -174,8 +209,10 @@ class StorageSuite(Suite):
         with storage.restore("one") as directory:
             assert _content(directory) == {name: FILES[name] for name in left}
 
-    def test_several_writers_make_one_checkpoint(self, open_storage: Callable[[], Storage], tmp_path: Path) -> None:
-        """Nothing is seen before the commit, everything after it."""
+    def test_several_writers_make_one_checkpoint(
+        self, open_storage: Callable[[], Storage], tmp_path: Path
+    ) -> None:
+        """Nothing is visible before the commit, and everything after it."""
         _fill(tmp_path)
         chief, other = open_storage(), open_storage()
         chief.begin("one")
@@ -187,8 +224,10 @@ class StorageSuite(Suite):
         with open_storage().restore("one") as directory:
             assert _content(directory) == FILES
 
-    def test_an_aborted_checkpoint_leaves_nothing(self, open_storage: Callable[[], Storage], tmp_path: Path) -> None:
-        """And can be begun again; what was put before does not come back."""
+    def test_an_aborted_checkpoint_leaves_nothing(
+        self, open_storage: Callable[[], Storage], tmp_path: Path
+    ) -> None:
+        """It can be begun again, and the files from before do not return."""
         _fill(tmp_path)
         chief = open_storage()
         chief.begin("one")
@@ -200,8 +239,10 @@ class StorageSuite(Suite):
         chief.commit("one")
         assert chief.files("one").keys() == {"manifest.json"}
 
-    def test_aborting_twice_or_after_the_commit_does_nothing(self, storage: Storage, tmp_path: Path) -> None:
-        """An error handler need not know how far it got."""
+    def test_aborting_twice_or_after_the_commit_does_nothing(
+        self, storage: Storage, tmp_path: Path
+    ) -> None:
+        """An error handler need not know how far the writing got."""
         _fill(tmp_path)
         storage.abort("one")
         storage.begin("one")
@@ -219,16 +260,22 @@ class StorageSuite(Suite):
         storage.abort("one")
         _is_absent(storage, "one")
 
-    @pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "code/../../outside", "", "code//x"])
-    def test_a_name_that_leads_elsewhere_is_refused(self, storage: Storage, tmp_path: Path, name: str) -> None:
-        """Files come from the source and go into the checkpoint."""
+    @pytest.mark.parametrize(
+        "name", ["../outside", "/etc/hostname", "code/../../outside", "", "code//x"]
+    )
+    def test_a_name_that_leads_elsewhere_is_refused(
+        self, storage: Storage, tmp_path: Path, name: str
+    ) -> None:
+        """Files are read only from the source and written only into the checkpoint."""
         storage.begin("one")
         with pytest.raises(StorageError, match="is not a name of a file in a checkpoint"):
             storage.put("one", tmp_path, [name])
         storage.abort("one")
 
-    def test_checkpoints_are_written_side_by_side(self, open_storage: Callable[[], Storage]) -> None:
-        """By several trials, each with an opening of its own."""
+    def test_checkpoints_are_written_side_by_side(
+        self, open_storage: Callable[[], Storage]
+    ) -> None:
+        """Several trials write at the same time, each by its own storage object."""
         uuids = [f"trial-{n}" for n in range(6)]
         with ThreadPoolExecutor(6) as pool:
             list(pool.map(lambda uuid: _store(open_storage(), uuid), uuids))

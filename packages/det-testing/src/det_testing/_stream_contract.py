@@ -1,4 +1,7 @@
-"""What a stream of training data owes whoever stops it: the batches that would have come, or a word that they will not."""
+"""The contract of a stream of training data.
+
+A stream that is stopped gives the same batches when it is restored, or warns that it cannot.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ AT_MOST = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class StreamCase:
-    """What was seen of stops with so many workers, on so many ranks, that went on upon others."""
+    """The results of stops with a number of workers and ranks, which continued on `onto` ranks."""
 
     workers: int
     ranks: int
@@ -30,16 +33,19 @@ class StreamCase:
         how = "exact" if not self.differing else f"{len(self.differing)} of {self.stops} differ"
         words = f"; warned: {self.warnings[0]}" if self.warnings else ""
         ranks = f"{self.ranks}" if self.ranks == self.onto else f"{self.ranks} to {self.onto}"
-        place = f"state at most {self.largest:,} bytes, resumed in at most {1000 * self.seconds:.0f} ms"
+        place = (
+            f"state at most {self.largest:,} bytes, resumed in at most {1000 * self.seconds:.0f} ms"
+        )
         return f"{self.workers} workers, {ranks:>6} ranks: {how}, {place}{words}"
 
 
 class StreamContract:
-    """Stops a stream of training data at any batch, and compares what a new one gives from there with what would have come.
+    """Stops a stream of training data, and compares a restored stream with an uninterrupted one.
 
-    `make_loader(workers, rank, size)` returns a new loader of the same data, whose batches are `global / size` records, as a run
-    on `size` ranks would make it. `stream(loader, seed=, rank=, size=)` is the framework's, with `batches(done)`, `state(done)`,
-    `restore(state)`, `warning` and `close()`. `plain` turns a batch into what can be compared.
+    `make_loader(workers, rank, size)` returns a new loader of the same data, as a run on `size`
+    ranks would make it. Its batches have `global / size` records. `stream(loader, seed=, rank=,
+    size=)` is the framework's stream, with `batches(done)`, `state(done)`, `restore(state)`,
+    `warning` and `close()`. `plain` converts a batch to a value that can be compared.
     """
 
     def __init__(
@@ -61,13 +67,20 @@ class StreamContract:
         ranks: Iterable[tuple[int, int]] = ((1, 1), (2, 2), (2, 1), (1, 2)),
         stops: Sequence[int] | None = None,
     ) -> list[StreamCase]:
-        """Return what was seen, case by case; `stops` are batches of a rank, else all but the last.
+        """Return the results of all cases.
 
-        Raises AssertionError for a stop after which batches differ without a warning, and for a place of more than 100 kB.
+        `stops` are batches of a rank, by default all but the last. Raises AssertionError if batches
+        differ after a stop without a warning, or if a state has more than 100 kB.
         """
-        seen = [self._case(each, old, new, stops or range(1, self._count)) for each in workers for old, new in ranks]
+        seen = [
+            self._case(each, old, new, stops or range(1, self._count))
+            for each in workers
+            for old, new in ranks
+        ]
         for case in seen:
-            assert case.largest <= AT_MOST, f"a place takes {case.largest} bytes, more than {AT_MOST}: {case}"
+            assert case.largest <= AT_MOST, (
+                f"a place takes {case.largest} bytes, more than {AT_MOST}: {case}"
+            )
             assert case.warnings or not case.differing, (
                 f"batches differ after stops at {case.differing}, unsaid: {case}"
             )
@@ -80,8 +93,11 @@ class StreamContract:
             whole = self._read(workers, rank, new, 0, self._count)[0]
             for stop, then in zip(stops, [*stops[1:], None], strict=True):
                 mine = states[rank if old == new else 0][stop]
-                rest, twice, words, took = self._read(workers, rank, new, stop, self._count, mine, then)
-                if then is not None and old == new:  # stopped again, where the next was
+                rest, twice, words, took = self._read(
+                    workers, rank, new, stop, self._count, mine, then
+                )
+                if then is not None and old == new:
+                    # Stop the restored stream again at the next stop.
                     again, _, more, _ = self._read(workers, rank, new, then, self._count, twice)
                     rest, words = rest[: then - stop] + again, words + more
                 if rest != whole[stop:]:
@@ -90,12 +106,14 @@ class StreamContract:
                 seconds = max(seconds, took)
         sizes = [len(state) for each in states for state in each.values()]
         return StreamCase(
-            workers=workers, ranks=old, onto=new, stops=len(stops) * new, differing=differing, warnings=warned,
-            largest=max(sizes), seconds=seconds,
+            workers=workers, ranks=old, onto=new, stops=len(stops) * new, differing=differing,
+            warnings=warned, largest=max(sizes), seconds=seconds,
         )  # fmt: skip
 
     def _states(self, workers: int, rank: int, size: int, stops: Sequence[int]) -> dict[int, bytes]:
-        stream = self._stream(self._make(workers, rank, size), seed=self._seed, rank=rank, size=size)
+        stream = self._stream(
+            self._make(workers, rank, size), seed=self._seed, rank=rank, size=size
+        )
         found = {}
         for done, _ in enumerate(islice(stream.batches(0), max(stops)), 1):
             if done in stops:
@@ -113,10 +131,16 @@ class StreamContract:
         state: bytes | None = None,
         stop: int | None = None,
     ) -> tuple[list[Any], bytes | None, list[str], float]:
-        """Return the batches from `first` to `end`, the state at `stop`, warnings, and how long the first batch took."""
-        stream = self._stream(self._make(workers, rank, size), seed=self._seed, rank=rank, size=size)
+        """Return the batches from `first` to `end`, the state at `stop`, and warnings.
+
+        The last value is the time until the first batch, in seconds.
+        """
+        stream = self._stream(
+            self._make(workers, rank, size), seed=self._seed, rank=rank, size=size
+        )
         began, took, kept, batches = perf_counter(), 0.0, None, []
-        stream.restore(None if state is None else pickle.loads(state))
+        # The suite has pickled it itself.
+        stream.restore(None if state is None else pickle.loads(state))  # nosec B301
         for done, batch in enumerate(islice(stream.batches(first), end - first), first + 1):
             took = took or perf_counter() - began
             batches.append(self._plain(batch))

@@ -1,4 +1,4 @@
-"""The hooks of the kit's fake: as light as every plugin's, though nothing here is heavy."""
+"""The hooks of the kit's fake plugin. Like those of every plugin they import little."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ CAPABILITIES = frozenset({"aggregation", "ranks"})
 @hookimpl
 def det_frameworks() -> Iterator[Framework]:
     load = partial(_fake, "OwnedAdapter")
-    yield Framework(name="fake-owned", trial="det_testing:OwnedTrial", load=load, capabilities=CAPABILITIES)
+    yield Framework(
+        name="fake-owned", trial="det_testing:OwnedTrial", load=load, capabilities=CAPABILITIES
+    )
 
 
 @hookimpl

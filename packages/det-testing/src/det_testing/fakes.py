@@ -1,6 +1,6 @@
-"""A plugin without a framework, whose loop it owns, and which is whole: a trial class, an adapter, hooks (`fake_hooks`).
+"""A complete plugin without a framework: a trial class, an adapter and hooks (`fake_hooks`).
 
-Its numbers are Python's.
+The plugin owns the training loop. Its numbers are Python's.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from det_core.adapter import Adapter, Loop, Metrics, RunInfo
-from det_core.backend import Communicator, Serial
-from det_core.distributed import DistributedContext
+from det_core.ranks.backend import Communicator, Serial
+from det_core.ranks.distributed import DistributedContext
+from det_core.train.adapter import Adapter, Loop, Metrics, RunInfo
 
 from ._onevar import OneVar
 
@@ -25,14 +25,14 @@ STATE_FILE = "state.json"
 
 @dataclass
 class Weight:
-    """A model of one number, with the gradients gathered for it and an optimizer's learning rate."""
+    """A model of one number, with the gradients that are aggregated for it."""
 
     value: float = 0.0
     gradients: list[float] = field(default_factory=list)
 
 
 class Scalar:
-    """A number that is still on a device: it is fetched by `item`."""
+    """A number that stands for one on a device. `item` fetches it."""
 
     def __init__(self, value: float) -> None:
         self._value = value
@@ -42,7 +42,7 @@ class Scalar:
 
 
 class FakeTrial:
-    """What a user of a fake framework writes, for the kit's one-weight model."""
+    """The class that a user of a fake framework writes, for the kit's one-weight model."""
 
     def __init__(self, run: RunInfo) -> None:
         self.run = run
@@ -55,18 +55,21 @@ class FakeTrial:
 
 
 class OwnedTrial(FakeTrial):
-    """A trial of the framework whose loop the plugin owns."""
+    """A trial of the fake framework, whose training loop the plugin owns."""
 
 
 class OwnedOneVar(OwnedTrial):
-    """A user's class of such trials."""
+    """A user's subclass of `OwnedTrial`."""
 
 
 F = TypeVar("F", bound=FakeTrial)
 
 
 class Together(Serial):
-    """The collectives of the fakes: of several ranks those that core's own connections have, which have met already."""
+    """The collectives of the fakes.
+
+    Several ranks use core's own connections, which are open already.
+    """
 
     def __init__(self, control: Communicator | None = None) -> None:
         self._control = control or DistributedContext()
@@ -91,13 +94,18 @@ class Together(Serial):
 
 
 class Training:
-    """One trial's training as a framework would do it: a batch at a time, from random numbers of its own on each rank."""
+    """The training of one trial as a framework would do it, batch by batch.
+
+    Each rank draws its own random numbers.
+    """
 
     def __init__(self, trial: FakeTrial) -> None:
         run, config = trial.run, trial.run.config
-        self.together: Together = run.backend.load().join(run.distributed) if run.backend else Together()  # type: ignore[assignment]
+        joined: Any = run.backend.load().join(run.distributed) if run.backend else Together()
+        self.together: Together = joined
         self.together.init()
         rank = self.together.ranks.rank
+        # It represents the random numbers of a user's trial.
         self.random = random.Random(f"{run.seed}/{rank}" if rank else run.seed)
         self.seed = run.seed
         self.model: Weight = run.build.model(trial, trial.build_model)
@@ -105,7 +113,7 @@ class Training:
         self.aggregation = config.optimizations.aggregation_frequency if config else 1
 
     def batch(self, number: int) -> dict[str, Scalar]:
-        """Train the batch with that number, counted from the trial's start."""
+        """Train a batch. Its number is counted from the trial's start."""
         records = self._mine(self.data.records(self._record(number)))
         noise = 1 + self.data.noise * self.random.uniform(-1, 1) if self.data.noise else 1.0
         differences = [(noise - self.model.value) * x for x in records]
@@ -132,12 +140,13 @@ class Training:
             return number
         epoch, batch = divmod(number, self.data.batches_per_epoch)
         order = list(range(self.data.batches_per_epoch))
+        # It represents the random numbers of a user's trial.
         random.Random(f"{self.seed}/{epoch}").shuffle(order)
         return order[batch]
 
 
 class FakeAdapter(Adapter[F], ABC):
-    """All of a fake adapter but its loop."""
+    """A fake adapter without its training loop."""
 
     framework_version = "1.0"
 
@@ -159,14 +168,17 @@ class FakeAdapter(Adapter[F], ABC):
     def save(self, path: Path) -> None:
         version, numbers, gauss = self.training.random.getstate()
         model = self.training.model
-        of_ranks = self.training.together.allgather([[version, list(numbers), gauss], model.gradients])
+        of_ranks = self.training.together.allgather(
+            [[version, list(numbers), gauss], model.gradients]
+        )
         (path / STATE_FILE).write_text(json.dumps({"weight": model.value, "ranks": of_ranks}))
 
     def load(self, path: Path) -> None:
         state = json.loads((path / STATE_FILE).read_text())
         self.training.model.value = state["weight"]
         of_ranks, rank = state["ranks"], self.training.together.ranks.rank
-        if rank < len(of_ranks):  # of fewer ranks: a new one begins its own numbers
+        # A rank that is not in the checkpoint starts new random numbers.
+        if rank < len(of_ranks):
             (version, numbers, gauss), self.training.model.gradients = of_ranks[rank]
             self.training.random.setstate((version, tuple(numbers), gauss))
 
@@ -180,7 +192,7 @@ class FakeAdapter(Adapter[F], ABC):
 
 
 class OwnedAdapter(FakeAdapter[OwnedTrial]):
-    """The plugin writes the `for`."""
+    """An adapter that owns the training loop."""
 
     def train(self, loop: Loop) -> None:
         for number in loop.batches(count(loop.done)):

@@ -1,7 +1,7 @@
-"""The pytest plugin of the kit: says what conformance was shown, and that nothing was left out.
+"""The pytest plugin of the kit. It reports conformance, and fails if tests were left out.
 
-Name it in a `conftest.py`: `pytest_plugins = ["det_testing.plugin"]`. It is not loaded by itself, so that
-nothing of det is imported before coverage measures.
+Name it in a `conftest.py`: `pytest_plugins = ["det_testing.plugin"]`. It is not loaded
+automatically, so that nothing of det is imported before coverage measures.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from ._suite import Suite, kit_tests
 
-# The suites are not imported yet: what an assertion of theirs compared is to be shown.
+# The suites are not imported yet. Rewriting makes their assertions show the compared values.
 _SUITES = "_adapter_suite _numbers_suite _search_play _searcher_suite _storage_suite"
 pytest.register_assert_rewrite(*(f"{__package__}.{suite}" for suite in _SUITES.split()))
 
@@ -25,12 +25,13 @@ _NARROWING = ("keyword", "markexpr", "deselect", "lf", "stepwise", "collectonly"
 
 @dataclass
 class _Tally:
-    """What became of the tests of one subclass of a suite."""
+    """The results of the tests of one subclass of a suite."""
 
     label: str
     defined: list[str]
     outcomes: dict[str, set[str]] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)  # of what was skipped, a test or one with a parameter
+    # The reason for each skipped test, with its parameters.
+    reasons: dict[str, str] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[str]:
@@ -38,21 +39,29 @@ class _Tally:
 
     def line(self) -> str:
         ranked = ("failed", "xfailed", "passed", "skipped")
-        counts = Counter(next(each for each in ranked if each in outcomes) for outcomes in self.outcomes.values())
+        counts = Counter(
+            next(each for each in ranked if each in outcomes) for outcomes in self.outcomes.values()
+        )
         expected = f"{counts['xfailed']} expected failure{'' if counts['xfailed'] == 1 else 's'}"
-        parts = [f"{len(self.outcomes)} tests, {counts['passed']} passed, {expected}, {counts['skipped']} skipped"]
+        parts = [
+            f"{len(self.outcomes)} tests, {counts['passed']} passed, {expected},"
+            f" {counts['skipped']} skipped"
+        ]
         if counts["failed"]:
             parts.append(f"{counts['failed']} failed")
         if self.missing:
             parts.append(f"not run: {', '.join(self.missing)}")
-        why = "".join(f"\n  skipped {count} ×: {reason}" for reason, count in Counter(self.reasons.values()).items())
+        why = "".join(
+            f"\n  skipped {count} ×: {reason}"
+            for reason, count in Counter(self.reasons.values()).items()
+        )
         return f"det conformance {self.label}: {', '.join(parts)}{why}"
 
 
 class _Conformance:
-    """Counts the kit's tests, each once whatever its parameters.
+    """Counts the kit's tests, each once for all of its parameters.
 
-    A report brings its suite with it, so that those from xdist's workers count too.
+    A report carries its suite, so that reports of xdist's workers count too.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -67,7 +76,9 @@ class _Conformance:
             self._tally(info)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if info := _info(item):
             setattr(report, _INFO, info)
@@ -82,8 +93,14 @@ class _Conformance:
                 tally.reasons[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        complete = not (self._narrowed or self._is_worker or session.shouldstop or session.shouldfail)
-        if complete and session.exitstatus == pytest.ExitCode.OK and any(t.missing for t in self._tallies.values()):
+        complete = not (
+            self._narrowed or self._is_worker or session.shouldstop or session.shouldfail
+        )
+        if (
+            complete
+            and session.exitstatus == pytest.ExitCode.OK
+            and any(t.missing for t in self._tallies.values())
+        ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -101,9 +118,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _info(item: pytest.Item) -> dict[str, Any] | None:
-    """Return where a test of the kit belongs, in what survives a way between processes."""
+    """Return the suite and name of a test of the kit, in a form that processes can exchange."""
     suite = getattr(item, "cls", None)
-    if not (isinstance(item, pytest.Function) and isinstance(suite, type) and issubclass(suite, Suite)):
+    if not (
+        isinstance(item, pytest.Function) and isinstance(suite, type) and issubclass(suite, Suite)
+    ):
         return None
     defined = list(kit_tests(suite))
     if item.originalname not in defined:
@@ -117,4 +136,6 @@ def _info(item: pytest.Item) -> dict[str, Any] | None:
 
 
 def _outcome(report: pytest.TestReport) -> str:
-    return "xfailed" if hasattr(report, "wasxfail") and report.outcome == "skipped" else report.outcome
+    return (
+        "xfailed" if hasattr(report, "wasxfail") and report.outcome == "skipped" else report.outcome
+    )

@@ -1,4 +1,4 @@
-"""`det plugin`: packages for plugins of one's own, written from templates that work as they are."""
+"""`det plugin`: writes packages for new plugins, from templates that work unchanged."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from pathlib import Path
 import click
 
 from det_core.errors import DetError
+from det_core.support.installation import CORE
 from det_driver.cli import Settings
 
 from . import __version__
 
 _PREFIX = "det-"
-_OURS = {"core", "plugin", "plugins"}
+_OURS = {"core", "training-core", "node", "plugin", "plugins"}
 _TEMPLATES = Path(__file__).parent / "templates"
-_SUFFIX = ".in"  # so that no tool takes a template for what it becomes
+# The suffix keeps tools from treating a template as the file that it becomes.
+_SUFFIX = ".in"
 
 KINDS = {
-    "framework": ("Trains models of {name} with det.", "det-core"),
+    "framework": ("Trains models of {name} with det.", CORE),
     "searcher": (
         "A searcher for det: which trials to make, and how long to train each.",
-        "det-core",
+        CORE,
         "det-driver",
         "msgspec>=0.18",
     ),
-    "storage": ("A place where det keeps checkpoints.", "det-core"),
-    "engine": ("A place where det executes runs.", "det-core", "det-driver"),
-    "observer": ("Hears of det's experiments and passes on what it hears.", "det-core", "msgspec>=0.18"),
+    "storage": ("A place where det keeps checkpoints.", CORE),
+    "engine": ("A place where det executes runs.", CORE, "det-node", "det-driver"),
+    "observer": ("Gets the events of det's experiments and passes them on.", CORE, "msgspec>=0.18"),
 }
-"""What a plugin may be, with what its package says of itself, and what that needs."""
+"""The kinds of plugins, each with its package's summary and requirements."""
 
 
 @click.group()
@@ -43,7 +45,12 @@ def plugin() -> None:
 
 @plugin.command()
 @click.argument("name")
-@click.option("--kind", type=click.Choice(list(KINDS)), required=True, help="What it brings: " + ", ".join(KINDS) + ".")
+@click.option(
+    "--kind",
+    type=click.Choice(list(KINDS)),
+    required=True,
+    help="What it brings: " + ", ".join(KINDS) + ".",
+)
 @click.option(
     "--dir",
     "directory",
@@ -55,7 +62,8 @@ def plugin() -> None:
 def new(settings: Settings, name: str, kind: str, directory: Path) -> None:
     """Write a complete package for a plugin NAME, which passes its own tests as it is.
 
-    It is called det-NAME, with an entry point, hooks, a skeleton that works, a conformance test, a nox file and a README.
+    It is called det-NAME, with an entry point, hooks, a skeleton that works, a conformance test, a
+    nox file and a README.
     """
     names = Names.of(name)
     _check_free(settings, names, kind)
@@ -65,16 +73,20 @@ def new(settings: Settings, name: str, kind: str, directory: Path) -> None:
         sys.stdout.write(f"{file}\n")
     path = shlex.quote(str(root) if root.is_absolute() else f"./{root}")
     sys.stdout.write(
-        f"\nit works as it is:\n  python3 -m pip install -e {path} det-testing\n  cd {path} && python3 -m pytest\n"
+        f"\nit works as it is:\n  python3 -m pip install -e {path}\n  cd {path} && python3 -m"
+        " pytest\n"
     )
 
 
 def _check_free(settings: Settings, names: Names, kind: str) -> None:
-    """Refuse a name under which something is registered that could not be there together with the new plugin."""
+    """Raise DetError if a name is registered already and conflicts with the new plugin."""
     plugins = settings.plugins
     for info in plugins.infos:
         if info.name == names.name:
-            raise DetError(f"a plugin {names.name!r} is installed already, by {info.distribution}; give another name")
+            raise DetError(
+                f"a plugin {names.name!r} is installed already, by {info.distribution}; give"
+                " another name"
+            )
     registered: dict[str, Mapping[str, object]] = {
         "framework": plugins.frameworks(),
         "searcher": plugins.searchers(),
@@ -88,7 +100,7 @@ def _check_free(settings: Settings, names: Names, kind: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Names:
-    """One name in its four forms: `my-thing`, `det-my-thing`, `det_my_thing` and `MyThing`, with which its classes begin."""
+    """A name in its four forms: `my-thing`, `det-my-thing`, `det_my_thing` and `MyThing`."""
 
     name: str
     distribution: str
@@ -97,25 +109,34 @@ class Names:
 
     @classmethod
     def of(cls, given: str) -> Names:
-        """Take `my-thing` or `det-my-thing`. Raises DetError for what cannot be the name of a package."""
+        """Parse `my-thing` or `det-my-thing`.
+
+        Raises DetError if it cannot be the name of a package.
+        """
         name = given.removeprefix(_PREFIX)
         if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
             near = re.sub(r"[^a-z0-9]+", "-", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", given).lower())
             example = near.strip("-0123456789").removeprefix(_PREFIX) or "my-plugin"
             raise DetError(
-                f"{given!r} cannot be the name of a plugin; use lower-case letters, digits and hyphens, such as {example!r}"
+                f"{given!r} cannot be the name of a plugin; use lower-case letters, digits and"
+                f" hyphens, such as {example!r}"
             )
         if name in _OURS:
             raise DetError(f"{given!r} is a name of det's own; give the plugin another")
         parts = name.split("-")
         class_ = "".join(part.capitalize() for part in parts)
-        return cls(name=name, distribution=f"{_PREFIX}{name}", package="_".join(["det", *parts]), class_=class_)
+        return cls(
+            name=name,
+            distribution=f"{_PREFIX}{name}",
+            package="_".join(["det", *parts]),
+            class_=class_,
+        )
 
 
 def write_plugin(names: Names, kind: str, parent: Path) -> list[Path]:
-    """Write the package of a plugin into a new directory below `parent`; return its files, in order.
+    """Write the package of a plugin into a new directory below `parent`, and return its files.
 
-    Raises DetError where the directory is there already: nothing is ever overwritten.
+    The files are in order. Raises DetError if the directory exists: nothing is ever overwritten.
     """
     target = parent / names.distribution
     if target.exists() or target.is_symlink():
@@ -125,7 +146,11 @@ def write_plugin(names: Names, kind: str, parent: Path) -> list[Path]:
     try:
         for source in (_TEMPLATES / kind, _TEMPLATES / "common"):
             for template in source.rglob(f"*{_SUFFIX}"):
-                path = str(template.relative_to(source)).removesuffix(_SUFFIX).replace("PACKAGE", names.package)
+                path = (
+                    str(template.relative_to(source))
+                    .removesuffix(_SUFFIX)
+                    .replace("PACKAGE", names.package)
+                )
                 file = target / (".gitignore" if path == "gitignore" else path)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 text = template.read_text(encoding="utf-8")
@@ -134,7 +159,9 @@ def write_plugin(names: Names, kind: str, parent: Path) -> list[Path]:
                 file.write_text(text, encoding="utf-8")
                 written.append(file)
     except OSError as error:
-        raise DetError(f"cannot write {error.filename}: {error.strerror}; give another --dir") from error
+        raise DetError(
+            f"cannot write {error.filename}: {error.strerror}; give another --dir"
+        ) from error
     return sorted(written)
 
 
@@ -149,6 +176,8 @@ def _words(names: Names, kind: str) -> dict[str, str]:
         "class": names.class_,
         "summary": summary.format(name=names.name),
         "entry": ":plugin" if kind == "observer" else "",
-        "needs": ", ".join(f'"{need}{bounds if need.startswith(_PREFIX) else ""}"' for need in needs),
+        "needs": ", ".join(
+            f'"{need}{bounds if need.startswith(_PREFIX) else ""}"' for need in needs
+        ),
         "testing": f"det-testing{bounds}",
     }

@@ -1,17 +1,18 @@
-"""PyTorch behind core's loop."""
+"""The adapter that trains a `PyTorchTrial` under core's training loop."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from det_core import Adapter, Loop, Metrics, RunInfo
-from det_core.ranks import global_batch_size, of_all_ranks
+from det_core.train.ranks import global_batch_size, of_all_ranks
 
 from . import parts, sharding, state
 from .build import build_loader, build_trial, check_trial, overrides, training_step
@@ -20,17 +21,18 @@ from .context import PyTorchTrialContext
 from .copies import Copies
 from .data import TrainingStream, clean_shared_memory, seed_everything, validation_batches
 from .device import Moving, choose_device
+from .live import fingerprint, live_state
 from .lr import LRScheduler
 from .metrics import Numbers, kept
-from .rank_states import data_of, gradients_of, of_ranks, rng_of
 from .ranks import Replicas, join_ranks
 from .rng import rng_state, set_rng_state, untouched_rng
+from .sharding import is_sharded
 from .trial import PyTorchTrial
 from .validation import Validation
 
 
 class TorchAdapter(Adapter[PyTorchTrial]):
-    """Trains a `PyTorchTrial` under core's loop."""
+    """Trains a `PyTorchTrial` under core's training loop."""
 
     framework_version = str(torch.__version__)
 
@@ -43,9 +45,14 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         self._started = False
         self._resume: dict[str, Any] = {}
         self._position = self._reported_at = run.first_batch
+        if run.first_batch:
+            # A validation that is due here sees the batch that it would see without a restart.
+            context.current_batch = run.first_batch - 1
         self._copies = Copies()
-        context.reducers.reset()  # they may have served another run
-        self._last = ExitStack()  # closed after all else, as the trial's own ends may need the other ranks
+        # Another run may have used them before.
+        context.reducers.reset()
+        # Closed last: the trial's own shutdown hooks may still need the other ranks.
+        self._last = ExitStack()
         self._replicas: Replicas | None = None
         if context.backend is not None:
             self._replicas = Replicas(context.backend, context.models, context.optimizers)
@@ -79,29 +86,50 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         self._start()
         context.stops(loop.request_stop)
         if loop.done:
-            self._stream.restore(data_of(self._resume, context.distributed.rank, context.distributed.size))
-        batches = iter(loop.batches(self._run.observed(self._stream.batches(loop.done), loop.done)))
+            self._stream.restore(
+                data_of(self._resume, context.distributed.rank, context.distributed.size)
+            )
+        per_epoch = self.batches_per_epoch or 0
+        batches = iter(
+            loop.batches(self._run.observed(self._read(loop.done, per_epoch), loop.done))
+        )
         if self._stream.warning:
             warnings.warn(self._stream.warning, stacklevel=1)
         for advice in (self._stream.advice, self._validation.advice):
             if advice and context.distributed.rank == 0:
                 warnings.warn(advice, stacklevel=1)
         step = self._step()
-        per_epoch = self.batches_per_epoch or 0
-        epochs = callbacks.epochs and per_epoch
+        ends = callbacks.overriding("on_training_epoch_end") and per_epoch
         number_of = self._position = loop.done
         with context.profiler or nullcontext():
             for batch in batches:
                 context.current_batch = number_of
                 epoch = number_of // per_epoch if per_epoch else 0
-                if epochs and number_of % per_epoch == 0:
-                    callbacks("on_training_epoch_start", epoch)
                 metrics = step(batch, epoch, number_of)
                 number_of += 1
                 self._position = number_of
-                if epochs and number_of % per_epoch == 0:
+                if ends and number_of % per_epoch == 0:
                     callbacks("on_training_epoch_end", epoch)
                 loop.step(metrics)
+
+    def _read(self, done: int, per_epoch: int) -> Iterator[Any]:
+        """Return the batches after the first `done`.
+
+        If a callback has `on_training_epoch_start`, the first batch of an epoch is read after that
+        hook has returned.
+        """
+        if not (per_epoch and self._callbacks.overriding("on_training_epoch_start")):
+            return self._stream.batches(done)
+        return self._read_epochs(self._stream.batches(done, per_epoch), done, per_epoch)
+
+    def _read_epochs(self, batches: Iterator[Any], done: int, per_epoch: int) -> Iterator[Any]:
+        while True:
+            epoch, offset = divmod(done, per_epoch)
+            if not offset:
+                self.context.current_batch = done
+                self._callbacks("on_training_epoch_start", epoch)
+            yield from islice(batches, per_epoch - offset)
+            done += per_epoch - offset
 
     def _start(self) -> None:
         if not self._started:
@@ -109,14 +137,21 @@ class TorchAdapter(Adapter[PyTorchTrial]):
             for model in self.context.models:
                 model.train()
             if self._run.first_batch:
-                parts.set_evaluating(self.context.models, self._resume.get("evaluating", []))
+                parts.set_flags(self.context.models, self._resume)
             if self._replicas is not None:
                 self._replicas.align()
-            with untouched_rng():  # it is called once more where a run is resumed
+            # A resumed run calls this hook once more than an uninterrupted one.
+            with untouched_rng():
                 self._callbacks("on_training_start")
+            # The hook may have frozen parameters that a later epoch had unfrozen.
+            if self._run.first_batch:
+                parts.set_flags(self.context.models, self._resume)
 
     def _step(self) -> Callable[[Any, int, int], dict[str, Any]]:
-        """Return the step of one batch: the trial's own, with as little around it as this run needs."""
+        """Return the function that trains one batch.
+
+        It calls the trial's own step and does only what this run needs besides.
+        """
         context = self.context
         train = context.precision.around(training_step(self.trial, context))
         schedulers = self._stepped_schedulers()
@@ -134,7 +169,9 @@ class TorchAdapter(Adapter[PyTorchTrial]):
             if (index + 1) % context.aggregation_frequency == 0:
                 context.precision.after_batch()
                 for scheduler in schedulers:
-                    scheduler.after_batch(index, context.aggregation_frequency, context.batches_per_epoch)
+                    scheduler.after_batch(
+                        index, context.aggregation_frequency, context.batches_per_epoch
+                    )
             if context.profiler is not None:
                 context.profiler.step()
             return metrics
@@ -143,11 +180,12 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     def _stepped_schedulers(self) -> list[LRScheduler]:
         modes = LRScheduler.StepMode
-        found = [s for s in self.context.lr_schedulers if s.step_mode is not modes.MANUAL_STEP]
+        by_themselves = (modes.MANUAL_STEP, modes.STEP_EVERY_OPTIMIZER_STEP)
+        found = [s for s in self.context.lr_schedulers if s.step_mode not in by_themselves]
         if not self.batches_per_epoch and any(s.step_mode is modes.STEP_EVERY_EPOCH for s in found):
             warnings.warn(
-                "an LR scheduler is to be stepped every epoch, but the training data has no length, so that no epoch ends; "
-                "step it every so many batches",
+                "an LR scheduler is to be stepped every epoch, but the training data has no length,"
+                " so that no epoch ends; step it every so many batches",
                 stacklevel=1,
             )
         return found
@@ -157,16 +195,22 @@ class TorchAdapter(Adapter[PyTorchTrial]):
     def numbers(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
         return of_all_ranks(self._numbers(rows), self._run)
 
-    def reported(self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]) -> Mapping[str, Any]:
+    def reported(
+        self, metrics: Mapping[str, Any], rows: Sequence[Mapping[str, float]]
+    ) -> Mapping[str, Any]:
         reducers = self.context.reducers
-        complete = dict(metrics) | reducers.metrics(self.context.distributed.allgather, training=True)
+        complete = dict(metrics) | reducers.metrics(
+            self.context.distributed.allgather, training=True
+        )
         reducers.reset()
         self._reported_at = self._position
         if self._callbacks.overriding("on_training_workload_end"):
             timed: dict[str, Any] = {"batches": self._position}
             if self.batches_per_epoch:
                 timed["epochs"] = self._position / self.batches_per_epoch
-            self._callbacks("on_training_workload_end", timed | complete, [dict(row) for row in rows])
+            self._callbacks(
+                "on_training_workload_end", timed | complete, [dict(row) for row in rows]
+            )
         return complete
 
     def validate(self) -> Metrics:
@@ -174,23 +218,35 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         return self._validation()
 
     def finish(self) -> None:
-        self._start()  # a run may find that there is no batch left to train
+        # A run may begin where no batch is left to train.
+        self._start()
         self._callbacks("on_training_end")
 
     def synchronize(self) -> None:
-        """Take over the chief's buffers, which are validated and saved; all that it has, where training has not begun."""
+        """Copy the chief's buffers to this rank before a validation or a checkpoint.
+
+        Before training has begun, parameters and optimizer states are copied too.
+        """
         if self._replicas is not None and self._started:
             self._replicas.align_buffers()
         elif self._replicas is not None:
             self._replicas.align()
 
     def fingerprint(self) -> str:
-        return self._replicas.fingerprint() if self._replicas is not None else ""
+        return (
+            self._replicas.fingerprint()
+            if self._replicas is not None
+            else fingerprint(self.context.models)
+        )
+
+    def live_state(self) -> Mapping[str, str]:
+        return live_state(self.trial, self.context.models, without=self._callbacks.named.values())
 
     # State
 
     def save(self, path: Path) -> None:
-        with untouched_rng():  # what hooks draw here must not depend on how often a run is saved
+        # The random numbers that hooks draw must not depend on how often a run is saved.
+        with untouched_rng():
             contents = self._contents(path)
             if self.context.distributed.rank == 0:
                 state.save(contents, path)
@@ -198,7 +254,10 @@ class TorchAdapter(Adapter[PyTorchTrial]):
                 self._callbacks("on_checkpoint_write_end", path)
 
     def _contents(self, path: Path | None = None) -> dict[str, Any]:
-        """Return what a checkpoint holds, on the chief; every rank calls it."""
+        """Return the contents of a checkpoint.
+
+        Only the chief's are complete. Every rank must call this.
+        """
         context = self.context
         contents = parts.collect(context)
         contents |= {"rng_state": rng_state(), "data": self._stream.state(self._position)}
@@ -213,13 +272,24 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         return contents
 
     def snapshot(self) -> Callable[[Path], None] | None:
-        """Copy the state; but where callbacks look into the directory while it is written, they find the trial standing still."""
-        looking = any(map(self._callbacks.overriding, ("on_checkpoint_end", "on_checkpoint_write_end")))
-        if looking or self.context.sharding.used:  # whose parts are written by all ranks together
+        """Copy the state and return the function that writes the copy.
+
+        Returns None if the checkpoint must be written while training waits. This is so if a
+        callback reads its directory while it is written, or if the model is sharded.
+        """
+        looking = any(
+            map(self._callbacks.overriding, ("on_checkpoint_end", "on_checkpoint_write_end"))
+        )
+        # All ranks write the parts of a sharded model together.
+        if looking or self.context.sharding.used:
             return None
         with untouched_rng():
             contents = self._contents()
-        return self._copies.writing(contents, state.save) if self.context.distributed.rank == 0 else lambda path: None
+        return (
+            self._copies.writing(contents, state.save)
+            if self.context.distributed.rank == 0
+            else lambda path: None
+        )
 
     def saved(self, uuid: str) -> None:
         with untouched_rng():
@@ -229,25 +299,46 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         sharding.reshard(self.context.models)
         contents = state.load(path, parts.like(self.context))
         self._callbacks("on_checkpoint_load_start", contents)
-        parts.restore(self.context, contents)
+        parts.restore(self.context, contents, warm=not self._run.first_batch)
         self._callbacks.restore(contents.get("callbacks", {}))
         self._resume = {
             key: contents[key]
-            for key in ("data", "rank_data", "gradients", "rank_gradients", "reducers", "evaluating")
+            for key in (
+                "data",
+                "rank_data",
+                "gradients",
+                "rank_gradients",
+                "reducers",
+                "evaluating",
+                "frozen",
+            )
             if key in contents
         }
         parts.set_gradients(self.context.models, {})
+        aggregation = self.context.aggregation_frequency
+        steps = contents.get(
+            "optimizer_steps",
+            [self._run.first_batch // aggregation] * len(self.context.lr_schedulers),
+        )
+        for scheduler, count in zip(self.context.lr_schedulers, steps, strict=False):
+            scheduler.optimizer_steps = count if self._run.first_batch else 0
         if self._run.first_batch:
             self._take_up()
         set_rng_state(rng_of(contents, self.context.distributed.rank))
 
     def _take_up(self) -> None:
-        """Go on in the middle of a step and of a report; another trial's checkpoint has no say in these."""
+        """Restore the gradients that wait for a step and the values that reducers gathered.
+
+        A warm start skips this, as they belong to the other trial.
+        """
         distributed = self.context.distributed
         gradients = gradients_of(self._resume, distributed.rank, distributed.size)
         parts.set_gradients(self.context.models, gradients)
-        self._resume = {key: value for key, value in self._resume.items() if "gradients" not in key}  # held once only
-        if gradients and self.context.steps.gradients is not None:
+        # Drop this reference, so that the gradients are in memory once.
+        self._resume = {key: value for key, value in self._resume.items() if "gradients" not in key}
+        # Those of a sharded model are averaged already.
+        own = any(not sharding.is_sharded(each) for each in gradients.values())
+        if own and self.context.steps.gradients is not None:
             self.context.steps.gradients.resume()
         if gathered := self._resume.pop("reducers", None):
             self.context.reducers.restore(gathered, distributed.rank, distributed.size)
@@ -257,7 +348,7 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     @property
     def batches(self) -> int:
-        """Batches trained, from the trial's start."""
+        """Batches trained since the trial's first batch."""
         return self._position
 
     @property
@@ -270,7 +361,9 @@ class TorchAdapter(Adapter[PyTorchTrial]):
 
     @property
     def sharded(self) -> bool:
-        """Whether the ranks have a part of the model each, and of its checkpoints."""
+        """Whether each rank holds only a part of the model, and writes only that part to a
+        checkpoint.
+        """
         return self.context.sharding.used and self._run.distributed.size > 1
 
     def close(self) -> None:
@@ -284,7 +377,9 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         clean_shared_memory()
         loader = build_loader(self.context, self.trial.build_training_data_loader, "training")
         self._loader_batch_size: int | None = getattr(loader, "batch_size", None)
-        stream = TrainingStream(loader, seed=self._run.seed, rank=distributed.rank, size=distributed.size)
+        stream = TrainingStream(
+            loader, seed=self._run.seed, rank=distributed.rank, size=distributed.size
+        )
         self._open.callback(stream.close)
         self.context.batches_per_epoch = distributed.broadcast(stream.batches_per_epoch)
         return stream
@@ -297,3 +392,65 @@ class TorchAdapter(Adapter[PyTorchTrial]):
         data = validation_batches(loader, rank=rank, size=size, seed=self._run.seed)
         self._open.callback(data.close)
         return Validation(self.trial, self.context, self._callbacks, data, self._run.quick)
+
+
+def of_ranks(context: PyTorchTrialContext, contents: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the own states of all ranks, by rank.
+
+    Every rank must call this with its contents. Only the chief's result is complete.
+    """
+    distributed, gradients = context.distributed, context.steps.gradients
+    if distributed.size == 1:
+        return {}
+    everyone = distributed.gather((contents["rng_state"], contents["data"])) or []
+    found: dict[str, Any] = {
+        "rank_rng_states": [rng for rng, _ in everyone],
+        "rank_data": [data for _, data in everyone],
+    }
+    if distributed.agree(gradients is not None and gradients.pending):
+        own = {
+            name: value
+            for name, value in contents.get("gradients", {}).items()
+            if not is_sharded(value)
+        }
+        found["rank_gradients"] = distributed.gather(own)
+    return found
+
+
+def rng_of(contents: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    """Return the state of a rank's generators.
+
+    If the checkpoint does not know the rank, this is the chief's state.
+    """
+    states = contents.get("rank_rng_states", [])
+    state: Mapping[str, Any] = states[rank] if rank < len(states) else contents.get("rng_state", {})
+    return state
+
+
+def data_of(contents: Mapping[str, Any], rank: int, size: int) -> Any:
+    """Return the data position of a rank.
+
+    If the checkpoint was saved by another number of ranks, this is the chief's position.
+    """
+    states = contents.get("rank_data", [])
+    return states[rank] if len(states) == size else contents.get("data")
+
+
+def gradients_of(contents: Mapping[str, Any], rank: int, size: int) -> Mapping[str, Any]:
+    """Return the gradients that wait on a rank.
+
+    If another number of ranks saved them, this is their mean.
+    """
+    states = contents.get("rank_gradients")
+    if states is None:
+        waiting: Mapping[str, Any] = contents.get("gradients", {})
+        return waiting
+    names = dict.fromkeys(name for state in states for name in state)
+    divided = {
+        name: value for name, value in contents.get("gradients", {}).items() if name not in names
+    }
+    if len(states) == size:
+        return {**divided, **states[rank]}
+    return divided | {
+        name: sum(state[name] for state in states if name in state) / len(states) for name in names
+    }

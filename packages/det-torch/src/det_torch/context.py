@@ -1,6 +1,7 @@
-"""What a trial is given: its hyperparameters, the wrapping of its parts, and the steps of training.
+"""The context of a trial: its hyperparameters, methods that wrap its parts, and the steps of
+training.
 
-As long as the API that it offers; what the methods do is elsewhere (`optim`, `precision`, `reducers`, `tensorboard`).
+The methods are implemented in other modules (`optim`, `precision`, `reducers`, `tensorboard`).
 """
 
 from __future__ import annotations
@@ -25,14 +26,22 @@ from .tensorboard import Writer
 
 
 class PyTorchTrialContext(TrialContext):
-    """The context of a `PyTorchTrial`. `models`, `optimizers` and `lr_schedulers` are what was wrapped, in order.
+    """The context of a `PyTorchTrial`.
 
-    With `managed` false (a trial that is loaded to be used, not trained) models stay where they are and nothing wraps them.
-    `backend` is what the ranks exchange tensors over, None for a single process.
+    `models`, `optimizers` and `lr_schedulers` list the wrapped parts in order.
+
+    With `managed` false, for a trial that is loaded for use and not for training, nothing is
+    wrapped and models stay on their device. `backend` exchanges tensors between ranks. It is None
+    for a single process.
     """
 
     def __init__(
-        self, run: RunInfo, device: torch.device, *, managed: bool = True, backend: TorchBackend | None = None
+        self,
+        run: RunInfo,
+        device: torch.device,
+        *,
+        managed: bool = True,
+        backend: TorchBackend | None = None,
     ) -> None:
         super().__init__(run)
         self.backend = backend
@@ -40,6 +49,7 @@ class PyTorchTrialContext(TrialContext):
         self.device = device
         self.models: list[nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
+        self._first_groups: dict[int, list[list[int]]] = {}
         self.lr_schedulers: list[LRScheduler] = []
         self.profiler: Any = None
         self.reducers = ReducerSet()
@@ -58,17 +68,24 @@ class PyTorchTrialContext(TrialContext):
         self.current_batch = -1
         self.auto_to_device = True
         self._tensorboard = Writer(run.tensorboard_dir, recorded=managed)
-        # The two calls of every batch are the methods that do no more than is needed.
+        # These two are called for every batch, so that the methods of `Steps` are called directly.
         self.step_optimizer = self.steps.step_optimizer  # type: ignore[method-assign]
         self.backward = self.steps.backward  # type: ignore[method-assign]
 
     # Parts
 
     def wrap_model(self, model: nn.Module, blocks: Blocks | None = None) -> nn.Module:
-        """Register a model and place it on the device; use what it returns.
+        """Register a model, move it to the device and return the model to use from then on.
 
-        Where `optimizations.sharding` divides it among the ranks, `blocks` says which of its modules are gathered one at a time:
-        their classes, or a function that is true for them; by default the outermost whose class it has more than once.
+        Call it for every model, before `wrap_optimizer` gets its parameters. A checkpoint holds the
+        registered models only. `optimizations.compile` and `optimizations.sharding` take effect
+        here.
+
+        `blocks` matters with `optimizations.sharding` only. It selects the modules that are
+        gathered one at a time: by their classes, or by a function that returns True for them. By
+        default these are the outermost modules whose class occurs more than once in the model.
+
+        Raises TrialError for an object that is not a `torch.nn.Module`.
         """
         if not isinstance(model, nn.Module):
             raise TrialError(f"wrap_model got {type(model).__name__}; give a torch.nn.Module")
@@ -82,7 +99,7 @@ class PyTorchTrialContext(TrialContext):
         return placed
 
     def place_model(self, model: nn.Module) -> nn.Module:
-        """Move a model to the device, under the compiler that the configuration asks for; divide it where that is asked for."""
+        """Move a model to the device. Shard and compile it if the configuration asks for that."""
         model = self.sharding.place(model, self.device, self.precision.type, self._blocks)
         if self._compile:
             model.compile()
@@ -95,16 +112,29 @@ class PyTorchTrialContext(TrialContext):
         fp16_compression: bool | None = None,
         average_aggregated_gradients: bool | None = None,
     ) -> torch.optim.Optimizer:
-        """Register an optimizer; use what it returns.
+        """Register an optimizer of registered models and return the optimizer to give to
+        `step_optimizer`.
 
-        `average_aggregated_gradients` and `fp16_compression` decide for this optimizer, in place of the configuration's
-        `average_aggregated_gradients` and `gradient_compression`. `backward_passes_per_step` is taken for old callers' sake:
-        gradients are the mean over the ranks however often `backward` is called.
+        On several ranks, its steps use the mean of the ranks' gradients.
+
+        - `average_aggregated_gradients`: whether gradients of `aggregation_frequency` batches are
+          divided by their number. The default is `optimizations.average_aggregated_gradients`.
+        - `fp16_compression`: whether gradients travel between ranks in 16 bits. The default is
+          `optimizations.gradient_compression`.
+        - `backward_passes_per_step`: has no effect, as gradients are averaged however often
+          `backward` is called.
+
+        Raises TrialError for an object that is not a `torch.optim.Optimizer`.
         """
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TrialError(f"wrap_optimizer got {type(optimizer).__name__}; give a torch.optim.Optimizer")
+            raise TrialError(
+                f"wrap_optimizer got {type(optimizer).__name__}; give a torch.optim.Optimizer"
+            )
         if backward_passes_per_step < 1:
-            raise TrialError(f"backward_passes_per_step is {backward_passes_per_step}; give a number of 1 or more")
+            raise TrialError(
+                f"backward_passes_per_step is {backward_passes_per_step}; give a number of 1 or"
+                " more"
+            )
         wrapped: torch.optim.Optimizer = (
             self._run.build.optimizer(self, lambda: optimizer) if self._managed else optimizer
         )
@@ -116,26 +146,53 @@ class PyTorchTrialContext(TrialContext):
             self.steps.gradients.add(wrapped, compress, self.models)
         self.precision.watch(wrapped)
         self.optimizers.append(wrapped)
+        self._first_groups[id(wrapped)] = _groups(wrapped)
         return wrapped
 
-    def wrap_lr_scheduler(self, lr_scheduler: Any, step_mode: LRScheduler.StepMode, frequency: int = 1) -> Any:
-        """Register a scheduler of torch's, stepped every `frequency` units of `step_mode`; returns it."""
+    def has_first_groups(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether an optimizer's parameter groups hold the same parameters as when it was
+        wrapped.
+        """
+        return self._first_groups[id(optimizer)] == _groups(optimizer)
+
+    def wrap_lr_scheduler(
+        self, lr_scheduler: Any, step_mode: LRScheduler.StepMode, frequency: int = 1
+    ) -> Any:
+        """Register a torch scheduler and return it.
+
+        det steps it every `frequency` units of `step_mode`: epochs, batches, or steps of its
+        optimizer. With `MANUAL_STEP` the trial steps it. A checkpoint holds its state.
+
+        Raises TrialError in these cases:
+
+        - Its optimizer is not registered.
+        - `frequency` is not a whole number of 1 or more.
+        - It is a `ReduceLROnPlateau` with another mode than `MANUAL_STEP`. Only the trial knows the
+          metric that it needs.
+        """
         return self.add_lr_scheduler(LRScheduler(lr_scheduler, step_mode, frequency)).scheduler
 
     def add_lr_scheduler(self, wrapped: LRScheduler) -> LRScheduler:
-        """Register a scheduler that is an `LRScheduler` already."""
+        """Register a scheduler that is already an `LRScheduler`."""
         raw = wrapped.scheduler
         if not any(getattr(raw, "optimizer", None) is optimizer for optimizer in self.optimizers):
             raise TrialError(
-                "the LR scheduler's optimizer is not wrapped; use an optimizer that wrap_optimizer() returned"
+                "the LR scheduler's optimizer is not wrapped; use an optimizer that"
+                " wrap_optimizer() returned"
             )
         if self._managed:
             wrapped.scheduler = self._run.build.lr_scheduler(self, lambda: raw)
+            if wrapped.step_mode is LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP:
+                raw.optimizer.register_step_post_hook(wrapped.after_optimizer_step)
         self.lr_schedulers.append(wrapped)
         return wrapped
 
     def wrap_scaler(self, scaler: Any) -> Any:
-        """Register a gradient scaler, whose state is saved, before any model; the trial scales and updates by itself."""
+        """Register a gradient scaler and return it.
+
+        A checkpoint holds its state. The trial scales losses and updates the scaler itself, and
+        gives it to `step_optimizer`. Raises TrialError after `wrap_model`.
+        """
         if self.models:
             raise TrialError("wrap_scaler() comes before wrap_model(); move it up")
         return self.precision.wrap_scaler(scaler)
@@ -147,22 +204,48 @@ class PyTorchTrialContext(TrialContext):
         for_training: bool = True,
         for_validation: bool = True,
     ) -> Any:
-        """Register a metric that the trial updates batch by batch; a function gets a list of all values of all ranks."""
+        """Register a metric that the trial updates batch by batch.
+
+        Returns the object that has `update`.
+
+        - `reducer`: a `MetricReducer`, or a function. The function gets the list of all updates of
+          all ranks, in the order of the data, and returns the metric.
+        - `name`: the metric's name, or None if the reducer returns a dict of metrics.
+        - `for_training`, `for_validation`: which reports include it.
+
+        Raises TrialError for another kind of object, and for a reducer that is registered already.
+        """
         return self.reducers.add(reducer, name, for_training, for_validation)
 
+    def autocast_forward_pass(self, to_wrap: nn.Module) -> nn.Module:
+        """Return the module unchanged.
+
+        With half precision, the trial's whole steps run under autocast.
+        """
+        return to_wrap
+
     def configure_apex_amp(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: apex is gone."""
+        """Raise TrialError, as apex is no longer developed."""
         raise TrialError(
-            "configure_apex_amp: apex is no longer developed; set optimizations.precision to fp16 or bf16, or call "
-            "context.experimental.use_amp()"
+            "configure_apex_amp: apex is no longer developed; set optimizations.precision to fp16"
+            " or bf16, or call context.experimental.use_amp()"
         )
 
     # Steps, replaced by those of `Steps` for each instance
 
     def backward(
-        self, loss: torch.Tensor, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False
+        self,
+        loss: torch.Tensor,
+        gradient: Any = None,
+        retain_graph: bool = False,
+        create_graph: bool = False,
     ) -> None:
-        """Compute gradients, scaled where the precision needs it."""
+        """Compute the gradients of `loss`, as `loss.backward` does.
+
+        Gradients add up until `step_optimizer` steps. In half precision the loss is scaled first.
+        The arguments are those of `torch.Tensor.backward`. `loss` is a tensor of one element unless
+        `gradient` is given.
+        """
         raise NotImplementedError
 
     def step_optimizer(
@@ -172,32 +255,47 @@ class PyTorchTrialContext(TrialContext):
         auto_zero_grads: bool = True,
         scaler: Any = None,
     ) -> None:
-        """Step the optimizer on every `aggregation_frequency`-th batch, after clipping; then zero the gradients."""
+        """Step an optimizer on every `aggregation_frequency`-th batch.
+
+        On other batches this does nothing.
+
+        - `clip_grads`: called with the optimizer's parameters before the step. Their gradients are
+          complete, averaged over ranks and unscaled then.
+        - `auto_zero_grads`: whether gradients are zeroed after the step.
+        - `scaler`: the scaler that `wrap_scaler` returned, if the trial scales losses itself.
+        """
         raise NotImplementedError
 
     def to_device(self, data: Any) -> Any:
-        """Move tensors and arrays, nested in dicts, lists and tuples, to the device."""
+        """Return `data` with its tensors on the device. NumPy arrays become tensors.
+
+        Searches dicts, lists, tuples and named tuples. Batches of a trial's loaders have been moved
+        already, unless `experimental.disable_auto_to_device` was called.
+        """
         return to_device(data, self.device)
 
     # Facts
 
     def begin(self, run: RunInfo) -> None:
-        """Serve another run of the same trial: one that is told, only now, where it begins."""
+        """Use this context for another run of the same trial. `run` says where that run begins."""
         self._run = run
         self.current_batch = -1
         self._stop_requested = False
         self._request_stop = lambda: None
 
-    # Where training is
+    # Position
 
     def current_train_batch(self) -> int:
-        """Return the number of the batch that is being trained, from 0. Raises TrialError before training."""
+        """Return the number of the batch that is trained now, from 0.
+
+        In a validation, it is the last batch before it. Raises TrialError before training.
+        """
         if self.current_batch < 0:
             raise TrialError("training has not started; ask for the batch in train_batch()")
         return self.current_batch
 
     def current_train_epoch(self) -> int:
-        """Return the epoch that is being trained, from 0."""
+        """Return the epoch that is trained now, from 0."""
         batch = self.current_train_batch()
         return batch // self.batches_per_epoch if self.batches_per_epoch else 0
 
@@ -212,47 +310,97 @@ class PyTorchTrialContext(TrialContext):
         return bool(self.batches_per_epoch) and (batch + 1) % (self.batches_per_epoch or 1) == 0
 
     def before_optimizer_step(self, hooks: list[Callable[[Iterator[Any]], None]]) -> None:
-        """Call these with the parameters of an optimizer before each of its steps."""
+        """Call these hooks with an optimizer's parameters before each of its steps."""
         self.steps.before_step = hooks
 
     # TensorBoard and the profiler
 
     def get_tensorboard_writer(self) -> Any:
-        """Return a `SummaryWriter` on that directory."""
+        """Return a `SummaryWriter` that writes to the directory of `get_tensorboard_path`."""
         return self._tensorboard.writer()
 
-    def set_enable_tensorboard_logging(self, enable_tensorboard: bool) -> None:
-        """Accept and do nothing: reports become event files in the driver, where `tensorboard` is installed."""
-        if not isinstance(enable_tensorboard, bool):
-            raise TrialError(f"set_enable_tensorboard_logging got {enable_tensorboard!r}; give True or False")
+    def set_enable_tensorboard_logging(self, enable_tensorboard_logging: bool) -> None:
+        """Do nothing but check the argument.
+
+        The driver writes event files where `tensorboard` is installed.
+        """
+        if not isinstance(enable_tensorboard_logging, bool):
+            raise TrialError(
+                f"set_enable_tensorboard_logging got {enable_tensorboard_logging!r}; give True or"
+                " False"
+            )
+
+    def get_enable_tensorboard_logging(self) -> bool:
+        """Return True, as the driver writes event files regardless of
+        `set_enable_tensorboard_logging`.
+        """
+        return True
 
     def set_profiler(self, *args: Any, **kwargs: Any) -> None:
-        """Profile with `torch.profiler.profile(*args, **kwargs)`, stepped once for each batch; traces go to TensorBoard's place."""
+        """Profile with `torch.profiler.profile(*args, **kwargs)`, which is stepped once for each
+        batch.
+
+        Traces are written to the directory of TensorBoard's files.
+        """
         directory = self.get_tensorboard_path()
         if directory is not None:
-            kwargs.setdefault("on_trace_ready", torch.profiler.tensorboard_trace_handler(str(directory)))
+            kwargs.setdefault(
+                "on_trace_ready", torch.profiler.tensorboard_trace_handler(str(directory))
+            )
         self.profiler = torch.profiler.profile(*args, **kwargs)
 
     def close(self) -> None:
-        """Close the writer."""
+        """Close the TensorBoard writer."""
         self._tensorboard.close()
 
 
+def _groups(optimizer: torch.optim.Optimizer) -> list[list[int]]:
+    return [[id(parameter) for parameter in group["params"]] for group in optimizer.param_groups]
+
+
 class Experimental:
-    """`context.experimental`: names that Determined's users wrote."""
+    """`context.experimental`: names of Determined's API."""
 
     def __init__(self, context: PyTorchTrialContext) -> None:
         self._context = context
 
     def use_amp(self) -> None:
-        """Train in half precision with a gradient scaler that det drives; call it before `wrap_model`."""
+        """Train in half precision with a gradient scaler that det drives.
+
+        Call this before `wrap_model`.
+        """
         if self._context.models:
             raise TrialError("experimental.use_amp() comes before wrap_model(); move it up")
         self._context.precision.use("fp16")
 
     def disable_dataset_reproducibility_checks(self) -> None:
-        """Do nothing: torch's own loaders are accepted, and resumed exactly where that is possible."""
+        """Do nothing. torch's own loaders are accepted, and resumed exactly where
+        that is possible.
+        """
 
     def disable_auto_to_device(self) -> None:
-        """Hand batches to the trial as the loader gives them."""
+        """Hand batches to the trial as the loader returns them."""
         self._context.auto_to_device = False
+
+    def wrap_reducer(
+        self,
+        reducer: Callable[[list[Any]], Any] | MetricReducer,
+        name: str | None = None,
+        for_training: bool = True,
+        for_validation: bool = True,
+    ) -> Any:
+        """Register a metric that the trial updates, as `context.wrap_reducer` does."""
+        return self._context.wrap_reducer(reducer, name, for_training, for_validation)
+
+    def reset_reducers(self) -> None:
+        """Reset all reducers. det does this itself before each report."""
+        self._context.reducers.reset()
+
+    def reduce_metrics(self, for_training: bool) -> dict[str, Any]:
+        """Return the metrics of the training or validation reducers over all ranks.
+
+        Every rank must call this.
+        """
+        return self._context.reducers.metrics(
+            self._context.distributed.allgather, training=for_training
+        )

@@ -1,4 +1,4 @@
-"""A copy of a state in host memory, which is written while the state itself goes on changing."""
+"""Copies a state to host memory, so that the copy can be written while training continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 class Copies:
-    """Copies states, one at a time, each into the memory of the one before."""
+    """Copies states, one at a time. Each copy reuses the memory of the previous one."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[int, bool], list[torch.UntypedStorage]] = {}
@@ -20,14 +20,17 @@ class Copies:
     def writing(
         self, contents: dict[str, Any], write: Callable[[dict[str, Any], Path], None]
     ) -> Callable[[Path], None]:
-        """Copy `contents`, and return what calls `write` with the copy."""
+        """Copy `contents` and return a function that calls `write` with the copy."""
         copied = self.take(contents)
         return lambda path: write(copied, path)
 
     def take(self, contents: dict[str, Any]) -> dict[str, Any]:
-        """Return a copy that `torch.save` writes as it would write `contents`; the copy that was taken before is overwritten.
+        """Return a copy that `torch.save` writes as it would write `contents`.
 
-        What shares memory shares it in the copy too, but for tensors of kinds that are more than a view of their memory.
+        This overwrites the previous copy.
+
+        Tensors that share memory share it in the copy too. The exception are tensors that are more
+        than a view of their memory, such as DTensors.
         """
         free, self._memory = self._memory, {}
         storages: dict[int, torch.UntypedStorage] = {}
@@ -38,7 +41,9 @@ class Copies:
                 if id(tensor) in memo:
                     continue
                 if not _is_view(tensor):
-                    memo[id(tensor)] = tensor.detach().clone().cpu().requires_grad_(tensor.requires_grad)
+                    memo[id(tensor)] = (
+                        tensor.detach().clone().cpu().requires_grad_(tensor.requires_grad)
+                    )
                     continue
                 source = tensor.untyped_storage()
                 if source._cdata not in storages:
@@ -47,7 +52,8 @@ class Copies:
                 memo[id(tensor)] = _like(tensor, storages[source._cdata])
         for device in devices:
             if device.type == "cuda":
-                torch.cuda.synchronize(device)  # training must not change what is still to be copied
+                # Wait for the copies, before training changes their sources.
+                torch.cuda.synchronize(device)
         copied: dict[str, Any] = copy.deepcopy(contents, memo)
         return copied
 
@@ -63,7 +69,8 @@ class Copies:
         self._memory.setdefault(kind, []).append(target)
         if pinned:
             target.copy_(source, non_blocking=True)
-        else:  # NumPy's copy, which passes the caches by, takes half the time of torch's on one thread
+        else:
+            # NumPy's copy bypasses the caches. On one thread it takes half the time of torch's.
             np.copyto(_bytes(target), _bytes(source))
         return target
 
@@ -84,7 +91,10 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _is_view(tensor: torch.Tensor) -> bool:
-    """Tell whether storage, offset, shape and strides are all there is to a tensor, as not to a DTensor or a sparse one."""
+    """Return whether storage, offset, shape and strides describe a tensor fully.
+
+    They do not for a DTensor or a sparse tensor.
+    """
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.layout is torch.strided

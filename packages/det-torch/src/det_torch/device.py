@@ -1,4 +1,4 @@
-"""Where a trial computes, and its batches on their way there."""
+"""Chooses a trial's device and moves its batches there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .context import PyTorchTrialContext
 
 
 def choose_device(run: RunInfo) -> torch.device:
-    """Return the GPU of this rank, or the CPU where there is none or no slot was asked for."""
+    """Return the GPU of this rank. Returns the CPU if there is no GPU or the run has no slots."""
     if torch.cuda.is_available() and run.slots > 0:
         device = torch.device("cuda", run.distributed.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
@@ -23,7 +23,7 @@ def choose_device(run: RunInfo) -> torch.device:
 
 
 class Moving:
-    """Moves batches to the device, where the first shows that there is anything to move."""
+    """Moves batches to the device if the first batch holds anything that must be moved."""
 
     def __init__(self, context: PyTorchTrialContext) -> None:
         self._context = context
@@ -35,7 +35,9 @@ class Moving:
 
 
 def _holds_arrays(data: Any) -> bool:
-    """Return whether anything in a batch is not on the CPU as a tensor yet, or is of a kind that cannot be told."""
+    """Return whether a batch holds anything that may have to be moved: NumPy arrays, tensors on
+    other devices, or objects with a method `to`.
+    """
     if isinstance(data, torch.Tensor):
         return data.device.type != "cpu"
     if isinstance(data, Mapping):

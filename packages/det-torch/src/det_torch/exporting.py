@@ -1,6 +1,7 @@
-"""Models in the forms that others read: safetensors, an exported program of torch, ONNX.
+"""Exports models as safetensors, as programs of `torch.export`, and as ONNX.
 
-A program needs inputs by which it is traced: they are what the model is called with when one batch is validated.
+torch traces a program with example inputs. These are the arguments with which a validation batch
+calls the model.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from torch.export import Dim, ShapesCollection
 from torch.utils._pytree import tree_leaves
 
 from det_core import CheckpointError
-from det_core.exporting import needs
+from det_core.train.exporting import needs
 
 from .build import build_loader, evaluation_step, full_evaluation, overrides
 from .data import validation_batches
 from .load import load_trial_from_checkpoint_path
 
-EXTRA = "det-torch[export]"
+EXTRA = ("det-torch", "export")
 _LARGE = 1_900_000_000
 
 
 @dataclass(frozen=True)
 class Call:
-    """A module, and with what it was called."""
+    """A module and the arguments of one call."""
 
     module: nn.Module
     arguments: tuple[Any, ...]
@@ -38,7 +39,10 @@ class Call:
 
 
 def safetensors(directory: Path, target: Path) -> None:
-    """Write the weights of each model to `model.safetensors`, or `model-0.safetensors` and so on where there are several."""
+    """Write the weights of each model to `model.safetensors`.
+
+    Several models are written to `model-0.safetensors` and so on.
+    """
     trial: Any = load_trial_from_checkpoint_path(directory)
     save_weights(_numbered(trial.context.models), target)
 
@@ -54,42 +58,54 @@ def onnx(directory: Path, target: Path) -> None:
 
 
 def save_weights(models: Mapping[str, nn.Module], target: Path) -> None:
-    """Write the weights of models, by the names of their files; weights that are the same tensor are written once."""
+    """Write the weights of models to files with their names.
+
+    Weights that are the same tensor are written once.
+    """
     try:
         from safetensors.torch import save_model
     except ImportError:
-        raise needs("safetensors", EXTRA) from None
+        raise needs("safetensors", *EXTRA) from None
     for name, model in models.items():
         save_model(model, str(target / f"{name}.safetensors"))
 
 
 def save_programs(calls: Mapping[str, Call], target: Path) -> None:
-    """Trace modules, in evaluation mode, for batches of any size, and write them."""
+    """Trace modules in evaluation mode for batches of any size, and write the programs."""
     for name, call in calls.items():
         torch.export.save(_program(call), target / f"{name}.pt2")
 
 
 def save_onnx(calls: Mapping[str, Call], target: Path) -> None:
-    """Write modules as ONNX, weights and all in one file each where that is less than the two gigabytes of the format."""
+    """Write modules as ONNX.
+
+    Weights are in the same file, unless they exceed the format's limit of two gigabytes.
+    """
     try:
         import onnxscript  # noqa: F401  # torch.onnx asks for it, in the middle of its work
     except ImportError:
-        raise needs("onnxscript", EXTRA) from None
+        raise needs("onnxscript", *EXTRA) from None
     for name, call in calls.items():
         large = sum(tensor.nbytes for tensor in call.module.state_dict().values()) > _LARGE
-        torch.onnx.export(_program(call), f=str(target / f"{name}.onnx"), external_data=large, verbose=False)
+        torch.onnx.export(
+            _program(call), f=str(target / f"{name}.onnx"), external_data=large, verbose=False
+        )
 
 
 def recorded(modules: Mapping[str, nn.Module], evaluate: Callable[[], object]) -> dict[str, Call]:
-    """Return with what each module is called, in evaluation mode, while `evaluate` runs, which may fail behind that.
+    """Return the first call of each module while `evaluate` runs.
 
-    In the place of a module that is not called itself are those of its parts that are, the outermost of those with weights.
-    Raises CheckpointError where nothing is called.
+    Modules are in evaluation mode. `evaluate` may fail after the calls.
+
+    If a module itself is not called, the outermost of its submodules that are called and have
+    weights replace it. Raises CheckpointError if no module is called.
     """
     found: dict[str, Call] = {}
     inside: list[nn.Module] = []
 
-    def enters(name: str, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def enters(
+        name: str, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
         if not inside:
             found.setdefault(name, Call(module, arguments, keywords))
         inside.append(module)
@@ -101,27 +117,35 @@ def recorded(modules: Mapping[str, nn.Module], evaluate: Callable[[], object]) -
                 if next(part.parameters(), None) is None:
                     continue
                 own = f"{name}.{path}" if path else name
-                stack.callback(part.register_forward_pre_hook(partial(_hook, enters, own), with_kwargs=True).remove)
+                stack.callback(
+                    part.register_forward_pre_hook(
+                        partial(_hook, enters, own), with_kwargs=True
+                    ).remove
+                )
                 stack.callback(part.register_forward_hook(lambda *_: void(inside.pop())).remove)
         failure = None
         try:
             with torch.no_grad():
                 evaluate()
-        except Exception as error:  # with the calls noted, what the step does with their results is of no account
+        except Exception as error:
+            # The calls have been recorded. A later failure of the step does not matter.
             failure = error
     if not found:
         raise CheckpointError(
-            f"validating a batch calls no model{f': {failure}' if failure else ''}; the format safetensors needs no call"
+            f"validating a batch calls no model{f': {failure}' if failure else ''}; the format"
+            " safetensors needs no call"
         ) from failure
     return found if len(found) > 1 else {"model": next(iter(found.values()))}
 
 
-def _hook(enters: Callable[..., None], name: str, module: nn.Module, arguments: Any, keywords: Any) -> None:
+def _hook(
+    enters: Callable[..., None], name: str, module: nn.Module, arguments: Any, keywords: Any
+) -> None:
     enters(name, module, tuple(arguments), dict(keywords))
 
 
 def void(_: object) -> None:
-    """A hook that returns something replaces what the module returned."""
+    """Return None, as a hook that returns another value replaces the module's output."""
 
 
 def _numbered(models: list[Any]) -> dict[str, nn.Module]:
@@ -153,4 +177,6 @@ def _program(call: Call) -> Any:
         return torch.export.export(call.module, call.arguments, call.keywords, dynamic_shapes=given)
     except Exception as error:
         said = " ".join(str(error).split())
-        raise CheckpointError(f"torch.export cannot follow {type(call.module).__name__}: {said[:500]}") from error
+        raise CheckpointError(
+            f"torch.export cannot follow {type(call.module).__name__}: {said[:500]}"
+        ) from error

@@ -1,4 +1,4 @@
-"""A trial out of a checkpoint, to be used rather than trained."""
+"""Loads a trial from a checkpoint for use without training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from det_core import CheckpointError
-from det_core.load_data import loading_run, read_load_data, trial_class_of
+from det_core.train.load_data import loading_run, read_load_data, trial_class_of
 
 from . import state
 from .build import build_trial
@@ -20,9 +20,11 @@ _MEANT = {"map_location", "weights_only", "mmap"}
 
 
 class CheckpointLoadContext(PyTorchTrialContext):
-    """The context of a trial that is loaded: models stay on the CPU, nothing is wrapped."""
+    """The context of a trial that is loaded. Models stay on the CPU and nothing is wrapped."""
 
-    def __init__(self, hparams: Mapping[str, Any] | None = None, exp_conf: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, hparams: Mapping[str, Any] | None = None, exp_conf: Mapping[str, Any] | None = None
+    ) -> None:
         run = loading_run("torch", hparams, exp_conf)
         super().__init__(run, torch.device("cpu"), managed=False)
 
@@ -36,10 +38,12 @@ def load_trial_from_checkpoint_path(
 ) -> PyTorchTrial:
     """Return the trial of the checkpoint in the directory `path`, with its weights, on the CPU.
 
-    The class is imported from the checkpoint's own `code/`, which is run for that, unless `trial_class` gives it;
-    `trial_kwargs` go to its constructor. The weights are never unpickled. `torch_load_kwargs` is taken for old callers' sake.
-    Raises CheckpointError for a directory that holds no checkpoint, or one of another trial, and ValueError when both forms
-    of keyword arguments are given.
+    The class is imported from the checkpoint's `code/`, whose code this runs, unless `trial_class`
+    gives it. `trial_kwargs` go to its constructor. The weights are never unpickled.
+    `torch_load_kwargs` is accepted for older callers.
+
+    Raises CheckpointError if the directory holds no checkpoint, or one of another trial. Raises
+    ValueError if both forms of keyword arguments are given.
     """
     if trial_kwargs and kwargs:
         raise ValueError("give the trial's arguments as trial_kwargs or as keywords, not both")
@@ -54,7 +58,9 @@ def load_trial_from_checkpoint_path(
 
 
 def tensors(path: Path) -> dict[str, Any]:
-    """Return the weights of a checkpoint, and the state of its optimizers and schedules, for `det verify`."""
+    """Return the weights of a checkpoint, and the states of its optimizers and schedulers, for
+    `det verify`.
+    """
     return {name: value for name, value in state.load(path).items() if name.endswith("_state_dict")}
 
 
@@ -63,19 +69,27 @@ def _load(context: PyTorchTrialContext, directory: Path, trial_class: type) -> N
     way_out = "give the trial_class that the checkpoint is of"
     if len(weights) != len(context.models):
         raise CheckpointError(
-            f"{directory} holds {len(weights)} models, but {trial_class.__name__} wraps {len(context.models)}; {way_out}"
+            f"{directory} holds {len(weights)} models, but {trial_class.__name__} wraps"
+            f" {len(context.models)}; {way_out}"
         )
     for model, saved in zip(context.models, weights, strict=True):
         try:
             state.load_weights(model, saved)
         except RuntimeError as error:
             reason = " ".join(str(error).split())
-            raise CheckpointError(f"{directory} does not fit {trial_class.__name__}: {reason}; {way_out}") from error
+            raise CheckpointError(
+                f"{directory} does not fit {trial_class.__name__}: {reason}; {way_out}"
+            ) from error
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
     if not options.get("weights_only", True):
-        raise ValueError("torch_load_kwargs has weights_only=False; det unpickles nothing: leave it out")
+        raise ValueError(
+            "torch_load_kwargs has weights_only=False; det unpickles nothing: leave it out"
+        )
     strange = sorted(options.keys() - _MEANT)
     if strange:
-        raise ValueError(f"torch_load_kwargs has {strange[0]!r}; leave it out: det reads weights only, on the CPU")
+        raise ValueError(
+            f"torch_load_kwargs has {strange[0]!r}; leave it out: det reads weights only, on"
+            " the CPU"
+        )

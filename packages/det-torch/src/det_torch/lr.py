@@ -1,4 +1,4 @@
-"""Learning-rate schedulers, and when each is stepped."""
+"""Learning-rate schedulers and the points at which they are stepped."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from det_core import TrialError
 
 
 class LRScheduler:
-    """A scheduler of torch's, with the moments at which det steps it.
+    """A torch scheduler and the rule by which det steps it.
 
-    `frequency` counts units of `step_mode`: every that many epochs, batches or steps of an optimizer. MANUAL_STEP leaves it to
-    the trial. It is stepped after `train_batch`, where the optimizers step.
+    `frequency` counts units of `step_mode`: epochs, batches, or steps of its optimizer. With
+    MANUAL_STEP the trial steps it. Otherwise it is stepped after `train_batch`, on batches on which
+    optimizers step. With STEP_EVERY_OPTIMIZER_STEP it is stepped right after a step of its
+    optimizer. `optimizer_steps` is the number of these steps.
     """
 
     class StepMode(enum.Enum):
-        """The unit that a scheduler is stepped by."""
+        """The unit in which a scheduler is stepped."""
 
         STEP_EVERY_EPOCH = 1
         STEP_EVERY_BATCH = 2
@@ -29,15 +31,21 @@ class LRScheduler:
         if not isinstance(step_mode, LRScheduler.StepMode):
             raise TypeError(f"step_mode is {step_mode!r}; give one of LRScheduler.StepMode")
         if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 1:
-            raise TrialError(f"the LR scheduler's frequency is {frequency!r}; give a whole number of 1 or more")
-        if isinstance(scheduler, ReduceLROnPlateau) and step_mode is not LRScheduler.StepMode.MANUAL_STEP:
             raise TrialError(
-                "ReduceLROnPlateau needs a metric, which only the trial knows; wrap it with LRScheduler.StepMode.MANUAL_STEP "
-                "and step it where the metric is at hand"
+                f"the LR scheduler's frequency is {frequency!r}; give a whole number of 1 or more"
+            )
+        if (
+            isinstance(scheduler, ReduceLROnPlateau)
+            and step_mode is not LRScheduler.StepMode.MANUAL_STEP
+        ):
+            raise TrialError(
+                "ReduceLROnPlateau needs a metric, which only the trial knows; wrap it with"
+                " LRScheduler.StepMode.MANUAL_STEP and step it where the metric is at hand"
             )
         self.scheduler = scheduler
         self.step_mode = step_mode
         self.frequency = frequency
+        self.optimizer_steps = 0
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         """Step the scheduler."""
@@ -58,8 +66,23 @@ class LRScheduler:
         self.scheduler.load_state_dict(state)
 
     def after_batch(self, batch: int, aggregation: int, per_epoch: int | None) -> None:
-        """Step as often as fell due with batch number `batch` (from 0), on which the optimizers stepped."""
+        """Step as often as is due after batch number `batch` (from 0), on which the optimizers
+        stepped.
+        """
         for _ in range(self._due(batch, aggregation, per_epoch)):
+            self.scheduler.step()
+
+    def after_optimizer_step(self, optimizer: Any, *arguments: Any) -> None:
+        """Count a step of the optimizer, and step the scheduler if that is due.
+
+        A step that the gradient scaler skips does not count.
+        """
+        # Fused optimizers skip a step on the device and have this attribute.
+        overflow = getattr(optimizer, "found_inf", None)
+        if overflow is not None and overflow.item():
+            return
+        self.optimizer_steps += 1
+        if self.optimizer_steps % self.frequency == 0:
             self.scheduler.step()
 
     def _due(self, batch: int, aggregation: int, per_epoch: int | None) -> int:
@@ -67,10 +90,12 @@ class LRScheduler:
         match self.step_mode:
             case LRScheduler.StepMode.STEP_EVERY_BATCH:
                 return done // self.frequency - before // self.frequency
-            case LRScheduler.StepMode.STEP_EVERY_OPTIMIZER_STEP:
-                return int((done // aggregation) % self.frequency == 0)
             case LRScheduler.StepMode.STEP_EVERY_EPOCH if per_epoch:
-                # an epoch is over for the scheduler once the optimizers' next step lies in a later one
-                upcoming, counted = (batch + aggregation) // per_epoch, (batch if before else 0) // per_epoch
+                # For the scheduler, an epoch is over once the optimizers' next step lies in a
+                # later epoch.
+                upcoming, counted = (
+                    (batch + aggregation) // per_epoch,
+                    (batch if before else 0) // per_epoch,
+                )
                 return upcoming // self.frequency - counted // self.frequency
         return 0

@@ -1,4 +1,4 @@
-"""Metrics of training batches: kept on the device as they come, turned into numbers at a boundary."""
+"""Metrics of training batches. They stay on the device and become numbers at a boundary."""
 
 from __future__ import annotations
 
@@ -13,25 +13,35 @@ from det_core import MetricError, Metrics, TrialError, number
 
 
 def kept(metrics: Any) -> dict[str, Any]:
-    """Return what `train_batch` returned as a dict that may be read later; tensors stay on their device.
+    """Return the result of `train_batch` as a dict that can be read later.
 
-    Raises TrialError for what is neither a loss nor a dict.
+    Tensors stay on their device.
+
+    Raises TrialError if the result is neither a loss nor a dict.
     """
     if isinstance(metrics, dict):
         return {
-            name: value.detach() if type(value) is torch.Tensor and value.requires_grad else _kept(value)
+            name: (
+                value.detach()
+                if type(value) is torch.Tensor and value.requires_grad
+                else _kept(value)
+            )
             for name, value in metrics.items()
         }
     if isinstance(metrics, torch.Tensor):
         return {"loss": _kept(metrics)}
     if isinstance(metrics, (int, float)):
         return {"loss": metrics}
-    raise TrialError(f"train_batch returned {type(metrics).__name__}; return the loss, or a dict of metrics by name")
+    raise TrialError(
+        f"train_batch returned {type(metrics).__name__}; return the loss, or a dict of metrics by"
+        " name"
+    )
 
 
 def _kept(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        # a result of the graph is nobody else's; any other tensor may be a buffer that the next batch changes
+        # A result of the graph is not changed later. Any other tensor may be a buffer that the next
+        # batch changes.
         return value.detach() if value.requires_grad else value.clone()
     if isinstance(value, dict):
         return {name: _kept(inner) for name, inner in value.items()}
@@ -41,13 +51,18 @@ def _kept(value: Any) -> Any:
 
 
 class Numbers:
-    """Turns the metrics of batches into numbers; what is not a number is left out, and named once."""
+    """Turns the metrics of batches into numbers.
+
+    Other values are left out, with one warning for each name.
+    """
 
     def __init__(self) -> None:
         self._told: set[str] = set()
 
     def __call__(self, rows: Sequence[Metrics]) -> list[dict[str, float]]:
-        """Return a row of numbers for each batch, with one transfer from the device for each name."""
+        """Return a row of numbers for each batch, with one transfer from the device
+        for each name.
+        """
         names = dict.fromkeys(chain.from_iterable(rows))
         columns = {name: self._column(name, [row.get(name) for row in rows]) for name in names}
         return [
@@ -62,7 +77,8 @@ class Numbers:
                 numbers: list[float | None] = torch.stack(scalars).tolist()
                 return numbers
             except RuntimeError:
-                pass  # on several devices
+                # The tensors are on several devices.
+                pass
         return [self._number(name, value) for value in values]
 
     def _number(self, name: str, value: Any) -> float | None:

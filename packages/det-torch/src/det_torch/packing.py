@@ -1,4 +1,6 @@
-"""NumPy's arrays and numbers as tensors, so that they may stay in a checkpoint, and back; tensors to the device they were on."""
+"""Converts NumPy's arrays and numbers, and tensors with their devices, to plain data for a
+checkpoint and back.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ _ARRAY, _NUMBER, _DEVICE = "__numpy_array__", "__numpy_number__", "__tensor_on__
 
 
 def pack(value: Any) -> Any:
-    """Return plain data for a value made of containers, tensors, numbers, text and numeric arrays; TypeError for others."""
+    """Return plain data for a value.
+
+    The value may consist of containers, tensors, numbers, text and numeric arrays. Raises TypeError
+    for other objects.
+    """
     if type(value) is dict:
         return {_plain(key): pack(inner) for key, inner in value.items()}
     if type(value) in (list, tuple):
@@ -28,7 +34,7 @@ def pack(value: Any) -> Any:
 
 
 def unpack(value: Any) -> Any:
-    """Return what was packed."""
+    """Return the value that `pack` got."""
     if type(value) is dict:
         if set(value) == {_ARRAY}:
             return value[_ARRAY].numpy()

@@ -1,4 +1,4 @@
-"""What `Trainer.fit` was asked for, before the length of an epoch is known."""
+"""The arguments of `Trainer.fit`, before the length of an epoch is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from det_core import Adapter, Every, Schedule
 from det_core.config import ExperimentConfig, Length
 
-from .home import ArgumentError
+from .script_context import ArgumentError
 from .units import Batch, Epoch, Period, TrainUnit
 
 POLICIES = ("best", "all", "none")
@@ -16,7 +16,10 @@ POLICIES = ("best", "all", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Lengths and periods; a period that is None is the configuration's, and never where that has none."""
+    """The length and the periods of a training.
+
+    A period that is None is taken from the configuration. If that has none, it is never due.
+    """
 
     length: TrainUnit | None
     report: TrainUnit | None
@@ -33,22 +36,26 @@ class Plan:
             if unit is not None and not isinstance(unit, TrainUnit):
                 raise TypeError(f"{unit!r} is no unit; give Batch(n) or Epoch(n)")
         if self.policy not in POLICIES:
-            raise ArgumentError(f"checkpoint_policy is {self.policy!r}; give one of {', '.join(POLICIES)}")
+            raise ArgumentError(
+                f"checkpoint_policy is {self.policy!r}; give one of {', '.join(POLICIES)}"
+            )
 
     @property
     def whole(self) -> Length | None:
-        """The length as the user gave it, None where it is the searcher's to say."""
+        """The length as the user gave it, or None if the searcher determines it."""
         if self.length is None or not isinstance(self.length.value, int):
             return None
         return Length("epochs" if isinstance(self.length, Epoch) else "batches", self.length.value)
 
     def limit(self, adapter: Adapter[Any]) -> int | None:
-        """Return the length in batches, None where it is the searcher's to say."""
+        """Return the length in batches, or None if the searcher determines it."""
         if self.length is None:
             return None
         limit = self.length.batches(adapter.batches_per_epoch)
         if limit < 1:
-            raise ArgumentError(f"max_length is {self.length!r}; give a positive number of batches or epochs")
+            raise ArgumentError(
+                f"max_length is {self.length!r}; give a positive number of batches or epochs"
+            )
         return limit
 
     def schedule(self, adapter: Adapter[Any]) -> Schedule:
@@ -76,5 +83,8 @@ def _unit(length: Length, adapter: Adapter[Any]) -> TrainUnit:
     if length.unit == "batches":
         return Batch(length.n)
     if not adapter.global_batch_size:
-        raise ArgumentError(f"a period of {length} cannot be counted without a global_batch_size; give it in batches")
+        raise ArgumentError(
+            f"a period of {length} cannot be counted without a global_batch_size; give it in"
+            " batches"
+        )
     return Batch(max(1, length.n // adapter.global_batch_size))

@@ -15,10 +15,13 @@ _TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Precision:
-    """What `optimizations.precision` asks for, or the trial by `use_amp()` or a scaler of its own. Models stay as they are.
+    """Mixed precision as `optimizations.precision` sets it, or the trial by `use_amp()` or its own
+    scaler. Models are unchanged.
 
-    `auto_scaler` is the one that det drives, None in fp32 and bf16 and where the trial drives its own; `scaler` is any, whose
-    state is saved. `type` is what autocast computes in, None in fp32.
+    - `auto_scaler`: the scaler that det drives. None in fp32 and bf16, and if the trial drives its
+      own.
+    - `scaler`: either scaler. A checkpoint holds its state.
+    - `type`: the type in which autocast computes. None in fp32.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
@@ -26,28 +29,29 @@ class Precision:
         self.type: torch.dtype | None = None
         self.scaler: Any = None
         self.auto_scaler: Any = None
-        self.stepped = False  # whether auto_scaler has stepped an optimizer since its last update
+        # The optimizers that auto_scaler has stepped since its last update.
+        self._stepped: set[torch.optim.Optimizer] = set()
         if name != "fp32":
             self.use(name)
 
     def use(self, name: str) -> None:
-        """Turn mixed precision on."""
+        """Enable mixed precision."""
         self.type = _TYPES[name]
         if name == "fp16":
             self.auto_scaler = self.wrap_scaler(torch.amp.GradScaler(self._device.type))
 
     def wrap_scaler(self, scaler: Any) -> Any:
-        """Take in a scaler, once."""
+        """Register a scaler. Raises TrialError if there is one already."""
         if self.scaler is not None:
             raise TrialError(
-                "there is a gradient scaler already; use one of wrap_scaler(), experimental.use_amp() and "
-                "optimizations.precision: fp16, once"
+                "there is a gradient scaler already; use one of wrap_scaler(),"
+                " experimental.use_amp() and optimizations.precision: fp16, once"
             )
         self.scaler = scaler
         return scaler
 
     def around(self, step: Callable[..., T]) -> Callable[..., T]:
-        """Return a step of the trial's that runs under autocast, where half precision is on."""
+        """Return a trial's step that runs under autocast if half precision is enabled."""
         if self.type is None:
             return step
 
@@ -58,22 +62,42 @@ class Precision:
         return mixed
 
     def outside(self) -> AbstractContextManager[Any]:
-        """Return a context without autocast: passes backward, and optimizers, compute in the types that they find.
+        """Return a context without autocast.
 
-        Where `type` is None it is not entered: that would be done twice for each batch, and change nothing.
+        Backward passes and optimizers compute in the types of their tensors.
+
+        It is not entered if `type` is None, as it would change nothing and be entered twice for
+        each batch.
         """
         return torch.autocast(self._device.type, enabled=False)
 
     def watch(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let what follows a step in the same batch see the new weights: autocast keeps copies of the old ones."""
+        """Clear autocast's cached copies of weights after each step, so that later code in the
+        batch sees the new weights.
+        """
         optimizer.register_step_post_hook(self._forget_copies)
 
     def _forget_copies(self, *arguments: Any) -> None:
         if self.type is not None:
             torch.clear_autocast_cache()
 
+    def note_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that `auto_scaler` steps an optimizer in this batch.
+
+        Raises TrialError if it does so a second time. An update of the scale between two steps
+        would be wrong for gradients of other optimizers that are scaled already.
+        """
+        if optimizer in self._stepped:
+            raise TrialError(
+                f"step_optimizer() was called twice in one batch for {type(optimizer).__name__},"
+                " but in fp16 the scale of gradients is updated once for each batch; step each"
+                " optimizer once in a batch, use optimizations.precision: bf16, or give"
+                " wrap_scaler() a scaler of your own and call its update() after each step"
+            )
+        self._stepped.add(optimizer)
+
     def after_batch(self) -> None:
-        """Adapt the scale, once for each batch on which an optimizer was stepped."""
-        if self.stepped:
+        """Update the scale once for each batch on which an optimizer was stepped."""
+        if self._stepped:
             self.auto_scaler.update()
-            self.stepped = False
+            self._stepped.clear()

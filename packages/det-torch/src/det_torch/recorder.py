@@ -1,4 +1,4 @@
-"""The host of a run of `Trainer.fit`: keeps what is reported, and prints a line for it."""
+"""The host of a run of `Trainer.fit`. It stores reports and prints a line for each."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from typing import Any
 
 from det_core import Flag, Outcome, Target, TrialHost
 from det_core.checkpoint import Manifest
-from det_core.tensorboard import EventFile
+from det_core.train.tensorboard import EventFile
 
 from .history import History
 from .result import SavedCheckpoint
 
 
 class Alone(TrialHost):
-    """Where there is no driver: the target is what the user gave. What is best, the recorder in front of it knows."""
+    """The host of a run without a driver.
+
+    Its target is the length that the user gave. `Recorder` knows the best validation.
+    """
 
     def __init__(self, batches: int) -> None:
         self.preempted = Flag()
@@ -46,9 +49,14 @@ class Alone(TrialHost):
 
 
 class Recorder(TrialHost):
-    """Stands before another host. `length` is that of the training in batches, for the lines, where it is known."""
+    """Records what it passes on to another host.
 
-    def __init__(self, host: TrialHost, history: History, events: EventFile, length: int | None, done: int) -> None:
+    `length` is the length of the training in batches, if known, and is printed.
+    """
+
+    def __init__(
+        self, host: TrialHost, history: History, events: EventFile, length: int | None, done: int
+    ) -> None:
         self.preempted = host.preempted
         self._events = events
         self._host, self._history, self._length = host, history, length
@@ -113,13 +121,16 @@ class Recorder(TrialHost):
 
 
 def shown(metrics: Mapping[str, Any]) -> str:
-    """Return metrics for a person; where training is, the line says already."""
+    """Return metrics as text for a person, without the position, which the line shows already."""
     named = [(name, value) for name, value in metrics.items() if name not in ("batches", "epochs")]
     return "  ".join(f"{n} {v:.5g}" if isinstance(v, float) else f"{n} {v}" for n, v in named)
 
 
 def short(place: str) -> str:
-    """Return a path as seen from the working directory, where it lies below; a URL as it is."""
+    """Return a path relative to the working directory if it lies below it.
+
+    A URL is returned unchanged.
+    """
     if "://" in place:
         return place
     path, here = Path(place), Path.cwd()

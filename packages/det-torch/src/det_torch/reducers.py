@@ -1,4 +1,6 @@
-"""Reducers that trials write: metrics that are gathered while batches go by, and reduced over all ranks."""
+"""Reducers that trials define: metrics that are gathered batch by batch and reduced
+over all ranks.
+"""
 
 from __future__ import annotations
 
@@ -19,34 +21,35 @@ from .packing import pack, unpack
 
 
 class MetricReducer(ABC):
-    """A metric that is gathered while batches go by: define an `update` of your own, and call it in the trial.
+    """A metric that is gathered batch by batch. Define an `update` method and call it in the trial.
 
-    What it gathered since the last report survives an interruption: its attributes that are numbers, text, tensors, arrays and
-    containers of them, or what its own `state_dict` gives and its `load_state_dict` takes.
+    A checkpoint holds what was gathered since the last report: the attributes that are numbers,
+    text, tensors, arrays and containers of them. A reducer with `state_dict` and `load_state_dict`
+    determines its state itself.
     """
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget what was gathered; called before each training report and each validation."""
+        """Clear what was gathered. Called before each training report and each validation."""
 
     @abstractmethod
     def per_slot_reduce(self) -> Any:
-        """Return what this rank gathered, in a form that can be sent."""
+        """Return what this rank gathered, in a form that can be sent to other ranks."""
 
     @abstractmethod
     def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
-        """Return the metric, or a dict of metrics, from what all ranks gathered."""
+        """Return the metric, or a dict of metrics, from the values of all ranks."""
 
 
 class FunctionReducer(MetricReducer):
-    """Gathers values for a function, which gets those of all ranks in the order of the data."""
+    """Gathers values for a function. It gets those of all ranks in the order of the data."""
 
     def __init__(self, function: Callable[[list[Any]], Any]) -> None:
         self._function = function
         self._values: list[Any] = []
 
     def update(self, value: Any) -> None:
-        """Add a value; once for each batch keeps the order of the data over ranks."""
+        """Add a value. One call for each batch keeps the order of the data over ranks."""
         self._values.append(_copied(value))
 
     def reset(self) -> None:
@@ -58,7 +61,9 @@ class FunctionReducer(MetricReducer):
     def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
         missing = object()
         dealt = zip_longest(*per_slot_metrics, fillvalue=missing)
-        return self._function([value for values in dealt for value in values if value is not missing])
+        return self._function(
+            [value for values in dealt for value in values if value is not missing]
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"values": self._values}
@@ -68,24 +73,29 @@ class FunctionReducer(MetricReducer):
 
 
 class Wrapped:
-    """A reducer with the name of its metric and the times at which it counts."""
+    """A reducer with the name of its metric and the reports that include it."""
 
-    def __init__(self, reducer: MetricReducer, name: str | None, for_training: bool, for_validation: bool) -> None:
+    def __init__(
+        self, reducer: MetricReducer, name: str | None, for_training: bool, for_validation: bool
+    ) -> None:
         self.reducer, self.name = reducer, name
         self.for_training, self.for_validation = for_training, for_validation
 
     def result(self, gathered: list[Any]) -> dict[str, Any]:
-        """Return the metrics by name from what all ranks gathered."""
+        """Return the metrics by name, from what all ranks gathered."""
         value = self._call("cross_slot_reduce", gathered)
         if self.name is None:
             if not isinstance(value, dict):
                 raise TrialError(
-                    f"{type(self.reducer).__name__} returned {type(value).__name__} and has no name; give wrap_reducer a "
-                    "name, or return a dict of metrics"
+                    f"{type(self.reducer).__name__} returned {type(value).__name__} and has no"
+                    " name; give wrap_reducer a name, or return a dict of metrics"
                 )
             return value
         if isinstance(value, dict):
-            raise TrialError(f"the reducer {self.name!r} returned a dict; wrap it without a name, or return one value")
+            raise TrialError(
+                f"the reducer {self.name!r} returned a dict; wrap it without a name, or return one"
+                " value"
+            )
         return {self.name: value}
 
     def gather(self) -> Any:
@@ -95,7 +105,9 @@ class Wrapped:
         self._call("reset")
 
     def state(self) -> Any:
-        """Return what was gathered as plain data, with the names of what a checkpoint cannot hold."""
+        """Return what was gathered as plain data, and the names of values that a checkpoint cannot
+        hold.
+        """
         give = getattr(self.reducer, "state_dict", None)
         own = callable(give) and hasattr(self.reducer, "load_state_dict")
         kept: dict[str, Any] = {}
@@ -108,7 +120,7 @@ class Wrapped:
         return {"own": own, "kept": kept, "lost": lost}
 
     def restore(self, state: Any) -> list[str]:
-        """Take up what was gathered; return the names of what was lost."""
+        """Restore what was gathered. Returns the names of lost values."""
         kept: dict[str, Any] = unpack(state["kept"])
         if state["own"] and kept:
             self.reducer.load_state_dict(kept["state_dict()"])  # type: ignore[attr-defined]
@@ -123,14 +135,20 @@ class Wrapped:
         except (InvalidHP, DetError):
             raise
         except Exception as error:
-            if isinstance(self.reducer, FunctionReducer) and method == "cross_slot_reduce" and not any(*arguments):
+            if (
+                isinstance(self.reducer, FunctionReducer)
+                and method == "cross_slot_reduce"
+                and not any(*arguments)
+            ):
                 raise TrialError(
-                    f"the function of the reducer {self.name!r} failed on an empty list ({type(error).__name__}: {error}), as "
-                    "update() gave it no value since the last report; update it in train_batch and in evaluate_batch, or wrap "
-                    "it with for_training=False or for_validation=False"
+                    f"the function of the reducer {self.name!r} failed on an empty list"
+                    f" ({type(error).__name__}: {error}), as update() gave it no value since the"
+                    " last report; update it in train_batch and in evaluate_batch, or wrap it with"
+                    " for_training=False or for_validation=False"
                 ) from error
             raise ValueError(
-                f'reducer of type {type(self.reducer).__name__} for name="{self.name}" failed in a call to {method}'
+                f'reducer of type {type(self.reducer).__name__} for name="{self.name}" failed in a'
+                f" call to {method}"
             ) from error
 
 
@@ -144,12 +162,23 @@ class ReducerSet:
         return bool(self._wrapped)
 
     def add(
-        self, reducer: Callable[..., Any] | MetricReducer, name: str | None, for_training: bool, for_validation: bool
+        self,
+        reducer: Callable[..., Any] | MetricReducer,
+        name: str | None,
+        for_training: bool,
+        for_validation: bool,
     ) -> MetricReducer:
-        """Take in a reducer or a function; return what the trial updates. Raises TrialError for what is neither."""
+        """Register a reducer or a function.
+
+        Returns the reducer that the trial updates. Raises TrialError for another object.
+        """
         if not isinstance(reducer, MetricReducer):
-            if not callable(reducer) or (isinstance(reducer, type) and issubclass(reducer, MetricReducer)):
-                raise TrialError(f"wrap_reducer got {reducer!r}; give a function or an instance of MetricReducer")
+            if not callable(reducer) or (
+                isinstance(reducer, type) and issubclass(reducer, MetricReducer)
+            ):
+                raise TrialError(
+                    f"wrap_reducer got {reducer!r}; give a function or an instance of MetricReducer"
+                )
             reducer = FunctionReducer(reducer)
         if any(wrapped.reducer is reducer for wrapped in self._wrapped):
             raise TrialError(f"{type(reducer).__name__} is wrapped already; wrap a reducer once")
@@ -158,7 +187,7 @@ class ReducerSet:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let what is gathered inside be forgotten."""
+        """Discard the values that are gathered in the body."""
         before = [copy.deepcopy(vars(wrapped.reducer)) for wrapped in self._wrapped]
         yield
         for wrapped, gathered in zip(self._wrapped, before, strict=True):
@@ -166,13 +195,17 @@ class ReducerSet:
             vars(wrapped.reducer).update(gathered)
 
     def reset(self) -> None:
-        """Let all forget what they gathered: one that serves training and validation must not mix them."""
+        """Reset all reducers. A reducer of training and validation must not mix their values."""
         for wrapped in self._wrapped:
             wrapped.reset()
 
     def metrics(self, allgather: Callable[[Any], list[Any]], *, training: bool) -> dict[str, Any]:
-        """Reduce over all ranks, in one exchange."""
-        chosen = [each for each in self._wrapped if (each.for_training if training else each.for_validation)]
+        """Return the metrics of all ranks, with one exchange."""
+        chosen = [
+            each
+            for each in self._wrapped
+            if (each.for_training if training else each.for_validation)
+        ]
         if not chosen:
             return {}
         everyone = allgather([wrapped.gather() for wrapped in chosen])
@@ -182,32 +215,39 @@ class ReducerSet:
         return metrics
 
     def state(self, allgather: Callable[[Any], list[Any]]) -> list[Any]:
-        """Return what every rank's training reducers gathered, by rank."""
+        """Return what the training reducers of every rank gathered, by rank."""
         return allgather([wrapped.state() for wrapped in self._wrapped if wrapped.for_training])
 
     def restore(self, states: list[Any], rank: int, size: int) -> None:
-        """Go on gathering from `state`; warn of what is lost."""
+        """Restore what this rank's training reducers gathered. Warns of lost values."""
         chosen = [wrapped for wrapped in self._wrapped if wrapped.for_training]
-        mine = states[rank] if len(states) == size and len(states[rank]) == len(chosen) else [None] * len(chosen)
+        mine = (
+            states[rank]
+            if len(states) == size and len(states[rank]) == len(chosen)
+            else [None] * len(chosen)
+        )
         for wrapped, state in zip(chosen, mine, strict=True):
             lost = ["what it gathered"] if state is None else wrapped.restore(state)
             if lost:
                 warnings.warn(
-                    f"{type(wrapped.reducer).__name__} (name={wrapped.name!r}) goes on in the middle of a training report without "
-                    f"{', '.join(lost)}; a state_dict() of plain data and a load_state_dict() would keep it",
+                    f"{type(wrapped.reducer).__name__} (name={wrapped.name!r}) goes on in the"
+                    f" middle of a training report without {', '.join(lost)}; a state_dict() of"
+                    " plain data and a load_state_dict() would keep it",
                     stacklevel=2,
                 )
 
 
 def _listed(value: Any) -> Any:
-    """Return the contents of a container of another kind, such as a defaultdict or a set, in a plain one."""
+    """Return the contents of a container of another kind, such as a defaultdict or a set, in a dict
+    or a list.
+    """
     if isinstance(value, dict):
         return dict(value)
     return list(value) if isinstance(value, set | deque) else value
 
 
 def _refilled(container: Any, value: Any) -> Any:
-    """Return what was listed in a container of its own kind, where there is one as the reducer made it."""
+    """Return the values in the reducer's own container, if it made one of a special kind."""
     if isinstance(container, dict | set | deque) and type(container) is not dict:
         container.clear()
         (container.extend if isinstance(container, deque) else container.update)(value)
@@ -216,7 +256,7 @@ def _refilled(container: Any, value: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Return a value that the next batch cannot change, off the device and without a graph."""
+    """Return a copy that the next batch cannot change, on the CPU and without a graph."""
     if isinstance(value, torch.Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""From the validation metrics of batches and ranks to one value each."""
+"""Reduces the validation metrics of batches and ranks to one value each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from det_core import MetricError, number
 
 
 class Reducer(enum.Enum):
-    """How a validation metric's values for batches become one; AVG is unweighted over batches."""
+    """How a validation metric is reduced over batches. AVG weighs all batches equally."""
 
     AVG = 1
     SUM = 2
@@ -21,15 +21,18 @@ class Reducer(enum.Enum):
 
 
 def reduce_batches(name: str, values: Sequence[Any], reducer: Reducer) -> torch.Tensor:
-    """Reduce one metric's values for the batches of this rank, element by element; returns a tensor on the CPU.
+    """Reduce one metric's values for the batches of this rank, element by element.
 
-    Means and sums are taken in double precision. Raises MetricError, naming the metric, for what is not made of numbers.
+    Returns a tensor on the CPU.
+
+    Means and sums are computed in double precision. Raises MetricError, which names the metric, for
+    values that are not numbers.
     """
     return _reduced(_stack(name, values), reducer)
 
 
 def reduce_ranks(values: Sequence[torch.Tensor], batches: Sequence[int], reducer: Reducer) -> Any:
-    """Reduce the ranks' values to a plain number or a list; AVG weighs each by its number of batches."""
+    """Reduce the ranks' values to a number or a list. AVG weighs each by its number of batches."""
     if len(values) == 1:
         return _plain(values[0])
     if reducer is not Reducer.AVG:
@@ -49,7 +52,7 @@ def _reduced(values: torch.Tensor, reducer: Reducer) -> torch.Tensor:
 
 
 def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
-    """Return the values as one tensor on the CPU, with one transfer where they are on one device."""
+    """Return the values as one tensor on the CPU, with one transfer if they are on one device."""
     try:
         tensors = [_tensor(value) for value in values]
         if len({tensor.device for tensor in tensors}) > 1:
@@ -65,23 +68,32 @@ def _stack(name: str, values: Sequence[Any]) -> torch.Tensor:
 def _tensor(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.detach()
-    return torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+    return torch.as_tensor(value, dtype=torch.float64 if _holds_floats(value) else None)
+
+
+def _holds_floats(value: Any) -> bool:
+    """Return whether a value is a number of Python in double precision, or a list with one."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_floats, value))
+    return isinstance(value, float)
 
 
 def _mistake(name: str, values: Sequence[Any]) -> MetricError:
-    """Say what keeps these values from being reduced."""
+    """Return the error that says why the values cannot be reduced."""
     shapes = list(dict.fromkeys(tuple(getattr(value, "shape", ())) for value in values))
     if len(shapes) > 1:
         return MetricError(
-            f"metric {name!r} has the shapes {' and '.join(map(str, shapes[:3]))} in different batches; return a number, or "
-            "arrays of one shape"
+            f"metric {name!r} has the shapes {' and '.join(map(str, shapes[:3]))} in different"
+            " batches; return a number, or arrays of one shape"
         )
     for value in values:
         try:
             number(name, value)
         except MetricError as error:
             return error
-    return MetricError(f"metric {name!r} is {values[0]!r:.60}; return a number, or a tensor or array of numbers")
+    return MetricError(
+        f"metric {name!r} is {values[0]!r:.60}; return a number, or a tensor or array of numbers"
+    )
 
 
 def _plain(value: torch.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""What `Trainer.fit` gives back."""
+"""The result of `Trainer.fit`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from det_core import Stop
 
 
 class Report(NamedTuple):
-    """Metrics of a group (`training`, `validation`, or one of your own) after so many batches."""
+    """The metrics of a group (`training`, `validation`, or one of your own) after `batches`
+    batches.
+    """
 
     group: str
     batches: int
@@ -26,11 +28,14 @@ class SavedCheckpoint(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FitResult:
-    """How training went, from the trial's first batch on, also where it was resumed.
+    """The result of a training from the trial's first batch on, also if it was resumed.
 
-    `stop` is `Stop.COMPLETED`, `Stop.PREEMPTED` (Ctrl-C, a signal, the driver of `det run`) or `Stop.USER_STOPPED`
-    (`set_stop_requested`). `best` is the checkpoint of the best validation, `best_value` the metric's value there; both are None
-    where there is none. Reports and checkpoints are known to the chief (rank 0) alone.
+    - `stop`: `Stop.COMPLETED`, `Stop.PREEMPTED` (Ctrl-C, a signal, the driver of `det run`) or
+      `Stop.USER_STOPPED` (`set_stop_requested`).
+    - `best`: the checkpoint of the best validation, or None.
+    - `best_value`: the metric's value at that validation, or None.
+
+    Only the chief (rank 0) knows reports and checkpoints.
     """
 
     stop: Stop

@@ -1,4 +1,6 @@
-"""Where a run of `Trainer.fit` begins: at the first batch, or at a checkpoint, det's or Determined's."""
+"""Finds the start of a run of `Trainer.fit`: the first batch, or a checkpoint of
+det or Determined.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,13 @@ _FACTS = ("loop.json", "load_data.json", FILE)
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A checkpoint `uuid` of `storage`, or a directory that Determined wrote, or neither.
+    """A checkpoint `uuid` of `storage`, a directory that Determined wrote, or neither.
 
-    `batches` is its position, `trial_id` the trial that it is of, `seed` that of its data's order, where it says so. With
-    `warm` only its weights and the like are taken, and batches are counted from 0.
+    - `batches`: its position.
+    - `trial_id`: the trial that saved it.
+    - `seed`: the seed of its data's order, if it has one.
+    - `warm`: whether it is a warm start. Models, optimizers and schedulers are restored then, and
+      batches are counted from 0.
     """
 
     uuid: str | None = None
@@ -36,18 +41,21 @@ class Start:
 
     @property
     def name(self) -> str | None:
-        """What callbacks are told that the run begins with."""
+        """The uuid of the checkpoint, or the name of the directory, for callbacks."""
         return self.uuid or (self.directory.name if self.directory else None)
 
     def remember(self, history: History) -> None:
-        """Take up the reports and checkpoints of before."""
+        """Restore the reports and checkpoints of earlier runs."""
         if self.history is not None:
             history.read(self.history, self.batches)
-        if self.uuid is not None and self.storage is not None and not self.warm:  # written before it was there itself
+        # A checkpoint's history does not contain the checkpoint itself.
+        if self.uuid is not None and self.storage is not None and not self.warm:
             history.keep(SavedCheckpoint(self.uuid, self.batches, self.storage.url(self.uuid)))
 
-    def restore(self, adapter: Adapter[Any], framework: Framework, info: RunInfo) -> Progress | None:
-        """Restore an adapter; return the loop's progress."""
+    def restore(
+        self, adapter: Adapter[Any], framework: Framework, info: RunInfo
+    ) -> Progress | None:
+        """Restore an adapter and return the loop's progress."""
         if self.directory is not None:
             adapter.load(self.directory)
             return None if self.warm else Progress(batches=self.batches)
@@ -57,7 +65,7 @@ class Start:
 
 
 def find(latest: str | Path | None, storage: Storage) -> Start:
-    """Return the start that a path or a uuid names. Raises CheckpointError when it is neither."""
+    """Return the start that a path or a uuid names. Raises CheckpointError if it is neither."""
     if latest is None:
         return Start()
     path = Path(latest)
@@ -68,8 +76,8 @@ def find(latest: str | Path | None, storage: Storage) -> Start:
     if not _plain(str(latest)) or not storage.exists(str(latest)):
         known = ", ".join(sorted(storage.list())[:5]) or "none"
         raise CheckpointError(
-            f"latest_checkpoint is {str(latest)!r}, which is neither the directory of a checkpoint nor the uuid of one in "
-            f"{storage!r}; there: {known}"
+            f"latest_checkpoint is {str(latest)!r}, which is neither the directory of a checkpoint"
+            f" nor the uuid of one in {storage!r}; there: {known}"
         )
     return _read(str(latest), storage)
 
@@ -89,7 +97,10 @@ def _read(uuid: str, storage: Storage) -> Start:
 
 
 def _steps(directory: Path) -> int:
-    """Return how far Determined had trained, by whichever name its version gave that."""
+    """Return the number of batches that Determined had trained.
+
+    Its versions have two names for it.
+    """
     metadata = _json(directory / "metadata.json")
     return int(metadata.get("steps_completed", metadata.get("latest_batch", 0)))
 

@@ -1,4 +1,4 @@
-"""The states of the global random generators, as plain data."""
+"""Saves and restores the global random generators as plain data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from det_core.rng import plain_host_rng, set_host_rng
+from det_core.train.rng import plain_host_rng, set_host_rng
 
 _NAMES = {"python": "random_rng_state", "numpy": "np_rng_state"}
 
@@ -16,14 +16,16 @@ _NAMES = {"python": "random_rng_state", "numpy": "np_rng_state"}
 def rng_state() -> dict[str, Any]:
     """Return the states of all global generators."""
     host = plain_host_rng()
-    state = {"cpu_rng_state": torch.random.get_rng_state()} | {_NAMES[name]: host[name] for name in host}
+    state = {"cpu_rng_state": torch.random.get_rng_state()} | {
+        _NAMES[name]: host[name] for name in host
+    }
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["gpu_rng_state"] = torch.cuda.get_rng_state_all()
     return state
 
 
 def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Restore what `rng_state` returned, or what Determined saved."""
+    """Restore the states that `rng_state` returned or Determined saved."""
     if "cpu_rng_state" in state:
         torch.random.set_rng_state(state["cpu_rng_state"])
     set_host_rng({name: state[ours] for name, ours in _NAMES.items() if ours in state})
@@ -35,7 +37,7 @@ def set_rng_state(state: Mapping[str, Any]) -> None:
 
 @contextmanager
 def untouched_rng() -> Iterator[None]:
-    """Give the generators back as they were, whatever the body draws."""
+    """Restore the generators at the end of the body."""
     state = rng_state()
     try:
         yield

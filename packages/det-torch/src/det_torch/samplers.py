@@ -1,7 +1,8 @@
 """Samplers that repeat, shard, skip and shuffle reproducibly, for loaders that are built by hand.
 
-det does all of this by itself, for its own `DataLoader` and for torch's. The order in which to combine them: shuffle,
-batch, repeat, shard, skip. A loader that holds one that shards or skips is not sharded or skipped a second time.
+det does all of this itself for its own `DataLoader` and for torch's. Combine samplers in this
+order: shuffle, batch, repeat, shard, skip. det does not shard or skip a loader again that already
+has such a sampler.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _len(sampler: Iterable[Any]) -> int:
 
 
 class RepeatSampler(Sampler[Any]):
-    """Yields the samples of another sampler over and over; its length is that of one pass."""
+    """Yields the samples of another sampler over and over. Its length is that of one pass."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
         self.sampler = sampler
@@ -48,17 +49,20 @@ class RepeatSampler(Sampler[Any]):
 
 
 class DistributedSampler(Sampler[Any]):
-    """Yields every item whose position, modulo `num_workers`, is `rank`.
+    """Yields every item whose position modulo `num_workers` is `rank`.
 
-    Of a repeated sampler whose length is no multiple of `num_workers`, each pass therefore gives a rank other items.
-    Raises ValueError for a rank that is not in `range(num_workers)`.
+    If it shards a repeated sampler whose length is not a multiple of `num_workers`, each pass gives
+    a rank other items. Raises ValueError for a rank that is not in `range(num_workers)`.
     """
 
     def __init__(self, sampler: Iterable[Any], num_workers: int, rank: int) -> None:
         if num_workers < 1:
             raise ValueError(f"num_workers is {num_workers}; give the number of ranks, 1 or more")
         if not 0 <= rank < num_workers:
-            raise ValueError(f"rank is {rank}; with num_workers={num_workers} it must be from 0 to {num_workers - 1}")
+            raise ValueError(
+                f"rank is {rank}; with num_workers={num_workers} it must be from 0 to"
+                f" {num_workers - 1}"
+            )
         self.sampler = sampler
         self.num_workers = num_workers
         self.rank = rank
@@ -72,7 +76,10 @@ class DistributedSampler(Sampler[Any]):
 
 
 class SkipSampler(Sampler[Any]):
-    """Draws and drops the first `skip` items, once in each iteration; its length is that of the whole."""
+    """Draws and drops the first `skip` items in each iteration.
+
+    Its length is that of the whole sampler.
+    """
 
     def __init__(self, sampler: Iterable[Any], skip: int) -> None:
         if skip < 0:
@@ -89,7 +96,10 @@ class SkipSampler(Sampler[Any]):
 
 
 class ReproducibleShuffleSampler(Sampler[Any]):
-    """Shuffles what another sampler yields, by a generator of its own, which every iteration advances."""
+    """Shuffles the items of another sampler with its own generator.
+
+    Every iteration advances the generator.
+    """
 
     def __init__(self, sampler: Iterable[Any], seed: int) -> None:
         import numpy as np
@@ -107,28 +117,34 @@ class ReproducibleShuffleSampler(Sampler[Any]):
 
 
 class RepeatBatchSampler(RepeatSampler):
-    """Yields the batches of a batch sampler over and over; its length is that of one pass."""
+    """Yields the batches of a batch sampler over and over. Its length is that of one pass."""
 
     def __init__(self, batch_sampler: Iterable[Any]) -> None:
         super().__init__(batch_sampler)
 
 
 class DistributedBatchSampler(DistributedSampler):
-    """Yields every batch whose position, modulo `num_workers`, is `rank`."""
+    """Yields every batch whose position modulo `num_workers` is `rank`."""
 
     def __init__(self, batch_sampler: Iterable[Any], num_workers: int, rank: int) -> None:
         super().__init__(batch_sampler, num_workers, rank)
 
 
 class SkipBatchSampler(SkipSampler):
-    """Draws and drops the first `skip` batches, once in each iteration; its length is that of the whole."""
+    """Draws and drops the first `skip` batches in each iteration.
+
+    Its length is that of the whole sampler.
+    """
 
     def __init__(self, batch_sampler: Iterable[Any], skip: int) -> None:
         super().__init__(batch_sampler, skip)
 
 
 class ReproducibleShuffleBatchSampler(ReproducibleShuffleSampler):
-    """Shuffles the batches of a batch sampler, by a generator of its own, which every iteration advances."""
+    """Shuffles the batches of a batch sampler with its own generator.
+
+    Every iteration advances the generator.
+    """
 
     def __init__(self, batch_sampler: Iterable[Any], seed: int) -> None:
         super().__init__(batch_sampler, seed)

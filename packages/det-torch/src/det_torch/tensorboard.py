@@ -1,4 +1,4 @@
-"""A trial's own TensorBoard writer."""
+"""The TensorBoard writer of a trial."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from det_core import DetError
 
 
 class Writer:
-    """Opens a `SummaryWriter` when it is first asked for.
+    """Opens a `SummaryWriter` when it is first needed.
 
-    Where nothing is `recorded` (a trial that is loaded to be used) it gives a writer that takes everything and writes nothing.
+    With `recorded` false, for a trial that is loaded for use, it returns a writer that ignores all
+    calls.
     """
 
     def __init__(self, directory: Path | None, *, recorded: bool = True) -> None:
@@ -24,12 +25,17 @@ class Writer:
         if not self._recorded:
             return _Nowhere()
         if self.directory is None:
-            raise DetError("this run has no directory for TensorBoard's files; make a SummaryWriter of your own")
+            raise DetError(
+                "this run has no directory for TensorBoard's files; make a SummaryWriter of"
+                " your own"
+            )
         if self._writer is None:
             try:
                 from torch.utils.tensorboard import SummaryWriter
             except ImportError as error:
-                raise DetError("get_tensorboard_writer() needs tensorboard; pip install tensorboard") from error
+                raise DetError(
+                    "get_tensorboard_writer() needs tensorboard; pip install tensorboard"
+                ) from error
             self._writer = SummaryWriter(str(self.directory))
         return self._writer
 

@@ -1,4 +1,4 @@
-"""What a user writes: a model, its data, its optimizer, and one step of training."""
+"""The class that a user derives: a model, its data, its optimizer, and one step of training."""
 
 from __future__ import annotations
 
@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 class PyTorchTrial(ABC):
     """One model with its data and its optimizer.
 
-    Make the parts in `__init__` and pass each through `context.wrap_model`, `wrap_optimizer` and `wrap_lr_scheduler`; or define
-    `build_model()`, `build_optimizer(model)` and `build_lr_scheduler(optimizer)`, which return them, and find them as
-    `self.model`, `self.optimizer` and `self.lr_scheduler`. Define exactly one of `evaluate_batch` and `evaluate_full_dataset`.
+    There are two ways to make the parts:
+
+    - Make them in `__init__` and pass each through `context.wrap_model`, `wrap_optimizer` and
+      `wrap_lr_scheduler`.
+    - Define `build_model()`, `build_optimizer(model)` and `build_lr_scheduler(optimizer)`, which
+      return them. They are then available as `self.model`, `self.optimizer` and
+      `self.lr_scheduler`.
+
+    Define exactly one of `evaluate_batch` and `evaluate_full_dataset`.
     """
 
     model: Any
@@ -30,10 +36,13 @@ class PyTorchTrial(ABC):
         self.context = context
 
     @abstractmethod
-    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> torch.Tensor | dict[str, Any]:
+    def train_batch(
+        self, batch: Any, epoch_idx: int, batch_idx: int
+    ) -> torch.Tensor | dict[str, Any]:
         """Train one batch: forward, `context.backward(loss)`, `context.step_optimizer(optimizer)`.
 
-        Returns the loss, or metrics by name: the same names every time. `batch_idx` counts from 0 over the whole trial.
+        Returns the loss, or metrics by name. The names must be the same for every batch.
+        `batch_idx` counts from 0 over the whole trial.
         """
 
     @abstractmethod
@@ -42,7 +51,7 @@ class PyTorchTrial(ABC):
 
     @abstractmethod
     def build_validation_data_loader(self) -> Any:
-        """Return a finite loader; the whole of it is evaluated at each validation."""
+        """Return a finite loader. Each validation evaluates all of it."""
 
     def evaluate_batch(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """Return the metrics of one validation batch: numbers, or arrays of one shape.
@@ -52,20 +61,25 @@ class PyTorchTrial(ABC):
         raise NotImplementedError
 
     def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
-        """Return the metrics of the whole validation set; called on the chief only, with all of the data."""
+        """Return the metrics of the whole validation set.
+
+        Called on the chief only, with all of the data.
+        """
         raise NotImplementedError
 
     def evaluation_reducer(self) -> Reducer | dict[str, Reducer]:
-        """Return how metrics of `evaluate_batch` are reduced over batches: one reducer, or one for each metric."""
+        """Return how metrics of `evaluate_batch` are reduced over batches: one reducer, or one for
+        each metric.
+        """
         return Reducer.AVG
 
     def build_callbacks(self) -> dict[str, PyTorchCallback]:
-        """Return callbacks by name; the name is the key of the callback's saved state."""
+        """Return callbacks by name. The name is the key of the callback's saved state."""
         return {}
 
 
 def reset_parameters(model: Any) -> None:
-    """Call `reset_parameters` of every module that has it."""
+    """Call `reset_parameters` of every submodule that has it, but not of the model itself."""
     for module in model.modules():
         reset = getattr(module, "reset_parameters", None)
         if callable(reset) and module is not model:

@@ -10,14 +10,19 @@ Period = Every | At
 
 
 class TrainUnit:
-    """A length or a period: a number of units, or, as a period, a container of the absolute positions where it is due.
+    """A length or a period: a number of units.
 
-    `Batch(100)` as a period is due at every 100th batch; `Batch([10, 50])` after batches 10 and 50.
+    A period may also be a container of the absolute positions where it is due.
+
+    `Batch(100)` as a period is due at every 100th batch. `Batch([10, 50])` is due after batches 10
+    and 50.
     """
 
     def __init__(self, value: int | Container[int]) -> None:
         if isinstance(value, bool) or not isinstance(value, (int, Container)):
-            raise TypeError(f"{type(self).__name__}({value!r}): give a whole number or a container of them")
+            raise TypeError(
+                f"{type(self).__name__}({value!r}): give a whole number or a container of them"
+            )
         self.value = value
 
     def __repr__(self) -> str:
@@ -30,7 +35,7 @@ class TrainUnit:
         return hash((type(self), repr(self.value)))
 
     def should_stop(self, n: int) -> bool:
-        """Return whether it is due after `n` units."""
+        """Return whether the period is due after `n` units."""
         if isinstance(self.value, int):
             return self.value < 1 or (n > 0 and n % self.value == 0)
         return n in self.value
@@ -42,7 +47,7 @@ class TrainUnit:
         return self.value * self.scale(per_epoch)
 
     def period(self, per_epoch: int | None) -> Period:
-        """Return the positions, in batches, where it is due."""
+        """Return the positions, in batches, at which the period is due."""
         scale = self.scale(per_epoch)
         if isinstance(self.value, int):
             return Every(max(1, self.value) * scale)
@@ -51,7 +56,7 @@ class TrainUnit:
         return At(self.value if scale == 1 else _Scaled(self.value, scale))
 
     def scale(self, per_epoch: int | None) -> int:
-        """Return how many batches a unit is."""
+        """Return the number of batches in a unit."""
         return 1
 
 
@@ -60,16 +65,18 @@ class Batch(TrainUnit):
 
 
 class Epoch(TrainUnit):
-    """Epochs: passes over the training data of the loader's length."""
+    """Epochs: passes over the training data, by the loader's length."""
 
     def scale(self, per_epoch: int | None) -> int:
         if not per_epoch:
-            raise DetError(f"{self!r} cannot be counted, as the training data has no length; give Batch(n)")
+            raise DetError(
+                f"{self!r} cannot be counted, as the training data has no length; give Batch(n)"
+            )
         return per_epoch
 
 
 class _Scaled:
-    """A container of epochs, as one of batches."""
+    """Presents a container of epochs as a container of batches."""
 
     def __init__(self, epochs: Container[int], per_epoch: int) -> None:
         self._epochs, self._per_epoch = epochs, per_epoch

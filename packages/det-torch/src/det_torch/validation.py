@@ -22,7 +22,9 @@ from .trial import PyTorchTrial
 
 
 class Validation:
-    """Validates a trial, again and again; changes no weight and no generator of the training.
+    """Validates a trial.
+
+    It can be called repeatedly and changes no weights and no random generators of the training.
 
     With `quick` only the first batch is evaluated.
     """
@@ -47,7 +49,8 @@ class Validation:
         reducers.reset()
         with _evaluating(self._context.models), untouched_rng(), torch.no_grad():
             callbacks("on_validation_start")
-            callbacks("on_validation_step_start")  # its name before 0.17
+            # The name of the hook before 0.17.
+            callbacks("on_validation_step_start")
             metrics = self._whole() if self._full else self._batches()
             metrics |= reducers.metrics(self._context.distributed.allgather, training=False)
             callbacks("on_validation_step_end", metrics)
@@ -60,13 +63,13 @@ class Validation:
             return
         if self._context.sharding.used:
             raise TrialError(
-                "evaluate_full_dataset runs on the chief alone, and a sharded model needs all ranks for each forward pass; define "
-                "evaluate_batch"
+                "evaluate_full_dataset runs on the chief alone, and a sharded model needs all ranks"
+                " for each forward pass; define evaluate_batch"
             )
         if data.sharded:
             raise TrialError(
-                "evaluate_full_dataset gets all of the data on the chief, but the validation data is sharded by rank; build it "
-                "whole, or define evaluate_batch"
+                "evaluate_full_dataset gets all of the data on the chief, but the validation data"
+                " is sharded by rank; build it whole, or define evaluate_batch"
             )
 
     def _whole(self) -> dict[str, Any]:
@@ -80,7 +83,9 @@ class Validation:
 
     def _batches(self) -> dict[str, Any]:
         self._callbacks("on_validation_epoch_start")
-        outputs = self._outputs(self._context.precision.around(evaluation_step(self._trial, self._context)))
+        outputs = self._outputs(
+            self._context.precision.around(evaluation_step(self._trial, self._context))
+        )
         self._callbacks("on_validation_epoch_end", outputs)
         return self._reduced(outputs)
 
@@ -88,7 +93,8 @@ class Validation:
         outputs: list[dict[str, Any]] = []
         for index, (batch, own) in enumerate(self._own()):
             moved = self._context.to_device(batch) if self._context.auto_to_device else batch
-            if not own:  # another rank's forward pass needs this one's, whose numbers count nowhere
+            # Another rank's forward pass needs this one. Its metrics are discarded.
+            if not own:
                 with self._context.reducers.held():
                     evaluate(moved, index)
                 continue
@@ -96,11 +102,13 @@ class Validation:
             _must_be_dict(metrics, "evaluate_batch")
             if outputs and metrics.keys() != outputs[0].keys():
                 raise TrialError(
-                    f"evaluate_batch returned {sorted(metrics)} for batch {index} and {sorted(outputs[0])} before; return the "
-                    "same metrics for every batch"
+                    f"evaluate_batch returned {sorted(metrics)} for batch {index} and"
+                    f" {sorted(outputs[0])} before; return the same metrics for every batch"
                 )
-            # a buffer that the next batch changes must not be read only at the end
-            outputs.append({k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in metrics.items()})
+            # The metric may be a buffer that the next batch changes.
+            outputs.append(
+                {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in metrics.items()}
+            )
         return outputs
 
     def _own(self) -> Iterator[tuple[Any, bool]]:
@@ -113,30 +121,40 @@ class Validation:
         mine: dict[str, Any] = {}
         if outputs:
             reducers = self._reducers(list(outputs[0]))
-            mine = {name: reduce_batches(name, [o[name] for o in outputs], r) for name, r in reducers.items()}
+            mine = {
+                name: reduce_batches(name, [o[name] for o in outputs], r)
+                for name, r in reducers.items()
+            }
         everyone = self._context.distributed.allgather((mine, len(outputs)))
         ranks = [metrics for metrics, count in everyone if count]
         if not ranks:
             raise TrialError("the validation data loader is empty; give it at least one batch")
         counts = [count for _, count in everyone if count]
         reducers = self._reducers(list(ranks[0]))
-        return {name: reduce_ranks([r[name] for r in ranks], counts, chosen) for name, chosen in reducers.items()}
+        return {
+            name: reduce_ranks([r[name] for r in ranks], counts, chosen)
+            for name, chosen in reducers.items()
+        }
 
     def _reducers(self, names: list[str]) -> dict[str, Reducer]:
         chosen = self._trial.evaluation_reducer()
         if isinstance(chosen, dict) and set(chosen) != set(names):
             raise TrialError(
-                f"evaluation_reducer covers {sorted(chosen)}, but evaluate_batch returns {sorted(names)}; give each metric one"
+                f"evaluation_reducer covers {sorted(chosen)}, but evaluate_batch returns"
+                f" {sorted(names)}; give each metric one"
             )
         reducers = {name: chosen[name] if isinstance(chosen, dict) else chosen for name in names}
         for name, reducer in reducers.items():
             if not isinstance(reducer, Reducer):
-                raise TrialError(f"evaluation_reducer gives {reducer!r} for {name!r}; give one of det_torch.Reducer")
+                raise TrialError(
+                    f"evaluation_reducer gives {reducer!r} for {name!r}; give one of"
+                    " det_torch.Reducer"
+                )
         return reducers
 
 
 class _First:
-    """The first batch of data alone; all else as the data has it."""
+    """The first batch of some data. All attributes are those of the data."""
 
     def __init__(self, data: ValidationBatches) -> None:
         self._data = data
@@ -153,7 +171,10 @@ class _First:
 
 @contextmanager
 def _evaluating(models: list[torch.nn.Module]) -> Iterator[None]:
-    """Put models into evaluation, and every module back into the mode that it was in, frozen parts too."""
+    """Put models into evaluation mode.
+
+    At the end, restore the mode of every module, also of frozen parts.
+    """
     modes = [(module, module.training) for model in models for module in model.modules()]
     before = [model.training for model in models]
     for model in models:
@@ -162,11 +183,14 @@ def _evaluating(models: list[torch.nn.Module]) -> Iterator[None]:
         yield
     finally:
         for model, training in zip(models, before, strict=True):
-            model.train(training)  # modules may do more in it than keep the mode
+            # A module's own `train` may do more than set the mode.
+            model.train(training)
         for module, training in modes:
             module.training = training
 
 
 def _must_be_dict(metrics: Any, method: str) -> None:
     if not isinstance(metrics, dict):
-        raise TrialError(f"{method} returned {type(metrics).__name__}; return a dict of metrics by name")
+        raise TrialError(
+            f"{method} returned {type(metrics).__name__}; return a dict of metrics by name"
+        )

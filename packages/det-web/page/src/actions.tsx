@@ -1,12 +1,13 @@
 // What one can do to an experiment or a trial; what cannot be taken back is asked about first, in a sentence that says what it does.
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { go } from "./address";
-import { send, type Experiment, type Trial } from "./api";
+import { get, send, type Experiment, type Trial } from "./api";
+import { choose } from "./chosen";
 import { Fork } from "./fork";
-import { count } from "./format";
+import { count, num, words } from "./format";
 import { Markdown } from "./markdown";
-import { Dialog, Section } from "./parts";
+import { Dialog, Form, Section } from "./parts";
 
 type Act = () => Promise<unknown>;
 
@@ -19,7 +20,7 @@ interface Asked {
 }
 
 /** Buttons with the sentence of what went wrong below them. */
-function useActs(again: () => void) {
+export function useActs(again: () => void) {
   const [problem, setProblem] = useState("");
   const [busy, setBusy] = useState(false);
   const [asked, ask] = useState<Asked | null>(null);
@@ -100,6 +101,112 @@ export function useBoards() {
   };
 }
 
+/** What is done with several experiments at once: the result says of how many, and why the others were refused. Those stay chosen. */
+export function useBulk() {
+  const { run, ask, after } = useActs(() => undefined);
+  const [labelled, label] = useState<number[] | null>(null);
+  const [result, setResult] = useState<{ done: string; refused: string[] } | null>(null);
+  const each = (ids: number[], done: string, act: (id: number) => Promise<unknown>): Act => async () => {
+    setResult(null);
+    const refused: string[] = [];
+    for (const id of ids) await act(id).then(() => choose(id), (error: Error) => refused.push(`Experiment ${id}: ${error.message}`));
+    setResult({ done: `${count(ids.length - refused.length, "experiment")} ${done}${refused.length ? `, ${num(refused.length)} refused` : ""}.`, refused });
+  };
+  const archive = (ids: number[], archived: boolean) =>
+    void run(each(ids, archived ? "archived" : "unarchived", (id) => send("PATCH", `/experiments/${id}`, { archived })));
+  const remove = (ids: number[]) =>
+    ask({
+      title: `Delete ${count(ids.length, "experiment")}?`,
+      text: `Experiments ${ids.join(", ")}, their trials, metrics, logs and checkpoints are removed. This cannot be taken back.`,
+      button: "Delete them",
+      act: each(ids, "deleted", (id) => send("DELETE", `/experiments/${id}`)),
+      option: { text: "keep the files of the checkpoints", act: each(ids, "deleted", (id) => send("DELETE", `/experiments/${id}?keep_checkpoints=true`)) },
+    });
+  return {
+    acts: (archived: boolean) => [
+      { title: "Archive", act: (ids: number[]) => archive(ids, true) },
+      ...(archived ? [{ title: "Unarchive", act: (ids: number[]) => archive(ids, false) }] : []),
+      { title: "Label or move", act: label },
+      { title: "Delete", act: remove },
+    ],
+    after: (
+      <>
+        {result && (
+          <div role="status" class={result.refused.length ? "error" : "empty"}>
+            {result.done} <button onClick={() => setResult(null)}>Close</button>
+            {result.refused.length > 0 && (
+              <ul>
+                {result.refused.map((each) => (
+                  <li key={each}>{each}</li>
+                ))}
+              </ul>
+            )}
+          </div>
+        )}
+        {after}
+        {labelled && (
+          <Labelled
+            ids={labelled}
+            close={() => label(null)}
+            save={(add, remove) =>
+              run(
+                each(labelled, "labelled", async (id) => {
+                  const { labels } = await get<Experiment>(`/experiments/${id}`);
+                  return send("PATCH", `/experiments/${id}`, { labels: [...new Set([...labels.filter((each) => !remove.has(each)), ...add])] });
+                }),
+              )
+            }
+          />
+        )}
+      </>
+    ),
+  };
+}
+
+/** Which labels some experiments lose and get. A project is a label, so to move is to lose one and get another. */
+function Labelled({ ids, close, save }: { ids: number[]; close: () => void; save: (add: string[], remove: Set<string>) => Promise<void> }) {
+  const [had, setHad] = useState<string[]>([]);
+  const [lost, setLost] = useState<ReadonlySet<string>>(new Set());
+  const [text, set] = useState("");
+  useEffect(() => {
+    void Promise.allSettled(ids.map((id) => get<Experiment>(`/experiments/${id}`))).then((found) =>
+      setHad([...new Set(found.flatMap((each) => (each.status === "fulfilled" ? each.value.labels : [])))].sort()),
+    );
+  }, []);
+  const toggle = (name: string) => {
+    const next = new Set(lost);
+    if (!next.delete(name)) next.add(name);
+    setLost(next);
+  };
+  return (
+    <Form
+      title={`Label ${count(ids.length, "experiment")}, or move them to a project`}
+      disabled={!text.trim() && !lost.size}
+      close={close}
+      save={() => save(words(text), new Set(lost))}
+    >
+      <p>A project is a label. Take away the one that they have, and add another.</p>
+      {had.length > 0 && (
+        <p role="group" aria-label="labels to take away">
+          Take away:{" "}
+          {had.map((name) => (
+            <label key={name} class="label">
+              <input type="checkbox" checked={lost.has(name)} aria-label={`take away ${name}`} onChange={() => toggle(name)} /> {name}
+            </label>
+          ))}
+        </p>
+      )}
+      <input
+        type="text"
+        value={text}
+        aria-label="labels to add, separated by commas"
+        placeholder="labels to add, separated by commas"
+        onInput={(event) => set(event.currentTarget.value)}
+      />
+    </Form>
+  );
+}
+
 export function ExperimentActions({ told, again }: { told: Experiment; again: () => void }) {
   const { run, ask, busy, after } = useActs(again);
   const [window, open] = useState<"fork" | "name" | "labels" | null>(null);
@@ -108,6 +215,7 @@ export function ExperimentActions({ told, again }: { told: Experiment; again: ()
   const ended = !["ACTIVE", "PAUSED"].includes(told.state);
   const post = (what: string) => () => send("POST", `${here}/${what}`);
   const change = (what: object) => () => send("PATCH", here, what);
+  const saved = (what: object) => send("PATCH", here, what).then(again);
   const cancel: Asked = {
     title: "Cancel the experiment?",
     text: "Running trials save a checkpoint and stop; the search does not go on. What was found stays.",
@@ -167,7 +275,7 @@ export function ExperimentActions({ told, again }: { told: Experiment; again: ()
       {boards.after}
       {window === "fork" && <Fork told={told} close={() => open(null)} />}
       {window === "name" && (
-        <Typed title="Rename" label="name" text={told.name} close={() => open(null)} save={(name) => run(change({ name }))} />
+        <Typed title="Rename" label="name" text={told.name} close={() => open(null)} save={(name) => saved({ name })} />
       )}
       {window === "labels" && (
         <Typed
@@ -175,7 +283,7 @@ export function ExperimentActions({ told, again }: { told: Experiment; again: ()
           label="labels, separated by commas"
           text={told.labels.join(", ")}
           close={() => open(null)}
-          save={(text) => run(change({ labels: [...new Set(text.split(",").map((each) => each.trim()).filter(Boolean))] }))}
+          save={(text) => saved({ labels: words(text) })}
         />
       )}
     </div>
@@ -212,25 +320,12 @@ export function TrialActions({ told, again }: { told: Trial; again: () => void }
   );
 }
 
-function Typed(props: { title: string; label: string; text: string; close: () => void; save: (text: string) => void }) {
+function Typed(props: { title: string; label: string; text: string; close: () => void; save: (text: string) => Promise<unknown> }) {
   const [text, set] = useState(props.text);
-  const submit = (event: Event) => {
-    event.preventDefault();
-    props.save(text);
-    props.close();
-  };
   return (
-    <Dialog title={props.title} onClose={props.close}>
-      <form onSubmit={submit}>
-        <input type="text" value={text} aria-label={props.label} placeholder={props.label} onInput={(event) => set(event.currentTarget.value)} />
-        <div class="actions">
-          <button>Save</button>
-          <button type="button" onClick={props.close}>
-            Back
-          </button>
-        </div>
-      </form>
-    </Dialog>
+    <Form title={props.title} close={props.close} save={() => props.save(text)}>
+      <input type="text" value={text} aria-label={props.label} placeholder={props.label} onInput={(event) => set(event.currentTarget.value)} />
+    </Form>
   );
 }
 

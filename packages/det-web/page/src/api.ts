@@ -17,6 +17,20 @@ export class Refused extends Error {
 /** Whether the server could not be reached when it was last asked. */
 export const unreachable = signal(false);
 
+export interface About {
+  version: string;
+  home: string;
+  hostname: string;
+  user: string | null;
+  role: string | null;
+}
+
+/** The server, and who is signed in to it. */
+export const about = signal<About | undefined>(undefined);
+
+/** Whether the one who looks may change anything at all. Which experiments, the server decides and says. */
+export const mayChange = () => about.value?.role !== "viewer";
+
 async function ask(address: string, init?: RequestInit): Promise<Response> {
   let answer: Response;
   try {
@@ -101,6 +115,7 @@ export interface Experiment {
   config: { [key: string]: Value };
   source: string;
   defaulted: string[];
+  elsewhere: { [key: string]: Value };
   space: Range[];
   why: string | null;
   metrics: { training: string[]; validation: string[] };
@@ -137,6 +152,8 @@ export interface Trial {
   state: string;
   hparams: { [name: string]: Value };
   why: string | null;
+  failure?: { run: number; rank: number; text: string } | null;
+  ended?: number | null;
   runs: Run[];
   metrics: Record<string, string[]>;
   checkpoints: { uuid: string; batches: number; size: number | null; state: string; metric?: number | null; best?: boolean }[];
@@ -149,12 +166,35 @@ export interface Trial {
   parent?: number | null;
 }
 
+export interface MediaSeries {
+  name: string;
+  kind: "image" | "table" | "text";
+  files: { batches: number; path: string; size: number; written: number }[];
+}
+
 export interface Search {
   kind: string;
   metric?: string;
   smaller_is_better?: boolean;
   brackets?: { rungs: { length: number; trials: { id: number; metric: number | null; promoted: boolean }[] }[] }[];
   rounds?: { id: number; parent: number | null; metric: number | null }[][];
+}
+
+export interface Importances {
+  shares: Record<string, number>;
+  trials: number;
+  length: number | null;
+  needed: number;
+}
+
+export interface LogEnd {
+  trial: number;
+  run: number;
+  rank: number;
+  started: number;
+  ended: number | null;
+  why: string | null;
+  log: { text: string; offset: number; end: number; size: number };
 }
 
 export interface Curves {

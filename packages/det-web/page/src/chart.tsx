@@ -40,6 +40,8 @@ interface Props {
   onZoom?: (range: [number, number] | null) => void;
   height?: number;
   tools?: ComponentChildren;
+  /** Of more lines than a legend holds, so many are named: those that are drawn last. */
+  legend?: number;
   onWidth?: (pixels: number) => void;
   /** What is said in the picture's place while there is no line, so that nothing moves when the first one comes. */
   empty?: string;
@@ -126,7 +128,10 @@ export function Chart(props: Props) {
     else near?.line.open?.();
   };
   const saveRows = () => saveCsv(props.name, [["line", props.xLabel, "value"], ...props.lines.flatMap((l) => l.x.map((x, i) => [l.label, x, l.y[i]]))]);
-  const few = props.lines.length > 1 && props.lines.length <= 12;
+  const few = props.lines.length > 1 && (props.lines.length <= 12 || !!props.legend);
+  const named = props.lines.length <= 12 ? props.lines : props.lines.slice(-(props.legend ?? 0));
+  // In the order of their names, as that of the best changes while a search runs.
+  const legend = props.legend ? [...named].sort((a, b) => a.label.localeCompare(b.label, undefined, { numeric: true })) : named;
   return (
     <figure class="chart" aria-label={props.name}>
       <figcaption>
@@ -159,12 +164,13 @@ export function Chart(props: Props) {
       </div>
       <ul class="legend">
         {few &&
-          props.lines.map((line) => (
+          legend.map((line) => (
             <li key={line.label} title={line.label}>
               <i style={{ background: line.color }} />
               {line.label}
             </li>
           ))}
+        {few && named.length < props.lines.length && <li class="dim">and {num(props.lines.length - named.length)} more: point at a line</li>}
         {props.marks?.filter((mark, i, all) => all.findIndex((m) => m.text === mark.text) === i).slice(0, 8).map((mark) => (
           <li key={mark.text} title={mark.text} class={mark.y == null ? "event" : undefined}>
             <i class="mark" style={{ background: mark.color }} />

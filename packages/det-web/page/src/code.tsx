@@ -63,9 +63,50 @@ function Text({ id, other, path }: { id: number; other: number | null; path: str
 function Plain({ text, path }: { text: string; path: string }) {
   return (
     <div class="code" tabIndex={0} role="group" aria-label={path}>
-      <pre>{text}</pre>
+      <pre class="numbered">
+        {coloured(text, path).map((line, i) => (
+          <span key={i} class="line">
+            {line.map(([kind, part], k) => (kind ? <span key={k} class={kind}>{part}</span> : part))}
+            {"\n"}
+          </span>
+        ))}
+      </pre>
     </div>
   );
+}
+
+const PYTHON =
+  "and|as|assert|async|await|break|class|continue|def|del|elif|else|except|False|finally|for|from|global|if|import|in|is|lambda|match|None|nonlocal|not|or|pass|raise|return|True|try|while|with|yield";
+const STRING = `(?:\\b[rRbBfFuU]{1,2})?(?:\"\"\"[^]*?(?:\"\"\"|$)|'''[^]*?(?:'''|$)|\"(?:\\\\.|[^\"\\\\\\n])*\"|'(?:\\\\.|[^'\\\\\\n])*')`;
+const NUMBER = "\\b\\d[\\d_]*(?:\\.\\d+)?(?:[eE][-+]?\\d+)?\\b";
+const RULES: Record<string, RegExp> = {
+  py: new RegExp(`(?<comment>#.*)|(?<string>${STRING})|(?<keyword>\\b(?:${PYTHON})\\b|@[\\w.]+)|(?<value>${NUMBER})`, "g"),
+  yaml: new RegExp(`(?<comment>(?:^|(?<=\\s))#.*)|(?<keyword>^[ \\t-]*[\\w.]+(?=:))|(?<string>${STRING})|(?<value>${NUMBER}|\\b(?:true|false|null)\\b)`, "gm"),
+  json: new RegExp(`(?<string>${STRING})|(?<value>${NUMBER}|\\b(?:true|false|null)\\b)`, "g"),
+  sh: new RegExp(`(?<comment>(?:^|(?<=\\s))#.*)|(?<string>${STRING})|(?<keyword>\\b(?:if|then|else|fi|for|do|done|while|case|esac|export|set)\\b)`, "gm"),
+};
+RULES.yml = RULES.yaml!;
+const MOST_COLOURED = 200_000; // characters: colouring more takes longer than it helps
+
+/** The lines of a file in parts, each with its kind: comment, string, keyword, value or none. Text, whatever is in it. */
+export function coloured(text: string, path: string): [string, string][][] {
+  const rule = text.length <= MOST_COLOURED ? RULES[path.split(".").at(-1)!] : undefined;
+  const lines: [string, string][][] = [[]];
+  const put = (kind: string, part: string) =>
+    part.split("\n").forEach((each, i) => {
+      if (i) lines.push([]);
+      if (each) lines.at(-1)!.push([kind, each]);
+    });
+  let end = 0;
+  for (const match of rule ? text.matchAll(rule) : []) {
+    if (!match[0]) continue;
+    put("", text.slice(end, match.index));
+    put(Object.entries(match.groups!).find(([, found]) => found !== undefined)![0], match[0]);
+    end = match.index + match[0].length;
+  }
+  put("", text.slice(end));
+  if (text.endsWith("\n")) lines.pop();
+  return lines;
 }
 
 function Differences({ before, after }: { before: string; after: string }) {

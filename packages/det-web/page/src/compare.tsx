@@ -1,17 +1,16 @@
 // Trials beside each other, of one experiment or several: their curves in one picture and their hyperparameters in one table.
 import { useMemo } from "preact/hooks";
 import { A, go, param, setParams } from "./address";
-import { get, queried, type Series, type Trial } from "./api";
+import { get, queried, type Experiment, type Series, type Trial } from "./api";
 import { Chart, type Line } from "./chart";
 import { saveCsv } from "./export";
 import { num, show, type Value } from "./format";
-import { ofTrials, useLive } from "./live";
+import { ofExperiment, ofTrials, useLive, useRows } from "./live";
 import { Choice, Empty, Loaded, Section, State } from "./parts";
 import { hue } from "./scales";
 import { readRange, writeRange } from "./trials";
 
 export function Compare({ ids }: { ids: number[] }) {
-  const answer = useLive<Trial[]>(ids.length ? ids.join() : null, async () => (await get<{ trials: Trial[] }>(`/trials?ids=${ids}`)).trials, ofTrials(ids));
   if (!ids.length)
     return (
       <main>
@@ -25,8 +24,39 @@ export function Compare({ ids }: { ids: number[] }) {
   return (
     <main>
       <h1>Compare {ids.length} trials</h1>
-      <Loaded answer={answer}>{(trials) => <Compared trials={trials} />}</Loaded>
+      <Beside ids={ids} />
     </main>
+  );
+}
+
+function Beside({ ids }: { ids: number[] }) {
+  const answer = useLive<Trial[]>(ids.join(), async () => (await get<{ trials: Trial[] }>(`/trials?ids=${ids}`)).trials, ofTrials(ids));
+  return <Loaded answer={answer}>{(trials) => <Compared trials={trials} />}</Loaded>;
+}
+
+const BEST = 8;
+
+/** The best trials of an experiment beside each other; or those that the address names. */
+export function CompareBest({ told }: { told: Experiment }) {
+  const rows = useRows(`/experiments/${told.id}/trials`, ofExperiment(told.id));
+  const named = param("t").split(",").map(Number).filter(Boolean);
+  return (
+    <Loaded answer={rows}>
+      {({ n, columns }) => {
+        const measured = [...Array(n).keys()].filter((i) => typeof columns.best![i] === "number");
+        measured.sort((a, b) => ((columns.best![a] as number) - (columns.best![b] as number)) * (told.smaller_is_better ? 1 : -1));
+        const ids = named.length ? named : measured.slice(0, BEST).map((i) => columns.id![i] as number);
+        if (!ids.length) return <Empty>No trial has a value to compare by.</Empty>;
+        return (
+          <>
+            <p class="dim">
+              {named.length ? "The trials that were chosen" : `The best ${ids.length} of ${n}`}; tick others in <A to={`/e/${told.id}/trials`}>trials</A> and press Compare.
+            </p>
+            <Beside ids={ids} />
+          </>
+        );
+      }}
+    </Loaded>
   );
 }
 

@@ -7,14 +7,14 @@ import { ofExperiment, useGet, type Rows } from "./live";
 import { Copied, Empty, Loaded, Section } from "./parts";
 import { Table } from "./table";
 
-export function CheckpointsTable({ id }: { id: number }) {
+export function CheckpointsTable({ told: { id, ended } }: { told: Experiment }) {
   const answer = useGet<Checkpoints | { columns: Checkpoints }>(`/experiments/${id}/checkpoints`, ofExperiment(id));
   return (
     <Loaded answer={answer}>
       {(sent) => {
         const c = "columns" in sent ? sent.columns : sent;
         const n = c.uuid.length;
-        if (!n) return <Empty>No checkpoint yet; one is written when training pauses or ends, and where the configuration says so.</Empty>;
+        if (!n) return <Empty>{ended != null ? "It ended without a checkpoint." : "No checkpoint yet; one is written when training pauses or ends, and where the configuration says so."}</Empty>;
         const total = c.size.reduce<number>((sum, bytes, i) => sum + (c.state[i] === "COMPLETED" ? (bytes ?? 0) : 0), 0);
         // The table opens a row by its number: that of the trial, which loads and describes it.
         const ids = c.uuid.map((_, i) => i);
@@ -35,9 +35,19 @@ export function CheckpointsTable({ id }: { id: number }) {
                 { name: "trial", width: 80, cell: (i) => <A to={`/t/${c.trial[i]}/metrics`}>{c.trial[i]}</A> },
                 { name: "batches", width: 100, cell: (i) => num(c.batches[i]) },
                 { name: "metric", width: 150, cell: (i) => <>{num(c.metric[i])}{c.best[i] && <b class="best"> best</b>}</> },
-                { name: "size", width: 100, cell: (i) => size(c.size[i]) },
+                { name: "size", width: 100, number: true, cell: (i) => size(c.size[i]) },
                 { name: "state", width: 130, cell: (i) => state(c.state[i]) },
                 { name: "created", width: 150, cell: (i) => time(c.created[i]) },
+                {
+                  name: "download",
+                  width: 100,
+                  cell: (i) =>
+                    c.state[i] === "COMPLETED" && (
+                      <a href={`/api/v1/experiments/${id}/checkpoints/${c.uuid[i]}`} download>
+                        tar
+                      </a>
+                    ),
+                },
                 { name: "uuid", title: "id", width: 320, cell: (i) => <code>{c.uuid[i]}</code> },
               ]}
             />
@@ -61,6 +71,14 @@ export function Configuration({ told }: { told: Experiment }) {
           <tbody>{leaves(told.config, "", defaulted)}</tbody>
         </table>
       </Section>
+      {Object.keys(told.elsewhere).length > 0 && (
+        <Section title="From elsewhere">
+          <p class="dim">What det migrate has kept of the system where it was trained.</p>
+          <table class="plain config">
+            <tbody>{leaves(told.elsewhere, "", new Set())}</tbody>
+          </table>
+        </Section>
+      )}
     </div>
   );
 }

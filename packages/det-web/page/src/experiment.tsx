@@ -3,13 +3,14 @@ import type { ComponentChildren } from "preact";
 import { ExperimentActions, Note } from "./actions";
 import { go } from "./address";
 import type { Experiment as Told } from "./api";
+import { CompareBest } from "./compare";
 import { Code } from "./code";
 import { CheckpointsTable, Configuration } from "./details";
 import { Labels } from "./experiments";
 import { count, duration, num, percent, time } from "./format";
 import { useKeys } from "./keys";
 import { ofExperiment, useGet } from "./live";
-import { Log } from "./log";
+import { Logs } from "./logs";
 import { Loaded, Progress, State, Tabs } from "./parts";
 import { SearchPicture } from "./search";
 import { Trials } from "./trials";
@@ -39,12 +40,11 @@ export function Experiment({ id, section }: { id: number; section: string }) {
 function shown(section: string, told: Told, again: () => void): ComponentChildren {
   const { id } = told;
   if (section === "search") return <SearchPicture told={told} />;
-  if (section === "compare") return <Trials told={told} only="compare" />;
+  if (section === "compare") return <CompareBest told={told} />;
   if (section === "code") return <Code id={id} />;
-  if (section === "checkpoints") return <CheckpointsTable id={id} />;
+  if (section === "checkpoints") return <CheckpointsTable told={told} />;
   if (section === "config") return <Configuration told={told} />;
-  if (section === "logs")
-    return <Log address={`/experiments/${id}/log`} name={`driver of experiment ${id}`} live={ofExperiment(id)} growing={told.state === "ACTIVE"} />;
+  if (section === "logs") return <Logs told={told} />;
   return (
     <>
       <Note told={told} again={again} />

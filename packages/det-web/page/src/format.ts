@@ -1,6 +1,6 @@
 // How numbers, times, sizes and states are written: the one place, so that the same value looks the same everywhere.
 
-const NONE = "–";
+export const NONE = "–";
 export type Value = number | string | boolean | null | undefined | Value[] | { [key: string]: Value };
 
 /** A number with up to four significant digits; whole numbers whole, very large and small ones with an exponent. */
@@ -11,6 +11,31 @@ export function num(value: number | null | undefined): string {
   if (Number.isInteger(value) && size < 1e15) return grouped(value);
   if (size >= 1e6 || size < 1e-3) return signed(value.toExponential(3).replace(/\.?0+e/, "e").replace("e+", "e"));
   return signed(String(Number(value.toPrecision(4))));
+}
+
+const written = new WeakMap<Value[], (value: number) => string>();
+
+/** How the numbers of a column are written: with like precision, so that they compare at a glance. */
+export function alike(column: Value[]): (value: number) => string {
+  const known = written.get(column);
+  if (known) return known;
+  let [least, most, whole] = [Infinity, 0, true];
+  for (const value of column) {
+    if (typeof value !== "number" || !Number.isFinite(value)) continue;
+    if (!Number.isInteger(value)) whole = false;
+    const size = Math.abs(value);
+    if (size && size < least) least = size;
+    if (size > most) most = size;
+  }
+  let made: (value: number) => string = num;
+  const digits = 3 - Math.floor(Math.log10(least));
+  if (!whole && most) {
+    if (most < 1e6 && digits <= 8 && most / least < 1e5) made = (value) => signed(value.toFixed(Math.max(0, digits)));
+    else if (most >= 1e6 || least < 1e-3) made = (value) => (value ? signed(value.toExponential(3).replace("e+", "e")) : "0");
+  }
+  const safe = (value: number) => (Number.isFinite(value) ? made(value) : num(value));
+  written.set(column, safe);
+  return safe;
 }
 
 function signed(text: string): string {
@@ -45,11 +70,11 @@ export function duration(seconds: number | null | undefined): string {
 }
 
 /** Seconds since the epoch in the reader's own zone, in an order that sorts. */
-export function time(seconds: number | null | undefined): string {
+export function time(seconds: number | null | undefined, exact = false): string {
   if (seconds == null) return NONE;
   const at = new Date(seconds * 1000);
   const two = (n: number) => String(n).padStart(2, "0");
-  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}`;
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}${exact ? `:${two(at.getSeconds())}` : ""}`;
 }
 
 /** Bytes in decimal units. */
@@ -74,3 +99,6 @@ export function state(name: string | null | undefined): string {
 export function count(n: number, noun: string): string {
   return `${num(n)} ${noun}${n === 1 ? "" : "s"}`;
 }
+
+/** The words of a list separated by commas, each once. */
+export const words = (text: string) => [...new Set(text.split(",").map((each) => each.trim()).filter(Boolean))];

@@ -140,6 +140,14 @@ export function useGet<T>(address: string | null, when?: (change: Change) => boo
   return useLive<T>(address, () => get<T>(address!), when);
 }
 
+/** Asks again from time to time while the page is seen: what no change tells of, or what costs the server too much at each change. */
+export function useEvery(ms: number, answer: Answer<unknown>): void {
+  useEffect(() => {
+    const timer = setInterval(() => document.hidden || answer.again(), ms);
+    return () => clearInterval(timer);
+  }, []);
+}
+
 /** Rows in columns, as the server sends them: only those that changed travel. */
 export interface Rows {
   version: string;

@@ -139,7 +139,7 @@ export function Log({ address, query = {}, name, live, growing, tools }: Props) 
           {tail.error.message}
         </p>
       )}
-      {held && !held.size && <Empty>Nothing has been printed yet.</Empty>}
+      {held && !held.size && <Empty>{growing ? "Nothing has been printed yet." : "Nothing was printed."}</Empty>}
       <div class="log" ref={box} onScroll={onScroll} tabIndex={0} role="log" aria-label={name}>
         <pre>{held?.text}</pre>
       </div>

@@ -2,13 +2,14 @@
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
 import { A, go, path, param } from "./address";
-import { get, unreachable } from "./api";
+import { about, get, unreachable, type About } from "./api";
 import "./app.css";
 import { Cluster } from "./cluster";
 import { Compare } from "./compare";
 import { Experiment } from "./experiment";
 import { Experiments } from "./experiments";
 import { helpButton, KeysHelp, startKeys, useKeys } from "./keys";
+import { Later } from "./lazy";
 import { startLive, useGet } from "./live";
 import { Empty } from "./parts";
 import { dark, startTheme, switchTheme } from "./theme";
@@ -16,7 +17,10 @@ import { Trial } from "./trial";
 
 function Frame() {
   useKeys({ g: () => go("/"), l: () => go("/latest"), d: switchTheme }, []);
-  const about = useGet<{ version: string; home: string; hostname: string }>("/about");
+  const told = useGet<About>("/about").value;
+  useEffect(() => {
+    about.value = told;
+  }, [told]);
   return (
     <>
       <a class="skip" href="#content">
@@ -29,9 +33,19 @@ function Frame() {
         <A to="/">Experiments</A>
         <A to="/latest">Latest</A>
         <A to="/cluster">Cluster</A>
-        <span class="home" title={about.value && `det ${about.value.version}`}>
-          {about.value && `${about.value.hostname}: ${about.value.home}`}
+        {PAGES.filter((name) => (name === "users" ? told?.user : name !== "alerts" || (told && told.role !== "viewer" && told.role !== "editor"))).map((name) => (
+          <A key={name} to={`/${name}`} aria-current={path.value.split("/")[1] === name ? "page" : undefined}>
+            {name[0]!.toUpperCase() + name.slice(1)}
+          </A>
+        ))}
+        <span class="home" title={told && `det ${told.version}`}>
+          {told && `${told.hostname}: ${told.home}`}
         </span>
+        {told?.user && (
+          <a href="/login" title={`signed in as ${told.role}; sign out`}>
+            {told.user}
+          </a>
+        )}
         <button onClick={switchTheme} aria-label={dark.value ? "light colours" : "dark colours"} title="dark or light (d)">
           {dark.value ? "☀" : "☾"}
         </button>
@@ -63,6 +77,7 @@ function Page() {
   if (kind === "compare") return <Compare ids={param("t").split(",").map(Number).filter(Boolean)} />;
   if (kind === "cluster") return <Cluster />;
   if (kind === "latest") return <Latest />;
+  if (PAGES.includes(kind)) return <Later key={kind} name={kind} />;
   return (
     <main>
       <Empty>
@@ -71,6 +86,9 @@ function Page() {
     </main>
   );
 }
+
+/** The pages for a team. */
+const PAGES = ["queue", "models", "usage", "alerts", "users"];
 
 /** Goes to the newest experiment, and leaves no entry in the history: going back goes to where one was. */
 function Latest() {

@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef } from "preact/hooks";
 import { setParams } from "./address";
 import { savePng } from "./export";
 import { writeBrush, type Brush } from "./filter";
-import type { Value } from "./format";
+import { count, type Value } from "./format";
 import { Section, useWidth } from "./parts";
 import { goodness, ramp, type Scale } from "./scales";
 import { dark } from "./theme";
@@ -28,7 +28,7 @@ export function Parallel({ axes, metric, smallerIsBetter, shown, brush, onBrush 
   const width = Math.max(boxWidth, axes.length * 84); // narrower than that it scrolls
   const X = (axis: number) => SIDE + (axes.length > 1 ? (axis * (width - 2 * SIDE)) / (axes.length - 1) : 0);
   const span = HEIGHT - TOP - BOTTOM;
-  const Y = (at: number | null) => (at === null ? HEIGHT - 8 : TOP + (1 - at) * span);
+  const Y = (at: number | null) => (at === null ? NaN : TOP + (1 - at) * span);
   const good = useMemo(() => goodness(metric, smallerIsBetter), [metric, smallerIsBetter]);
   const best = useMemo(() => [...good.keys()].sort((a, b) => (good[a] ?? -1) - (good[b] ?? -1)), [good]);
   // The heights of all lines, once for as long as the values are the same: a brush only chooses among them.
@@ -59,10 +59,12 @@ export function Parallel({ axes, metric, smallerIsBetter, shown, brush, onBrush 
         ctx.globalAlpha = key < 0 ? Math.max(0.02, Math.min(0.15, 100 / total)) : Math.max(0.08, Math.min(0.9, (60 / shown.length) * (1 + key)));
         ctx.beginPath();
         for (; at < end && colorOf(queue[at]!) === key; at++)
-          for (let axis = 0; axis < axes.length; axis++) {
+          // A line ends where there is no value: at no height of the axis, so that nothing looks like a good or bad one.
+          for (let axis = 0, on = false; axis < axes.length; axis++) {
             const y = heights[axis]![queue[at]!]!;
-            if (axis) ctx.lineTo(X(axis), y);
-            else ctx.moveTo(X(axis), y);
+            if (on && !Number.isNaN(y)) ctx.lineTo(X(axis), y);
+            else if (!Number.isNaN(y)) ctx.moveTo(X(axis), y);
+            on = !Number.isNaN(y);
           }
         ctx.stroke();
       }
@@ -104,8 +106,14 @@ export function Parallel({ axes, metric, smallerIsBetter, shown, brush, onBrush 
   };
 
   const clear = () => (onBrush({}), setParams({ brush: null }));
+  const without = metric.filter((value) => value == null).length;
   const tools = (
     <>
+      {without > 0 && (
+        <span class="dim" title="Their lines end before the axis of the metric.">
+          {count(without, "trial")} without a value
+        </span>
+      )}
       <button disabled={!Object.keys(brush).length} onClick={clear}>
         Clear brush
       </button>

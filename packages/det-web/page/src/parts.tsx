@@ -98,6 +98,42 @@ export function Dialog({ title, onClose, children }: { title: string; onClose: (
   );
 }
 
+/** A window with a form. It stays until what it saves is answered, and says why that was refused, so that nothing typed is lost. */
+export function Form(props: { title: string; button?: string; disabled?: boolean; close: () => void; save: () => Promise<unknown>; children: ComponentChildren }) {
+  const [problem, setProblem] = useState("");
+  const [busy, setBusy] = useState(false);
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    setBusy(true);
+    setProblem("");
+    try {
+      await props.save();
+      props.close();
+    } catch (error) {
+      setProblem((error as Error).message);
+      setBusy(false);
+    }
+  };
+  return (
+    <Dialog title={props.title} onClose={props.close}>
+      <form onSubmit={submit}>
+        {props.children}
+        {problem && (
+          <p class="error" role="alert">
+            {problem}
+          </p>
+        )}
+        <div class="actions">
+          <button disabled={busy || props.disabled}>{props.button ?? "Save"}</button>
+          <button type="button" onClick={props.close}>
+            Back
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}
+
 /** How wide an element is, in pixels, as it changes: pictures are made for exactly that width. */
 export function useWidth<T extends HTMLElement>() {
   const ref = useRef<T>(null);

@@ -25,7 +25,7 @@ export function Scatter({ ids, axes, metric, metricName, smallerIsBetter, shown 
   const [near, setNear] = useState<number | null>(null);
   const names = axes.map(({ scale }) => scale.name);
   const pick = (key: string, i: number) => axes[Math.max(0, names.indexOf(param(key, names[i] ?? names[0]!)))]!;
-  const [x, y] = [pick("x", 0), pick("y", Math.min(1, names.length - 1))];
+  const [x, y] = [pick("x", 0), pick("y", names.length - 1)];
   const kind = param("as", "points");
   const place = (axis: typeof x, i: number) => axis.scale.at(axis.values[i]);
   const px = (at: number) => LEFT + at * (width - LEFT - RIGHT);

@@ -1,16 +1,18 @@
 // What the searcher did, as a picture: brackets with their rungs, or who was copied from whom; and what mattered.
 import { useMemo, useRef } from "preact/hooks";
 import { A, go } from "./address";
-import type { Experiment, Search } from "./api";
+import type { Experiment, Importances as Found, Search } from "./api";
 import { Chart, type Line } from "./chart";
 import { saveCsv, saveSvg } from "./export";
-import { count, num, percent, type Value } from "./format";
-import { ofExperiment, useGet } from "./live";
+import { count, num, type Value } from "./format";
+import { Timeline } from "./history";
+import { ofExperiment, useGet, useRows } from "./live";
 import { Empty, Loaded, Section } from "./parts";
 import { goodness, hue, ramp } from "./scales";
 import { LearningCurves } from "./trials";
 
 export function SearchPicture({ told }: { told: Experiment }) {
+  const rows = useRows(`/experiments/${told.id}/trials`, ofExperiment(told.id));
   const answer = useGet<Search>(`/experiments/${told.id}/search`, ofExperiment(told.id));
   return (
     <>
@@ -23,6 +25,7 @@ export function SearchPicture({ told }: { told: Experiment }) {
         }}
       </Loaded>
       <Importances told={told} />
+      <Loaded answer={rows}>{(found) => <Timeline rows={found} />}</Loaded>
     </>
   );
 }
@@ -163,31 +166,54 @@ function Genealogy({ rounds, smaller }: { rounds: NonNullable<Search["rounds"]>;
   );
 }
 
+/** Whole percents that are 100 together: what no hyperparameter alone explains is a part of its own. */
+export function shared(shares: Record<string, number>): { rows: [string, number][]; rest: number } {
+  const whole = Math.max(1, Object.values(shares).reduce((a, b) => a + b, 0));
+  const rows = Object.entries(shares).map(([name, share]): [string, number] => [name, Math.round((100 * share) / whole)]);
+  rows.sort(([, a], [, b]) => b - a);
+  return { rows, rest: Math.max(0, 100 - rows.reduce((sum, [, share]) => sum + share, 0)) };
+}
+
 function Importances({ told }: { told: Experiment }) {
-  const answer = useGet<Record<string, number>>(`/experiments/${told.id}/importances`, ofExperiment(told.id));
-  const rows = Object.entries(answer.value ?? {}).sort(([, a], [, b]) => b - a);
+  const answer = useGet<Found>(`/experiments/${told.id}/importances`, ofExperiment(told.id));
+  const { rows, rest } = shared(answer.value?.shares ?? {});
   return (
-    <Section title="Importances" tools={<button disabled={!rows.length} onClick={() => saveCsv("importances", [["hyperparameter", "share"], ...rows])}>CSV</button>}>
+    <Section title="Importances" tools={<button disabled={!rows.length} onClick={() => saveCsv("importances", [["hyperparameter", "percent"], ...rows])}>CSV</button>}>
       <Loaded answer={answer}>
-        {() =>
+        {({ trials, length, needed }) =>
           rows.length ? (
-            <table class="plain">
-              <tbody>
-                {rows.map(([name, share]) => (
-                  <tr key={name}>
-                    <th scope="row">
-                      <A to={`/e/${told.id}/trials?x=${encodeURIComponent(name)}&y=best`}>{name}</A>
-                    </th>
-                    <td>
-                      <meter value={share} max={1} aria-label={name} />
-                    </td>
-                    <td>{percent(share)}</td>
+            <>
+              <p class="dim">
+                Of the differences between {count(trials, "trial")}
+                {length != null && ` at ${num(length)} ${unitOf(told)}, the length that most of them reached`}, what each hyperparameter alone explains.
+              </p>
+              <table class="plain">
+                <tbody>
+                  {rows.map(([name, share]) => (
+                    <tr key={name}>
+                      <th scope="row">
+                        <A to={`/e/${told.id}/trials?x=${encodeURIComponent(name)}&y=best`}>{name}</A>
+                      </th>
+                      <td>
+                        <meter value={share} max={100} aria-label={name} />
+                      </td>
+                      <td class="number">{share} %</td>
+                    </tr>
+                  ))}
+                  <tr class="dim">
+                    <th scope="row">interplay and chance</th>
+                    <td />
+                    <td class="number">{rest} %</td>
                   </tr>
-                ))}
-              </tbody>
-            </table>
+                </tbody>
+              </table>
+            </>
+          ) : trials < needed ? (
+            <Empty>
+              Too few trials: {trials} can be compared{length != null && ` at ${num(length)} ${unitOf(told)}`}, and it takes {needed} to tell what mattered from chance.
+            </Empty>
           ) : (
-            <Empty>Importances need several validated trials and a hyperparameter that is searched.</Empty>
+            <Empty>Nothing that was searched explains any of the differences between {count(trials, "trial")}.</Empty>
           )
         }
       </Loaded>

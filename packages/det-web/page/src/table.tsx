@@ -5,7 +5,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { go, param, setParams } from "./address";
 import { saveCsv } from "./export";
 import { filter, sorted, type Wanted } from "./filter";
-import { num, show, type Value } from "./format";
+import { alike, num, show, type Value } from "./format";
 import { useKeys } from "./keys";
 import type { Rows } from "./live";
 import { chosen, choose, clearChosen } from "./chosen";
@@ -32,6 +32,8 @@ interface Props {
   among?: Wanted;
   /** What may be done with chosen rows. */
   choosing?: { title: string; act: (ids: number[]) => void };
+  /** What else may be done with chosen rows. */
+  acts?: { title: string; act: (ids: number[]) => void }[];
   tools?: ComponentChildren;
   onShown?: (rows: number[]) => void;
 }
@@ -47,6 +49,7 @@ export function Table(props: Props) {
   const seen = useSignal(30);
   const cursor = useSignal(-1);
   const [typed, setTyped] = useState(param("q"));
+  const asked = useRef(typed);
   const by = param("sort", props.sort);
   const [key, down] = [by.replace(/^-/, ""), by.startsWith("-")];
   const known = new Map(columns.map((column) => [column.name, column]));
@@ -63,9 +66,16 @@ export function Table(props: Props) {
   const order = useMemo(() => sorted(wanted, rows.columns[key], down), [wanted, key, down]);
   useEffect(() => props.onShown?.(wanted), [wanted]);
   useEffect(() => {
-    const timer = setTimeout(() => typed !== param("q") && setParams({ q: typed }), 250);
+    const timer = setTimeout(() => {
+      asked.current = typed;
+      if (typed !== param("q")) setParams({ q: typed });
+    }, 250);
     return () => clearTimeout(timer);
   }, [typed]);
+  // A view, or going back, has a filter of its own.
+  useEffect(() => {
+    if (param("q") !== asked.current) setTyped((asked.current = param("q")));
+  }, [param("q")]);
 
   const ids = rows.columns.id as number[];
   const onScroll = () => {
@@ -115,6 +125,7 @@ export function Table(props: Props) {
     offset += widthOf(known.get(name)!);
   }
   const stuck = (name: string) => (left.has(name) ? { className: "pinned", style: { left: `${left.get(name)}px` } } : {});
+  const right = new Set(ordered.filter((name) => known.get(name)!.number ?? (!known.get(name)!.cell && numbers(rows.columns[name]))));
   const from = first.value;
   const shown = order.slice(from, from + seen.value + 3 * SPARE);
   // A row is made once for as long as nothing in it changes: a scroll makes those that come into sight, and no others.
@@ -140,8 +151,8 @@ export function Table(props: Props) {
         const column = known.get(name)!;
         const value = rows.columns[name]?.[i] as Value;
         return (
-          <td key={name} {...stuck(name)}>
-            {column.cell ? column.cell(i) : show(value)}
+          <td key={name} {...stuck(name)} {...(right.has(name) ? { className: left.has(name) ? "pinned number" : "number" } : {})}>
+            {column.cell ? column.cell(i) : typeof value === "number" ? alike(rows.columns[name]!)(value) : show(value)}
           </td>
         );
       })}
@@ -169,6 +180,12 @@ export function Table(props: Props) {
             {chosen.value.size ? ` ${chosen.value.size}` : ""}
           </button>
         )}
+        {props.acts?.map(({ title, act: does }) => (
+          <button key={title} disabled={!chosen.value.size} onClick={() => does([...chosen.value])}>
+            {title}
+          </button>
+        ))}
+        <Views />
         <Chooser columns={columns} names={ordered} pinned={pinned} />
         <button onClick={save}>CSV</button>
       </div>
@@ -186,7 +203,7 @@ export function Table(props: Props) {
               {props.choosing && <th class="pinned" aria-label="chosen" />}
               {ordered.map((name) => (
                 <th key={name} scope="col" aria-sort={key !== name ? "none" : down ? "descending" : "ascending"} {...stuck(name)}>
-                  <button onClick={() => sortBy(name)} title={name}>
+                  <button class={right.has(name) ? "number" : undefined} onClick={() => sortBy(name)} title={name}>
                     {known.get(name)!.title ?? name}
                     {key === name ? (down ? " ↓" : " ↑") : ""}
                   </button>
@@ -214,6 +231,54 @@ function opened(event: MouseEvent, to: string, mark: () => void): void {
 }
 
 const widthOf = (column: Column) => column.width ?? Math.min(220, Math.max(96, 9 * (column.title ?? column.name).length + 28));
+
+const numbers = (column?: Value[]) => !!column && column.some((value) => typeof value === "number") && column.every((value) => value == null || typeof value === "number");
+
+const VIEWS = "det-views";
+const kept = (): Record<string, string> => {
+  try {
+    return JSON.parse(localStorage.getItem(VIEWS) ?? "{}");
+  } catch {
+    return {};
+  }
+};
+
+/** Views by name, kept in this browser: the filter, order, columns and all else that the address has. */
+function Views() {
+  const [views, set] = useState(kept);
+  const [name, setName] = useState("");
+  const save = (next: Record<string, string>) => (localStorage.setItem(VIEWS, JSON.stringify(next)), set(next));
+  const add = (event: Event) => {
+    event.preventDefault();
+    if (name) save({ ...kept(), [name]: location.search });
+    setName("");
+  };
+  const forget = (each: string) => {
+    const { [each]: _, ...others } = kept();
+    save(others);
+  };
+  return (
+    <details class="menu">
+      <summary role="button">Views</summary>
+      <div>
+        {Object.entries(views).map(([each, search]) => (
+          <div key={each}>
+            <a href={search || "?"} onClick={(event) => (event.preventDefault(), go(location.pathname + search))}>
+              {each}
+            </a>
+            <button aria-label={`forget ${each}`} onClick={() => forget(each)}>
+              ×
+            </button>
+          </div>
+        ))}
+        <form onSubmit={add}>
+          <input type="text" value={name} aria-label="name of this view" placeholder="name of this view" onInput={(event) => setName(event.currentTarget.value)} />{" "}
+          <button disabled={!name}>Keep</button>
+        </form>
+      </div>
+    </details>
+  );
+}
 
 /** Which columns are there, and which stay in sight when one scrolls sideways. */
 function Chooser({ columns, names, pinned }: { columns: Column[]; names: string[]; pinned: string[] }) {

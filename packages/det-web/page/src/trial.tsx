@@ -1,16 +1,19 @@
 // One trial: how it stands, its hyperparameters, its runs, and its sections.
+import { useState } from "preact/hooks";
 import { TrialActions } from "./actions";
 import { A, go } from "./address";
-import type { Experiment, Trial as Told } from "./api";
+import { mayChange, type Experiment, type Trial as Told } from "./api";
 import { count, duration, num, show, size, time } from "./format";
 import { useKeys } from "./keys";
+import { Later } from "./lazy";
 import { ofTrials, useGet } from "./live";
 import { Log } from "./log";
+import { Media } from "./media";
 import { param, setParams } from "./address";
 import { Choice, Copied, Empty, Loaded, Section, State, Tabs } from "./parts";
 import { MetricCharts } from "./metrics";
 
-const SECTIONS = ["metrics", "logs", "system"];
+const SECTIONS = ["metrics", "media", "logs", "system"];
 
 export function Trial({ id, section }: { id: number; section: string }) {
   const answer = useGet<Told>(`/trials/${id}`, ofTrials([id]));
@@ -23,8 +26,11 @@ export function Trial({ id, section }: { id: number; section: string }) {
         {(told) => (
           <>
             <Heading told={told} of={of.value} again={answer.again} />
+            {told.failure?.text && section !== "logs" && <Failure told={told} {...told.failure} />}
             <Tabs base={`/t/${id}`} names={SECTIONS} chosen={section} />
-            {section === "logs" ? <RankLogs told={told} /> : <MetricCharts key={section} told={told} system={section === "system"} />}
+            {section === "logs" && <RankLogs told={told} />}
+            {section === "media" && <Media id={told.id} />}
+            {section !== "logs" && section !== "media" && <MetricCharts key={section} told={told} system={section === "system"} />}
             {section === "system" && <Traces told={told} />}
             {section === "metrics" && <About told={told} of={of.value} />}
           </>
@@ -67,9 +73,20 @@ function Heading({ told, of, again }: { told: Told; of?: Experiment; again: () =
   );
 }
 
+/** What a failed trial wrote last comes first: nothing else on the page says why there is nothing else. */
+function Failure({ told, run, rank, text }: { told: Told; run: number; rank: number; text: string }) {
+  const tools = <A to={`/t/${told.id}/logs?run=${run}&rank=${rank}`}>the whole log</A>;
+  return (
+    <Section title={`What run ${run} wrote last`} tools={tools}>
+      <pre class="failure">{text}</pre>
+    </Section>
+  );
+}
+
 function About({ told, of }: { told: Told; of?: Experiment }) {
   const constant = new Set(of?.space.filter(({ type }) => type === "const").map(({ name }) => name));
   const best = told.checkpoints.some(({ state }) => state === "COMPLETED");
+  const [registered, register] = useState<string | null>(null);
   return (
     <div class="columns">
       <Section title="Hyperparameters">
@@ -133,18 +150,36 @@ function About({ told, of }: { told: Told; of?: Experiment }) {
                     {num(each.metric)}
                     {each.best && <b class="best"> best</b>}
                   </td>
-                  <td>{each.state === "COMPLETED" ? size(each.size) : "deleted"}</td>
                   <td>
-                    <code>{each.uuid}</code>
+                    {each.state === "COMPLETED" ? (
+                      <a href={`/api/v1/experiments/${told.experiment}/checkpoints/${each.uuid}`} download title="download as a tar archive">
+                        {size(each.size)}
+                      </a>
+                    ) : (
+                      "deleted"
+                    )}
+                  </td>
+                  <td>
+                    <code>{each.uuid}</code>{" "}
+                    {each.state === "COMPLETED" && mayChange() && (
+                      <button aria-label={`add checkpoint ${each.uuid} to a model`} onClick={() => register(each.uuid)}>
+                        Add to a model
+                      </button>
+                    )}
                   </td>
                 </tr>
               ))}
             </tbody>
           </table>
         ) : (
-          <Empty>No checkpoint yet; one is written when training pauses or ends, and where the configuration says so.</Empty>
+          <Empty>
+            {told.ended != null
+              ? "It ended without a checkpoint."
+              : "No checkpoint yet; one is written when training pauses or ends, and where the configuration says so."}
+          </Empty>
         )}
         {best && told.load && <Copied text={told.load} />}
+        {registered && <Later name="add-version" uuid={registered} close={() => register(null)} />}
       </Section>
     </div>
   );
@@ -188,7 +223,7 @@ function flat(values: object, before = ""): [string, unknown][] {
 function RankLogs({ told }: { told: Told }) {
   const runs = told.runs.filter(({ ranks }) => ranks.length);
   const run = runs.find(({ number }) => String(number) === param("run")) ?? runs.at(-1);
-  if (!run) return <Empty>Nothing has been printed: no run of this trial has started yet.</Empty>;
+  if (!run) return <Empty>{told.ended != null ? "Nothing was printed: no run of this trial ever started." : "Nothing has been printed: no run of this trial has started yet."}</Empty>;
   const rank = run.ranks.find((each) => String(each.rank) === param("rank", "0")) ?? run.ranks[0]!;
   const tools = (
     <>

@@ -1,10 +1,10 @@
-"""det-web: the page of det, the web API that it is made from, and the API's document; `det ui` serves them."""
+"""det-web: the web page of det, its web API and the API's OpenAPI document (`det ui`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_core.lazy import lazy
+from det_core.support.lazy import lazy
 
 if TYPE_CHECKING:
     from .app import make_app as make_app

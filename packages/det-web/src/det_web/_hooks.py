@@ -1,4 +1,4 @@
-"""Registers `det ui`; imports det_core only."""
+"""Registers `det ui`. Imports det_core only."""
 
 from __future__ import annotations
 
@@ -12,4 +12,12 @@ from det_core import CommandRecord, hookimpl
 @hookimpl
 def det_commands() -> Iterator[CommandRecord]:
     load = partial(resolve_name, "det_web.command:ui")
-    yield CommandRecord(name="ui", load=load, help="Open the page: experiments, trials, curves and logs, live.")
+    report = partial(resolve_name, "det_web.report:report")
+    yield CommandRecord(
+        name="report",
+        load=report,
+        help="Write what came of an experiment into one HTML file to send.",
+    )
+    yield CommandRecord(
+        name="ui", load=load, help="Open the page: experiments, trials, curves and logs, live."
+    )

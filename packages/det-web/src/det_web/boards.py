@@ -1,4 +1,4 @@
-"""TensorBoard on chosen experiments: it starts when somebody asks for it, and is there for as long as the server."""
+"""Starts TensorBoard for chosen experiments, when it is asked for. It ends with the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from det_core.errors import DetError
-from det_core.guard import beside
+from det_node.guard import start_guarded
 
 _COMES_SECONDS = 60.0
 
@@ -21,12 +21,13 @@ _COMES_SECONDS = 60.0
 @dataclass(frozen=True)
 class _Board:
     process: subprocess.Popen[bytes]
-    held: int  # by this server: when that is gone, the process ends
+    # The process ends when the server closes this descriptor, or ends.
+    held: int
     port: int
 
     @property
     def comes(self) -> bool:
-        """Whether it listens by now, or soon will."""
+        """Whether it accepts connections. Waits until it does, or `_COMES_SECONDS` at most."""
         deadline = time.monotonic() + _COMES_SECONDS
         while self.process.poll() is None and time.monotonic() < deadline:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
@@ -36,21 +37,27 @@ class _Board:
 
 
 class Boards:
-    """Those that a server has started, one for the same experiments."""
+    """The TensorBoards that a server has started, one for each choice of experiments."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._started: dict[tuple[Path, ...], _Board] = {}
 
     def open(self, places: dict[int, Path]) -> str:
-        """Return the address of one that listens, on the directories of experiments with these numbers.
+        """Return the address of a TensorBoard for these experiments' directories.
 
-        Raises DetError where there is none to be had.
+        It may be a new one.
+
+        Raises DetError where TensorBoard is not installed, no event files exist, or it does not
+        start.
         """
         if find_spec("tensorboard") is None:
-            raise DetError("tensorboard is not installed beside det-web; pip install tensorboard")
+            raise DetError("tensorboard is not installed with det-web; pip install tensorboard")
         if not any(place.is_dir() for place in places.values()):
-            raise DetError("no trial of these has written event files; det does so where tensorboard is installed")
+            raise DetError(
+                "no trial of these has written event files; det does so where tensorboard is"
+                " installed"
+            )
         with self._lock:
             key = tuple(places.values())
             board = self._started.get(key)
@@ -58,7 +65,9 @@ class Boards:
                 board = self._started[key] = _start(places)
             if not board.comes:
                 numbers = " ".join(map(str, places))
-                raise DetError(f"TensorBoard did not come; see what it says: det tensorboard {numbers}")
+                raise DetError(
+                    f"TensorBoard did not come; see what it says: det tensorboard {numbers}"
+                )
         return f"http://127.0.0.1:{board.port}/"
 
 
@@ -66,6 +75,15 @@ def _start(places: dict[int, Path]) -> _Board:
     with socket.create_server(("127.0.0.1", 0)) as found:
         port: int = found.getsockname()[1]
     spec = ",".join(f"experiment-{id}:{place}" for id, place in places.items())
-    command = [sys.executable, "-P", "-m", "tensorboard.main", "--host", "127.0.0.1", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "tensorboard.main",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return _Board(*beside([*command, "--logdir_spec", spec], **silent), port)
+    return _Board(*start_guarded([*command, "--logdir_spec", spec], **silent), port)

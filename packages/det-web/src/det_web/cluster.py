@@ -1,4 +1,4 @@
-"""/api/v1/about and /cluster, and /metrics for Prometheus: the machine, its devices, who holds and who waits."""
+"""/api/v1/about, /api/v1/cluster and /metrics for Prometheus: this machine and its devices."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from msgspec import Struct, field
 from det_core.config import from_json
 from det_core.errors import DetError
 from det_driver.driver import DriverSettings, waits_for
-from det_driver.store import Store
+from det_driver.store import Store, Visible
 
-from .endpoints import Asked, Endpoint
+from .endpoints import ApiRequest, Endpoint
 from .shapes import About
 
 
 class Slot(Struct):
-    """A device of a machine, and who holds it."""
+    """A device of a machine, and the experiment that holds it."""
 
     id: str
     kind: str
@@ -37,7 +37,7 @@ class Machine(Struct):
 
 
 class Waiting(Struct):
-    """An experiment that waits for devices, in words, and the experiments that hold some."""
+    """An experiment that waits for devices: what for, in words, and which others hold devices."""
 
     experiment: int
     wants: str = field(name="for")
@@ -45,15 +45,22 @@ class Waiting(Struct):
 
 
 class Cluster(Struct):
-    """This machine, and who waits for it."""
+    """This machine, and the experiments that wait for its devices."""
 
     machines: list[Machine]
     waiting: list[Waiting]
 
 
-def about(asked: Asked) -> About:
-    """Say which det this is, and which home."""
-    return About(version("det-driver"), str(asked.home), socket.gethostname())
+def about(asked: ApiRequest) -> About:
+    """Return det's version, the home, the host's name, and who asks."""
+    user = asked.user
+    return About(
+        version("det-driver"),
+        str(asked.home),
+        socket.gethostname(),
+        user and user.name,
+        user and str(user.role),
+    )
 
 
 @lru_cache(maxsize=1)
@@ -61,8 +68,8 @@ def _devices(home: Path) -> tuple[str, ...]:
     return DriverSettings.detect(os.environ, home=home).devices()
 
 
-def cluster(asked: Asked) -> Cluster:
-    """Return the devices of this machine with who holds them, and who waits."""
+def cluster(asked: ApiRequest) -> Cluster:
+    """Return the devices of this machine, the experiments that hold them, and those that wait."""
     if not Store.is_at(asked.home):
         return Cluster([_machine(asked.home, {})], [])
     with asked.store() as store:
@@ -71,7 +78,9 @@ def cluster(asked: Asked) -> Cluster:
         for id in store.slots.waiting():
             try:
                 wanted = from_json(store.experiments.get(id).config).resources.slots_per_trial
-                waiting.append(Waiting(id, waits_for(store, id, wanted), sorted({*held.values()} - {id})))
+                waiting.append(
+                    Waiting(id, waits_for(store, id, wanted), sorted({*held.values()} - {id}))
+                )
             except DetError:
                 continue
     return Cluster([_machine(asked.home, held)], waiting)
@@ -79,24 +88,31 @@ def cluster(asked: Asked) -> Cluster:
 
 def _machine(home: Path, held: dict[str, int]) -> Machine:
     names = dict.fromkeys([*_devices(home), *held])
-    return Machine(socket.gethostname(), [Slot(name, name.partition(":")[0], held.get(name), None) for name in names])
+    return Machine(
+        socket.gethostname(),
+        [Slot(name, name.partition(":")[0], held.get(name), None) for name in names],
+    )
 
 
-def prometheus(home: Path) -> str:
-    """Return what Prometheus reads, in its text format."""
+def prometheus(home: Path, visible: Visible | None = None) -> str:
+    """Return the metrics of the visible experiments in Prometheus' text format."""
     lines = [
         *_head("det_experiments", "Experiments by state."),
         *_head("det_trials", "Trials of experiments that are active, by state."),
-        *_head("det_experiment_progress", "How much of an experiment that is active is done, 0 to 1."),
+        *_head(
+            "det_experiment_progress", "How much of an experiment that is active is done, 0 to 1."
+        ),
         *_head("det_slots", "Devices of this machine that experiments hold."),
         *_head("det_waiting", "Experiments that wait for devices."),
     ]
     if Store.is_at(home):
-        with Store.reader(home) as store:
+        with Store.reader(home, visible) as store:
             lines += _values(store)
     order = [line.split()[2] for line in lines if line.startswith("# HELP")]
     lines.sort(
-        key=lambda line: order.index(line.split()[2] if line.startswith("#") else line.partition("{")[0].split()[0])
+        key=lambda line: order.index(
+            line.split()[2] if line.startswith("#") else line.partition("{")[0].split()[0]
+        )
     )
     return "\n".join(lines) + "\n"
 
@@ -105,11 +121,17 @@ def _values(store: Store) -> Iterator[str]:
     unread: dict[int, str] = {}
     listed = store.experiments.list(archived=None, unread=unread)
     states = [str(each.experiment.state) for each in listed] + ["UNREADABLE"] * len(unread)
-    yield from (f'det_experiments{{state="{state}"}} {states.count(state)}' for state in dict.fromkeys(states))
+    yield from (
+        f'det_experiments{{state="{state}"}} {states.count(state)}'
+        for state in dict.fromkeys(states)
+    )
     for each in listed:
         if each.experiment.state == "ACTIVE":
             of = f'experiment="{each.experiment.id}",name="{_escaped(each.experiment.name)}"'
-            yield from (f'det_trials{{{of},state="{state}"}} {count}' for state, count in each.trials.items())
+            yield from (
+                f'det_trials{{{of},state="{state}"}} {count}'
+                for state, count in each.trials.items()
+            )
             yield f"det_experiment_progress{{{of}}} {each.experiment.progress}"
     yield f"det_slots {sum(map(len, store.slots.holders().values()))}"
     yield f"det_waiting {len(store.slots.waiting())}"
@@ -127,4 +149,4 @@ ENDPOINTS = (
     Endpoint(method="GET", path="/about", does=about, answer=About),
     Endpoint(method="GET", path="/cluster", does=cluster, answer=Cluster),
 )
-"""Those that are about the machine."""
+"""The endpoints about the machine."""

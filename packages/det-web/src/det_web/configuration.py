@@ -1,4 +1,4 @@
-"""Configurations as the page shows them: short, with what is as by default named; and what is wrong with one."""
+"""Converts configurations for the page, and finds the mistakes in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from det_core.config import ExperimentConfig, Length, masked, to_builtins
 from det_core.errors import ConfigError, DetError
-from det_core.plugins import Plugins, extensions_of
+from det_core.hooks import Plugins, extensions_of
 from det_driver.config import check_entrypoint, load, to_yaml
 from det_driver.driver import DriverSettings, check_startable
 
@@ -22,7 +22,10 @@ _PLACED = re.compile(r"<config>(?::(\d+):(\d+))?: (.*)", re.DOTALL)
 
 
 def source(config: ExperimentConfig) -> tuple[str, list[str]]:
-    """Return a configuration as short YAML, without secrets and without what is as by default; and the keys that are."""
+    """Return a configuration as short YAML, and the dotted keys that have their defaults.
+
+    The YAML has no secrets and leaves out those keys.
+    """
     whole = masked(config)
     usual = _usual(config)
     short = {key: value for key, value in whole.items() if key not in usual or usual[key] != value}
@@ -32,7 +35,7 @@ def source(config: ExperimentConfig) -> tuple[str, list[str]]:
 
 
 def space(hyperparameters: Mapping[str, Any], prefix: str = "") -> Iterator[Range]:
-    """Yield the hyperparameters of a configuration's plain data, by dotted names, with their ranges."""
+    """Yield the hyperparameters in plain data, by dotted name, with their ranges."""
     for name, value in hyperparameters.items():
         if not isinstance(value, Mapping):
             yield Range(prefix + name, "const", vals=[value])
@@ -42,11 +45,12 @@ def space(hyperparameters: Mapping[str, Any], prefix: str = "") -> Iterator[Rang
             yield Range(prefix + name, "const", vals=[value.get("val")])
         else:
             ends = {key: value.get(key) for key in ("minval", "maxval", "base", "vals")}
-            yield Range(prefix + name, value["type"], **ends)
+            # The page learns from the type alone whether an axis is logarithmic.
+            yield Range(prefix + name, "log" if value.get("log") else value["type"], **ends)
 
 
 def mistakes(text: str, code: Path | None, home: Path, plugins: Plugins) -> list[Mistake]:
-    """Return what is wrong with a configuration, YAML text: what `det check --config-only` says of it."""
+    """Return the mistakes in a configuration (YAML) that `det check --config-only` finds."""
     try:
         loaded = load(text + "\n", extensions=extensions_of(plugins)).config
         check_startable(loaded, DriverSettings.detect(os.environ, home=home))
@@ -55,12 +59,15 @@ def mistakes(text: str, code: Path | None, home: Path, plugins: Plugins) -> list
     except DetError as error:
         lines = error.problems if isinstance(error, ConfigError) else (str(error),)
         found = [(_PLACED.fullmatch(line), line) for line in lines]
-        return [Mistake(int(m[1] or 0), int(m[2] or 0), m[3]) if m else Mistake(0, 0, line) for m, line in found]
+        return [
+            Mistake(int(m[1] or 0), int(m[2] or 0), m[3]) if m else Mistake(0, 0, line)
+            for m, line in found
+        ]
     return []
 
 
 def with_secrets(text: str, like: ExperimentConfig, plugins: Plugins) -> dict[str, Any]:
-    """Return a configuration, YAML text, as plain data; where a secret is blotted out in it, it is that of another."""
+    """Return a configuration (YAML) as plain data, with masked secrets filled in from `like`."""
     given = to_builtins(load(text + "\n", extensions=extensions_of(plugins)).config)
     found: dict[str, Any] = _unmasked(given, masked(like), to_builtins(like))
     return found
@@ -68,14 +75,18 @@ def with_secrets(text: str, like: ExperimentConfig, plugins: Plugins) -> dict[st
 
 def _unmasked(value: Any, blotted: Any, known: Any) -> Any:
     if isinstance(value, dict) and isinstance(known, dict) and isinstance(blotted, dict):
-        return {key: _unmasked(each, blotted.get(key), known.get(key)) for key, each in value.items()}
+        return {
+            key: _unmasked(each, blotted.get(key), known.get(key)) for key, each in value.items()
+        }
     if isinstance(value, list) and isinstance(known, list) and len(value) == len(known):
         return [_unmasked(*each) for each in zip(value, blotted, known, strict=True)]
-    return known if isinstance(value, str) and isinstance(known, str) and value == blotted else value
+    return (
+        known if isinstance(value, str) and isinstance(known, str) and value == blotted else value
+    )
 
 
 def _usual(config: msgspec.Struct) -> dict[str, Any]:
-    """Return what a configuration has by default, as plain data; of sections of several kinds those of its own kind."""
+    """Return the defaults of a configuration as plain data. A section has those of its own kind."""
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(config):
         value, default = getattr(config, field.name), field.default
@@ -92,7 +103,9 @@ def _without(value: Any, usual: Any) -> Any:
     if not isinstance(value, dict) or not isinstance(usual, dict):
         return value
     left = {
-        key: _without(each, usual.get(key)) for key, each in value.items() if key not in usual or usual[key] != each
+        key: _without(each, usual.get(key))
+        for key, each in value.items()
+        if key not in usual or usual[key] != each
     }
     return {key: value[key] for key in ("name", "type") if key in value} | left
 
@@ -105,7 +118,9 @@ def _same(value: Any, usual: Any, path: str = "") -> Iterator[str]:
     for key, each in value.items():
         if key in usual:
             yield from (
-                _same(each, usual[key], f"{path}.{key}" if path else key) if each else _equal(each, usual, key, path)
+                _same(each, usual[key], f"{path}.{key}" if path else key)
+                if each
+                else _equal(each, usual, key, path)
             )
 
 
@@ -115,8 +130,13 @@ def _equal(value: Any, usual: Mapping[str, Any], key: str, path: str) -> Iterato
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, dict) and value.get("type") == "const" and not isinstance(value.get("val"), dict | list):
+    constant = (
+        isinstance(value, dict) and value.get("type") == "const" and value.get("when") is None
+    )
+    if constant and not isinstance(value.get("val"), dict | list):
         return value.get("val")
+    if isinstance(value, dict) and isinstance(value.get("type"), str):
+        return {key: each for key, each in value.items() if each is not None and each is not False}
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items() if not (key in ("count", "base") and each is None)}
+        return {key: _plain(each) for key, each in value.items()}
     return value

@@ -1,4 +1,4 @@
-"""What an endpoint is: its address, what it takes, what it answers; the router and the OpenAPI document are made of them."""
+"""Endpoints: address, parameters and reply. The router and the OpenAPI document use them."""
 
 from __future__ import annotations
 
@@ -6,44 +6,73 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from det_core.errors import ConfigError, DetError, StoreError
 from det_driver.client import Client, Experiment, Trial
-from det_driver.store import Store
+from det_driver.store import Store, Visible
 
 from .boards import Boards
 from .lists import Lists
+from .shapes import Made
 
 ROOT = "/api/v1"
 NO_STORE = {"cache-control": "no-store"}
 
 
+class _Number(Convertor[int]):
+    """A number in an address. Python refuses to read one of thousands of digits."""
+
+    regex = "[0-9]{1,30}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("number", _Number())
+
+
 class Refused(Exception):
-    """An answer that is no success: a status, and one sentence."""
+    """A reply that is an error: a status and one sentence."""
 
     def __init__(self, status: int, said: str) -> None:
         super().__init__(said)
         self.status = status
 
 
+Owners = Callable[[], Mapping[tuple[int, float], str]]
+"""Returns the owners of experiments, by number and time of creation."""
+
+
+def no_owners() -> Mapping[tuple[int, float], str]:
+    """Return no owner, as a server without users does."""
+    return {}
+
+
 class Problem(msgspec.Struct):
-    """What an answer says that is no success."""
+    """The body of a reply that is an error."""
 
     error: str
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One request: the home that is asked, the numbers in its address, its query and its body as they were declared."""
+class ApiRequest:
+    """One request: the home, the numbers in its address, and its query and body, decoded.
+
+    `visible` are the experiments that exist for its user, by default all.
+    """
 
     home: Path
     client: Client
@@ -52,6 +81,10 @@ class Asked:
     path: Mapping[str, Any]
     query: Any
     body: Any
+    owners: Owners
+    user: Any
+    """Who sent it, with a name and a role. None where the server has no users."""
+    visible: Visible | None = None
 
     @property
     def id(self) -> int:
@@ -61,18 +94,23 @@ class Asked:
         return id
 
     def store(self) -> Store:
-        """Open the store to read."""
-        return Store.reader(self.home)
+        """Open the store for reading."""
+        return Store.reader(self.home, self.visible)
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The experiment of that number; 404 where there is none, 409 where it cannot be read."""
-        found: Experiment = self._found(self.client.get_experiment, self.home / "experiments" / str(self.id))
+        """The experiment of that number.
+
+        The reply is 404 where it does not exist, 409 where it cannot be read.
+        """
+        found: Experiment = self._found(
+            self.client.get_experiment, self.home / "experiments" / str(self.id)
+        )
         return found
 
     @cached_property
     def trial(self) -> Trial:
-        """The trial of that number; 404 where there is none."""
+        """The trial of that number. The reply is 404 where it does not exist."""
         found: Trial = self._found(self.client.get_trial, None)
         return found
 
@@ -80,16 +118,21 @@ class Asked:
         try:
             return get(self.id)
         except StoreError as error:
-            raise Refused(409 if place is not None and place.is_dir() else 404, str(error)) from error
+            raise Refused(
+                409 if place is not None and place.is_dir() else 404, str(error)
+            ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """One method of one address below /api/v1; `answer` is a struct, or a media type where it is none."""
+    """One method of one address below /api/v1.
+
+    `answer` is the type of the reply: a struct, or media types separated by commas.
+    """
 
     method: str
     path: str
-    does: Callable[[Asked], Any]
+    does: Callable[[ApiRequest], Any]
     answer: type | str
     query: type[msgspec.Struct] | None = None
     body: type[msgspec.Struct] | None = None
@@ -100,9 +143,19 @@ class Endpoint:
         """What it does, in a sentence."""
         return (self.does.__doc__ or "").strip().splitlines()[0]
 
-    def route(self, home: Path, lists: Lists, boards: Boards) -> Route:
-        """Return the route that answers it, for one home."""
-        client = Client(home)
+    def route(
+        self,
+        home: Path,
+        lists: Lists,
+        boards: Boards,
+        on_made: Callable[[Request, int], None] | None = None,
+        owners: Owners = no_owners,
+    ) -> Route:
+        """Return the route that handles it, for one home.
+
+        `on_made` is called with the number of an experiment that a request has created.
+        """
+        everything = Client(home)
         lock = threading.Lock()
         query = msgspec.json.Decoder(self.query, strict=False) if self.query else None
         given = msgspec.json.Decoder(self.body) if self.body else None
@@ -112,18 +165,29 @@ class Endpoint:
             try:
                 asks = query and query.decode(msgspec.json.encode(dict(request.query_params)))
                 gives = given and given.decode(body)
-            except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 return failed(400, str(error))
-            asked = Asked(home, client, lists, boards, request.path_params, asks, gives)
-            return await run_in_threadpool(self._answer, asked, lock)
+            visible = await run_in_threadpool(visible_to, request)
+            client = everything if visible is None else Client(home, visible=visible)
+            user = getattr(request.state, "user", None)
+            path = request.path_params
+            asked = ApiRequest(
+                home, client, lists, boards, path, asks, gives, owners, user, visible
+            )
+            made = partial(on_made, request) if on_made else None
+            return await run_in_threadpool(self._answer, asked, lock, made)
 
-        path = self.path.replace("{id}", "{id:int}").replace("{path}", "{path:path}")
+        path = self.path.replace("{id}", "{id:number}").replace("{path}", "{path:path}")
         return Route(ROOT + path, answer, methods=[self.method])
 
-    def _answer(self, asked: Asked, lock: threading.Lock) -> Response:
+    def _answer(
+        self, asked: ApiRequest, lock: threading.Lock, on_made: Callable[[int], None] | None
+    ) -> Response:
         try:
             with lock if self.method != "GET" else nullcontext():
                 found = self.does(asked)
+                if on_made is not None and isinstance(found, Made):
+                    on_made(found.id)
         except Refused as error:
             return failed(error.status, str(error))
         except ConfigError as error:
@@ -135,6 +199,15 @@ class Endpoint:
         return Response(msgspec.json.encode(found), self.status, NO_STORE, "application/json")
 
 
+def visible_to(request: Request) -> Visible | None:
+    """Return the experiments that exist now for who sent a request. None means all.
+
+    A server with users sets `request.state.look`, which returns them.
+    """
+    look: Callable[[], Visible] | None = getattr(request.state, "look", None)
+    return look() if look is not None else None
+
+
 def failed(status: int, said: str) -> Response:
-    """Return an answer that is no success."""
+    """Return a reply that is an error."""
     return Response(msgspec.json.encode(Problem(said)), status, NO_STORE, "application/json")

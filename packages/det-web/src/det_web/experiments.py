@@ -1,4 +1,4 @@
-"""/api/v1/experiments: listed, looked at, described, stopped, made."""
+"""/api/v1/experiments: lists, describes, changes, controls and creates experiments."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 
 import msgspec
 
-from det_core.config import from_json, masked
+from det_core.config import Auto, from_json, masked
 from det_core.errors import StoreError
-from det_core.plugins import Plugins
+from det_core.hooks import Plugins
 from det_driver.client import Space
 from det_driver.driver import waits_for
+from det_driver.provenance import elsewhere
+from det_driver.search import choose
 from det_driver.store import ExperimentState, ExperimentSummary, Store, TrialState
 
 from .configuration import source, space, with_secrets
-from .endpoints import Asked, Endpoint
+from .endpoints import ApiRequest, Endpoint
 from .lists import Rows
 from .picture import kind_of
 from .shapes import (
@@ -35,26 +37,36 @@ from .shapes import (
     Yaml,
 )
 
+_LONG = ("trials", "versions", "checkpoints_left_out")
+"""What the page leaves out of the data of another system. `det show --all` prints it."""
 UNREADABLE = "UNREADABLE"
 
 
-def list_(asked: Asked) -> Experiments:
+def list_(asked: ApiRequest) -> Experiments:
     """List the experiments, archived ones too, in columns."""
     rows = asked.lists.experiments
     with rows.lock:
         if Store.is_at(asked.home):
-            with asked.store() as store:
+            # The rows are for all users.
+            with Store.reader(asked.home) as store:
                 _look(store, rows)
-        newer = rows.newer(asked.query.since)
+        shown = frozenset(id for id in rows.rows if asked.visible is None or id in asked.visible)
+        # Who sees others than before gets all.
+        since, _, seen = (asked.query.since or "").partition("-")
+        mark = "" if asked.visible is None else f"{hash(shown):x}"
+        newer = rows.newer(since if seen == mark else None)
     columns = ExperimentColumns()
     for row in newer.rows:
+        if row["id"] not in shown:
+            continue
         for name in ExperimentColumns.__struct_fields__:
             getattr(columns, name).append(row[name])
-    return Experiments(newer.version, newer.whole, newer.gone, columns)
+    version = f"{newer.version}-{mark}" if mark else newer.version
+    return Experiments(version, newer.whole, newer.gone, columns)
 
 
 def _look(store: Store, rows: Rows) -> None:
-    """Bring the rows up to date; those of experiments that are as they were are not made again."""
+    """Update the rows. Those of experiments that have not changed are kept."""
     unread: dict[int, str] = {}
     known: dict[int, tuple[Any, ...]] = rows.memory or {}
     now: dict[int, tuple[Any, ...]] = {}
@@ -64,27 +76,33 @@ def _look(store: Store, rows: Rows) -> None:
         left, driven, waits = False, False, ""
         if summary.experiment.state is ExperimentState.ACTIVE:
             with suppress(StoreError):
-                summary = store.experiments.summary(id)  # the index is up to a second older
+                # The index may be a second old.
+                summary = store.experiments.summary(id)
             driven, left, waits = standing(store, summary)
         now[id] = summary, driven, left, waits
         if known.get(id) != now[id]:
             changed[id] = _row(store, summary, driven, left, waits)
     for id, said in unread.items():
-        if (store.experiment_dir(id) / "experiment.db").exists():
-            now[id] = (said,)
-            if known.get(id) != now[id]:
-                changed[id] = _unread(id, said)
+        now[id] = (said,)
+        if known.get(id) != now[id]:
+            changed[id] = _unread(id, said)
     rows.memory = now
     rows.update(changed, rows.rows.keys() - now.keys())
 
 
 def standing(store: Store, summary: ExperimentSummary) -> tuple[bool, bool, str]:
-    """Return whether an experiment is driven, whether its driver is gone, and for what it waits."""
+    """Return whether an experiment has a driver, whether its driver is gone, and why it waits."""
     experiment = summary.experiment
     driven = store.experiments.driven(experiment.id)
     waits = ""
-    if driven and not summary.trials.get(TrialState.RUNNING) and experiment.id in store.slots.waiting():
-        waits = waits_for(store, experiment.id, from_json(experiment.config).resources.slots_per_trial)
+    if (
+        driven
+        and not summary.trials.get(TrialState.RUNNING)
+        and experiment.id in store.slots.waiting()
+    ):
+        waits = waits_for(
+            store, experiment.id, from_json(experiment.config).resources.slots_per_trial
+        )
     return driven, store.experiments.orphaned(experiment), waits
 
 
@@ -102,14 +120,16 @@ _read = msgspec.json.Decoder(_Config).decode
 
 @lru_cache(maxsize=4096)
 def _searched(config: str) -> tuple[str, list[str]]:
-    """Return the searcher's name, and the names of what is searched."""
+    """Return the searcher's name, and the names of the hyperparameters that are searched."""
     read = _read(config)
     return read.searcher.name if read.searcher else "", [
         r.name for r in space(read.hyperparameters) if r.type != "const"
     ]
 
 
-def _row(store: Store, summary: ExperimentSummary, driven: bool, left: bool, waits: str) -> dict[str, Any]:
+def _row(
+    store: Store, summary: ExperimentSummary, driven: bool, left: bool, waits: str
+) -> dict[str, Any]:
     e = summary.experiment
     searcher, names = _searched(e.config)
     best: dict[str, Any] = {}
@@ -117,7 +137,10 @@ def _row(store: Store, summary: ExperimentSummary, driven: bool, left: bool, wai
         with suppress(StoreError):
             best = dict(Space({}).chosen(store.trials.get(summary.best_trial).hparams))
     return {
-        **{name: getattr(e, name) for name in ("id", "name", "metric", "smaller_is_better", "archived", "progress")},
+        **{
+            name: getattr(e, name)
+            for name in ("id", "name", "metric", "smaller_is_better", "archived", "progress")
+        },
         **{name: getattr(e, name) for name in ("created", "started", "ended")},
         "state": str(e.state),
         "driven": driven,
@@ -133,19 +156,28 @@ def _row(store: Store, summary: ExperimentSummary, driven: bool, left: bool, wai
         "running": summary.trials.get(TrialState.RUNNING, 0),
         "seconds": e.ended - e.started if e.ended is not None and e.started is not None else None,
         "waiting": waits,
+        "why": e.reason or "",
         "problem": None,
     }
 
 
 def _unread(id: int, said: str) -> dict[str, Any]:
     empty: dict[str, Any] = dict.fromkeys(ExperimentColumns.__struct_fields__)
-    empty |= dict.fromkeys(("name", "note", "searcher", "metric", "waiting"), "")
-    empty |= dict.fromkeys(("driven", "orphaned", "archived"), False) | dict.fromkeys(("trials", "running"), 0)
-    empty |= {"labels": [], "space": [], "best_hparams": {}, "progress": 0.0, "smaller_is_better": True}
+    empty |= dict.fromkeys(("name", "note", "searcher", "metric", "waiting", "why"), "")
+    empty |= dict.fromkeys(("driven", "orphaned", "archived"), False) | dict.fromkeys(
+        ("trials", "running"), 0
+    )
+    empty |= {
+        "labels": [],
+        "space": [],
+        "best_hparams": {},
+        "progress": 0.0,
+        "smaller_is_better": True,
+    }
     return empty | {"id": id, "state": UNREADABLE, "problem": said}
 
 
-def one(asked: Asked) -> OneExperiment:
+def one(asked: ApiRequest) -> OneExperiment:
     """Describe an experiment, with its configuration."""
     assert asked.experiment.id == asked.id
     with asked.store() as store:
@@ -153,11 +185,16 @@ def one(asked: Asked) -> OneExperiment:
         active = summary.experiment.state is ExperimentState.ACTIVE
         row = _row(store, summary, *(standing(store, summary) if active else (False, False, "")))
         names = _metric_names(store, asked.id)
+        known = elsewhere(store.experiment_dir(asked.id))
+        # Of thousands of trials, nobody reads the rest on a page.
+        known = {name: value for name, value in known.items() if name not in _LONG}
     config = from_json(summary.experiment.config)
+    if isinstance(config.searcher, Auto):
+        row["searcher"] = f"auto: {choose(config.searcher, config.hyperparameters)}"
     yaml, defaulted = source(config)
     whole = masked(config)
     return OneExperiment(
-        **{name: value for name, value in row.items() if name != "space"},
+        **{name: value for name, value in row.items() if name not in ("space", "why")},
         config=whole,
         source=yaml,
         defaulted=defaulted,
@@ -165,6 +202,7 @@ def one(asked: Asked) -> OneExperiment:
         why=summary.experiment.reason or "",
         metrics=names,
         kind=kind_of(config),
+        elsewhere=known,
     )
 
 
@@ -178,11 +216,15 @@ def _metric_names(store: Store, id: int) -> dict[str, list[str]]:
     return {group: [*names] for group, names in found.items()}
 
 
-def metrics_of(store: Store, trial_id: int, batches: int, groups: Iterable[str]) -> dict[str, list[str]]:
-    """Return what a trial has reported lately, by group: the names of its metrics."""
+def metrics_of(
+    store: Store, trial_id: int, batches: int, groups: Iterable[str]
+) -> dict[str, list[str]]:
+    """Return the names of the metrics that a trial has reported lately, by group."""
     found: dict[str, list[str]] = {}
     for group in groups:
-        reports = (_first(store, trial_id, group, first) for first in (batches, batches * 9 // 10, 0))
+        reports = (
+            _first(store, trial_id, group, first) for first in (batches, batches * 9 // 10, 0)
+        )
         values = next(filter(None, reports), {})
         if values:
             found[group] = [name for name in values if name not in ("batches", "epochs")]
@@ -194,8 +236,8 @@ def _first(store: Store, trial_id: int, group: str, first: int) -> dict[str, Any
     return next((report.values for report in reports), {})
 
 
-def describe(asked: Asked) -> State:
-    """Call an experiment otherwise, give it labels or a note, archive it or take it back; what runs goes on."""
+def describe(asked: ApiRequest) -> State:
+    """Change an experiment's name, labels, note, or whether it is archived. It may be running."""
     given: Described = asked.body
     if given.name is not None:
         asked.experiment.set_name(given.name)
@@ -208,48 +250,55 @@ def describe(asked: Asked) -> State:
     return State(asked.experiment.state)
 
 
-def delete(asked: Asked) -> Deleted:
-    """Delete an experiment and all that came of it, its checkpoints too unless they are to be kept."""
+def delete(asked: ApiRequest) -> Deleted:
+    """Delete an experiment with its results, and its checkpoints unless they are to be kept."""
     return Deleted(asked.experiment.delete(keep_checkpoints=asked.query.keep_checkpoints))
 
 
-def pause(asked: Asked) -> State:
-    """Have every trial of an experiment save and stop."""
+def pause(asked: ApiRequest) -> State:
+    """Pause an experiment. Its trials save checkpoints and stop."""
     asked.experiment.pause()
     return State(asked.experiment.state)
 
 
-def activate(asked: Asked) -> State:
-    """Go on with an experiment, in a driver of its own in the background."""
+def activate(asked: ApiRequest) -> State:
+    """Resume an experiment, with a driver in the background."""
     asked.experiment.activate()
     return State(asked.experiment.state)
 
 
-def cancel(asked: Asked) -> State:
-    """Have every trial of an experiment save, and end it for good."""
+def cancel(asked: ApiRequest) -> State:
+    """Cancel an experiment. Its trials save checkpoints, and it cannot be resumed."""
     asked.experiment.cancel()
     return State(asked.experiment.state)
 
 
-def kill(asked: Asked) -> State:
-    """End an experiment at once, without saving."""
+def kill(asked: ApiRequest) -> State:
+    """Kill an experiment, without checkpoints."""
     asked.experiment.kill()
     return State(asked.experiment.state)
 
 
-def fork(asked: Asked) -> Made:
-    """Make another experiment of the same code, with another configuration; it starts."""
+def fork(asked: ApiRequest) -> Made:
+    """Create and start an experiment with the same code and another configuration."""
     assert asked.experiment.id == asked.id
     with asked.store() as store:
-        like = from_json(store.experiments.get(asked.id).config)
-    return Made(asked.experiment.fork(with_secrets(asked.body.config, like, Plugins.installed())).id)
+        like = store.experiments.config(asked.id)
+    return Made(
+        asked.experiment.fork(with_secrets(asked.body.config, like, Plugins.installed())).id
+    )
 
 
-def tensorboard(asked: Asked) -> Address:
-    """Start TensorBoard on experiments, or find the one that is there; it listens on this machine, and asks nobody who they are."""
+def tensorboard(asked: ApiRequest) -> Address:
+    """Start TensorBoard for experiments, or find the one that runs for them.
+
+    It listens on this machine only, without authentication.
+    """
     chosen = asked.body.experiments
     with asked.store() as store:
-        places = {store.experiments.get(id).id: store.experiment_dir(id) / "tensorboard" for id in chosen}
+        places = {
+            store.experiments.get(id).id: store.experiment_dir(id) / "tensorboard" for id in chosen
+        }
     return Address(asked.boards.open(places))
 
 
@@ -266,4 +315,4 @@ ENDPOINTS = (
     ),
     Endpoint(method="POST", path=f"{_ONE}/fork", does=fork, answer=Made, body=Yaml, status=201),
 )
-"""Those that are about whole experiments."""
+"""The endpoints about whole experiments."""

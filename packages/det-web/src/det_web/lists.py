@@ -1,4 +1,4 @@
-"""The long lists, experiments and trials, as they were last seen: so that only what has changed is read, and sent."""
+"""Caches the lists of experiments and trials, so that only changes are read and sent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _MOST = 16
-"""Of experiments whose trials are remembered: the newest ones that were asked for."""
+"""The number of experiments whose trials are cached, those requested last."""
 
 
 @dataclass(frozen=True)
 class Newer:
-    """What is newer than a version, or `whole`: everything."""
+    """The rows that are newer than a version. All rows if `whole`."""
 
     version: str
     whole: bool
@@ -25,7 +25,7 @@ class Newer:
 
 @dataclass
 class Rows:
-    """Rows by their numbers, each with the version in which it changed last."""
+    """Rows by number, each with the version in which it changed last."""
 
     name: str = field(default_factory=lambda: secrets.token_hex(4))
     version: int = 0
@@ -33,11 +33,11 @@ class Rows:
     stamps: dict[int, int] = field(default_factory=dict)
     gone: dict[int, int] = field(default_factory=dict)
     memory: Any = None
-    """What the next look needs."""
+    """State for the next update."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def update(self, changed: Mapping[int, Any], gone: set[int]) -> None:
-        """Take over rows that are not as they were, and forget some."""
+        """Set the rows that have changed, and remove those that are gone."""
         if changed or gone:
             self.version += 1
         for id, row in changed.items():
@@ -49,7 +49,10 @@ class Rows:
             self.gone[id] = self.version
 
     def newer(self, since: str | None) -> Newer:
-        """Return what a client that has the version `since` does not know yet; everything, where that is of other rows."""
+        """Return the rows that are newer than the client's version `since`.
+
+        Returns all rows where `since` is the version of another list.
+        """
         name, _, number = (since or "").partition(".")
         known = name == self.name and number.isdecimal()
         after = int(number) if known else -1

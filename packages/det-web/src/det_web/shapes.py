@@ -1,4 +1,7 @@
-"""What /api/v1 takes and answers; the OpenAPI document is made of these. Times are unix seconds, positions are batches."""
+"""The requests and replies of /api/v1, from which the OpenAPI document is made.
+
+Times are unix seconds, positions are batches.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,37 @@ from msgspec import Meta, Struct, field
 
 Id = Annotated[int, Meta(ge=0, lt=10**18)]
 Number = float | None
-"""A number; null for what JSON has not, NaN and infinities."""
+"""A number. It is null for NaN and infinities, which JSON does not have."""
 
 
 class Since(Struct):
-    """`since` is the `version` of an earlier answer: only what has changed since then is answered."""
+    """`since` is the `version` of an earlier reply.
+
+    Only what has changed since then is returned.
+    """
 
     since: str | None = None
 
 
 class About(Struct):
-    """The server: det's version, the directory that it shows, the machine."""
+    """The server: det's version, the home, the host's name, and who sent the request.
+
+    `user` and `role` are null where the server has no users.
+    """
 
     version: str
     home: str
     hostname: str
+    user: str | None
+    role: str | None
 
 
 class ExperimentColumns(Struct):
-    """Experiments, each a place in all columns; `space` names what is searched, `best_hparams` is what the best trial has."""
+    """Experiments in columns.
+
+    `space` has the names of the searched hyperparameters, and `best_hparams` their values in the
+    best trial.
+    """
 
     id: list[int] = field(default_factory=list)
     name: list[str] = field(default_factory=list)
@@ -51,11 +66,12 @@ class ExperimentColumns(Struct):
     ended: list[Number] = field(default_factory=list)
     seconds: list[Number] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
+    why: list[str] = field(default_factory=list)
     problem: list[str | None] = field(default_factory=list)
 
 
 class Experiments(Struct):
-    """The experiments, or those that are new or have changed; `gone` were deleted. `whole`: forget what you had."""
+    """All experiments if `whole`, else those that are new or have changed. `gone` were deleted."""
 
     version: str
     whole: bool
@@ -64,7 +80,7 @@ class Experiments(Struct):
 
 
 class Range(Struct):
-    """A hyperparameter: its declared range, or its value (`vals` with one)."""
+    """A hyperparameter with its declared range, or with its value as the only one of `vals`."""
 
     name: str
     type: str
@@ -75,7 +91,11 @@ class Range(Struct):
 
 
 class OneExperiment(Struct):
-    """An experiment; `source` is its configuration as short YAML, `defaulted` are the keys that are as by default."""
+    """An experiment. `source` is its configuration as short YAML.
+
+    `defaulted` are the keys that have their defaults. `elsewhere` is what det migrate has kept of
+    another system, empty for an experiment of det's own.
+    """
 
     id: int
     name: str
@@ -106,11 +126,12 @@ class OneExperiment(Struct):
     why: str
     metrics: dict[str, list[str]]
     kind: Literal["curves", "rungs", "population"]
+    elsewhere: dict[str, Any]
     problem: str | None = None
 
 
 class Described(Struct):
-    """What to change of an experiment; what is left out stays."""
+    """What to change in an experiment. Fields that are left out stay."""
 
     name: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
     labels: list[Annotated[str, Meta(max_length=200)]] | None = None
@@ -119,19 +140,19 @@ class Described(Struct):
 
 
 class Deleted(Struct):
-    """The uuids of checkpoints that stay, as trials of other experiments start from them."""
+    """The uuids of the checkpoints that stay, as trials of other experiments start from them."""
 
     kept: list[str]
 
 
 class DeleteQuery(Struct):
-    """Whether checkpoints' files are left where they are."""
+    """Whether the checkpoints' files are kept."""
 
     keep_checkpoints: bool = False
 
 
 class State(Struct):
-    """What an experiment has become by now."""
+    """The state of an experiment or trial after the request."""
 
     state: str
 
@@ -143,7 +164,7 @@ class Chosen(Struct):
 
 
 class Address(Struct):
-    """Where something listens on this machine."""
+    """An address on this machine."""
 
     address: str
 
@@ -155,14 +176,17 @@ class Yaml(Struct):
 
 
 class Checked(Struct):
-    """A configuration, as YAML, to be checked against the code of an experiment, where one is named."""
+    """A configuration, as YAML, and the experiment whose code it is checked against, if any."""
 
     config: str
     experiment: Id | None = None
 
 
 class Mistake(Struct):
-    """What is wrong with a configuration; `line` and `column` count from 1, 0 where it is at no place of it."""
+    """A mistake in a configuration.
+
+    `line` and `column` count from 1. They are 0 where the mistake has no place.
+    """
 
     line: int
     column: int
@@ -170,19 +194,19 @@ class Mistake(Struct):
 
 
 class Mistakes(Struct):
-    """All that is wrong with a configuration."""
+    """All mistakes in a configuration."""
 
     errors: list[Mistake]
 
 
 class Made(Struct):
-    """The number of what was made."""
+    """The number of the experiment that was created."""
 
     id: int
 
 
 class TrialColumns(Struct):
-    """Trials, each a place in all columns; `best` and `last` are of the searcher's metric."""
+    """Trials in columns. `best` and `last` are values of the searcher's metric."""
 
     id: list[int]
     state: list[str]
@@ -200,7 +224,10 @@ class TrialColumns(Struct):
 
 
 class Trials(Struct):
-    """The trials of an experiment, or those that are new or have changed; `hparams` has what was searched."""
+    """All trials if `whole`, else those that are new or have changed.
+
+    `hparams` has the searched hyperparameters.
+    """
 
     version: str
     whole: bool
@@ -209,12 +236,13 @@ class Trials(Struct):
 
 
 class CurvesQuery(Struct):
-    """Of the best `top` trials, or of those of `ids` (numbers between commas), one metric of a group."""
+    """One metric of the best `top` trials, or of the trials `ids` (separated by commas)."""
 
     metric: str | None = None
     group: str = "validation"
     top: Annotated[int, Meta(ge=1, le=10_000)] = 100
     ids: Annotated[str, Meta(pattern=r"^[0-9]{1,18}(,[0-9]{1,18})*$")] | None = None
+    by: Literal["batches", "epochs", "seconds"] = "batches"
 
 
 class Curves(Struct):
@@ -225,8 +253,11 @@ class Curves(Struct):
     y: list[list[Number]]
 
 
-class Standing(Struct):
-    """A trial in a rung: its metric there (null: on its way, or failed), and whether it went on."""
+class RungEntry(Struct):
+    """A trial in a rung: its metric there, and whether it was promoted.
+
+    The metric is null where the trial has not reached the rung, or has failed.
+    """
 
     id: int
     metric: Number
@@ -234,20 +265,20 @@ class Standing(Struct):
 
 
 class Rung(Struct):
-    """The trials that came to a length, or are on their way."""
+    """The trials that have reached a length, or train towards it."""
 
     length: int
-    trials: list[Standing]
+    trials: list[RungEntry]
 
 
 class Bracket(Struct):
-    """Rungs, the lowest first."""
+    """The rungs of a bracket, the lowest first."""
 
     rungs: list[Rung]
 
 
 class Member(Struct):
-    """A trial in a round of a population; `parent` is the trial that it was copied from."""
+    """A trial in a round of a population. `parent` is the trial that it was copied from."""
 
     id: int
     parent: int | None
@@ -264,8 +295,25 @@ class Search(Struct):
     rounds: list[list[Member]] = field(default_factory=list)
 
 
+class Importances(Struct):
+    """The share of the trials' differences that each hyperparameter explains, the greatest first.
+
+    `trials` is the number of trials that were compared, at `length` in the searcher's unit. If
+    `length` is null, their best values were compared. `shares` is empty for less than `needed`
+    trials.
+    """
+
+    shares: dict[str, float]
+    trials: int
+    length: int | None
+    needed: int
+
+
 class Checkpoints(Struct):
-    """Checkpoints in columns; `size` is in bytes, `best` is the best of all by the searcher's metric."""
+    """Checkpoints in columns. `size` is in bytes.
+
+    `best` marks the best of all by the searcher's metric.
+    """
 
     uuid: list[str]
     trial: list[int]
@@ -278,7 +326,7 @@ class Checkpoints(Struct):
 
 
 class CodeFile(Struct):
-    """A file of the code, by its path below the code's directory; its size in bytes."""
+    """A file of the code: its path in the code's directory, and its size in bytes."""
 
     path: str
     size: int

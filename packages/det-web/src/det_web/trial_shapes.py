@@ -1,4 +1,4 @@
-"""What /api/v1/trials takes and answers, and the logs of experiments."""
+"""The requests and replies of /api/v1/trials, and of experiments' logs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from .shapes import Id, Number
 
 
 class LogQuery(Struct):
-    """Which part of a log: about `limit` bytes from `offset`, which counts from the end where it is below 0."""
+    """A part of a log: about `limit` bytes from `offset`. A negative one counts from the end."""
 
     offset: Annotated[int, Meta(ge=-(10**15), le=10**15)] = -65536
     limit: Annotated[int, Meta(ge=1, le=1 << 20)] = 65536
 
 
 class TrialLogQuery(LogQuery):
-    """Of which run, by its number in the trial (by default the last), and rank."""
+    """The run, by its number in the trial (by default the last), and the rank."""
 
     run: Id | None = None
     rank: Id = 0
 
 
 class LogSearchQuery(Struct):
-    """Lines that contain a text, in upper or lower case, from a byte on."""
+    """Lines that contain a text, ignoring case, from the byte `from`."""
 
     text: Annotated[str, Meta(min_length=1, max_length=1000)]
     run: Id | None = None
@@ -41,6 +41,35 @@ class Log(Struct):
     size: int
 
 
+class AllLogsQuery(Struct):
+    """The number of logs, and the number of bytes at the end of each."""
+
+    most: Annotated[int, Meta(ge=1, le=1000)] = 100
+    limit: Annotated[int, Meta(ge=1, le=1 << 16)] = 8192
+
+
+class OneLog(Struct):
+    """The end of the log of a rank in a run, and the run's start, end and reason."""
+
+    trial: int
+    run: int
+    rank: int
+    started: float
+    ended: Number
+    why: str | None
+    log: Log
+
+
+class AllLogs(Struct):
+    """The logs of all trials, those of the run that began first first.
+
+    `left_out` logs of older runs are missing.
+    """
+
+    logs: list[OneLog]
+    left_out: int
+
+
 class RankLog(Struct):
     """A rank's log, and its size in bytes."""
 
@@ -49,7 +78,7 @@ class RankLog(Struct):
 
 
 class Run(Struct):
-    """One attempt of a trial; `from` is the position at which it began."""
+    """A run of a trial. `from` is the position at which it began."""
 
     id: int
     number: int
@@ -81,8 +110,42 @@ class Trace(Struct):
     size: int
 
 
+class MediaFile(Struct):
+    """An image, a table or a text that a trial logged: its position, address, size and time."""
+
+    batches: int
+    path: str
+    size: int
+    written: float
+
+
+class MediaSeries(Struct):
+    """What a trial logged by one name, in the order of positions."""
+
+    name: str
+    kind: Literal["image", "table", "text"]
+    files: list[MediaFile]
+
+
+class MediaList(Struct):
+    """All images, tables and texts that a trial logged."""
+
+    media: list[MediaSeries]
+
+
+class Failure(Struct):
+    """The last output of a failed run's process: its traceback, if it has one."""
+
+    run: int
+    rank: int
+    text: str
+
+
 class OneTrial(Struct):
-    """A trial; `load` are lines of Python that load its best checkpoint."""
+    """A trial. `load` has the lines of Python that load its best checkpoint.
+
+    `failure` is set where it failed.
+    """
 
     id: int
     experiment: int
@@ -90,6 +153,7 @@ class OneTrial(Struct):
     state: str
     hparams: dict[str, Any]
     why: str | None
+    failure: Failure | None
     batches: int
     best: Number
     best_batches: int | None
@@ -108,13 +172,13 @@ class OneTrial(Struct):
 
 
 class IdsQuery(Struct):
-    """Numbers, between commas."""
+    """Numbers, separated by commas."""
 
     ids: Annotated[str, Meta(pattern=r"^[0-9]{1,18}(,[0-9]{1,18}){0,99}$")]
 
 
 class SeveralTrials(Struct):
-    """Trials, of one or several experiments."""
+    """Trials of one or several experiments."""
 
     trials: list[OneTrial]
 
@@ -131,7 +195,10 @@ class SeriesQuery(Struct):
 
 
 class Curve(Struct):
-    """A curve made of `n` reports; `best` is the best checkpoint's place, where that is on it."""
+    """A curve made of `n` reports.
+
+    `best` is the point of the best checkpoint, if it is on the curve.
+    """
 
     n: int
     x: list[float]

@@ -22,7 +22,9 @@ def det_frameworks() -> Iterator[Framework]:
 
 @hookimpl
 def det_backends() -> Iterator[BackendRecord]:
-    yield BackendRecord(name="jax", framework="jax", load=_backend, available=lambda: find_spec("jax") is not None)
+    yield BackendRecord(
+        name="jax", framework="jax", load=_backend, available=lambda: find_spec("jax") is not None
+    )
 
 
 def _adapter() -> type[Adapter[Any]]:

@@ -11,7 +11,7 @@ import jax
 import optax
 
 from det_core import Adapter, Loop, Metrics, RunInfo, TrialContext
-from det_core.ranks import join_ranks
+from det_core.train.ranks import join_ranks
 
 from . import state
 from .backend import JaxBackend
@@ -22,7 +22,10 @@ _REFUSAL = "det-jax cannot reduce gradients by the backend {name}; set distribut
 
 
 class JaxAdapter(Adapter[JaxTrial]):
-    """Trains a `JaxTrial` under core's loop: one compiled function for each batch, over all ranks."""
+    """Trains a `JaxTrial` under core's loop.
+
+    One compiled function runs each batch, over all ranks.
+    """
 
     framework_version = str(jax.__version__)
 
@@ -46,7 +49,9 @@ class JaxAdapter(Adapter[JaxTrial]):
             rank=ranks.ranks.rank,
             ranks=ranks.ranks.size,
         )
-        self._held_out: ArrayData = build.data_loader(context, lambda: trial.build_data("validation"), "validation")
+        self._held_out: ArrayData = build.data_loader(
+            context, lambda: trial.build_data("validation"), "validation"
+        )
         self._step = _compiled_step(trial, optimizer)
         self._evaluate = jax.jit(trial.evaluate)
 
@@ -70,15 +75,24 @@ class JaxAdapter(Adapter[JaxTrial]):
 
     def validate(self) -> Metrics:
         """Each rank takes its share of the batches; their means are weighted by their records."""
-        params, data, ranks = self._ranks.local(self._state["params"]), self._held_out, self._ranks.ranks
+        params, data, ranks = (
+            self._ranks.local(self._state["params"]),
+            self._held_out,
+            self._ranks.ranks,
+        )
         counts, found = [], []
-        for begin in range(ranks.rank * self._global_batch_size, data.length, ranks.size * self._global_batch_size):
+        for begin in range(
+            ranks.rank * self._global_batch_size, data.length, ranks.size * self._global_batch_size
+        ):
             counts.append(min(self._global_batch_size, data.length - begin))
             found.append(self._evaluate(params, data.at(slice(begin, begin + counts[-1]))))
         mine = list(zip(counts, super().numbers(jax.device_get(found)), strict=True))
         rows = [row for share in self._ranks.allgather(mine) for row in share]
         names = rows[0][1] if rows else ()
-        return {name: math.fsum(count * row[name] for count, row in rows) / data.length for name in names}
+        return {
+            name: math.fsum(count * row[name] for count, row in rows) / data.length
+            for name in names
+        }
 
     def finish(self) -> None:
         params = self.trial.finish(self._ranks.local(self._state["params"]))
@@ -103,7 +117,10 @@ class JaxAdapter(Adapter[JaxTrial]):
 
 
 def _compiled_step(trial: JaxTrial, optimizer: optax.GradientTransformation) -> Any:
-    """Return the function from the state and a batch to the next state and metrics; gradients are those of all ranks' records."""
+    """Return the function from the state and a batch to the next state and metrics.
+
+    Gradients are those of all ranks' records.
+    """
 
     def loss(params: Any, batch: Any, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         found = trial.loss(params, batch, key)
@@ -112,9 +129,17 @@ def _compiled_step(trial: JaxTrial, optimizer: optax.GradientTransformation) -> 
 
     def step(before: dict[str, Any], batch: Any) -> tuple[dict[str, Any], dict[str, jax.Array]]:
         now, after = jax.random.split(jax.random.wrap_key_data(before["key"]))
-        (_, metrics), gradients = jax.value_and_grad(loss, has_aux=True)(before["params"], batch, now)
-        updates, optimizer_state = optimizer.update(gradients, before["optimizer"], before["params"])
+        (_, metrics), gradients = jax.value_and_grad(loss, has_aux=True)(
+            before["params"], batch, now
+        )
+        updates, optimizer_state = optimizer.update(
+            gradients, before["optimizer"], before["params"]
+        )
         params = optax.apply_updates(before["params"], updates)
-        return {"params": params, "optimizer": optimizer_state, "key": jax.random.key_data(after)}, metrics
+        return {
+            "params": params,
+            "optimizer": optimizer_state,
+            "key": jax.random.key_data(after),
+        }, metrics
 
     return jax.jit(step, donate_argnums=0)

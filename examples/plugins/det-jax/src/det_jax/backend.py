@@ -15,7 +15,10 @@ RANKS = "ranks"
 
 
 class JaxBackend(Backend):
-    """The ranks that det started, one device each; objects travel over det's own connection, arrays over JAX's."""
+    """The ranks that det started, one device each.
+
+    Objects travel over det's own connection, arrays over JAX's.
+    """
 
     def __init__(self, control: DistributedContext | None = None) -> None:
         self._control = control or DistributedContext()
@@ -30,11 +33,14 @@ class JaxBackend(Backend):
             return  # JAX begins once in a process, and ends with it
         port = self._control.broadcast(_free_port() if self.ranks.rank == 0 else None)
         try:
-            jax.distributed.initialize(f"{self._control.chief_ip}:{port}", self.ranks.size, self.ranks.rank)
+            jax.distributed.initialize(
+                f"{self._control.chief_ip}:{port}", self.ranks.size, self.ranks.rank
+            )
         except RuntimeError as error:
             why, _, _ = str(error).partition(". ")
             raise TrialError(
-                f"jax.distributed cannot begin: {why}; let the trial's module compute nothing while it is imported"
+                f"jax.distributed cannot begin: {why}; let the trial's module compute nothing while"
+                " it is imported"
             ) from error
 
     def shutdown(self) -> None:
@@ -52,7 +58,7 @@ class JaxBackend(Backend):
     # Arrays
 
     def replicated(self, tree: Any) -> Any:
-        """Return the arrays of a tree, which are the same on every rank, as arrays of the whole program."""
+        """Return the arrays of a tree, the same on every rank, as arrays of the whole program."""
         if self.ranks.size == 1:
             return jax.device_put(tree)
         sharding = NamedSharding(self._mesh(), PartitionSpec())
@@ -63,11 +69,17 @@ class JaxBackend(Backend):
         if self.ranks.size == 1:
             return tree
         sharding = NamedSharding(self._mesh(), PartitionSpec(RANKS))
-        return jax.tree.map(lambda array: jax.make_array_from_process_local_data(sharding, array), tree)
+        return jax.tree.map(
+            lambda array: jax.make_array_from_process_local_data(sharding, array), tree
+        )
 
     def local(self, tree: Any) -> Any:
         """Return this rank's copy of replicated arrays."""
-        return tree if self.ranks.size == 1 else jax.tree.map(lambda array: array.addressable_data(0), tree)
+        return (
+            tree
+            if self.ranks.size == 1
+            else jax.tree.map(lambda array: array.addressable_data(0), tree)
+        )
 
     def _mesh(self) -> Mesh:
         firsts = {device.process_index: device for device in reversed(jax.devices())}

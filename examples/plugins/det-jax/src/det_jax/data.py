@@ -14,13 +14,19 @@ from det_core import TrialError
 
 
 class ArrayData:
-    """Arrays of one length, in a pytree; with `shuffle`, the records come in a new order in each epoch."""
+    """Arrays of one length, in a pytree.
+
+    With `shuffle`, the records come in a new order in each epoch.
+    """
 
     def __init__(self, arrays: Any, *, shuffle: bool = False) -> None:
         self.arrays, self.shuffle = jax.tree.map(np.asarray, arrays), shuffle
         lengths = {len(array) for array in jax.tree.leaves(self.arrays)}
         if len(lengths) != 1:
-            raise TrialError(f"the arrays of the data have the lengths {sorted(lengths)}; give all of them one length")
+            raise TrialError(
+                f"the arrays of the data have the lengths {sorted(lengths)}; give all of them one"
+                " length"
+            )
         (self.length,) = lengths
 
     def at(self, records: Any) -> Any:
@@ -30,7 +36,10 @@ class ArrayData:
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """The training batches of one rank: its part of each batch of `size` records. An incomplete last one is left out."""
+    """The training batches of one rank: its part of each batch of `size` records.
+
+    An incomplete last one is left out.
+    """
 
     data: ArrayData
     size: int
@@ -41,7 +50,8 @@ class Batches:
     def __post_init__(self) -> None:
         if not len(self):
             raise TrialError(
-                f"the training data has {self.data.length} records, fewer than global_batch_size, which is {self.size}"
+                f"the training data has {self.data.length} records, fewer than global_batch_size,"
+                f" which is {self.size}"
             )
 
     def __len__(self) -> int:

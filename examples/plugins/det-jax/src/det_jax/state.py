@@ -21,7 +21,10 @@ def save(state: Any, directory: Path) -> None:
 
 
 def load(like: Any, directory: Path) -> Any:
-    """Return what `save` wrote, in the shape of `like`. Raises CheckpointError where they differ, naming the array."""
+    """Return what `save` wrote, in the shape of `like`.
+
+    Raises CheckpointError where they differ, naming the array.
+    """
     with np.load(directory / FILE, allow_pickle=False) as saved:
         known = set(saved.files)
 
@@ -29,15 +32,19 @@ def load(like: Any, directory: Path) -> Any:
             name = jax.tree_util.keystr(path)
             if name not in known:
                 raise CheckpointError(
-                    f"the checkpoint has no {name}; resume with the model and optimizer that wrote it"
+                    f"the checkpoint has no {name}; resume with the model and optimizer that"
+                    " wrote it"
                 )
             array, wanted = saved[name], np.asarray(leaf)
             if array.shape != wanted.shape or array.dtype.itemsize != wanted.dtype.itemsize:
                 raise CheckpointError(
-                    f"{name} is {array.dtype}{list(array.shape)} in the checkpoint, but {wanted.dtype}{list(wanted.shape)} in the "
-                    "trial; resume with the model and optimizer that wrote it"
+                    f"{name} is {array.dtype}{list(array.shape)} in the checkpoint, but"
+                    f" {wanted.dtype}{list(wanted.shape)} in the trial; resume with the model and"
+                    " optimizer that wrote it"
                 )
-            viewed: np.ndarray[Any, Any] = array.view(wanted.dtype)  # bfloat16 is not known to numpy's files
+            viewed: np.ndarray[Any, Any] = array.view(
+                wanted.dtype
+            )  # bfloat16 is not known to numpy's files
             return viewed
 
         return jax.tree.map_with_path(restored, like)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class JaxTrial(ABC):
     """One model with its data and its optimizer.
 
-    `loss` and `evaluate` are compiled: they must be pure. Parameters and batches are pytrees of arrays.
+    `loss` and `evaluate` are compiled: they must be pure. Parameters and batches are pytrees of
+    arrays.
     """
 
     def __init__(self, context: TrialContext) -> None:
@@ -36,11 +37,19 @@ class JaxTrial(ABC):
         """Return the data of the split `training` or `validation`."""
 
     @abstractmethod
-    def loss(self, params: Any, batch: Any, key: jax.Array) -> jax.Array | tuple[jax.Array, dict[str, jax.Array]]:
-        """Return the mean loss of a batch of all ranks, or that and further metrics; `key` is another one for each batch."""
+    def loss(
+        self, params: Any, batch: Any, key: jax.Array
+    ) -> jax.Array | tuple[jax.Array, dict[str, jax.Array]]:
+        """Return the mean loss of a batch of all ranks, or that and further metrics.
+
+        `key` is another one for each batch.
+        """
 
     def finish(self, params: Any) -> Any:
-        """Return what is validated and saved when training is over, such as an average; by default the parameters as they are."""
+        """Return what is validated and saved when training is over, such as an average.
+
+        By default the parameters as they are.
+        """
         return params
 
     @abstractmethod

@@ -14,7 +14,7 @@ NAME = "mlflow"
 
 
 class Mlflow:
-    """The plugin: one recorder for each experiment that has `plugins.mlflow`, from its start to its end."""
+    """The plugin: one recorder for each experiment with `plugins.mlflow`, from start to end."""
 
     def __init__(self) -> None:
         self._recorders: dict[int, Recorder] = {}

@@ -10,7 +10,9 @@ Job = Callable[[], object]
 
 
 class Background:
-    """Does jobs in their order, in a thread of its own, as a server may be slow and a driver has better things to do.
+    """Does jobs in their order, in a thread of its own.
+
+    A server may be slow, and a driver has better things to do.
 
     What goes wrong is raised by the next call, each message once; later jobs are done all the same.
     """
@@ -33,7 +35,8 @@ class Background:
         self._thread.join(seconds)
         if self._thread.is_alive():
             raise TimeoutError(
-                f"MLflow has not taken everything within {seconds:g} s; {self._jobs.qsize()} messages are lost"
+                f"MLflow has not taken everything within {seconds:g} s; {self._jobs.qsize()}"
+                " messages are lost"
             )
         self._tell()
 

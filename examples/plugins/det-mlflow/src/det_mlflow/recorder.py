@@ -19,7 +19,10 @@ AT_THE_END = {"COMPLETED": "FINISHED", "CANCELED": "KILLED", "ERROR": "FAILED"}
 
 
 class Recorder:
-    """Writes to MLflow in the background: parameters, metrics, the latest checkpoint, logs, and how a trial ended."""
+    """Writes to MLflow in the background.
+
+    Parameters, metrics, the latest checkpoint, logs, and how a trial ended.
+    """
 
     def __init__(self, experiment: Any, settings: Settings) -> None:
         self._home, self._name = str(experiment.directory), settings.experiment or experiment.name
@@ -44,7 +47,10 @@ class Recorder:
 
     def saves(self, trial: Any, checkpoint: Any) -> None:
         """The trial has a new checkpoint."""
-        tags = [RunTag("det.checkpoint", checkpoint.uuid), RunTag("det.checkpoint.batches", str(checkpoint.batches))]
+        tags = [
+            RunTag("det.checkpoint", checkpoint.uuid),
+            RunTag("det.checkpoint.batches", str(checkpoint.batches)),
+        ]
         self._background.do(lambda: self._client().log_batch(self._runs[trial.id], tags=tags))
 
     def ends(self, trial: Any, run: Any, outcome: str) -> None:
@@ -68,7 +74,11 @@ class Recorder:
         client = self._client()
         known = self._run_of(client, trial)
         if known is None:
-            tags = {"mlflow.runName": f"trial {trial}", "det.experiment": self._home, "det.trial": str(trial)}
+            tags = {
+                "mlflow.runName": f"trial {trial}",
+                "det.experiment": self._home,
+                "det.trial": str(trial),
+            }
             known = client.create_run(self._experiment(client), tags=tags)
             params = [Param(name, str(value)) for name, value in flat(hparams)]
             client.log_batch(known.info.run_id, params=params)
@@ -80,7 +90,9 @@ class Recorder:
         found = client.get_experiment_by_name(self._name)
         if found is not None:
             return str(found.experiment_id)
-        return str(client.create_experiment(self._name, artifact_location=self._settings.artifact_location))
+        return str(
+            client.create_experiment(self._name, artifact_location=self._settings.artifact_location)
+        )
 
     def _run_of(self, client: MlflowClient, trial: int) -> Run | None:
         """Return the run of a trial that an earlier driver may have begun."""

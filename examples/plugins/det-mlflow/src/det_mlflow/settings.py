@@ -9,7 +9,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Where MLflow keeps what it is told; by default where MLflow itself would."""
 
     tracking_uri: str | None = None
-    """Such as `sqlite:////home/you/mlflow.db`, or a server's address; by default `MLFLOW_TRACKING_URI`."""
+    """Such as `sqlite:////home/you/mlflow.db`, or a server's address.
+
+    By default `MLFLOW_TRACKING_URI`.
+    """
     experiment: str | None = None
     """The name of the experiment in MLflow; by default that of det's."""
     artifact_location: str | None = None

@@ -15,9 +15,16 @@ class NumpyAdapter(Adapter):
     def __init__(self, trial, run):
         self.trial, self._seed, self._rng = trial, run.seed, np.random.default_rng(run.seed)
         self._params = run.build.model(trial, lambda: trial.build_params(self._rng))
-        self._batches = run.build.data_loader(trial, lambda: trial.build_batches("training"), "training")
-        self._held_out = run.build.data_loader(trial, lambda: trial.build_batches("validation"), "validation")
-        self.batches_per_epoch, self.global_batch_size = len(self._batches), run.hparams.get("global_batch_size")
+        self._batches = run.build.data_loader(
+            trial, lambda: trial.build_batches("training"), "training"
+        )
+        self._held_out = run.build.data_loader(
+            trial, lambda: trial.build_batches("validation"), "validation"
+        )
+        self.batches_per_epoch, self.global_batch_size = (
+            len(self._batches),
+            run.hparams.get("global_batch_size"),
+        )
 
     @classmethod
     def create(cls, trial, run):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from det_core.core import (
     CheckpointContext,
     Context,
+    DefaultConfig,
     DownloadMode,
     EarlyExitReason,
     PreemptContext,
@@ -16,17 +17,19 @@ from det_core.core import (
     TensorboardMode,
     TrainContext,
     Unit,
+    UnmanagedConfig,
     init,
 )
 
 from ._distributed import DistributedContext
 
 DummyDistributedContext = DistributedContext
-"""Called without arguments it is that of a single process."""
+"""Without arguments it is the context of a single process."""
 
 __all__ = [
     "CheckpointContext",
     "Context",
+    "DefaultConfig",
     "DistributedContext",
     "DownloadMode",
     "DummyDistributedContext",
@@ -40,5 +43,6 @@ __all__ = [
     "TensorboardMode",
     "TrainContext",
     "Unit",
+    "UnmanagedConfig",
     "init",
 ]

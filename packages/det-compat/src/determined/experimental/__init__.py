@@ -1,4 +1,4 @@
-"""Determined's Native API and its client, over det-driver's."""
+"""Determined's Native API and its client, implemented by det-driver."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ __all__ = [
     "Checkpoint",
     "Determined",
     "Experiment",
+    "ExperimentReference",
     "Mode",
+    "Model",
+    "ModelVersion",
     "NativeContext",
     "Trial",
+    "TrialReference",
     "create",
     "create_trial_instance",
 ]
@@ -22,7 +26,16 @@ _MODULES = ("client", "estimator", "keras")
 _borrowed, _listed = borrow(
     __name__,
     {
-        "det_driver.client": {**same("Checkpoint", "Experiment", "Trial"), "Determined": "Client"},
+        "determined.experimental.client": same(
+            "Checkpoint",
+            "Determined",
+            "Experiment",
+            "ExperimentReference",
+            "Model",
+            "ModelVersion",
+            "Trial",
+            "TrialReference",
+        ),
         "det_driver.native": same("Mode", "NativeContext"),
         "determined.experimental._native": same("create", "create_trial_instance"),
     },
@@ -30,7 +43,7 @@ _borrowed, _listed = borrow(
 
 
 def __getattr__(name: str) -> Any:
-    """Import a part when it is first asked for."""
+    """Import a module on first access."""
     return importlib.import_module(f".{name}", __name__) if name in _MODULES else _borrowed(name)
 
 

@@ -1,4 +1,4 @@
-"""The Native API as Determined's scripts call it, put into det's words."""
+"""The Native API of Determined, implemented by `det_driver.native`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from det_core import DetError
 from det_driver import native
 from det_driver.native import LocalResult, Mode
 
+from .._masters import use_master
+
 
 def create(
     trial_def: type,
@@ -24,12 +26,19 @@ def create(
     local: bool = False,
     test: bool = False,
 ) -> LocalResult | None:
-    """Train a trial class as `det_driver.native.create` does; `local` stands for `Mode.LOCAL`, `test` for a single batch.
+    """Train a trial class as `det_driver.native.create` does.
 
-    `master_url` is taken for old scripts' sake: there is no master.
+    `local` means `Mode.LOCAL`, and `test` trains a single batch. `master_url` is the
+    server that it is submitted to, after a `det login`. Without one it is ignored, with a warning.
     """
+    use_master(master_url)
     return native.create(
-        trial_def, _short(config or {}) if test else config, told(mode, local), context_dir, command, stacklevel=2
+        trial_def,
+        _short(config or {}) if test else config,
+        told(mode, local),
+        context_dir,
+        command,
+        stacklevel=2,
     )
 
 
@@ -39,9 +48,9 @@ def create_trial_instance(
     config: Mapping[str, Any] | None = None,
     hparams: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Return a trial that is made here and now, with its data: to look at, and to call its methods.
+    """Create a trial in this process, with its data, to inspect it or call its methods.
 
-    `hparams` are by default those of the search's first trial. `checkpoint_dir` is taken for old scripts' sake. Raises
+    `hparams` are by default those of the search's first trial. `checkpoint_dir` is ignored. Raises
     TrialError for a trial that cannot be trained.
     """
     place = native.begin(_short(config or {}), Mode.LOCAL, framework="")
@@ -54,17 +63,23 @@ def create_trial_instance(
 
 
 def told(mode: Mode | str, local: bool) -> Mode | str:
-    """Return the mode that a script means, in either of its words."""
+    """Return the mode that a script has chosen, by `mode` or `local`."""
     return Mode.LOCAL if local else mode
 
 
 def no_test(test: bool) -> None:
-    """Raise DetError where a script whose `fit` says how long it trains asks for a single batch."""
+    """Raise DetError if `test` is true: the script's own `fit` says how long it trains."""
     if test:
-        raise DetError("test=True is for trial classes; let the script train a little itself, such as fit(epochs=1)")
+        raise DetError(
+            "test=True is for trial classes; let the script train a little itself, such as"
+            " fit(epochs=1)"
+        )
 
 
 def _short(config: Mapping[str, Any]) -> dict[str, Any]:
     searcher = config.get("searcher") or {}
     kept = {name: searcher[name] for name in ("metric", "smaller_is_better") if name in searcher}
-    return {**config, "searcher": {"metric": "val_loss", **kept, "name": "single", "max_length": {"batches": 1}}}
+    return {
+        **config,
+        "searcher": {"metric": "val_loss", **kept, "name": "single", "max_length": {"batches": 1}},
+    }

@@ -1,4 +1,4 @@
-"""The Native API for Keras, over det-keras's."""
+"""The Native API for Keras, implemented by det-keras."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from det_driver.native import Mode
 
+from .._masters import use_master
 from .._names import plugin
 from ._native import no_test, told
 
@@ -24,9 +25,11 @@ def init(
     local: bool = False,
     test: bool = False,
 ) -> Any:
-    """Return the context of a script that is its own experiment, as `det_keras.init` does; `local` stands for `Mode.LOCAL`.
+    """Return the context of a script that is its own experiment, as `det_keras.init` does.
 
-    `master_url` is taken for old scripts' sake: there is no master. Raises DetError for `test`.
+    `local` means `Mode.LOCAL`. `master_url` is a server after a `det login`. Raises DetError for
+    `test`.
     """
     no_test(test)
+    use_master(master_url)
     return _lender.init(config, told(mode, local), context_dir, command)

@@ -1,4 +1,4 @@
-"""Determined's Keras API, lent by det-keras."""
+"""Determined's Keras API, implemented by det-keras."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ __all__ = [
 _RENAMED = {"TFKerasExperimentalContext": "Experimental"}
 _borrowed, _listed = borrow(
     __name__,
-    {"det_keras.experimental": _RENAMED, "det_keras": same(*(name for name in __all__ if name not in _RENAMED))},
+    {
+        "det_keras.experimental": _RENAMED,
+        "det_keras": same(*(name for name in __all__ if name not in _RENAMED)),
+    },
 )
 
 plugin("det_keras", __name__)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a part when it is first asked for."""
+    """Import a module on first access."""
     return importlib.import_module(f".{name}", __name__) if name == "callbacks" else _borrowed(name)
 
 

@@ -1,4 +1,4 @@
-"""Callbacks for a TFKerasTrial, lent by det-keras."""
+"""Callbacks for a TFKerasTrial, implemented by det-keras."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ _get, __dir__ = borrow(
     __name__,
     {
         "det_keras.callbacks": same(
-            "Callback",
-            "EarlyStopping",
-            "LearningRateScheduler",
-            "ReduceLROnPlateau",
-            "TensorBoard",
+            "Callback", "EarlyStopping", "LearningRateScheduler", "ReduceLROnPlateau", "TensorBoard"
         )
     },
 )

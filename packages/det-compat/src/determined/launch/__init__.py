@@ -1,4 +1,4 @@
-"""Launchers under the names that entrypoints give: `python3 -m determined.launch.torch_distributed -- python3 train.py`."""
+"""Determined's launchers: `python3 -m determined.launch.torch_distributed -- python3 train.py`."""
 
 from __future__ import annotations
 

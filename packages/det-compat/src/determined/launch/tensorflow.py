@@ -1,8 +1,8 @@
-"""`python3 -m determined.launch.tensorflow`: what `det launch tensorflow` does, where training runs."""
+"""`python3 -m determined.launch.tensorflow` does the same as `det launch tensorflow`."""
 
 from __future__ import annotations
 
-from det_core.launch import run_as_module
+from det_node.launch import run_as_module
 
 if __name__ == "__main__":
     run_as_module("tensorflow", "determined.launch.tensorflow")

@@ -1,4 +1,4 @@
-"""Determined's PyTorch API, lent by det-torch."""
+"""Determined's PyTorch API, implemented by det-torch."""
 
 from __future__ import annotations
 
@@ -34,14 +34,18 @@ __all__ = [
 _MODULES = ("lightning", "samplers")
 _RENAMED = {"PyTorchExperimentalContext": "Experimental"}
 _borrowed, _listed = borrow(
-    __name__, {"det_torch.context": _RENAMED, "det_torch": same(*(name for name in __all__ if name not in _RENAMED))}
+    __name__,
+    {
+        "det_torch.context": _RENAMED,
+        "det_torch": same(*(name for name in __all__ if name not in _RENAMED)),
+    },
 )
 
 plugin("det_torch", __name__)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a part when it is first asked for."""
+    """Import a module on first access."""
     return importlib.import_module(f".{name}", __name__) if name in _MODULES else _borrowed(name)
 
 

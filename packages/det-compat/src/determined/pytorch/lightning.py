@@ -1,4 +1,4 @@
-"""Determined's Lightning API, lent by det-lightning."""
+"""Determined's Lightning API, implemented by det-lightning."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ from typing import Any
 
 from .._names import borrow, plugin, same
 
-_get, __dir__ = borrow(
-    __name__,
-    {
-        "det_lightning": same(
-            "LightningAdapter",
-        )
-    },
-)
+_get, __dir__ = borrow(__name__, {"det_lightning": same("LightningAdapter")})
 
 plugin("det_lightning", __name__)
 

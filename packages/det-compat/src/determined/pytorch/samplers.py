@@ -1,4 +1,4 @@
-"""Samplers that repeat, skip, shard and shuffle, lent by det-torch."""
+"""Samplers that repeat, skip, shard and shuffle, implemented by det-torch."""
 
 from __future__ import annotations
 

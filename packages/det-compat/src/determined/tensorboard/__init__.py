@@ -1,4 +1,4 @@
-"""What trials write for TensorBoard by themselves."""
+"""Writers with which trials log to TensorBoard themselves."""
 
 from __future__ import annotations
 

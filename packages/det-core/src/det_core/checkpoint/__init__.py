@@ -1,6 +1,6 @@
-"""Checkpoints: what they hold and how they are written and read."""
+"""Checkpoints: what they hold, and how they are written and read."""
 
-from ..manifest import Manifest
 from ._files import read_checkpoint, write_checkpoint, write_sharded_checkpoint
+from .manifest import Manifest
 
 __all__ = ["Manifest", "read_checkpoint", "write_checkpoint", "write_sharded_checkpoint"]

@@ -1,4 +1,4 @@
-"""Write a checkpoint, from one process or from several ranks; read one, once its files prove to be what was written."""
+"""Writes a checkpoint, from one process or several ranks, and reads one that is intact."""
 
 from __future__ import annotations
 
@@ -16,22 +16,35 @@ from typing import Any
 
 import msgspec
 
-from ..errors import CheckpointError
-from ..manifest import METADATA, WAY_OUT, FileEntry, Manifest, decode, draft, encode, metadata_json, of_plain
+from ..errors import CheckpointDamaged, CheckpointError
 from ..storage import MANIFEST, Selector, Storage
 from ._shards import directory_id, merge_metadata, plan_shards, sources
+from .manifest import (
+    METADATA,
+    WAY_OUT,
+    FileEntry,
+    Manifest,
+    decode,
+    draft,
+    encode,
+    metadata_json,
+    of_plain,
+)
 
 _THREADS = min(4, os.cpu_count() or 1)
-_LARGE = 1 << 22  # bytes in all, from which on threads are worth their start
-_SMALL = 1 << 16  # bytes of a file, below which a large buffer costs more than it saves
+# The number of bytes from which on threads are worth their start.
+_LARGE = 1 << 22
+# The size of a file in bytes, below which a large buffer costs more than it saves.
+_SMALL = 1 << 16
 _OWN = frozenset({MANIFEST, METADATA})
 
 
 def write_checkpoint(storage: Storage, write: Callable[[Path], object], **facts: Any) -> Manifest:
     """Let `write` fill a directory, add the manifest, publish it, and return the manifest.
 
-    The `facts` are those of `manifest.draft`. The names `manifest.json` and `metadata.json` are det's: what `write` leaves
-    there is replaced. When anything raises, nothing is published.
+    The `facts` are those of `manifest.draft`. The names `manifest.json` and `metadata.json` are
+    det's: files of these names that `write` leaves are replaced. When anything raises, nothing is
+    published.
     """
     manifest = draft(**facts)
     with storage.store(manifest.uuid) as directory:
@@ -41,7 +54,10 @@ def write_checkpoint(storage: Storage, write: Callable[[Path], object], **facts:
 
 
 def _describe(directory: Path, manifest: Manifest, files: Mapping[str, Any]) -> Manifest:
-    """Write `metadata.json` and `manifest.json` into `directory`, and return the manifest with its `files`."""
+    """Write `metadata.json` and `manifest.json` into `directory`.
+
+    Return the manifest with its `files`.
+    """
     directory.joinpath(METADATA).write_bytes(metadata_json(manifest))
     files = dict(sorted({**files, **entries(directory, [METADATA])}.items()))
     manifest = msgspec.structs.replace(manifest, files=files)
@@ -50,7 +66,7 @@ def _describe(directory: Path, manifest: Manifest, files: Mapping[str, Any]) -> 
 
 
 Allgather = Callable[[Any], Sequence[Any]]
-"""Gives every rank the values of all, in order of rank; the values are plain JSON."""
+"""Gives every rank the values of all, in order of rank. The values are plain JSON."""
 
 
 def write_sharded_checkpoint(
@@ -64,16 +80,21 @@ def write_sharded_checkpoint(
 ) -> Manifest:
     """Publish the ranks' directories as one checkpoint, and return its manifest on every rank.
 
-    Collective: all ranks call it, those without files with `directory=None`. The `facts`, those of `manifest.draft`, are
-    rank 0's; metadata is merged. Whatever goes wrong on one rank raises on all, and then nothing is published.
+    Collective: all ranks call it, those without files with `directory=None`. The `facts`, those of
+    `manifest.draft`, are rank 0's, but the ranks' metadata is merged. An error on one rank raises
+    on all, and then nothing is published.
     """
     together = partial(_together, allgather)
 
-    offered = together(lambda: (draft(**facts), directory and directory_id(directory), selector is not None))
+    offered = together(
+        lambda: (draft(**facts), directory and directory_id(directory), selector is not None)
+    )
     offers, directories, selects = zip(*offered, strict=True)
     brings = sources(directories, selects)
     drafts = [of_plain(each) for each in offers]
-    manifest = msgspec.structs.replace(drafts[0], metadata=merge_metadata([each.metadata for each in drafts]))
+    manifest = msgspec.structs.replace(
+        drafts[0], metadata=merge_metadata([each.metadata for each in drafts])
+    )
     claimed = together(lambda: _claim(directory, selector) if directory and brings[rank] else {})
     claims = [{name: FileEntry(**entry) for name, entry in claim.items()} for claim in claimed]
     shards = plan_shards(claims)
@@ -103,29 +124,39 @@ def _finish(storage: Storage, manifest: Manifest, files: Mapping[str, FileEntry]
 
 
 def _together(allgather: Allgather, step: Callable[[], Any]) -> list[Any]:
-    """Take a step that all ranks take, each learning how the others fared; return what it gave on each, as plain JSON."""
+    """Run a step on all ranks, and return the results of all as plain JSON.
+
+    An error on one rank raises on all.
+    """
     result, failure = None, None
     try:
         result = msgspec.to_builtins(step())
-    except Exception as error:  # whatever it is, the other ranks wait to hear of it
+    # The other ranks wait for the result, so every error must reach them.
+    except Exception as error:
         failure = error
     answers = allgather([failure and f"{type(failure).__name__}: {failure}", result])
     if failure:
         raise failure
     for rank, (problem, _) in enumerate(answers):
         if problem:
-            raise CheckpointError(f"rank {rank} failed to write its part of the checkpoint: {problem}")
+            raise CheckpointError(
+                f"rank {rank} failed to write its part of the checkpoint: {problem}"
+            )
     return [value for _, value in answers]
 
 
 @contextmanager
-def read_checkpoint(storage: Storage, uuid: str, selector: Selector | None = None) -> Iterator[tuple[Path, Manifest]]:
-    """Give a directory that holds the selected files, and the manifest, after comparing one with the other.
+def read_checkpoint(
+    storage: Storage, uuid: str, selector: Selector | None = None
+) -> Iterator[tuple[Path, Manifest]]:
+    """Give a directory that holds the selected files, and the manifest, after comparing them.
 
-    Raises CheckpointError for a file that is missing, additional, cut short or altered. Whether the framework is the
-    right one is for the caller to compare.
+    Raises CheckpointDamaged for a file that is missing, additional, cut short or altered. The
+    caller must check whether the framework is the right one.
     """
-    with storage.restore(uuid, selector and (lambda name: name == MANIFEST or selector(name))) as directory:
+    with storage.restore(
+        uuid, selector and (lambda name: name == MANIFEST or selector(name))
+    ) as directory:
         manifest = _manifest(directory, uuid)
         _verify(directory, manifest, selector)
         yield directory, manifest
@@ -136,20 +167,29 @@ def _manifest(directory: Path, uuid: str) -> Manifest:
         data = directory.joinpath(MANIFEST).read_bytes()
     except FileNotFoundError as error:
         reason = f"checkpoint {uuid} has no {MANIFEST}: it was cut short, or det did not write it"
-        raise CheckpointError(f"{reason}; {WAY_OUT}") from error
+        raise CheckpointDamaged(f"{reason}; {WAY_OUT}") from error
     return decode(data, uuid)
 
 
 def _verify(directory: Path, manifest: Manifest, selector: Selector | None = None) -> None:
-    """Raise CheckpointError unless the selected files of `directory` are those of the manifest, byte for byte."""
-    expected = {name: entry for name, entry in manifest.files.items() if selector is None or selector(name)}
-    present = [name for name in names(directory) if name != MANIFEST and (selector is None or selector(name))]
+    """Raise CheckpointDamaged unless the selected files equal those of the manifest.
+
+    They are compared by size and digest.
+    """
+    expected = {
+        name: entry for name, entry in manifest.files.items() if selector is None or selector(name)
+    }
+    present = [
+        name
+        for name in names(directory)
+        if name != MANIFEST and (selector is None or selector(name))
+    ]
     if problem := _shape(directory, expected, present) or _content(directory, expected):
-        raise CheckpointError(f"checkpoint {manifest.uuid}: {problem}; {WAY_OUT}")
+        raise CheckpointDamaged(f"checkpoint {manifest.uuid}: {problem}; {WAY_OUT}")
 
 
 def _shape(directory: Path, expected: Mapping[str, FileEntry], present: list[str]) -> str | None:
-    """Say what is wrong as far as names and sizes tell."""
+    """Return what is wrong with names and sizes, or None."""
     if missing := sorted(expected.keys() - set(present)):
         return f"{missing[0]} is missing, {expected[missing[0]].size} bytes expected"
     if additional := sorted(set(present) - expected.keys()):
@@ -163,28 +203,37 @@ def _shape(directory: Path, expected: Mapping[str, FileEntry], present: list[str
 
 
 def _content(directory: Path, expected: Mapping[str, FileEntry]) -> str | None:
-    """Say what is wrong as far as digests tell."""
+    """Return what is wrong with digests, or None."""
     for name, found in entries(directory, expected).items():
         if found.digest != expected[name].digest:
-            return f"{name} has the SHA-256 {found.digest}, {expected[name].digest} expected: it was altered"
+            return (
+                f"{name} has the SHA-256 {found.digest}, {expected[name].digest} expected: it was"
+                " altered"
+            )
     return None
 
 
 def names(directory: Path) -> list[str]:
     """Return the relative posix names of the files below `directory`, sorted.
 
-    What Python caches when code in a checkpoint is imported (`__pycache__`) is no part of it.
+    `__pycache__` is left out: Python writes it when code in a checkpoint is imported. A link to a
+    directory counts as a file, as the directory's content is not in the checkpoint.
     """
     found = []
-    for folder, folders, files in os.walk(directory):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
+    for folder, folders, files in os.walk(directory, onerror=_raise):
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        folders[:] = sorted(name for name in folders if name != "__pycache__" and name not in links)
         inside = os.path.relpath(folder, directory)
-        found += [name if inside == "." else f"{inside}/{name}" for name in files]
+        found += [name if inside == "." else f"{inside}/{name}" for name in (*files, *links)]
     return sorted(found)
 
 
+def _raise(error: OSError) -> None:
+    raise error
+
+
 def entries(directory: Path, wanted: Iterable[str]) -> dict[str, FileEntry]:
-    """Return size and SHA-256 of the named files, each read once in big blocks, several at a time where they are large."""
+    """Return size and SHA-256 of the named files. Each is read once, large ones in threads."""
     paths = {name: os.path.join(directory, name) for name in wanted}
     if sum(os.stat(path).st_size for path in paths.values()) < _LARGE:
         return {name: entry(path) for name, path in paths.items()}
@@ -204,9 +253,10 @@ def entry(path: str | Path) -> FileEntry:
 
 
 def _settled(directory: Path) -> list[str]:
-    """Make a directory one of plain files, and return their `names`: a link to a file becomes a copy, anything else is refused.
+    """Make a directory one of plain files, and return their `names`.
 
-    A link would lead elsewhere, or nowhere, once the directory has been moved or uploaded.
+    A link to a file becomes a copy. Raises CheckpointError for anything else, as a link would break
+    once the directory has been moved or uploaded.
     """
     for folder, folders, files in os.walk(directory):
         for name in (*folders, *files):
@@ -216,7 +266,9 @@ def _settled(directory: Path) -> list[str]:
                 _copy_over(Path(path))
             elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 inside = os.path.relpath(path, directory)
-                raise CheckpointError(f"{inside} is neither a file nor a directory; a checkpoint holds nothing else")
+                raise CheckpointError(
+                    f"{inside} is neither a file nor a directory; a checkpoint holds nothing else"
+                )
     return names(directory)
 
 

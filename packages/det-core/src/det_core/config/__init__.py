@@ -1,10 +1,10 @@
-"""The configuration of an experiment: typed, frozen, read once at the edge."""
+"""The configuration of an experiment, typed and frozen."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..lazy import lazy
+from ..support.lazy import lazy
 
 if TYPE_CHECKING:
     from ._engines import ENGINES as ENGINES
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from ._extensions import Extensions as Extensions
     from ._plain import MASK as MASK
     from ._plain import Notice as Notice
+    from ._plain import find_secrets as find_secrets
     from ._plain import from_json as from_json
     from ._plain import masked as masked
     from ._plain import parse as parse
     from ._plain import to_builtins as to_builtins
     from ._plain import to_json as to_json
+    from ._plain import with_secrets as with_secrets
     from ._plain import without_effect as without_effect
     from ._plain import without_secrets as without_secrets
     from ._resources import BindMount as BindMount
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
     from ._searchers import UNITS as UNITS
     from ._searchers import AdaptiveAsha as AdaptiveAsha
     from ._searchers import AsyncHalving as AsyncHalving
+    from ._searchers import Auto as Auto
     from ._searchers import Categorical as Categorical
+    from ._searchers import Combined as Combined
     from ._searchers import Const as Const
     from ._searchers import Custom as Custom
     from ._searchers import Double as Double
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
     from ._searchers import Pbt as Pbt
     from ._searchers import Random as Random
     from ._searchers import ReplaceFunction as ReplaceFunction
+    from ._searchers import Rungs as Rungs
     from ._searchers import SearcherConfig as SearcherConfig
     from ._searchers import Single as Single
     from ._storage import S3 as S3

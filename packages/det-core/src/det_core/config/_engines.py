@@ -1,4 +1,4 @@
-"""The settings of each engine; `engine.name` says which."""
+"""The settings of each engine. `engine.name` chooses one."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ class Ssh(EngineConfig, frozen=True, tag="ssh"):
     hosts: Annotated[tuple[str, ...], Meta(min_length=1), needed("name the machines")]
     """The machines, as ssh knows them."""
     agent: str | None = None
-    """The command that runs what follows it on `{host}`; by default `ssh -o BatchMode=yes {host}`."""
+    """The command that runs what follows it on `{host}`.
+
+    By default `ssh -o BatchMode=yes {host}`.
+    """
 
 
 class UnknownEngine(Struct, frozen=True):
-    """A plugin's engine, looked at without the plugin: the keys as they are written."""
+    """A plugin's engine, read without the plugin. Its keys are kept as written."""
 
     options: Annotated[dict[str, Any], REST] = {}
 

@@ -1,4 +1,4 @@
-"""The whole configuration of an experiment."""
+"""The complete configuration of an experiment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class Reproducibility(Struct, frozen=True, kw_only=True):
     """Where randomness comes from."""
 
     experiment_seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
-    """The searcher's seed, from which those of the trials derive; without one, the time at submission."""
+    """The searcher's seed, from which those of the trials derive.
+
+    Without one, the time at submission.
+    """
 
 
 class Optimizations(Struct, frozen=True, kw_only=True):
@@ -39,7 +42,7 @@ class Optimizations(Struct, frozen=True, kw_only=True):
     gradient_compression: Annotated[bool, partly("with Horovod")] = False
     """Whether gradients travel as 16-bit numbers."""
     mixed_precision: Annotated[Literal["O0", "O1", "O2", "O3"], RETIRED] = "O0"
-    """The level of apex, which is gone; use `precision`."""
+    """The level of apex, which is gone. Use `precision`."""
     auto_tune_tensor_fusion: Annotated[bool, partly("with Horovod")] = False
     """Whether Horovod tunes its fusion itself."""
     tensor_fusion_threshold: Annotated[int, Meta(ge=0), partly("with Horovod")] = 64
@@ -55,7 +58,10 @@ class Optimizations(Struct, frozen=True, kw_only=True):
     asynchronous_checkpoints: Annotated[bool, partly("with PyTorch and Lightning")] = True
     """Whether a copy of the state is taken, in host memory, and written while training goes on."""
     sharding: Annotated[Literal["none", "fsdp"], partly("with PyTorch and Lightning")] = "none"
-    """Whether ranks have a copy of the model each (none), or a part of its parameters and of the optimizer's state (fsdp)."""
+    """`none`: each rank has a copy of the model.
+
+    `fsdp`: each has a part of its parameters and of the optimizer's state.
+    """
 
 
 class Profiling(Struct, frozen=True, kw_only=True):
@@ -75,10 +81,14 @@ class LogPolicy(Struct, frozen=True, kw_only=True):
     """What to do when a line of a trial's output matches a pattern."""
 
     name: str | None = None
-    """The policy's name; `CUDA OOM` and `ECC Error` exist already and can be changed by name."""
-    pattern: Annotated[str | None, needed("give a regular expression, or null to switch the policy off")]
-    """A regular expression, searched for in each line; null switches the policy off."""
-    action: Annotated[Literal["cancel_retries", "exclude_node"], partly("`cancel_retries` only")] | None = None
+    """The policy's name. `CUDA OOM` and `ECC Error` exist already and can be changed by name."""
+    pattern: Annotated[
+        str | None, needed("give a regular expression, or null to switch the policy off")
+    ]
+    """A regular expression, searched for in each line. Null switches the policy off."""
+    action: (
+        Annotated[Literal["cancel_retries", "exclude_node"], partly("`cancel_retries` only")] | None
+    ) = None
     """`cancel_retries` (a trial that fails is not restarted), `exclude_node`, or nothing."""
 
 
@@ -92,7 +102,7 @@ class RetentionPolicy(Struct, frozen=True, kw_only=True):
     """How long logs are kept."""
 
     log_retention_days: Annotated[int, Meta(ge=-1, le=32767)] | None = None
-    """Days; -1 means for ever."""
+    """Days. -1 means for ever."""
 
 
 class Pachyderm(Struct, frozen=True, kw_only=True):
@@ -107,23 +117,23 @@ class Pachyderm(Struct, frozen=True, kw_only=True):
 
 
 class Webhooks(Struct, frozen=True, kw_only=True):
-    """Which webhooks hear of the experiment."""
+    """The webhooks that get alerts of the experiment."""
 
-    webhook_id: tuple[int, ...] = ()
+    webhook_id: Annotated[tuple[int, ...], CLUSTER] = ()
     """By number."""
     webhook_name: tuple[str, ...] = ()
-    """By name."""
+    """By name, in `alerts.yaml` of the home, in addition to those for all experiments."""
     exclude: bool = False
-    """Whether no webhook hears of it."""
+    """Whether no webhook gets alerts of it."""
 
 
 class Integrations(Struct, frozen=True, kw_only=True):
-    """Services beside the cluster."""
+    """Services that det works with."""
 
-    pachyderm: Pachyderm | None = None
+    pachyderm: Annotated[Pachyderm, CLUSTER] | None = None
     """Where data comes from in Pachyderm."""
     webhooks: Webhooks | None = None
-    """Which webhooks hear of the experiment."""
+    """The webhooks that get alerts of the experiment."""
 
 
 class Kerberos(Struct, frozen=True, kw_only=True):
@@ -144,18 +154,24 @@ class Distributed(Struct, frozen=True, kw_only=True):
     """How the ranks of a trial talk to one another."""
 
     backend: str = "auto"
-    """`auto` (Horovod where it is importable, else native), `horovod`, `native`, or one that a plugin registers."""
+    """`auto`, `horovod`, `native`, or a backend that a plugin registers.
+
+    `auto` is Horovod where it is importable, else native.
+    """
     hosts: tuple[str, ...] = ()
-    """The machines, each as `host` or `host:slots`; none means this one."""
+    """The machines, each as `host` or `host:slots`. None means this one."""
     timeout: Annotated[float, Meta(gt=0)] | None = None
-    """How many seconds a rank waits for the others in a collective; by default 1800, for tensors what the framework has."""
+    """How many seconds a rank waits for the others in a collective.
+
+    By default 1800, for tensors what the framework has.
+    """
 
 
 class ExperimentConfig(Struct, frozen=True, kw_only=True):
-    """The configuration of an experiment; attributes are the keys of the YAML."""
+    """The configuration of an experiment. Attributes are the keys of the YAML."""
 
     name: str | None = None
-    """The experiment's name; without one, a made-up one."""
+    """The experiment's name. Without one, a made-up one."""
     description: str | None = None
     """What the experiment is about."""
     labels: Annotated[tuple[str, ...], joined()] = ()
@@ -183,7 +199,9 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
         Annotated[
             SearcherConfig,
             kind("searcher"),
-            needed("give at least {name: single, metric: validation_loss, max_length: {epochs: 1}}"),
+            needed(
+                "give at least {name: single, metric: validation_loss, max_length: {epochs: 1}}"
+            ),
         ]
         | None
     ) = None
@@ -195,14 +213,22 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     checkpoint_policy: Literal["best", "all", "none"] = "best"
     """After which validations to checkpoint: those that are the best so far, all, or none."""
     checkpoint_storage: Annotated[StorageConfig, kind("checkpoint_storage")] | None = None
-    """Where checkpoints are kept; without it, in the store's own directory."""
+    """Where checkpoints are kept. Without it, in the store's own directory."""
     min_checkpoint_period: Period = NEVER
-    """Checkpoint at least this often; 0 means only where something else asks for it."""
+    """Checkpoint at least this often. 0 means only where something else asks for it."""
     min_validation_period: Period = NEVER
-    """Validate at least this often; 0 means only at the end of training."""
+    """Validate at least this often. 0 means only at the end of training."""
+    check_first: bool = True
+    """Whether a trial class is tried before it trains.
+
+    The trial does two steps, a validation batch, a save and a restore, in a fork. Of a script, the
+    checkpoint storage and the first checkpoint are tried.
+    """
     perform_initial_validation: bool = False
     """Whether to validate before the first batch."""
-    records_per_epoch: Annotated[int, Meta(ge=0), partly("where the training data does not know its length")] = 0
+    records_per_epoch: Annotated[
+        int, Meta(ge=0), partly("where the training data does not know its length")
+    ] = 0
     """Records in an epoch."""
     scheduling_unit: Annotated[int, Meta(ge=1)] = 100
     """Report training metrics every so many batches."""
@@ -221,13 +247,19 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     retention_policy: Annotated[RetentionPolicy, CLUSTER] = RetentionPolicy()
     """How long logs are kept."""
     preemption_timeout: Annotated[int, Meta(ge=0)] | None = None
-    """Seconds between asking a trial to stop, so that it may save, and killing it; 600 where nothing is given."""
-    integrations: Annotated[Integrations, CLUSTER] | None = None
-    """Services beside the cluster."""
+    """Seconds between asking a trial to stop, so that it may save, and killing it.
+
+    600 where nothing is given.
+    """
+    integrations: Integrations | None = None
+    """Services that det works with."""
     pbs: Annotated[Pbs, CLUSTER] = Pbs()
     """Settings of a PBS cluster."""
     slurm: Annotated[Slurm, CLUSTER] = Slurm()
-    """Settings of a Slurm cluster; where `engine.name` is `slurm`, they are read as the engine's."""
+    """Settings of a Slurm cluster.
+
+    Where `engine.name` is `slurm`, they are read as the engine's.
+    """
     security: Annotated[Security, RETIRED] | None = None
     """Security of a cluster of old."""
     data_layer: Annotated[dict[str, Any], SECRETS] | None = None
@@ -235,20 +267,27 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     internal: Annotated[dict[str, Any], RETIRED] | None = None
     """What tools of old noted for themselves."""
     tensorboard_storage: Annotated[dict[str, Any], RETIRED, SECRETS] | None = None
-    """Where event files once went; they are kept with the experiment."""
+    """Where event files once went. They are kept with the experiment."""
     distributed: Distributed = Distributed()
     """How the ranks of a trial talk to one another."""
     engine: Annotated[EngineConfig, kind("engine")] | None = None
-    """Where runs are executed; on this machine where nothing is given."""
+    """Where runs are executed. On this machine where nothing is given."""
     plugins: Annotated[dict[str, Any], kind("plugins")] = {}
-    """Settings of plugins, by the plugin's name; each plugin checks its own."""
+    """Settings of plugins, by the plugin's name. Each plugin checks its own."""
 
     @property
     def patience(self) -> float:
-        """Seconds that a run has to save and end when it is asked to, or when its driver is gone."""
-        return PREEMPTION_SECONDS if self.preemption_timeout is None else float(self.preemption_timeout)
+        """Seconds that a run has to save and end after a preemption or after its driver is lost."""
+        return (
+            PREEMPTION_SECONDS
+            if self.preemption_timeout is None
+            else float(self.preemption_timeout)
+        )
 
 
 def is_trial_entrypoint(entrypoint: str | Sequence[str] | None) -> bool:
-    """Return whether this is `module:Class` (`package.module:Outer.Inner` too) and not a command."""
+    """Return whether this is `module:Class`, and not a command.
+
+    `package.module:Outer.Inner` is, too.
+    """
     return isinstance(entrypoint, str) and _TRIAL.fullmatch(entrypoint) is not None

@@ -1,4 +1,7 @@
-"""Settings that only plugins know; the caller passes them, for the configuration cannot import plugins."""
+"""Settings that only plugins know.
+
+The caller passes them, as this package cannot import plugins.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +13,47 @@ from typing import Any, NamedTuple
 from msgspec import Struct, defstruct
 
 from ._engines import ENGINES, EngineConfig, UnknownEngine
-from ._searchers import SEARCHERS, SearcherConfig, UnknownSearcher
+from ._searchers import SEARCHERS, Combined, SearcherConfig, UnknownSearcher
 from ._storage import STORAGES, StorageConfig, UnknownStorage
 
 StructOf = Callable[[], type[Struct]]
 
 
 class Section(NamedTuple):
-    """A section whose keys depend on a name in it: the key of that name, what all have in common, det's own, and a stranger's.
+    """A section of the configuration whose keys depend on a name in it.
 
-    With `nameless`, what all have in common is a section of its own where there is no name.
+    - `tag`: the key of the name.
+    - `common`: the struct that all names share.
+    - `ours`: det's own structs by name.
+    - `unknown`: the struct of other names.
+    - `nameless`: the struct of a section without a name. It must have one of the keys `signs`, if
+      there are any.
     """
 
     tag: str
     common: type[Struct]
     ours: Mapping[str, type[Struct]]
     unknown: type[Struct]
-    nameless: bool = False
+    nameless: type[Struct] | None = None
+    signs: tuple[str, ...] = ()
 
 
 SECTIONS = {
-    "searcher": Section("name", SearcherConfig, SEARCHERS, UnknownSearcher),
-    "checkpoint_storage": Section("type", StorageConfig, STORAGES, UnknownStorage, nameless=True),
+    "searcher": Section(
+        "name", SearcherConfig, SEARCHERS, UnknownSearcher, Combined, ("sampler", "schedule")
+    ),
+    "checkpoint_storage": Section("type", StorageConfig, STORAGES, UnknownStorage, StorageConfig),
     "engine": Section("name", EngineConfig, ENGINES, UnknownEngine),
 }
 
 
 @dataclass(frozen=True)
 class Extensions:
-    """Names of searchers, storages, engines and plugins with settings, each with a call that returns the struct of them.
+    """Names of searchers, storages, engines and plugins, with functions that return their structs.
 
-    A call is made only when a configuration names it. The structs of searchers, storages and engines need no `name` or `type`
-    of their own. With `open`, a name that is not among them is no error: its settings are kept as they are, so that a
-    stored configuration can be looked at without the plugins that it was made with.
+    A function is called only when a configuration names it. The structs of searchers, storages and
+    engines need no `name` or `type` of their own. With `open`, an unknown name is not an error: its
+    settings are kept unchanged, so that a stored configuration can be read without its plugins.
     """
 
     searchers: Mapping[str, StructOf] = field(default_factory=dict)
@@ -52,8 +63,8 @@ class Extensions:
     open: bool = False
 
     def struct(self, section: str, name: object) -> type[Struct] | None:
-        """Return the struct of `name` in one of `SECTIONS`, tagged with it; None where there is none."""
-        tag, _, ours, unknown, _ = SECTIONS[section]
+        """Return the struct of `name` in one of `SECTIONS`, with the name as its tag, or None."""
+        tag, _, ours, unknown, *_ = SECTIONS[section]
         theirs = self._theirs(section)
         if not isinstance(name, str):
             return None
@@ -64,21 +75,31 @@ class Extensions:
         return tagged(unknown, tag, name) if self.open else None
 
     def names(self, section: str) -> tuple[str, ...]:
-        """Return all names that a section may have, in order."""
+        """Return all names that a section may have, sorted."""
         return tuple(sorted({*SECTIONS[section].ours, *self._theirs(section)}))
 
     def _theirs(self, section: str) -> Mapping[str, StructOf]:
-        return {"searcher": self.searchers, "checkpoint_storage": self.storages, "engine": self.engines}[section]
+        return {
+            "searcher": self.searchers,
+            "checkpoint_storage": self.storages,
+            "engine": self.engines,
+        }[section]
 
 
 @cache
 def tagged(struct: type[Struct], field: str, tag: str) -> type[Struct]:
-    """Return `struct`, derived so that it carries its name, unless it does so already."""
+    """Return a subclass of `struct` with its name as the tag, or `struct` if it has one already."""
     config = struct.__struct_config__
     if (config.tag_field, config.tag) == (field, tag) or field in struct.__struct_fields__:
         return struct
     namespace: dict[str, Any] = {field: property(lambda _: tag), "__doc__": struct.__doc__}
     derived: type[Struct] = defstruct(
-        struct.__name__, [], bases=(struct,), namespace=namespace, module=struct.__module__, tag_field=field, tag=tag
+        struct.__name__,
+        [],
+        bases=(struct,),
+        namespace=namespace,
+        module=struct.__module__,
+        tag_field=field,
+        tag=tag,
     )
     return derived

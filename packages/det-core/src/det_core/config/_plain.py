@@ -1,10 +1,10 @@
-"""From plain data and JSON to a configuration, where it is not an experiment's whole description, and back."""
+"""Converts between plain data or JSON and a configuration that may be incomplete."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from ._experiment import ExperimentConfig
 from ._extensions import Extensions
 from ._searchers import Length
 from .decoding import Decoding
-from .faults import shown
+from .faults import Path, shown
 from .fields import fields_of
 
 MASK = "********"
@@ -27,7 +27,10 @@ _IN_A_URL = re.compile(r"(://[^/:@\s]*):[^/@\s]+@")
 
 
 def to_builtins(value: Any, *, masked: bool = False) -> Any:
-    """Return a configuration, or any part of one, as plain data; with `masked`, secrets are blotted out."""
+    """Return a configuration, or a part of one, as plain data.
+
+    With `masked`, secrets are masked.
+    """
     if isinstance(value, Length):
         return {value.unit: value.n}
     if isinstance(value, Struct):
@@ -62,46 +65,78 @@ def _struct(value: Struct, masked: bool) -> dict[str, Any]:
 
 
 def _without_named(value: Any, named: bool = False) -> Any:
-    """Return what is in a free map without the texts that its keys call secret."""
+    """Return a free map with the texts masked whose keys name a secret."""
     if isinstance(value, dict):
-        return {key: _without_named(item, named or bool(_NAMED.fullmatch(key))) for key, item in value.items()}
+        return {
+            key: _without_named(item, named or bool(_NAMED.fullmatch(key)))
+            for key, item in value.items()
+        }
     if isinstance(value, list):
         return [_without_named(item, named) for item in value]
     return MASK if named and isinstance(value, str) else value
 
 
 def _blotted(text: str) -> str:
-    """Return `HF_TOKEN=…` and `https://user:password@host` without the secret; what the name says decides."""
+    """Mask the secret in `HF_TOKEN=…` and `https://user:password@host`. The name decides."""
     return _IN_A_URL.sub(rf"\1:{MASK}@", _GIVEN.sub(rf"\1={MASK}", text))
 
 
 def masked(config: Any) -> dict[str, Any]:
-    """Return a configuration as plain data with its secrets blotted out, fit to be printed and to travel with checkpoints."""
+    """Return a configuration as plain data with its secrets masked.
+
+    It can be printed, and stored in checkpoints.
+    """
     plain: dict[str, Any] = to_builtins(config, masked=True)
     return plain
 
 
 def without_secrets(text: str, config: Any) -> str:
-    """Return a text, such as the file that a configuration was read from, with the configuration's secrets blotted out."""
-    for secret in sorted(_secrets(to_builtins(config), masked(config)), key=len, reverse=True):
+    """Return a text with the configuration's secrets masked.
+
+    For example, the text is the file that the configuration was read from.
+    """
+    found = set()
+    for _, plain, blotted in _find_masked(to_builtins(config), masked(config)):
+        before, _, after = blotted.partition(MASK)
+        found.add(plain[len(before) : len(plain) - len(after)])
+    for secret in sorted(found - {""}, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return text
 
 
-def _secrets(plain: Any, blotted: Any) -> set[str]:
+def find_secrets(config: Any) -> list[tuple[Path, str]]:
+    """Return the texts that `masked` masks, with their paths. `with_secrets` restores them."""
+    return [(path, plain) for path, plain, _ in _find_masked(to_builtins(config), masked(config))]
+
+
+def with_secrets(plain: Any, secrets: Iterable[tuple[Path, str]]) -> Any:
+    """Return a masked configuration, plain data, with its secrets restored."""
+    known = {tuple(path): text for path, text in secrets}
+
+    def restore(value: Any, path: Path) -> Any:
+        if isinstance(value, dict):
+            return {key: restore(each, (*path, key)) for key, each in value.items()}
+        if isinstance(value, list):
+            return [restore(each, (*path, number)) for number, each in enumerate(value)]
+        return known.get(path, value) if isinstance(value, str) and MASK in value else value
+
+    return restore(plain, ())
+
+
+def _find_masked(plain: Any, blotted: Any, path: Path = ()) -> Iterator[tuple[Path, str, str]]:
+    pairs: Iterable[tuple[Any, Any, Any]] = ()
     if isinstance(plain, str) and plain != blotted:
-        before, _, after = str(blotted).partition(MASK)
-        return {plain[len(before) : len(plain) - len(after)]} - {""}
-    pairs: list[Any] = []
-    if isinstance(plain, dict):
-        pairs = [(value, blotted[key]) for key, value in plain.items()]
+        yield path, plain, str(blotted)
+    elif isinstance(plain, dict):
+        pairs = [(key, value, blotted[key]) for key, value in plain.items()]
     elif isinstance(plain, list):
-        pairs = list(zip(plain, blotted, strict=True))
-    return {secret for pair in pairs for secret in _secrets(*pair)}
+        pairs = [(number, *both) for number, both in enumerate(zip(plain, blotted, strict=True))]
+    for key, value, other in pairs:
+        yield from _find_masked(value, other, (*path, key))
 
 
 def to_json(config: Any) -> str:
-    """Return the complete configuration as JSON, secrets and all; `from_json` reads it back."""
+    """Return the complete configuration as JSON, with its secrets. `from_json` reads it."""
     return json.dumps(to_builtins(config), allow_nan=False)
 
 
@@ -118,39 +153,52 @@ class Notice:
 
 @dataclass(frozen=True)
 class Parsed:
-    """A configuration that was read, and what its reader should know."""
+    """A configuration and the notices for its reader."""
 
     config: ExperimentConfig
     notices: tuple[Notice, ...]
 
 
-def parse(mapping: Mapping[str, Any], *, extensions: Extensions | None = None, name: str | None = None) -> Parsed:
-    """Read a mapping; what an experiment must have may be missing, and what needs a second key is not looked at.
+def parse(
+    mapping: Mapping[str, Any], *, extensions: Extensions | None = None, name: str | None = None
+) -> Parsed:
+    """Read a mapping. Required keys may be missing, and rules between keys are not checked.
 
-    `name` stands for it in errors. Raises ConfigError with every problem found. The driver's `load` checks an experiment.
+    `name` identifies it in errors. Raises ConfigError with every problem found. The driver's `load`
+    checks a complete experiment.
     """
     before = f"{name}: " if name else ""
     try:
         data = json.loads(json.dumps(mapping, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        text = f"{before}the configuration is not plain data: {error}; give text, numbers, lists and maps"
+        text = (
+            f"{before}the configuration is not plain data: {error}; give text, numbers, lists and"
+            " maps"
+        )
         raise ConfigError(text) from None
     return _decoded(data, extensions or Extensions(), before)
 
 
 def from_json(text: str | bytes, *, extensions: Extensions | None = None) -> ExperimentConfig:
-    """Read back what `to_json` wrote; without `extensions`, settings that only plugins know are not checked."""
+    """Read the output of `to_json`. Without `extensions`, settings of plugins are not checked."""
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"the stored configuration is not JSON: {error}; submit the experiment again") from None
+        raise ConfigError(
+            f"the stored configuration is not JSON: {error}; submit the experiment again"
+        ) from None
+    searcher = data.get("searcher") if isinstance(data, dict) else None
+    if isinstance(searcher, dict) and searcher.get("name") == "auto":
+        # Experiments of earlier versions do not say which choice they began with.
+        searcher.setdefault("choice", 1)
     return _decoded(data, extensions or Extensions(open=True), "").config
 
 
 def _decoded(data: Any, extensions: Extensions, before: str) -> Parsed:
     if not isinstance(data, dict):
         raise ConfigError(
-            f"{before}the configuration is {shown(data)}; give a map such as searcher: {{name: single, …}}"
+            f"{before}the configuration is {shown(data)}; give a map such as searcher: {{name:"
+            " single, …}"
         )
     decoding = Decoding(extensions)
     config: ExperimentConfig = decoding.struct(data, ExperimentConfig, ())
@@ -160,6 +208,10 @@ def _decoded(data: Any, extensions: Extensions, before: str) -> Parsed:
 
 
 def without_effect(keys: Iterable[str]) -> tuple[Notice, ...]:
-    """Name the keys that were accepted and that nothing acts on."""
+    """Return a notice of the keys that are accepted but have no effect."""
     named = tuple(dict.fromkeys(keys))
-    return (Notice(f"accepted, but without effect in det: {', '.join(named)}", named),) if named else ()
+    return (
+        (Notice(f"accepted, but without effect in det: {', '.join(named)}", named),)
+        if named
+        else ()
+    )

@@ -1,4 +1,4 @@
-"""What an experiment runs on, and in which surroundings."""
+"""The resources and the environment of an experiment."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from .fields import CLUSTER, CONTAINED, RETIRED, SECRET, expects, joined, kind, 
 
 SIZE = r"^([0-9]*[.])?[0-9]+ ?(([kmgtpKMGTP]([iI]?[bB])?)|[bB])?$"
 Size = Annotated[str, Meta(pattern=SIZE), expects("a number of bytes, or a size such as 4GiB")]
-HostPath = Annotated[str, Meta(pattern="^/"), expects("an absolute path"), needed("give an absolute path")]
+HostPath = Annotated[
+    str, Meta(pattern="^/"), expects("an absolute path"), needed("give an absolute path")
+]
 ContainerPath = Annotated[
-    str, Meta(pattern=r"^(?!\.$)"), expects("a path other than '.'"), needed("give the path in the container")
+    str,
+    Meta(pattern=r"^(?!\.$)"),
+    expects("a path other than '.'"),
+    needed("give the path in the container"),
 ]
 Variable = Annotated[str, Meta(pattern=r"^[^=\0]+(=|$)"), expects("NAME=VALUE")]
 
@@ -36,18 +41,37 @@ class Resources(Struct, frozen=True, kw_only=True):
 
     slots_per_trial: Annotated[int, Meta(ge=0)] = 1
     """GPUs, or CPU workers where there is none, for each trial."""
+    threads: Annotated[int, Meta(ge=1)] | None = None
+    """Compute threads of each worker process, on any engine.
+
+    By default its share of the cores where det runs.
+    """
     max_slots: Annotated[int, Meta(ge=0)] | None = None
     """The most slots that all of the experiment's trials may hold at once."""
-    weight: Annotated[float, Meta(ge=0), CLUSTER] = 1.0
-    """The experiment's share among others."""
-    priority: Annotated[int, Meta(ge=1, le=99), CLUSTER] | None = None
-    """The experiment's place among others, 1 before 99; Slurm's `nice` where that is the engine."""
+    weight: Annotated[float, Meta(gt=0)] = 1.0
+    """The experiment's share of the slots among others of the same priority and user.
+
+    It counts where the weights of waiting experiments differ.
+    """
+    priority: Annotated[int, Meta(ge=1, le=99)] | None = None
+    """The experiment's place in the queue for slots, 1 before 99, by default 42.
+
+    An experiment preempts the runs of others with a greater number. Slurm's `nice` where that is
+    the engine.
+    """
     resource_pool: Annotated[str, CLUSTER] = ""
     """The pool of machines to use: Slurm's partition or Kueue's queue where that is the engine."""
-    shm_size: Annotated[int | Size, CLUSTER, expects("a number of bytes, or a size such as 4GiB")] | None = None
+    shm_size: (
+        Annotated[int | Size, CLUSTER, expects("a number of bytes, or a size such as 4GiB")] | None
+    ) = None
     """The shared memory of a container."""
-    devices: Annotated[tuple[Annotated[Device, kind("device"), DEVICE], ...], CLUSTER, joined("container_path")] = ()
-    """Devices of the host that a container would see, each a map, or text such as `/dev/nvme0:/dev/nvme0:rw`."""
+    devices: Annotated[
+        tuple[Annotated[Device, kind("device"), DEVICE], ...], CLUSTER, joined("container_path")
+    ] = ()
+    """Devices of the host that a container would see.
+
+    Each is a map, or text such as `/dev/nvme0:/dev/nvme0:rw`.
+    """
     native_parallel: Annotated[bool, RETIRED] = False
     """Whether the user's code once brought its own parallelism."""
     is_single_node: Annotated[bool, CLUSTER] | None = None
@@ -70,7 +94,7 @@ class Image(Struct, frozen=True, kw_only=True):
 
 
 class EnvironmentVariables(Struct, frozen=True, kw_only=True):
-    """Environment variables, `NAME=VALUE`, for each kind of slot; later ones win."""
+    """Environment variables, `NAME=VALUE`, for each kind of slot. Later ones win."""
 
     cpu: Annotated[tuple[Variable, ...], joined()] = ()
     """Variables of CPU workers."""
@@ -116,15 +140,32 @@ class Environment(Struct, frozen=True, kw_only=True):
     """What surrounds the worker processes."""
 
     image: Annotated[Image, kind("image"), CONTAINED] = Image()
-    """The container image, or a map of `cpu`, `cuda` and `rocm`; where `engine.name` is `kubernetes`, it is the engine's."""
+    """The container image, or a map of `cpu`, `cuda` and `rocm`.
+
+    Where `engine.name` is `kubernetes`, it is the engine's.
+    """
     container: Literal["auto", "podman", "docker", "apptainer"] | None = None
-    """What runs the image here: `podman`, `docker`, `apptainer`, or `auto`, the first of them that is there; needs det-env."""
+    """The program that runs the image: `podman`, `docker`, `apptainer` or `auto`.
+
+    `auto` takes the first one that is installed. A container needs det-env.
+    """
     python: str | None = None
-    """The Python of the workers: a version, such as "3.11", or the path of an interpreter, which is used as it is."""
+    """The Python of the workers: a version, such as "3.11", or the path of an interpreter.
+
+    An interpreter is used as it is.
+    """
     requirements: tuple[str, ...] | str | None = None
-    """What they import: a list of requirements, or a file: requirements.txt, pylock.toml, uv.lock, or a script that says it."""
-    environment_variables: Annotated[EnvironmentVariables, kind("environment_variables")] = EnvironmentVariables()
-    """`NAME=VALUE` for the workers: a list, or a map of such lists under `cpu`, `cuda` and `rocm`."""
+    """The packages that the workers import: a list of requirements, or a file.
+
+    The file is requirements.txt, pylock.toml, uv.lock, or a script that says it.
+    """
+    environment_variables: Annotated[EnvironmentVariables, kind("environment_variables")] = (
+        EnvironmentVariables()
+    )
+    """`NAME=VALUE` for the workers.
+
+    It is a list, or a map of such lists under `cpu`, `cuda` and `rocm`.
+    """
     proxy_ports: Annotated[tuple[ProxyPort, ...], CLUSTER, joined()] = ()
     """Ports that the master would forward."""
     ports: Annotated[dict[str, Annotated[int, Meta(ge=0, le=65535)]], CLUSTER] = {}
@@ -138,7 +179,10 @@ class Environment(Struct, frozen=True, kw_only=True):
     drop_capabilities: Annotated[tuple[str, ...], CLUSTER] = ()
     """Linux capabilities that a container would lose."""
     pod_spec: Annotated[dict[str, Any], CLUSTER] | None = None
-    """A Kubernetes pod to start from; where `engine.name` is `kubernetes`, it is read as the engine's."""
+    """A Kubernetes pod to start from.
+
+    Where `engine.name` is `kubernetes`, it is read as the engine's.
+    """
 
 
 class BindMount(Struct, frozen=True, kw_only=True):

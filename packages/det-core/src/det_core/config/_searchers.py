@@ -1,4 +1,7 @@
-"""How much training, the ranges of hyperparameters, and the settings of each searcher; `searcher.name` says which."""
+"""Lengths of training, ranges of hyperparameters, and the settings of each searcher.
+
+`searcher.name` chooses the searcher.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from .fields import REST, kind, needed
+from .fields import REST, expects, kind, needed
 
 Unit = Literal["batches", "records", "epochs"]
 UNITS: tuple[Unit, ...] = ("batches", "records", "epochs")
@@ -16,10 +19,14 @@ Divisor = Annotated[float, Meta(gt=1)]
 Probability = Annotated[float, Meta(ge=0, le=1)]
 MaxTime = Annotated[int, Meta(ge=1)]
 Mode = Literal["aggressive", "standard", "conservative"]
+Sampler = Literal["random", "evolution"]
 
 
 class Length(Struct, frozen=True):
-    """An amount of training, absolute from the trial's start; in YAML `{epochs: 3}`, or a bare number of batches."""
+    """A length of training, counted from the trial's start.
+
+    In YAML it is `{epochs: 3}`, or a number of batches.
+    """
 
     unit: Unit
     n: int
@@ -29,13 +36,19 @@ class Length(Struct, frozen=True):
 
 
 Amount = Annotated[Length, kind("length")]
+When = Annotated[dict[str, Any], Meta(min_length=1), expects("a map such as {optimizer: sgd}")]
 
 
 class Const(Struct, frozen=True, tag_field="type", tag="const"):
-    """One value, whatever it is; a bare value in YAML means the same."""
+    """One value, whatever it is. A bare value in YAML means the same."""
 
     val: Any
-    """The value; also a list or a map."""
+    """The value. Also a list or a map."""
+    when: When | None = None
+    """Other hyperparameters, by dotted names, and the value that each must have, or a list of such.
+
+    Else it is absent.
+    """
 
 
 class Int(Struct, frozen=True, tag_field="type", tag="int"):
@@ -46,7 +59,16 @@ class Int(Struct, frozen=True, tag_field="type", tag="int"):
     maxval: int
     """The largest value."""
     count: Annotated[int, Meta(ge=1)] | None = None
-    """How many values a grid takes, evenly spaced; `grid` needs it."""
+    """How many values a grid takes, evenly spaced. `grid` needs it, or a `step`."""
+    step: Annotated[int, Meta(ge=1)] | None = None
+    """The distance between two values, counted from `minval`. By default 1."""
+    log: bool = False
+    """Whether each order of magnitude is equally likely. `minval` is 1 or more then."""
+    when: When | None = None
+    """Other hyperparameters, by dotted names, and the value that each must have, or a list of such.
+
+    Else it is absent.
+    """
 
 
 class Double(Struct, frozen=True, tag_field="type", tag="double"):
@@ -57,7 +79,14 @@ class Double(Struct, frozen=True, tag_field="type", tag="double"):
     maxval: float
     """The upper bound."""
     count: Annotated[int, Meta(ge=1)] | None = None
-    """How many values a grid takes, evenly spaced; `grid` needs it."""
+    """How many values a grid takes, evenly spaced. `grid` needs it, or a `step`."""
+    step: Annotated[float, Meta(gt=0)] | None = None
+    """The distance between two values, counted from `minval`. By default there is none."""
+    when: When | None = None
+    """Other hyperparameters, by dotted names, and the value that each must have, or a list of such.
+
+    Else it is absent.
+    """
 
 
 class Log(Struct, frozen=True, tag_field="type", tag="log"):
@@ -70,7 +99,12 @@ class Log(Struct, frozen=True, tag_field="type", tag="log"):
     base: Annotated[float, Meta(gt=0)] = 10.0
     """What is raised to the exponent."""
     count: Annotated[int, Meta(ge=1)] | None = None
-    """How many values a grid takes, evenly spaced in the exponent; `grid` needs it."""
+    """How many values a grid takes, evenly spaced in the exponent. `grid` needs it."""
+    when: When | None = None
+    """Other hyperparameters, by dotted names, and the value that each must have, or a list of such.
+
+    Else it is absent.
+    """
 
 
 class Categorical(Struct, frozen=True, tag_field="type", tag="categorical"):
@@ -78,27 +112,71 @@ class Categorical(Struct, frozen=True, tag_field="type", tag="categorical"):
 
     vals: Annotated[tuple[Any, ...], Meta(min_length=1)]
     """The values to choose from."""
+    ordered: bool = False
+    """Whether neighbours in the list are alike, such as sizes.
+
+    Samplers that learn make use of it.
+    """
+    when: When | None = None
+    """Other hyperparameters, by dotted names, and the value that each must have, or a list of such.
+
+    Else it is absent.
+    """
 
 
 if TYPE_CHECKING:
     Hyperparameter = Const | Int | Double | Log | Categorical | dict[str, "Hyperparameter"]
-else:  # typing cannot evaluate an alias that contains itself
+else:
+    # typing cannot evaluate an alias that contains itself.
     Hyperparameter = Const | Int | Double | Log | Categorical | dict
 
-RANGES: dict[str, type[Struct]] = {"const": Const, "int": Int, "double": Double, "log": Log, "categorical": Categorical}
+RANGES: dict[str, type[Struct]] = {
+    "const": Const,
+    "int": Int,
+    "double": Double,
+    "log": Log,
+    "categorical": Categorical,
+}
 
 
 class SearcherConfig(Struct, frozen=True, kw_only=True, tag_field="name"):
-    """What all searchers have in common; a searcher of one's own derives its settings from it."""
+    """The settings that all searchers share. Your own searcher derives its settings from it."""
 
-    metric: Annotated[str, needed("name the validation metric that ranks the trials, such as validation_loss")]
+    metric: Annotated[
+        str, needed("name the validation metric that ranks the trials, such as validation_loss")
+    ]
     """The validation metric by which trials and checkpoints are ranked."""
     smaller_is_better: bool = True
     """Whether a smaller value of the metric is the better one."""
     source_trial_id: int | None = None
-    """Start every trial from the latest checkpoint of this trial, counters at zero; wins over the next one."""
+    """Start every trial from the latest checkpoint of this trial, counters at zero.
+
+    Wins over the next one.
+    """
     source_checkpoint_uuid: str | None = None
     """Start every trial from this checkpoint, counters at zero."""
+    max_hours: Annotated[float, Meta(gt=0)] | None = None
+    """Stop the search so many hours after it began, pauses included.
+
+    Running trials save, and count as complete.
+    """
+    max_epochs_total: Annotated[int, Meta(ge=1)] | None = None
+    """Stop the search when its trials have trained so many epochs in all.
+
+    Lengths are in epochs then.
+    """
+    stop_when: str | None = None
+    """Stop the search when a validation meets this condition, such as `accuracy > 0.97`."""
+    learn_from: tuple[int, ...] = ()
+    """Earlier experiments whose results the sampler begins with.
+
+    The samplers evolution, tpe and gp learn from them.
+    """
+    constraints: tuple[str, ...] = ()
+    """Conditions between hyperparameters, such as `hidden * layers <= 1024`.
+
+    Only choices that meet all of them are proposed.
+    """
 
     @property
     def name(self) -> str:
@@ -107,10 +185,10 @@ class SearcherConfig(Struct, frozen=True, kw_only=True, tag_field="name"):
 
 
 class Single(SearcherConfig, frozen=True, tag="single"):
-    """One trial; every hyperparameter that is a range is sampled once."""
+    """One trial. Every hyperparameter that is a range is sampled once."""
 
     max_length: Amount | None = None
-    """How long to train; a trial class needs it, a script may know by itself."""
+    """How long to train. A trial class needs it, a script may know by itself."""
 
 
 class Random(SearcherConfig, frozen=True, tag="random"):
@@ -119,44 +197,56 @@ class Random(SearcherConfig, frozen=True, tag="random"):
     max_trials: Trials
     """How many trials to make."""
     max_concurrent_trials: Concurrent = 16
-    """How many trials may run at once; 0 means all."""
+    """How many trials may run at once. 0 means all."""
     max_length: Amount | None = None
-    """How long to train each trial; a trial class needs it."""
+    """How long to train each trial. A trial class needs it."""
 
 
 class Grid(SearcherConfig, frozen=True, tag="grid"):
-    """Every combination of the hyperparameters; `int`, `double` and `log` ranges need a `count`."""
+    """Every combination of the hyperparameters. `int`, `double` and `log` ranges need a `count`."""
 
     max_concurrent_trials: Concurrent = 16
-    """How many trials may run at once; 0 means all."""
+    """How many trials may run at once. 0 means all."""
     max_length: Amount | None = None
-    """How long to train each trial; a trial class needs it."""
+    """How long to train each trial. A trial class needs it."""
 
 
-class Halving(SearcherConfig, frozen=True, kw_only=True):
-    """What the kinds of asynchronous successive halving have in common."""
+class Rungs(SearcherConfig, frozen=True, kw_only=True):
+    """The settings of all searchers that train some trials longer than others."""
 
-    max_trials: Trials
-    """How many trials to make, over all brackets."""
     max_length: Amount | None = None
-    """How long the best trials train; the promoting kind."""
+    """How long the best trials train. The promoting kind."""
     max_time: MaxTime | None = None
-    """How long the best trials train, in units of `time_metric`; the stopping kind."""
+    """How long the best trials train, in units of `time_metric`. The stopping kind."""
     time_metric: str | None = None
     """The validation metric that says how long a trial has trained, such as batches or epochs."""
     divisor: Divisor = 4.0
     """Of the trials of a rung, one in this many goes on to the next."""
     max_concurrent_trials: Concurrent = 16
-    """How many trials may run at once; 0 lets the searcher choose."""
+    """How many trials may run at once. 0 lets the searcher choose."""
     stop_once: bool | None = None
     """With `max_length`: true takes the stopping kind instead of the promoting one."""
+    use_idle_slots: bool = False
+    """Whether further trials use the slots that become free while the last trials train.
+
+    They end with the last one.
+    """
+
+
+class Halving(Rungs, frozen=True, kw_only=True):
+    """The settings of all kinds of asynchronous successive halving."""
+
+    max_trials: Trials
+    """How many trials to make, over all brackets."""
+    sampler: Sampler = "random"
+    """How hyperparameters are chosen: at random, or by altering those of the best trials."""
 
 
 class AdaptiveAsha(Halving, frozen=True, tag="adaptive_asha"):
     """Several brackets of asynchronous successive halving (Li et al. 2018, 2020).
 
-    With `max_length` the promoting kind, which pauses trials and resumes the promising ones; with `max_time` and
-    `time_metric` the stopping kind, which ends the others early.
+    With `max_length` the promoting kind, which pauses trials and resumes the promising ones. With
+    `max_time` and `time_metric` the stopping kind, which ends the others early.
     """
 
     mode: Mode = "standard"
@@ -168,10 +258,61 @@ class AdaptiveAsha(Halving, frozen=True, tag="adaptive_asha"):
 
 
 class AsyncHalving(Halving, frozen=True, tag="async_halving"):
-    """One bracket of asynchronous successive halving (Li et al. 2020); kinds as in `adaptive_asha`."""
+    """One bracket of asynchronous successive halving (Li et al. 2020).
+
+    Kinds as in `adaptive_asha`.
+    """
 
     num_rungs: Annotated[int, Meta(ge=1), needed("give the number of rungs")]
-    """How many rungs there are."""
+    """How many rungs there are. With 1, every trial trains to the end."""
+
+
+class Combined(Rungs, frozen=True, tag="combined"):
+    """A sampler that chooses hyperparameters, and a schedule that says how long each trial trains.
+
+    `name` may be left out where there is a `sampler` or a `schedule`.
+    """
+
+    sampler: str = "random"
+    """random, grid, sobol, evolution, one of a plugin, or your own as `module:Class`.
+
+    Those of plugins are tpe, gp, cmaes, qmc and nsgaii.
+    """
+    sampler_options: dict[str, Any] = {}
+    """Further settings of the sampler, by its own names."""
+    schedule: Literal["full", "async_halving", "adaptive_asha", "hyperband"] = "full"
+    """Every trial to the end, one bracket of asynchronous halving, several, or Hyperband's.
+
+    Those of Hyperband run one after the other.
+    """
+    max_trials: Annotated[int, Meta(ge=1)] | None = None
+    """How many trials to make. A grid and Hyperband know it by themselves."""
+    divisor: Divisor = 3.0
+    """Of the trials of a rung, one in this many goes on to the next."""
+    num_rungs: Annotated[int, Meta(ge=1)] = 3
+    """How many rungs `async_halving` has."""
+    mode: Mode = "standard"
+    """How many trials `adaptive_asha` stops early: aggressive, standard or conservative."""
+    max_rungs: Annotated[int, Meta(ge=1)] = 5
+    """The most rungs that a bracket of `adaptive_asha` may have."""
+    bracket_rungs: tuple[Annotated[int, Meta(ge=1)], ...] = ()
+    """The rungs of each bracket of `adaptive_asha`, instead of what `mode` and `max_rungs` give."""
+
+
+class Auto(SearcherConfig, frozen=True, tag="auto"):
+    """Chooses a sampler and a schedule by the space, the number of trials and their length.
+
+    It says why.
+    """
+
+    max_trials: Annotated[int, Meta(ge=1)] | None = None
+    """How many trials to make. Needed unless there is `max_hours`."""
+    max_length: Amount | None = None
+    """How long the best trials train. Without it, each trial ends by itself."""
+    max_concurrent_trials: Concurrent = 16
+    """How many trials may run at once. 0 lets the searcher choose."""
+    choice: Annotated[int, Meta(ge=1, le=2)] = 2
+    """The version of the choice. An experiment keeps the one that it began with."""
 
 
 class ReplaceFunction(Struct, frozen=True, kw_only=True):
@@ -185,9 +326,9 @@ class ExploreFunction(Struct, frozen=True, kw_only=True):
     """How population-based training changes the hyperparameters of a copy."""
 
     resample_probability: Probability = 0.2
-    """How likely a hyperparameter is drawn anew."""
+    """How likely a hyperparameter is drawn again."""
     perturb_factor: Probability = 0.2
-    """By which share a hyperparameter that is not drawn anew grows or shrinks."""
+    """By which share a hyperparameter that is not drawn again grows or shrinks."""
 
 
 class Pbt(SearcherConfig, frozen=True, tag="pbt"):
@@ -208,23 +349,27 @@ class Pbt(SearcherConfig, frozen=True, tag="pbt"):
 class Hyperband(SearcherConfig, frozen=True, tag="hyperband"):
     """Synchronous Hyperband (Li et al. 2018)."""
 
-    max_length: Annotated[Amount, needed("give the length of the longest trials, such as {epochs: 27}")]
+    max_length: Annotated[
+        Amount, needed("give the length of the longest trials, such as {epochs: 27}")
+    ]
     """How long the best trials train."""
     divisor: Divisor = 3.0
     """Of the trials of a rung, one in this many goes on to the next."""
 
 
 class Custom(SearcherConfig, frozen=True, tag="custom"):
-    """A searcher of one's own, from the code directory; every other key is handed to it."""
+    """A searcher of one's own, from the code directory. Every other key is handed to it."""
 
-    entrypoint: Annotated[str, Meta(pattern=r"^[\w.]+:[\w.]+$"), needed("name your searcher as module:Class")]
+    entrypoint: Annotated[
+        str, Meta(pattern=r"^[\w.]+:[\w.]+$"), needed("name your searcher as module:Class")
+    ]
     """The searcher, as `module:Class`."""
     options: Annotated[dict[str, Any], REST] = {}
     """The other keys of the section, as they are written."""
 
 
 class UnknownSearcher(Struct, frozen=True):
-    """A plugin's searcher, looked at without the plugin: the keys as they are written."""
+    """A plugin's searcher, read without the plugin. Its keys are kept as written."""
 
     options: Annotated[dict[str, Any], REST] = {}
 
@@ -242,6 +387,8 @@ class UnknownSearcher(Struct, frozen=True):
 SEARCHERS: dict[str, type[Struct]] = {
     "adaptive_asha": AdaptiveAsha,
     "async_halving": AsyncHalving,
+    "auto": Auto,
+    "combined": Combined,
     "custom": Custom,
     "grid": Grid,
     "hyperband": Hyperband,

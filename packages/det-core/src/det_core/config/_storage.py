@@ -1,4 +1,4 @@
-"""The settings of each type of checkpoint storage; `checkpoint_storage.type` says which."""
+"""The settings of each type of checkpoint storage. `checkpoint_storage.type` chooses one."""
 
 from __future__ import annotations
 
@@ -8,23 +8,30 @@ from msgspec import Meta, Struct
 
 from .fields import CLUSTER, REST, RETIRED, SECRET, expects, needed
 
-Keep = Annotated[int, Meta(ge=0)]
-Prefix = Annotated[str, Meta(pattern=r"^(?!(.*/)?\.\.(/|$))"), expects("a path within the bucket, without '..' in it")]
+CheckpointSink = Annotated[int, Meta(ge=0)]
+Prefix = Annotated[
+    str,
+    Meta(pattern=r"^(?!(.*/)?\.\.(/|$))"),
+    expects("a path within the bucket, without '..' in it"),
+]
 
 
 class StorageConfig(Struct, frozen=True, kw_only=True):
-    """What all types have in common: which checkpoints are kept when the experiment ends; alone, of the store's own directory."""
+    """The settings that all types share: which checkpoints are kept when the experiment ends.
 
-    save_experiment_best: Keep = 0
+    Without a type, the storage is the store's own directory.
+    """
+
+    save_experiment_best: CheckpointSink = 0
     """How many of the experiment's best checkpoints to keep."""
-    save_trial_best: Keep = 1
+    save_trial_best: CheckpointSink = 1
     """How many of each trial's best checkpoints to keep."""
-    save_trial_latest: Keep = 1
+    save_trial_latest: CheckpointSink = 1
     """How many of each trial's latest checkpoints to keep."""
 
     @property
     def type(self) -> str | None:
-        """The name under which the storage is registered; None for the store's own directory."""
+        """The name under which the storage is registered, or None for the store's own directory."""
         tag = self.__struct_config__.tag
         return None if tag is None else str(tag)
 
@@ -54,12 +61,12 @@ class Directory(StorageConfig, frozen=True, tag="directory"):
 
 
 class S3(StorageConfig, frozen=True, tag="s3"):
-    """Amazon S3 and whatever speaks its protocol; needs `s3fs`."""
+    """Amazon S3 and whatever speaks its protocol. Needs `s3fs`."""
 
     bucket: Annotated[str, needed("name the bucket")]
     """The bucket."""
     access_key: Annotated[str, SECRET] | None = None
-    """The access key; without it the environment's credentials are used."""
+    """The access key. Without it the environment's credentials are used."""
     secret_key: Annotated[str, SECRET] | None = None
     """The secret key."""
     endpoint_url: str | None = None
@@ -69,7 +76,7 @@ class S3(StorageConfig, frozen=True, tag="s3"):
 
 
 class Gcs(StorageConfig, frozen=True, tag="gcs"):
-    """Google Cloud Storage; needs `gcsfs` and the environment's credentials."""
+    """Google Cloud Storage. Needs `gcsfs` and the environment's credentials."""
 
     bucket: Annotated[str, needed("name the bucket")]
     """The bucket."""
@@ -78,12 +85,12 @@ class Gcs(StorageConfig, frozen=True, tag="gcs"):
 
 
 class Azure(StorageConfig, frozen=True, tag="azure"):
-    """Azure Blob Storage; needs `adlfs`."""
+    """Azure Blob Storage. Needs `adlfs`."""
 
     container: Annotated[str, needed("name the container")]
     """The container."""
     connection_string: Annotated[str, SECRET] | None = None
-    """The connection string; instead of `account_url` and `credential`."""
+    """The connection string. Instead of `account_url` and `credential`."""
     account_url: str | None = None
     """The account's URL."""
     credential: Annotated[str, SECRET] | None = None
@@ -91,18 +98,20 @@ class Azure(StorageConfig, frozen=True, tag="azure"):
 
 
 class Hdfs(StorageConfig, frozen=True, tag="hdfs"):
-    """The Hadoop file system; needs `pyarrow`."""
+    """The Hadoop file system. Needs `pyarrow`."""
 
     hdfs_url: Annotated[str, needed("give the name node's URL, such as http://namenode:50070")]
     """The name node."""
-    hdfs_path: Annotated[str, Meta(pattern="^/"), expects("an absolute path"), needed("give an absolute path")]
+    hdfs_path: Annotated[
+        str, Meta(pattern="^/"), expects("an absolute path"), needed("give an absolute path")
+    ]
     """Where checkpoints go."""
     user: str | None = None
     """The user to act as."""
 
 
 class UnknownStorage(Struct, frozen=True):
-    """A plugin's storage, looked at without the plugin: the keys as they are written."""
+    """A plugin's storage, read without the plugin. Its keys are kept as written."""
 
     options: Annotated[dict[str, Any], REST] = {}
 

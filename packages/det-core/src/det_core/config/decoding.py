@@ -1,4 +1,7 @@
-"""From plain data to the structs: msgspec decodes each value, this walks the sections and notes everything that is wrong."""
+"""Decodes plain data to structs, and collects all faults.
+
+msgspec decodes each value, and this module walks the sections.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +21,26 @@ from .fields import CONTAINED, Field, Type, base_of, fields_of, is_struct, item_
 _CONTAINED: str = (CONTAINED.extra or {})["honoured"]
 Rule = Callable[[Any, str], "list[tuple[Path, str]]"]
 INVALID: Any = type("Invalid", (), {"__repr__": lambda _: "INVALID", "__bool__": lambda _: False})()
-"""Stands for what could not be decoded; never leaves the configuration."""
+"""Replaces a value that could not be decoded. It is never part of a configuration."""
 
 
 class Decoding:
     """One reading of one configuration.
 
-    `rules` look at a struct once it is decoded, given its dotted path, and return problems, each with a path from the
-    struct. What cannot be decoded is left at its default, so that the rest can still be looked at.
+    `rules` check a struct after it is decoded. Each gets the struct and its dotted path, and
+    returns problems, each with a path from the struct. A value that cannot be decoded keeps its
+    default, so that the rest can be checked.
     """
 
     _looks = threading.Lock()
-    """Of all threads: two that look at a type at once, for the first time, end the process (tests/repo/test_architecture.py)."""
+    """Shared by all threads, as two that convert to a new type at once crash the process.
 
-    def __init__(self, extensions: Extensions, rules: Mapping[type[Struct], Rule] | None = None) -> None:
+    See tests/repo/test_architecture.py.
+    """
+
+    def __init__(
+        self, extensions: Extensions, rules: Mapping[type[Struct], Rule] | None = None
+    ) -> None:
         self.faults: list[Fault] = []
         self.unhonoured: list[str] = []
         self._contained: list[str] = []
@@ -52,7 +61,7 @@ class Decoding:
         }
 
     def without_effect(self, config: ExperimentConfig) -> list[str]:
-        """Return the keys that nothing acts on in what came of it."""
+        """Return the keys that have no effect in `config`."""
         return [*self.unhonoured, *([] if config.environment.container else self._contained)]
 
     def _fault(self, path: Path, kind: str, says: str, **facts: Any) -> Any:
@@ -60,7 +69,10 @@ class Decoding:
         return INVALID
 
     def struct(self, value: dict[str, Any], cls: type[Struct], path: Path, *, tag: str = "") -> Any:
-        """Return a map as the struct `cls`, or INVALID with the faults noted; `tag` is the key that told which struct."""
+        """Decode a map as the struct `cls`. Returns INVALID, with the faults noted, if it is wrong.
+
+        `tag` is the key that chose the struct.
+        """
         fields = fields_of(cls)
         rest = next((f for f in fields.values() if "rest" in f.type.marks), None)
         known = {key: f for key, f in fields.items() if f is not rest}
@@ -79,9 +91,13 @@ class Decoding:
         asked_for = field.required or "needed" in field.type.marks
         null_is_a_value = field.type.optional and (field.required or not asked_for)
         if field.key not in value or (given is None and not null_is_a_value):
-            return self._fault(where, "missing", "missing", type=field.type) if asked_for else INVALID
+            return (
+                self._fault(where, "missing", "missing", type=field.type) if asked_for else INVALID
+            )
         decoded = self._value(given, field.type, where)
-        idle = {"no": self.unhonoured, _CONTAINED: self._contained}.get(field.type.marks.get("honoured", ""))
+        idle = {"no": self.unhonoured, _CONTAINED: self._contained}.get(
+            field.type.marks.get("honoured", "")
+        )
         if idle is not None and decoded is not INVALID and decoded != field.default:
             idle.append(dotted(where))
         return decoded
@@ -91,7 +107,8 @@ class Decoding:
             return INVALID
         try:
             built = cls(**found)
-        except (TypeError, ValueError) as error:  # what a stranger's __post_init__ refuses
+        # The `__post_init__` of a plugin's struct refuses it.
+        except (TypeError, ValueError) as error:
             return self._fault(path, "refused", f"{dotted(path)}: {error}")
         troubled = [fault.path for fault in self.faults]
         for relative, text in self._rules[cls](built, dotted(path)) if cls in self._rules else ():
@@ -108,13 +125,22 @@ class Decoding:
         for arm in type_.arms:
             if is_struct(arm) and isinstance(value, dict):
                 return self.struct(value, arm, path)
-            if base_of(arm) is list and isinstance(value, list) and len(value) >= type_.bounds.get("min_length", 0):
-                items = (self._value(item, item_of(arm), (*path, index)) for index, item in enumerate(value))
+            if (
+                base_of(arm) is list
+                and isinstance(value, list)
+                and len(value) >= type_.bounds.get("min_length", 0)
+            ):
+                items = (
+                    self._value(item, item_of(arm), (*path, index))
+                    for index, item in enumerate(value)
+                )
                 kept = [item for item in items if item is not INVALID]
                 return kept if (get_origin(arm) or arm) is list else tuple(kept)
             if base_of(arm) is dict and isinstance(value, dict):
                 item = item_of(arm)
-                return _valid({key: self._value(inner, item, (*path, key)) for key, inner in value.items()})
+                return _valid(
+                    {key: self._value(inner, item, (*path, key)) for key, inner in value.items()}
+                )
         try:
             with self._looks:
                 return msgspec.convert(value, type_.hint)
@@ -122,13 +148,13 @@ class Decoding:
             return self._fault(path, "value", str(error), value=value, type=type_)
 
     def _map(self, value: Any, type_: Type | None, path: Path, what: str) -> bool:
-        """Return whether a value is a map; note the fault where it is none, with what would be one."""
+        """Return whether a value is a map. If not, note a fault that says `what` to give."""
         if not isinstance(value, dict):
             self._fault(path, "shape", f"give {what}", value=value, type=type_)
         return isinstance(value, dict)
 
     def _length(self, value: Any, type_: Type, path: Path) -> Any:
-        """Decode an amount of training, 1 or more; a `period` may be 0, which means never."""
+        """Decode a length of training, 1 or more. A `period` may be 0, which means never."""
         least = 0 if type_.marks["kind"] == "period" else 1
         unit, where = "batches", path
         if isinstance(value, dict):
@@ -139,10 +165,14 @@ class Decoding:
             if strangers:
                 return INVALID
             if len(given) != 1:
-                return self._fault(path, "units", "give exactly one of batches, records or epochs", names=given)
+                return self._fault(
+                    path, "units", "give exactly one of batches, records or epochs", names=given
+                )
             unit = given[0]
             value, where = value[unit], (*path, unit)
-        whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+        whole = (
+            isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
+        )
         if whole and value >= least:
             return Length(unit, int(value))  # type: ignore[arg-type]
         kind, names = "few" if whole else "length", (unit,) if where != path else ()
@@ -152,7 +182,9 @@ class Decoding:
     def _hyperparameters(self, value: Any, type_: Type | None, path: Path) -> Any:
         if not self._map(value, type_, path, "a map of names to values or ranges"):
             return INVALID
-        return _valid({key: self._hyperparameter(item, (*path, key)) for key, item in value.items()})
+        return _valid(
+            {key: self._hyperparameter(item, (*path, key)) for key, item in value.items()}
+        )
 
     def _hyperparameter(self, value: Any, path: Path) -> Any:
         if not isinstance(value, dict):
@@ -163,33 +195,45 @@ class Decoding:
         return self._named(value, struct, path, "type", tuple(sorted(RANGES)))
 
     def _named(
-        self, value: dict[str, Any], struct: type[Struct] | None, path: Path, tag: str, known: tuple[str, ...]
+        self,
+        value: dict[str, Any],
+        struct: type[Struct] | None,
+        path: Path,
+        tag: str,
+        known: tuple[str, ...],
     ) -> Any:
-        """Decode a map by the struct that it names; None stands for one that nothing has."""
+        """Decode a map as the struct that it names. None means that the name is unknown."""
         if struct:
             return self.struct(value, struct, path, tag=tag)
         says = f"no such {tag}; known: {', '.join(known)}"
         return self._fault((*path, tag), "name", says, value=value[tag], names=known)
 
     def _section(self, value: Any, type_: Type, path: Path) -> Any:
-        """Decode a searcher, a storage or an engine, whose name tells its keys."""
+        """Decode a searcher, a storage or an engine. Its name determines its keys."""
         section = type_.marks["kind"]
-        tag, common, ours, _, nameless = SECTIONS[section]
+        tag, common, ours, _, nameless, signs = SECTIONS[section]
         known = self._extensions.names(section)
         if not self._map(value, None, path, f"a map with a {tag}, one of {', '.join(known)}"):
             return INVALID
         if (name := value.get(tag)) is not None:
             return self._named(value, self._extensions.struct(section, name), path, tag, known)
+        if nameless and any(value.get(sign) is not None for sign in signs):
+            return self.struct(value, nameless, path, tag=tag)
         given = value.keys() - fields_of(common).keys()
         likely = tuple(name for name, struct in ours.items() if given & fields_of(struct).keys())
-        if nameless and not likely:
-            return self.struct(value, common, path, tag=tag)
+        if nameless and not signs and not likely:
+            return self.struct(value, nameless, path, tag=tag)
         self._fault((*path, tag), "missing", "missing", names=likely or known)
-        self.struct({key: item for key, item in value.items() if key in fields_of(common)}, common, path, tag=tag)
+        self.struct(
+            {key: item for key, item in value.items() if key in fields_of(common)},
+            common,
+            path,
+            tag=tag,
+        )
         return INVALID
 
     def _device(self, value: Any, type_: Type, path: Path) -> Any:
-        """Decode a device: a map, or text as container runtimes take it."""
+        """Decode a device: a map, or text in the form of container runtimes."""
         if isinstance(value, str) and len(parts := value.split(":")) in (2, 3):
             value = dict(zip(fields_of(type_.arm), parts, strict=False))
         if not isinstance(value, dict):
@@ -199,7 +243,9 @@ class Decoding:
     def _plugins(self, value: Any, type_: Type, path: Path) -> Any:
         if not self._map(value, None, path, "a map of plugins' names to their settings"):
             return INVALID
-        return _valid({name: self._plugin(item, name, (*path, name)) for name, item in value.items()})
+        return _valid(
+            {name: self._plugin(item, name, (*path, name)) for name, item in value.items()}
+        )
 
     def _plugin(self, value: Any, name: str, path: Path) -> Any:
         known = self._extensions.plugins
@@ -213,9 +259,11 @@ class Decoding:
         return self.struct(value or {}, known[name](), path)
 
     def _log_policies(self, value: Any, type_: Type, path: Path) -> Any:
-        """Decode log policies; those that det has by itself come first, changed by what has their name."""
+        """Decode log policies. det's own come first, replaced by policies of the same name."""
         if not isinstance(value, list):
-            return self._fault(path, "shape", "give a list of policies, each with name and pattern", value=value)
+            return self._fault(
+                path, "shape", "give a list of policies, each with name and pattern", value=value
+            )
         ours = {policy.name: policy for policy in DEFAULT_LOG_POLICIES}
         theirs: list[LogPolicy] = []
         for index, item in enumerate(value):
@@ -230,7 +278,9 @@ class Decoding:
         if not self._map(value, None, path, "a map with name, pattern and action"):
             return INVALID
         default = ours.get(value["name"]) if isinstance(value.get("name"), str) else None
-        policy = self.struct(msgspec.structs.asdict(default) | value if default else value, LogPolicy, path)
+        policy = self.struct(
+            msgspec.structs.asdict(default) | value if default else value, LogPolicy, path
+        )
         if policy is not INVALID and policy.action == "exclude_node":
             self.unhonoured.append(f"{dotted(path)}.action exclude_node")
         return policy

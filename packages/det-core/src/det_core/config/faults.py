@@ -1,4 +1,4 @@
-"""What can be wrong with a configuration, and how errors put a place and a value."""
+"""The faults of a configuration, and how errors show a path and a value."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ _LONGEST = 60
 
 
 def dotted(path: Path) -> str:
-    """Return a path as people write it: `bind_mounts[0].host_path`."""
+    """Return a path in its usual form: `bind_mounts[0].host_path`."""
     text = ""
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
         else:
-            name = part if part.isprintable() else repr(part)  # a key with a line break must not break the line
+            # A key with a line break must not break the line.
+            name = part if part.isprintable() else repr(part)
             text += f".{name}" if text else name
     return text
 
 
 def shown(value: Any) -> str:
-    """Return a value as YAML would show it; containers by their kind, long text cut short."""
+    """Return a value as YAML shows it. Containers are named by kind, and long text is cut."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -42,9 +43,9 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """A mistake: where it is, what kind of mistake, and what a sentence about it needs; by itself it says little.
+    """A fault: its path, its kind, and what a message about it needs.
 
-    `names` are those that would have been known, but for `units`: there they are those given.
+    `names` are the names that would be valid. For the kind `units`, they are the names given.
     """
 
     path: Path
@@ -57,7 +58,7 @@ class Fault:
 
     @property
     def late(self) -> bool:
-        """Whether it concerns completeness, not the shape."""
+        """Whether a value is missing or breaks a rule, and its form is correct."""
         return self.kind in ("missing", "rule")
 
     @property

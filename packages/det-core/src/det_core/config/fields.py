@@ -1,4 +1,4 @@
-"""What a field's annotation says beside its type (each mark is a `msgspec.Meta`), and a form of it that one can walk."""
+"""The marks of a field's annotation, each a `msgspec.Meta`, and types in a form for walking."""
 
 from __future__ import annotations
 
@@ -18,40 +18,47 @@ CONTAINED = Meta(extra={"honoured": "with `environment.container`"})
 """Accepted, and acted on where an image is run."""
 
 RETIRED = Meta(extra={"honoured": "no", "retired": True})
-"""Accepted for the sake of old files; nothing acts on it any more."""
+"""Accepted in old files, without effect."""
 
-SECRET = Meta(extra={"secret": True})
+# It marks secrets, and is none.
+SECRET = Meta(extra={"secret": True})  # nosec B105
 """Never shown: neither in a printed configuration nor in an error."""
 
 SECRETS = Meta(extra={"secrets": True})
-"""A free map: what its keys call secret, such as `secret_key`, is never shown."""
+"""A free map. Values whose keys name a secret, such as `secret_key`, are never shown."""
 
 REST = Meta(extra={"rest": True})
-"""A map that takes in the keys that no other field of its struct has."""
+"""A map of the keys that no other field of its struct has."""
 
 
 def partly(how: str) -> Meta:
-    """Honoured in part; `how` is what the reference page says of it."""
+    """Mark a field as honoured in part. The reference page shows `how`."""
     return Meta(extra={"honoured": how})
 
 
 def needed(way_out: str) -> Meta:
-    """Required of a complete configuration; `way_out` ends the error when it is missing."""
+    """Mark a field as required in a complete configuration.
+
+    `way_out` ends the error if it is missing.
+    """
     return Meta(extra={"needed": way_out})
 
 
 def expects(phrase: str) -> Meta:
-    """Use `phrase` for what would be right, instead of what the type alone suggests."""
+    """Mark a field with the `phrase` that errors use for a correct value, instead of its type."""
     return Meta(extra={"expects": phrase})
 
 
 def kind(name: str) -> Meta:
-    """Read and merge by the rules of `name`: hyperparameters, searcher, checkpoint_storage, plugins, length, period."""
+    """Mark a field to be read and merged by the rules of `name`, such as searcher or length."""
     return Meta(extra={"kind": name})
 
 
 def joined(key: str | None = None) -> Meta:
-    """In a merge, put the template's items before the user's; an item of the same `key` (or an equal one) gives way."""
+    """Mark a list to be merged: the template's items come before the user's.
+
+    An item of the template gives way to one with the same `key`, or to an equal one.
+    """
     return Meta(extra={"joined": key})
 
 
@@ -60,7 +67,14 @@ _BOUNDS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_
 
 @dataclass(frozen=True)
 class Type:
-    """A type without its annotations: its arms (more than one in a union), bounds, marks, whether None is one, and the whole."""
+    """A type without its annotations.
+
+    - `arms`: its types, more than one in a union.
+    - `bounds`: the limits of its values.
+    - `marks`: the marks of the annotation.
+    - `optional`: whether None is allowed.
+    - `hint`: the whole annotation.
+    """
 
     arms: tuple[Any, ...]
     bounds: dict[str, Any]
@@ -87,7 +101,7 @@ class Field:
 
 @cache
 def type_of(hint: Any) -> Type:
-    """Take an annotation apart."""
+    """Parse an annotation."""
     bounds: dict[str, Any] = {}
     marks: dict[str, Any] = {}
     optional = False
@@ -104,14 +118,17 @@ def type_of(hint: Any) -> Type:
         if NoneType not in arms or len(arms) == 1:
             return Type(arms, bounds, marks, optional or arms[0] in (Any, NoneType), whole)
         optional = True
-        hint = Union[tuple(arm for arm in arms if arm is not NoneType)]  # noqa: UP007 - built, not written
+        # The union is built here, not written.
+        hint = Union[tuple(arm for arm in arms if arm is not NoneType)]  # noqa: UP007
 
 
 @cache
 def fields_of(struct: type[Struct]) -> dict[str, Field]:
-    """Return the fields of a struct by the key under which each is written."""
+    """Return the fields of a struct by their keys in YAML."""
     return {
-        info.encode_name: Field(info.name, info.encode_name, type_of(info.type), info.required, _default(info))
+        info.encode_name: Field(
+            info.name, info.encode_name, type_of(info.type), info.required, _default(info)
+        )
         for info in msgspec.structs.fields(struct)
     }
 
@@ -123,12 +140,16 @@ def _default(info: msgspec.structs.FieldInfo) -> Any:
 
 
 def is_struct(hint: Any) -> bool:
-    """Return whether a hint is a struct's class."""
+    """Return whether a hint is a struct class."""
     return isinstance(hint, type) and issubclass(hint, Struct)
 
 
 def base_of(hint: Any) -> Any:
-    """Return `list` for `tuple[int, ...]` and `list[int]`, `dict` for `dict[str, int]`, `Literal`, or the hint itself."""
+    """Return the container type of a hint, or the hint itself.
+
+    That is `list` for `tuple[int, ...]` and `list[int]`, `dict` for `dict[str, int]`, and
+    `Literal`.
+    """
     origin = get_origin(hint) or hint
     return list if origin in (tuple, list, typing.Sequence) else origin
 

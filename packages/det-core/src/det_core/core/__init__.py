@@ -1,22 +1,33 @@
 """The Core API: what a training script of any kind needs of det.
 
-`with det_core.core.init() as context:` works under `det run`, where it talks to the driver, and outside of it, where it
-prints what is reported and keeps checkpoints in a directory.
+`with det_core.core.init() as context:` works in two places. Under `det run` it is connected to the
+driver. Elsewhere it prints reports, keeps checkpoints in a directory, and is recorded in the home.
 """
 
 from __future__ import annotations
 
-from ..distributed import DistributedContext
+from ..errors import ArgumentError
+from ..ranks.distributed import DistributedContext
 from ._checkpoint import CheckpointContext, DownloadMode
 from ._context import ClusterInfo, Context, TrialInfo, get_cluster_info, init
+from ._outside import DefaultConfig, UnmanagedConfig
 from ._profiler import ProfilerContext
-from ._searcher import PreemptContext, PreemptMode, SearcherContext, SearcherMode, SearcherOperation, Unit
+from ._searcher import (
+    PreemptContext,
+    PreemptMode,
+    SearcherContext,
+    SearcherMode,
+    SearcherOperation,
+    Unit,
+)
 from ._train import EarlyExitReason, TensorboardMode, TrainContext
 
 __all__ = [
+    "ArgumentError",
     "CheckpointContext",
     "ClusterInfo",
     "Context",
+    "DefaultConfig",
     "DistributedContext",
     "DownloadMode",
     "EarlyExitReason",
@@ -30,6 +41,7 @@ __all__ = [
     "TrainContext",
     "TrialInfo",
     "Unit",
+    "UnmanagedConfig",
     "get_cluster_info",
     "init",
 ]

@@ -1,4 +1,4 @@
-"""Samples of what the machine does, in the background."""
+"""Samples the load of the machine in a thread."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..host import HostLost, TrialHost
+from ..support.threads import start_thread
+from ..train.host import HostLost, TrialHost
 from ._train import Steps
 
 
 class ProfilerContext:
-    """Reports the load of processor, memory, disk, network and GPUs as metrics of the group `system`.
+    """Reports the load of CPU, memory, disk, network and GPUs as metrics of the group `system`.
 
-    One rank of each host samples. Linux only: elsewhere there is nothing to read, and nothing is reported. GPUs are those of
-    `CUDA_VISIBLE_DEVICES`, or all, by NVIDIA's NVML where the package `nvidia-ml-py` is installed: `gpu0_util` in percent of the
-    time and `gpu0_memory_used_bytes`, and so on.
+    One rank of each host samples. Linux only: elsewhere nothing is reported. The GPUs are those of
+    `CUDA_VISIBLE_DEVICES`, or all. They are read through NVIDIA's NVML if the package
+    `nvidia-ml-py` is installed: `gpu0_util` in percent of the time, `gpu0_memory_used_bytes`, and
+    so on.
     """
 
     def __init__(self, host: TrialHost, steps: Steps, local_rank: int) -> None:
@@ -29,45 +31,66 @@ class ProfilerContext:
         self._thread: threading.Thread | None = None
 
     def on(self, sampling_interval: float = 1, samples_per_report: int = 10) -> None:
-        """Sample every `sampling_interval` seconds and report the mean of every `samples_per_report`; twice is once."""
+        """Start sampling. A second call does nothing.
+
+        It samples every `sampling_interval` seconds, and reports the mean of every
+        `samples_per_report` samples. What is left is reported when it stops.
+        """
         if sampling_interval < 0.1:
             raise ValueError(f"sampling_interval is {sampling_interval}; give 0.1 seconds or more")
         if not isinstance(samples_per_report, int) or samples_per_report < 1:
-            raise ValueError(f"samples_per_report is {samples_per_report!r}; give a whole number of 1 or more")
+            raise ValueError(
+                f"samples_per_report is {samples_per_report!r}; give a whole number of 1 or more"
+            )
         if self._thread is not None or self._local_rank != 0:
             return
         self._stop.clear()
-        arguments = (sampling_interval, samples_per_report)
-        self._thread = threading.Thread(target=self._sample, args=arguments, name="det-profiler", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(
+            self._sample, sampling_interval, samples_per_report, name="det-profiler"
+        )
 
     def off(self) -> None:
-        """Stop sampling; harmless when it is off."""
+        """Stop sampling. Does nothing if it is off."""
         if self._thread is not None:
             self._stop.set()
             self._thread.join(timeout=5)
             self._thread = None
 
     def _sample(self, interval: float, count: int) -> None:
-        before, samples, gpus = _read(), [], _gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
-        while not self._stop.wait(interval):
-            now = _read()
-            samples.append(_rates(before, now) | gpus())
-            before = now
-            if len(samples) >= count:
-                known = set(samples[0]).intersection(*samples)
-                means = {name: sum(s[name] for s in samples) / len(samples) for name in samples[0] if name in known}
-                samples.clear()
-                try:
-                    self._host.report("system", self._steps.completed, means)
-                except HostLost:
-                    return
+        before, gpus = _read(), _gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        samples: list[dict[str, float]] = []
+        goes_on = True
+        with suppress(HostLost):
+            while goes_on:
+                goes_on = not self._stop.wait(interval)
+                if goes_on or not samples:
+                    now = _read()
+                    samples.append(_rates(before, now) | gpus())
+                    before = now
+                if len(samples) >= count or not goes_on:
+                    self._host.report("system", self._steps.completed, _mean(samples))
+                    samples.clear()
+
+
+def _mean(samples: list[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of each number that all samples have."""
+    known = set(samples[0]).intersection(*samples)
+    return {
+        name: sum(each[name] for each in samples) / len(samples)
+        for name in samples[0]
+        if name in known
+    }
 
 
 def _read() -> dict[str, float]:
-    """Return counters since the start of the machine, and the memory that is used."""
+    """Return counters since the machine started, and the memory in use."""
     values = {"time": time.monotonic()}
-    for name, reader in (("stat", _cpu), ("meminfo", _memory), ("net/dev", _network), ("diskstats", _disk)):
+    for name, reader in (
+        ("stat", _cpu),
+        ("meminfo", _memory),
+        ("net/dev", _network),
+        ("diskstats", _disk),
+    ):
         try:
             values |= reader(Path("/proc", name).read_text().splitlines())
         except (OSError, ValueError, IndexError):
@@ -78,7 +101,10 @@ def _read() -> dict[str, float]:
 def _rates(before: dict[str, float], now: dict[str, float]) -> dict[str, float]:
     seconds = max(now["time"] - before["time"], 1e-6)
     rates = {"memory_used_bytes": now.get("memory", 0.0)}
-    busy, total = now.get("cpu_busy", 0.0) - before.get("cpu_busy", 0.0), now.get("cpu", 0.0) - before.get("cpu", 0.0)
+    busy, total = (
+        now.get("cpu_busy", 0.0) - before.get("cpu_busy", 0.0),
+        now.get("cpu", 0.0) - before.get("cpu", 0.0),
+    )
     rates["cpu_util"] = 100.0 * busy / total if total > 0 else 0.0
     for name in ("net_received", "net_sent", "disk_read", "disk_written"):
         rates[f"{name}_bytes_per_second"] = (now.get(name, 0.0) - before.get(name, 0.0)) / seconds
@@ -97,38 +123,58 @@ def _memory(lines: list[str]) -> dict[str, float]:
 
 def _network(lines: list[str]) -> dict[str, float]:
     rows = [line.split(":")[1].split() for line in lines[2:] if not line.strip().startswith("lo:")]
-    return {"net_received": sum(float(r[0]) for r in rows), "net_sent": sum(float(r[8]) for r in rows)}
+    return {
+        "net_received": sum(float(r[0]) for r in rows),
+        "net_sent": sum(float(r[8]) for r in rows),
+    }
 
 
 def _disk(lines: list[str]) -> dict[str, float]:
     whole = [row for row in (line.split() for line in lines) if Path("/sys/block", row[2]).exists()]
-    return {"disk_read": sum(float(r[5]) for r in whole) * 512, "disk_written": sum(float(r[9]) for r in whole) * 512}
+    return {
+        "disk_read": sum(float(r[5]) for r in whole) * 512,
+        "disk_written": sum(float(r[9]) for r in whole) * 512,
+    }
 
 
 def _gpus(visible: str | None) -> Callable[[], dict[str, float]]:
-    """Return what reads the load of the visible GPUs; of nothing where there is no NVML."""
+    """Return a function that reads the load of the visible GPUs.
+
+    Without NVML it returns nothing.
+    """
     try:
         nvml: Any = import_module("pynvml")
         nvml.nvmlInit()
-    except Exception:  # it is not installed, or there is no driver: NVML has no class for the first of them
+    # The package is not installed (ImportError), or there is no driver (an error of NVML).
+    except Exception:
         return dict
-    names = range(nvml.nvmlDeviceGetCount()) if visible is None else filter(None, visible.split(","))
+    names = (
+        range(nvml.nvmlDeviceGetCount()) if visible is None else filter(None, visible.split(","))
+    )
     found: dict[int, Any] = {}
     for k, name in enumerate(map(str, names)):
-        with suppress(nvml.NVMLError):  # it is not there, or is no GPU of this machine
+        # There is no such device, or it is not a GPU of this machine.
+        with suppress(nvml.NVMLError):
             found[k] = _handle(nvml, name)
 
     def read() -> dict[str, float]:
         values: dict[str, float] = {}
         for k, handle in found.items():
-            with suppress(nvml.NVMLError):  # one that is lost, or cannot say
+            # The GPU is lost, or does not support the query.
+            with suppress(nvml.NVMLError):
                 values[f"gpu{k}_util"] = float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-                values[f"gpu{k}_memory_used_bytes"] = float(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+                values[f"gpu{k}_memory_used_bytes"] = float(
+                    nvml.nvmlDeviceGetMemoryInfo(handle).used
+                )
         return values
 
     return read
 
 
 def _handle(nvml: Any, name: str) -> Any:
-    """Return the device of a number or of a name, GPU-… or MIG-…, as CUDA_VISIBLE_DEVICES has them."""
-    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(name)
+    """Return the device of an entry of CUDA_VISIBLE_DEVICES: a number, GPU-… or MIG-…."""
+    return (
+        nvml.nvmlDeviceGetHandleByIndex(int(name))
+        if name.isdecimal()
+        else nvml.nvmlDeviceGetHandleByUUID(name)
+    )

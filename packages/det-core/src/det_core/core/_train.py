@@ -1,4 +1,4 @@
-"""Reporting: metrics, progress, status, an early end, TensorBoard's files."""
+"""Reports metrics, progress, status and an early end, and copies TensorBoard's files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import MetricError
-from ..host import Outcome, TrialHost
-from ..metrics import plain
+from ..errors import DetError, MetricError
 from ..storage import Storage
-from ..tensorboard import upload
+from ..train import arguments as check
+from ..train.host import Outcome, TrialHost
+from ..train.metrics import plain
+from ..train.tensorboard import upload
+
+_NO_METADATA = (
+    "give it to checkpoint.store_path(metadata), or report it with train.report_metrics(group, ...)"
+)
 
 
 @dataclass
 class Steps:
-    """How many batches are trained, as far as the script has reported."""
+    """The number of batches trained, as far as the script has reported.
+
+    `operations`: the script trains to the searcher's lengths, and reports its metric for each.
+    """
 
     completed: int = 0
+    operations: bool = False
 
 
 def must_be_chief(rank: int, what: str) -> None:
@@ -36,9 +45,10 @@ class EarlyExitReason(enum.Enum):
 
 
 class TensorboardMode(enum.Enum):
-    """Who copies TensorBoard's files to checkpoint storage: det when a run has ended, or, with MANUAL, the script alone.
+    """Who copies TensorBoard's files to checkpoint storage.
 
-    det writes the reports as events either way.
+    AUTO: det, when a run has ended. MANUAL: the script alone. In both modes det writes the reports
+    as events.
     """
 
     AUTO = "AUTO"
@@ -46,75 +56,143 @@ class TensorboardMode(enum.Enum):
 
 
 class TrainContext:
-    """What the chief tells of its training. Every method but the getters is for rank 0."""
+    """What the chief reports of its training. Only the getters are for other ranks, too."""
 
     def __init__(
-        self, host: TrialHost, storage: Storage, steps: Steps, tensorboard_dir: Path | None, rank: int
+        self,
+        host: TrialHost,
+        storage: Storage,
+        steps: Steps,
+        tensorboard_dir: Path | None,
+        rank: int,
+        metric: str | None = None,
     ) -> None:
         self._host, self._storage, self._steps = host, storage, steps
         self._dir, self._rank = tensorboard_dir, rank
+        # The searcher's metric, until the first validation is reported.
+        self._metric = metric
 
     def report_training_metrics(
-        self, steps_completed: int, metrics: Mapping[str, Any], batch_metrics: Sequence[Mapping[str, Any]] | None = None
+        self,
+        steps_completed: int,
+        metrics: Mapping[str, Any],
+        batch_metrics: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        """Report metrics of training after `steps_completed` batches. `batch_metrics` is accepted and not stored."""
-        self.report_metrics("training", steps_completed, metrics)
+        """Report metrics of training after `steps_completed` batches.
+
+        - `metrics`: values by name, of numbers, text, lists of them, or None.
+        - `batch_metrics`: accepted and not stored.
+        """
+        self._report("report_training_metrics", "training", steps_completed, metrics)
 
     def report_validation_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
-        """Report a validation after `steps_completed` batches; the searcher hears of it before this returns."""
-        self.report_metrics("validation", steps_completed, metrics)
+        """Report a validation after `steps_completed` batches. The searcher has it on return.
+
+        `metrics` are values by name, with `searcher.metric` among them. Raises MetricError for
+        None.
+        """
+        self._report("report_validation_metrics", "validation", steps_completed, metrics)
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
-        """Report metrics of any group. Raises MetricError for a validation metric that is None."""
+        """Report metrics of any group, such as `training`, `validation` or a name of your own.
+
+        Raises MetricError for a validation metric that is None.
+        """
+        self._report(
+            "report_metrics", check.text("report_metrics", "group", group), steps_completed, metrics
+        )
+
+    def _report(
+        self, call: str, group: str, steps_completed: int, metrics: Mapping[str, Any]
+    ) -> None:
         must_be_chief(self._rank, "report metrics")
-        numbers = plain(metrics)
+        steps_completed = check.whole(call, "steps_completed", steps_completed)
+        numbers = plain(check.mapping(call, "metrics", metrics))
         self._steps.completed = max(self._steps.completed, steps_completed)
         if group != "validation":
             self._host.report(group, steps_completed, numbers)
             return
         empty = [name for name, value in numbers.items() if value is None]
         if empty:
-            raise MetricError(f"validation metric {empty[0]!r} is None; report a number, or leave it out")
+            raise MetricError(
+                f"validation metric {empty[0]!r} is None; report a number, or leave it out"
+            )
+        self._notice_missing(numbers)
         numbers.setdefault("batches", steps_completed)
         self._host.validated(steps_completed, numbers, None)
 
+    def _notice_missing(self, numbers: Mapping[str, Any]) -> None:
+        """Say that the searcher's metric is not in the first validation.
+
+        It is no error: the script may report the metric in another call.
+        """
+        metric, self._metric = self._metric, None
+        # A command of `det cmd` has a searcher without a metric.
+        if not metric or metric in numbers or self._steps.operations:
+            return
+        known = ", ".join(map(repr, numbers)) or "no metric"
+        self._host.notice(
+            f"searcher.metric is {metric!r}, and the first validation that the script reported has"
+            f" {known}; report it, or name one of these. Without it no trial is the best, and a"
+            " search cannot compare"
+        )
+
     def report_progress(self, progress: float) -> None:
-        """Report how much of the training is done, 0 to 1; ValueError beyond."""
+        """Report how much of the training is done, from 0 to 1. Raises ValueError otherwise."""
         must_be_chief(self._rank, "report progress")
-        if not 0.0 <= progress <= 1.0:
-            raise ValueError(f"progress is {progress}; report a number from 0 to 1")
-        self._host.progress(progress)
+        self._host.progress(
+            check.real("report_progress", "progress", progress, "a number from 0 to 1", 0.0, 1.0)
+        )
 
     def set_status(self, status: str) -> None:
-        """Say in a word what the script is doing."""
+        """Report in a word what the script is doing."""
         must_be_chief(self._rank, "set the status")
-        self._host.status(status)
+        self._host.status(check.text("set_status", "status", status))
 
     def report_early_exit(self, reason: EarlyExitReason) -> None:
-        """Say that the script is about to end its trial early; end the process with status 0 after this."""
+        """Report that the script is about to end its trial early. Then end it with status 0."""
         must_be_chief(self._rank, "report an early exit")
-        invalid = EarlyExitReason(reason) is EarlyExitReason.INVALID_HP
+        reason = check.member("report_early_exit", "reason", reason, EarlyExitReason)
+        invalid = reason is EarlyExitReason.INVALID_HP
         self._host.finished(Outcome.INVALID_HP if invalid else Outcome.USER_STOPPED)
 
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Raise DetError, as a run has no metadata.
+
+        Determined 0.35 and later kept some in its master.
+        """
+        raise DetError(f"train.set_metadata is not in det; {_NO_METADATA}")
+
+    def get_metadata(self) -> dict[str, Any] | None:
+        """Raise DetError, as `set_metadata` does."""
+        raise DetError(f"train.get_metadata is not in det; {_NO_METADATA}")
+
     def get_experiment_best_validation(self) -> float | None:
-        """Return the best value of the searcher's metric in the experiment so far, None before the first."""
+        """Return the best value of the searcher's metric in the experiment so far, or None."""
         return self._host.best_validation()
 
     def get_tensorboard_path(self) -> Path | None:
-        """Return the directory for TensorBoard's files, None outside of `det run`."""
+        """Return the directory for TensorBoard's files, or None outside of `det run`."""
         return self._dir
 
     def upload_tensorboard_files(
-        self, selector: Callable[[Path], bool] = lambda _: True, mangler: Callable[[Path, int], Path] | None = None
+        self,
+        selector: Callable[[Path], bool] = lambda _: True,
+        mangler: Callable[[Path, int], Path] | None = None,
     ) -> str | None:
-        """Copy the files of `get_tensorboard_path()` to checkpoint storage, in place of those of an earlier call.
+        """Copy the files of `get_tensorboard_path()` to checkpoint storage.
 
-        `selector` says by its relative path whether a file is wanted; `mangler` gets that path and the rank, and returns the one to
-        store it under. Returns the name that storage has for them, as it has uuids for checkpoints; None where there is nothing to
-        copy, as outside of `det run`. The files stay where they are, too, for `det tensorboard`. Unless the mode is MANUAL, det
-        copies all of them when the run has ended, where `checkpoint_storage` names a place.
+        They replace the files of an earlier call. `selector` returns whether a file is wanted,
+        given its relative path. `mangler` gets that path and the rank, and returns the path to
+        store it under. Returns the name of the files in storage, or None if there is nothing to
+        copy, as outside of `det run`. The files also stay in place for `det tensorboard`.
+
+        Unless the mode is MANUAL, det copies all of them when the run has ended, if
+        `checkpoint_storage` names a place.
         """
         must_be_chief(self._rank, "upload TensorBoard's files")
+        check.function("upload_tensorboard_files", "selector", selector)
+        check.function("upload_tensorboard_files", "mangler", mangler)
 
         def target(path: Path) -> Path | None:
             return None if not selector(path) else path if mangler is None else mangler(path, 0)

@@ -1,4 +1,4 @@
-"""Data sets on disk, of no framework: records by number, written once for all processes of a machine."""
+"""Data sets on disk, without a framework: numbered records, written once for all processes."""
 
 from ._cache import DatasetCache
 from ._records import Records, Shuffle

@@ -1,4 +1,7 @@
-"""Data sets below a directory: built once, whichever processes ask for them, kept up to a size, shared through a storage."""
+"""A cache of data sets in a directory, built once for all processes, limited in size.
+
+It can be shared through a storage.
+"""
 
 from __future__ import annotations
 
@@ -25,57 +28,90 @@ Make = Callable[[int, int], Iterable[bytes]]
 
 
 class DatasetCache:
-    """Caches in `root/NAME/VERSION`, each of which appears when it is whole.
+    """Data sets in `root/NAME/VERSION`. Each appears when it is whole.
 
-    With `limit`, in bytes, those that were used longest ago make room for a new one, but none that is in use. With `storage`, what
-    one machine made is found there by others, so that the same name and version must mean the same records everywhere.
+    With `limit`, in bytes, the least recently used ones are deleted for a new one, except those in
+    use. With `storage`, other machines find what one machine made. Then the same name and version
+    must mean the same records everywhere.
     """
 
-    def __init__(self, root: str | Path, *, limit: int | None = None, storage: Storage | None = None) -> None:
+    def __init__(
+        self, root: str | Path, *, limit: int | None = None, storage: Storage | None = None
+    ) -> None:
         self._root = Path(root).expanduser().absolute()
         self._limit = limit
         self._storage = storage
 
     @classmethod
-    def of(cls, layer: Mapping[str, Any] | None, directory: str | Path | None = None) -> DatasetCache:
-        """Return what `data_layer` of a configuration means; without it, and without `directory`, it is `~/.cache/det/datasets`."""
+    def of(
+        cls, layer: Mapping[str, Any] | None, directory: str | Path | None = None
+    ) -> DatasetCache:
+        """Return the cache that `data_layer` of a configuration describes.
+
+        The default directory is `~/.cache/det/datasets`. `directory` overrides the one in `layer`.
+        """
         layer = layer or {}
-        said = next((layer[key] for key in ("host_storage_path", "local_cache_host_path") if layer.get(key)), None)
+        said = next(
+            (
+                layer[key]
+                for key in ("host_storage_path", "local_cache_host_path")
+                if layer.get(key)
+            ),
+            None,
+        )
         limit, url, storage = layer.get("limit_bytes"), layer.get("url"), None
         if limit is not None and (type(limit) is not int or limit < 1):
-            raise TrialError(f"data_layer.limit_bytes is {limit!r}; give a whole number of bytes, 1 or more")
-        place: dict[str, Any] = {"bucket": layer.get("bucket"), "prefix": layer.get("bucket_directory_path")}
-        keys: dict[str, Any] = {key: layer.get(key) for key in ("access_key", "secret_key", "endpoint_url")}
+            raise TrialError(
+                f"data_layer.limit_bytes is {limit!r}; give a whole number of bytes, 1 or more"
+            )
+        place: dict[str, Any] = {
+            "bucket": layer.get("bucket"),
+            "prefix": layer.get("bucket_directory_path"),
+        }
+        keys: dict[str, Any] = {
+            key: layer.get(key) for key in ("access_key", "secret_key", "endpoint_url")
+        }
         if url is not None:
             storage = open_storage(url, "")
         elif place["bucket"] and layer.get("type") in ("s3", "gcs"):
-            storage = open_storage(S3(**place, **keys) if layer["type"] == "s3" else Gcs(**place), "")
+            storage = open_storage(
+                S3(**place, **keys) if layer["type"] == "s3" else Gcs(**place), ""
+            )
         root = directory or said or Path.home() / ".cache" / "det" / "datasets"
         return cls(root, limit=limit, storage=storage)
 
-    def open(self, name: str, version: str, make: Make, *, kind: str = "", shards: int = 1) -> Records:
-        """Return the records of a name and a version; where there are none, those that `make(shard, shards)` gives for each shard.
+    def open(
+        self, name: str, version: str, make: Make, *, kind: str = "", shards: int = 1
+    ) -> Records:
+        """Return the records of a name and a version. Build them if there are none.
 
-        Shards are built side by side by the processes that ask for them; one that has nothing to build waits. What a killed one
-        left is continued shard by shard. Raises TrialError where the cache holds records of another `kind`.
+        `make(shard, shards)` gives the records of one shard. The processes that call this build
+        shards in parallel. One that has nothing to build waits. Shards that a killed process left
+        are built by another. Raises TrialError where the cache holds records of another `kind`.
         """
         for what, text in (("dataset_id", name), ("dataset_version", version)):
             if not isinstance(text, str) or not _NAME.fullmatch(text):
-                raise TrialError(f"{what} is {text!r}; give letters, digits, '_', '-' and '.', not first a '.'")
+                raise TrialError(
+                    f"{what} is {text!r}; give letters, digits, '_', '-' and '.', not first a '.'"
+                )
         directory = self._root / name / version
         directory.parent.mkdir(parents=True, exist_ok=True)
         uuid = f"{name}-{version}-{zlib.crc32(f'{name} {version}'.encode()):08x}"
-        made = False  # by this process
+        # Whether this process built the records.
+        made = False
         while (records := self._found(directory)) is None:
             if not self._fetched(directory, uuid):
                 made = True
                 self._build(directory, name, make, shards)
                 with _lock(directory):
-                    self._publish(directory, shards, uuid=uuid, name=name, version=version, kind=kind)
+                    self._publish(
+                        directory, shards, uuid=uuid, name=name, version=version, kind=kind
+                    )
         if records.about["kind"] != kind:
             raise TrialError(
-                f"the cache of {name!r}, version {version!r}, holds other records ({records.about['kind']}) than the function "
-                f"makes ({kind}); give another dataset_version"
+                f"the cache of {name!r}, version {version!r}, holds other records"
+                f" ({records.about['kind']}) than the function makes ({kind}); give another"
+                " dataset_version"
             )
         self._offer(directory, uuid)
         if made and self._limit is not None:
@@ -83,13 +119,18 @@ class DatasetCache:
         return records
 
     def collect(self, limit: int) -> list[Path]:
-        """Delete what was used longest ago until `limit` bytes are left, and what was begun and not touched for a day.
+        """Delete the least recently used data sets until `limit` bytes are left.
 
-        What is in use stays. Returns what was deleted.
+        Return those deleted.
+
+        Data sets in use stay. Unfinished ones that were not changed for a day are deleted, too.
         """
         for part in self._root.glob("*/.*.part"):
             with suppress(OSError):
-                if time.time() - max(path.stat().st_mtime for path in (part, *part.iterdir())) > _DAY:
+                if (
+                    time.time() - max(path.stat().st_mtime for path in (part, *part.iterdir()))
+                    > _DAY
+                ):
                     shutil.rmtree(part, ignore_errors=True)
         found = []
         for about in self._root.glob(f"*/*/{MANIFEST}"):
@@ -108,17 +149,24 @@ class DatasetCache:
             if not directory.is_dir():
                 return None
             records = Records(directory)
-        with suppress(OSError):  # of another user's
+        # The file may belong to another user.
+        with suppress(OSError):
             os.utime(directory / MANIFEST)
         return records
 
     def _build(self, directory: Path, name: str, make: Make, shards: int) -> None:
         part = _part(directory, shards)
-        for wait in (False, True):  # first what nobody else is at, then what those leave that are killed
+        # First the shards that no other process builds, then those that a killed process left.
+        for wait in (False, True):
             for shard in range(shards):
                 with _lock(directory, f".{shard:05}", wait=wait) as held:
-                    # in this order, as the one becomes the other at any time
-                    if held and not file_of(part, shard, "json").exists() and not directory.is_dir():
+                    # Tested in this order, as another process may rename the first to the second at
+                    # any time.
+                    if (
+                        held
+                        and not file_of(part, shard, "json").exists()
+                        and not directory.is_dir()
+                    ):
                         part.mkdir(exist_ok=True)
                         try:
                             write_shard(part, shard, make(shard, shards))
@@ -142,7 +190,10 @@ class DatasetCache:
             sync(directory.parent)
 
     def _fetched(self, directory: Path, uuid: str) -> bool:
-        """Copy a cache from the storage, where it is there."""
+        """Copy a data set from the storage, and return True.
+
+        Return False if the storage has none.
+        """
         if self._storage is None or not self._storage.exists(uuid):
             return False
         with _lock(directory):
@@ -157,7 +208,10 @@ class DatasetCache:
         return True
 
     def _offer(self, directory: Path, uuid: str) -> None:
-        """Copy a cache to the storage, where it is not there yet; an upload that was killed is made again by the next."""
+        """Copy a data set to the storage if it is not there.
+
+        An upload that was killed is made again by the next call.
+        """
         storage = self._storage
         if storage is None or storage.exists(uuid):
             return
@@ -169,7 +223,8 @@ class DatasetCache:
                     for path in directory.iterdir():
                         shutil.copyfile(path, target / path.name)
             except StorageError:
-                if not storage.exists(uuid):  # another machine was faster
+                # Otherwise another machine was faster.
+                if not storage.exists(uuid):
                     raise
 
 
@@ -179,7 +234,7 @@ def _part(directory: Path, shards: int) -> Path:
 
 @contextmanager
 def _lock(directory: Path, what: str = "", *, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock of a directory's, and say whether it is held."""
+    """Hold a lock of a directory while the body runs. Yield whether it is held."""
     with directory.with_name(f".{directory.name}{what}.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -190,7 +245,10 @@ def _lock(directory: Path, what: str = "", *, wait: bool = True) -> Iterator[boo
 
 
 def _removed(directory: Path) -> bool:
-    """Remove a cache that nobody reads, so that no moment shows a part of it."""
+    """Remove a data set that no process reads. Return whether it was removed.
+
+    It is renamed first, so that no process sees a part of it.
+    """
     with _lock(directory), suppress(OSError), (directory / MANIFEST).open("rb") as use:
         fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
         doomed = directory.with_name(f".{directory.name}.{uuid4()}.part")

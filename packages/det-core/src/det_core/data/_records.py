@@ -1,4 +1,4 @@
-"""Records in files, each by its number and with its checksum; and an order of their numbers that needs no memory."""
+"""Files of records with numbers and checksums, and a shuffled order that needs no memory."""
 
 from __future__ import annotations
 
@@ -23,12 +23,20 @@ _FORMAT = 1
 
 
 def file_of(directory: Path, shard: int, suffix: str) -> Path:
-    """Return where a shard's records (`bin`), their ends and sums (`index`), or what says that both are whole (`json`) lie."""
+    """Return the path of a file of a shard.
+
+    - `bin`: its records.
+    - `index`: their ends and checksums.
+    - `json`: written when both are whole.
+    """
     return directory / f"{shard:05}.{suffix}"
 
 
 def write_shard(directory: Path, shard: int, records: Iterable[bytes]) -> None:
-    """Write records one behind the other, and last the file that says how many there are, which appears at once."""
+    """Write records one after another, then the file that completes the shard.
+
+    That file appears at once.
+    """
     ends, sums, end = array("Q"), array("I"), 0
     with file_of(directory, shard, "bin").open("wb") as file:
         for record in records:
@@ -46,12 +54,18 @@ def write_shard(directory: Path, shard: int, records: Iterable[bytes]) -> None:
 
 
 def write_about(directory: Path, shards: int, **about: str) -> None:
-    """Write what makes a directory of shards a data set; without times, so that the same records give the same bytes."""
+    """Write the manifest that makes a directory of shards a data set.
+
+    It has no times, so that the same records give the same bytes.
+    """
     parts = [json.loads(file_of(directory, shard, "json").read_bytes()) for shard in range(shards)]
     document = {**about, "format": _FORMAT, "order": sys.byteorder, "shards": parts}
     document["sum"] = _sum(document)
     if not any(part["records"] for part in parts):
-        raise TrialError(f"the dataset {about['name']!r} is empty and cannot be cached; give it a record at least")
+        raise TrialError(
+            f"the dataset {about['name']!r} is empty and cannot be cached; give it a record at"
+            " least"
+        )
     _write(directory / MANIFEST, json.dumps(document, indent=1).encode())
     sync(directory)
 
@@ -66,16 +80,20 @@ def _sum(document: dict[str, Any]) -> int:
 
 
 class Records(Sequence[bytes]):
-    """The records of a directory. As long as this lives, in whichever process, the directory is not collected.
+    """The records of a directory.
 
-    A record is compared with its checksum each time that it is read. Raises TrialError where something was altered.
+    The directory is not deleted while this object exists in any process.
+
+    A record is compared with its checksum each time it is read. Raises TrialError if a file was
+    altered.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         use = os.open(directory / MANIFEST, os.O_RDONLY)
         weakref.finalize(self, os.close, use)
-        fcntl.flock(use, fcntl.LOCK_SH)  # dropped with the last descriptor of it, however its holders end
+        # The kernel releases the lock with the last descriptor, however its processes end.
+        fcntl.flock(use, fcntl.LOCK_SH)
         try:
             self.about: dict[str, Any] = json.loads((directory / MANIFEST).read_bytes())
             intact = self.about.pop("sum") == _sum(self.about)
@@ -85,14 +103,19 @@ class Records(Sequence[bytes]):
             raise self._damaged(MANIFEST)
         if (self.about["format"], self.about["order"]) != (_FORMAT, sys.byteorder):
             raise TrialError(
-                f"{directory} was written by another det, or on another kind of machine; delete it, and it is made anew"
+                f"{directory} was written by another det, or on another kind of machine; delete it,"
+                " and it is built again"
             )
         shards = self.about["shards"]
         self._begins = [0, *accumulate(shard["records"] for shard in shards)]
         self._shards = [self._open(number, about) for number, about in enumerate(shards)]
 
-    def _open(self, number: int, about: dict[str, int]) -> tuple[memoryview, memoryview, memoryview]:
-        index, data = (_mapped(file_of(self._directory, number, suffix)) for suffix in ("index", "bin"))
+    def _open(
+        self, number: int, about: dict[str, int]
+    ) -> tuple[memoryview, memoryview, memoryview]:
+        index, data = (
+            _mapped(file_of(self._directory, number, suffix)) for suffix in ("index", "bin")
+        )
         if zlib.crc32(index) != about["index"]:
             raise self._damaged(file_of(self._directory, number, "index").name)
         if len(data) != about["bytes"]:
@@ -113,7 +136,9 @@ class Records(Sequence[bytes]):
             return [self[each] for each in range(*number.indices(len(self)))]
         at = number + len(self) if number < 0 else number
         if not 0 <= at < len(self):
-            raise IndexError(f"there is no record {number} in {self._directory}, which has {len(self)}")
+            raise IndexError(
+                f"there is no record {number} in {self._directory}, which has {len(self)}"
+            )
         shard = bisect_right(self._begins, at) - 1
         ends, sums, data = self._shards[shard]
         row = at - self._begins[shard]
@@ -123,13 +148,14 @@ class Records(Sequence[bytes]):
         return record
 
     def verify(self) -> None:
-        """Read every record. Raises TrialError where one was altered."""
+        """Read every record. Raises TrialError if one was altered."""
         for _ in self:
             pass
 
     def _damaged(self, what: str) -> TrialError:
         return TrialError(
-            f"{what} of the data set in {self._directory} is damaged; delete that directory, and it is made anew"
+            f"{what} of the data set in {self._directory} is damaged; delete that directory, and it"
+            " is built again"
         )
 
     def __reduce__(self) -> Any:
@@ -143,7 +169,10 @@ def _mapped(path: Path) -> memoryview:
 
 
 class Shuffle(Sequence[int]):
-    """The numbers below `count` in an order that (seed, epoch) decide; any place of it is found at once, without the others."""
+    """The numbers below `count` in a random order, which `seed` and `epoch` determine.
+
+    Any position is computed directly, without the others.
+    """
 
     def __init__(self, count: int, seed: int, epoch: int = 0) -> None:
         self._count = count
@@ -169,7 +198,10 @@ class Shuffle(Sequence[int]):
         return map(self._of, range(self._count))
 
     def _of(self, number: int) -> int:
-        """A Feistel network permutes the numbers of 2 * half bits; one that leads out of them is led on until it is back."""
+        """Permute a number by a Feistel network on 2 * half bits.
+
+        A result of `count` or more is permuted again until it is below (cycle walking).
+        """
         half, mask = self._half, (1 << self._half) - 1
         while True:
             left, right = number >> half, number & mask

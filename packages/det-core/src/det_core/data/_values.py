@@ -1,4 +1,7 @@
-"""Records as bytes that say nothing but values: what is read back from another machine's file is never code."""
+"""Encodes records as bytes that hold only values.
+
+Reading a file of another machine runs no code.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ _PLAIN = (type(None), bool, int, float, str, bytes)
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayKind:
-    """How a framework's arrays are written: by their type's name, their shape and their bytes.
+    """How a framework's arrays are encoded: by the type's name, the shape and the bytes.
 
-    `code`, from 1 to 127, names the kind in files, for ever. `dump` returns None for what is not of this kind; `load` must
-    not trust the type's name.
+    `code`, from 1 to 127, identifies the kind in files and must never change. `dump` returns None
+    for other values. `load` must not trust the type's name.
     """
 
     code: int
@@ -28,9 +31,9 @@ class ArrayKind:
 
 
 class ValueCodec:
-    """Turns numbers, text, bytes, arrays, and lists, tuples and dicts of them to bytes and back, each to its own type.
+    """Encodes numbers, text, bytes, arrays, and lists, tuples and dicts of them.
 
-    Raises TrialError for anything else.
+    Decoding restores each type. Raises TrialError for anything else.
     """
 
     def __init__(self, *kinds: ArrayKind) -> None:
@@ -42,7 +45,8 @@ class ValueCodec:
             return msgspec.msgpack.encode(self._plain(value, "record"))
         except (OverflowError, UnicodeEncodeError) as error:
             raise TrialError(
-                f"a record cannot be cached, as a number has more than 64 bits or a text no UTF-8: {error}"
+                "a record cannot be cached, as a number has more than 64 bits or a text no UTF-8:"
+                f" {error}"
             ) from error
 
     def decode(self, data: Any) -> Any:
@@ -56,22 +60,29 @@ class ValueCodec:
             return [self._plain(each, f"{where}[{n}]") for n, each in enumerate(value)]
         if kind is tuple:
             return msgspec.msgpack.Ext(
-                _TUPLE, msgspec.msgpack.encode([self._plain(each, f"{where}[{n}]") for n, each in enumerate(value)])
+                _TUPLE,
+                msgspec.msgpack.encode(
+                    [self._plain(each, f"{where}[{n}]") for n, each in enumerate(value)]
+                ),
             )
         if kind is dict:
             if all(type(key) in (str, int) for key in value):
                 return {key: self._plain(each, f"{where}[{key!r}]") for key, each in value.items()}
             raise TrialError(
-                f"{where} has keys that are neither text nor whole numbers and cannot be cached; name them by text"
+                f"{where} has keys that are neither text nor whole numbers and cannot be cached;"
+                " name them by text"
             )
         for code, arrays in self._kinds.items():
             if (found := arrays.dump(value)) is not None:
                 name, shape, raw = found
                 head = msgspec.msgpack.encode((name, list(shape)))
-                return msgspec.msgpack.Ext(code, b"".join((len(head).to_bytes(2, "little"), head, raw)))
+                return msgspec.msgpack.Ext(
+                    code, b"".join((len(head).to_bytes(2, "little"), head, raw))
+                )
         raise TrialError(
-            f"{where} is of type {kind.__module__}.{kind.__qualname__} and cannot be cached; give numbers, text, bytes, arrays, "
-            "and lists, tuples and dicts of them (a picture as its array or its file's bytes)"
+            f"{where} is of type {kind.__module__}.{kind.__qualname__} and cannot be cached; give"
+            " numbers, text, bytes, arrays, and lists, tuples and dicts of them (a picture as its"
+            " array or its file's bytes)"
         )
 
     def _load(self, code: int, data: memoryview) -> Any:
@@ -79,7 +90,8 @@ class ValueCodec:
             return tuple(self._decoder.decode(data))
         if code not in self._kinds:
             raise TrialError(
-                f"a cached record has arrays of kind {code}, which this framework does not have; read it with the other"
+                f"a cached record has arrays of kind {code}, which this framework does not have;"
+                " read it with the other"
             )
         head = 2 + int.from_bytes(data[:2], "little")
         name, shape = msgspec.msgpack.decode(data[2:head])

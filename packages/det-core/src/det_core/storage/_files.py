@@ -1,7 +1,8 @@
-"""Local directories: files that are found, copied and made to last; and those being filled, set apart, and locked by their writer.
+"""Files in local directories, and staging directories that their writers lock.
 
-The kernel drops the lock however the writer ends, so that what a killed process left behind is told from what a slow
-one is still writing. Where a filesystem keeps no locks, or keeps them for each host alone, age decides.
+The kernel releases the lock however the writer ends. That tells what a killed process left from
+what a slow process still writes. On a file system without locks, or with locks for each host alone,
+the age of the files decides.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from ..errors import DetError, StorageError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_AWAY = {errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN}
 _NEARLY_FULL = 1 << 20
 _SMALL = 1 << 20
 
@@ -39,7 +41,7 @@ def _raise(error: OSError) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a file's content, making the directories above it; on return it is on the disk."""
+    """Copy a file's content and make the directories above it. On return it is on the disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, target)
     sync(target)
@@ -51,7 +53,10 @@ def sync(path: Path) -> None:
 
 
 def _begin_to_write(descriptor: int) -> None:
-    """Have a small file written without waiting for it; of a large one, only the beginning is, as the kernel may forget it then."""
+    """Start writing the first MiB of a file to the disk, without waiting.
+
+    The kernel may then drop these pages from its cache, so the rest of a large file is left alone.
+    """
     os.posix_fadvise(descriptor, 0, _SMALL, os.POSIX_FADV_DONTNEED)
 
 
@@ -64,21 +69,22 @@ def _open_to(act: Callable[[int], object], path: str | Path) -> None:
 
 
 def sync_tree(directory: Path) -> None:
-    """Wait until a directory and everything below it is on the disk, the content before the names."""
+    """Wait until a directory and everything below it is on the disk, files before directories."""
     folders = list(os.walk(directory, topdown=False, onerror=_raise))
     files = [os.path.join(folder, name) for folder, _, names in folders for name in names]
     for file in files:
-        _open_to(_begin_to_write, file)  # so that they are waited for together
+        # Writing starts for all files before any is waited for.
+        _open_to(_begin_to_write, file)
     for path in (*files, *(folder for folder, _, _ in folders)):
         _open_to(os.fsync, path)
 
 
 @contextmanager
 def room(uuid: str, directory: Path) -> Iterator[None]:
-    """Turn running out of disk into a sentence.
+    """Raise StorageError with a sentence if the body runs out of disk space.
 
-    Frameworks report it in ways of their own (torch: a RuntimeError about a stream), so that an error on a disk that is
-    full to the last megabyte is taken for this one; the original stays attached.
+    Frameworks report it in their own ways (torch: a RuntimeError about a stream). So any such error
+    on a full disk is taken for this one. The original is its cause.
     """
     try:
         yield
@@ -98,8 +104,18 @@ def room(uuid: str, directory: Path) -> Iterator[None]:
         ) from error
 
 
+def is_outage(error: BaseException | None, directory: Path) -> bool:
+    """Return whether an error or a cause of it says that the file system of `directory` is away."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _AWAY:
+            place = error.filename
+            return not isinstance(place, str) or Path(place).is_relative_to(directory)
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def readable(size: float) -> str:
-    """Return a number of bytes as a person reads it: `512 B`, `1.5 GiB`."""
+    """Return a number of bytes for a person to read: `512 B`, `1.5 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
@@ -108,33 +124,45 @@ def readable(size: float) -> str:
 
 
 STAGING = ".staging"
-"""The directory of what is not there yet, or no longer: looking through it costs nothing, however much lies beside it."""
+"""The directory of checkpoints that are being written or deleted.
+
+It is apart from the others, so that listing it is fast however many there are.
+"""
 _WRITING, _DELETING = "writing-", "deleting-"
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]")
 _HOUR = 3600.0
 
 
 def staged(root: Path, uuid: str) -> Path | None:
-    """Return the directory in which `uuid` is being filled, from whichever host."""
+    """Return the directory in which `uuid` is being filled, by any host, or None."""
     return next(iter(_apart(root, f"{_WRITING}{uuid}@")), None)
 
 
 def _apart(root: Path, beginning: str) -> list[Path]:
-    """Return what is in the directory apart under names that begin so; another process may remove that at any time."""
+    """Return the paths in the staging directory whose names begin so.
+
+    They may vanish at any time.
+    """
     with suppress(FileNotFoundError):
-        return [root / STAGING / name for name in os.listdir(root / STAGING) if name.startswith(beginning)]
+        return [
+            root / STAGING / name
+            for name in os.listdir(root / STAGING)
+            if name.startswith(beginning)
+        ]
     return []
 
 
 def claim(root: Path, uuid: str) -> tuple[Path, int]:
-    """Make the directory for `uuid`, empty and locked, and return it with the descriptor that holds the lock.
+    """Make the empty, locked directory for `uuid`. Return it with the descriptor of the lock.
 
-    BlockingIOError says that a living process is writing it.
+    Raises BlockingIOError if a living process is writing it.
     """
     path = root / STAGING / f"{_WRITING}{uuid}@{_host()}"
     while True:
         if (other := staged(root, uuid)) and not sweep_one(root, other):
-            raise BlockingIOError(errno.EWOULDBLOCK, "is being written by another process", str(other))
+            raise BlockingIOError(
+                errno.EWOULDBLOCK, "is being written by another process", str(other)
+            )
         with suppress(FileExistsError, FileNotFoundError):
             _set_apart(root)
             path.mkdir()
@@ -147,7 +175,7 @@ def claim(root: Path, uuid: str) -> tuple[Path, int]:
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
-    """Say whether no sweep took the directory between its opening and its locking."""
+    """Return whether no sweep removed the directory between its opening and its locking."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -155,25 +183,28 @@ def _is_still(path: Path, descriptor: int) -> bool:
 
 
 def discard(root: Path, path: Path) -> None:
-    """Remove a directory in `root` so that no moment shows a part of it under its own name."""
+    """Remove a directory in `root`. It is renamed first, so that nobody sees a part of it."""
     doomed = root / STAGING / f"{_DELETING}{path.name}-{os.urandom(4).hex()}"
     while path.exists():
-        with suppress(FileNotFoundError):  # the path, or the directory apart, as another process has tidied up
+        # The path or the staging directory may be gone, as another process has tidied up.
+        with suppress(FileNotFoundError):
             _set_apart(root)
             path.rename(doomed)
-            break  # what is there from now on is a new writer's
+            # From now on, a directory of this name belongs to a new writer.
+            break
     shutil.rmtree(doomed, ignore_errors=True)
     tidy(root)
 
 
 def _set_apart(root: Path) -> None:
-    """Make the directory apart; where another process removes it again, what comes next finds out."""
-    with suppress(FileExistsError):  # with `exist_ok` it is raised where that is gone before pathlib has looked at it
+    """Make the staging directory. If another process removes it again, the next step fails."""
+    # With `exist_ok`, pathlib raises if the directory vanishes before it has looked at it.
+    with suppress(FileExistsError):
         (root / STAGING).mkdir()
 
 
 def tidy(root: Path) -> None:
-    """Remove the directory apart where nothing is in it."""
+    """Remove the staging directory if it is empty."""
     with suppress(OSError):
         (root / STAGING).rmdir()
 
@@ -188,7 +219,7 @@ def sweep(root: Path) -> None:
 
 
 def sweep_one(root: Path, path: Path) -> bool:
-    """Remove a directory whose writer is gone, and say whether it is gone now."""
+    """Remove a directory whose writer is gone. Return whether the directory is gone now."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Checkpoints behind any URL that fsspec knows."""
+"""Checkpoint storage at any URL that fsspec supports."""
 
 from __future__ import annotations
 
@@ -13,31 +13,48 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..errors import DetError, StorageError
+from ..errors import DetError, StorageError, StorageUnreachable
 from . import _files
-from ._base import MANIFEST, Selector, Storage, below, checked, is_manifest_of, matching
+from ._base import (
+    MANIFEST,
+    Selector,
+    Storage,
+    below,
+    check_deletable,
+    checked,
+    is_manifest_of,
+    matching,
+)
 
 _PACKAGES = {
-    "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs",
-    "sftp": "paramiko", "ssh": "paramiko", "hdfs": "pyarrow", "webhdfs": "requests", "smb": "smbprotocol",
+    "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs",
+    "az": "adlfs", "sftp": "paramiko", "ssh": "paramiko", "hdfs": "pyarrow",
+    "webhdfs": "requests", "smb": "smbprotocol",
 }  # fmt: skip
 _WHOLE_OBJECTS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "obs", "memory"}
-"""Protocols where a file appears whole or not at all, and where directories need no making."""
+"""Protocols where a file appears whole or not at all, and directories need not be made."""
 _PART = f"{MANIFEST}.part"
-"""Elsewhere the manifest is moved into its place from here. Some filesystems move by copying and then deleting, so that as
-long as this is there, the manifest may not be whole."""
+"""With other protocols, the manifest is moved from this name to its own.
+
+Some file systems copy and then delete, so the manifest may not be whole while this file exists.
+"""
+_DELETING = f"{MANIFEST}.deleting"
+"""Holds the manifest while the rest is deleted, so that an interrupted deletion can be repeated."""
 
 
 class FsspecStorage(Storage):
-    """Checkpoints below `url`, uploaded file by file with `manifest.json` last, whose presence marks a whole one.
+    """Checkpoints below `url`, uploaded file by file.
 
-    `options` go to the filesystem (credentials, endpoints). A process that is killed while it uploads leaves files that
-    no `list` shows; `delete` removes them.
+    `manifest.json` comes last and marks a complete one.
+
+    `options` go to the filesystem (credentials, endpoints). A process that is killed while it
+    uploads leaves files that no `list` shows.
     """
 
     def __init__(self, url: str, **options: Any) -> None:
         self._scheme = url.split("://", 1)[0]
-        self._shown = re.sub(r"(//[^/:@]*):[^/@]*@", r"\1@", url).rstrip("/")  # without its password
+        # Without its password.
+        self._shown = re.sub(r"(//[^/:@]*):[^/@]*@", r"\1@", url).rstrip("/")
         self._fs, root = _filesystem(url, self._shown, options)
         self._root = root.rstrip("/")
         self._own: set[str] = set()
@@ -65,37 +82,61 @@ class FsspecStorage(Storage):
             yield directory
 
     def download(self, uuid: str, target: Path, selector: Selector | None = None) -> None:
-        wanted = [name for name in self.files(uuid) if selector is None or selector(name)]
+        present = self.files(uuid)
+        wanted = [name for name in present if selector is None or selector(name)]
         places = [below(target, name) for name in wanted]
         with _files.room(uuid, target):
             for folder in {target, *(place.parent for place in places)}:
                 folder.mkdir(parents=True, exist_ok=True)
             with self._reaching("read"):
-                self._fs.get([self._path(uuid, name) for name in wanted], [str(place) for place in places])
+                self._fs.get(
+                    [self._path(uuid, name) for name in wanted], [str(place) for place in places]
+                )
+            for name, place in zip(wanted, places, strict=True):
+                # Not every file system raises if a connection breaks.
+                if (size := place.stat().st_size) < present[name]:
+                    raise StorageUnreachable(
+                        f"cannot read {self._shown}: of {uuid}/{name}, {size} of {present[name]}"
+                        " bytes arrived"
+                    )
 
     def files(self, uuid: str) -> dict[str, int]:
         if found := self._files(uuid):
             return found
-        raise StorageError(f"no checkpoint {uuid} in {self._shown}; `det checkpoint list` shows those there are")
+        raise StorageError(
+            f"no checkpoint {uuid} in {self._shown}; `det checkpoint list` shows those there are"
+        )
 
     def delete(self, uuid: str, globs: Sequence[str] = ("**/*",)) -> dict[str, int]:
-        present = self._files(uuid)
+        if not (present := self._files(uuid)):
+            return {}
         doomed = matching(present, globs)
+        left = {name: size for name, size in present.items() if name not in set(doomed)}
+        others = [self._path(uuid, name) for name in doomed if name not in (MANIFEST, _DELETING)]
+        manifest = next((name for name in (MANIFEST, _DELETING) if name in present), None)
         with self._reaching("delete from"):
+            content = self._fs.cat_file(self._path(uuid, manifest)) if manifest else None
+            check_deletable(uuid, content, f"{self._shown}/{uuid}")
+            if not left:
+                self._fs.pipe_file(self._path(uuid, _DELETING), content)
             if MANIFEST in doomed:
                 self._fs.rm_file(self._path(uuid, MANIFEST))
-            if len(doomed) == len(present):
-                self._remove(uuid)
-            elif others := [self._path(uuid, name) for name in doomed if name != MANIFEST]:
+            if others:
                 self._fs.rm(others)
-        return {name: size for name, size in present.items() if name not in set(doomed)}
+            if not left:
+                self._remove(uuid)
+        return left
 
     def list(self) -> Iterable[str]:
         with self._reaching("list"):
             self._fs.invalidate_cache()
             found = {path.removeprefix(f"{self._root}/") for path in self._find(self._root)}
-            uuids = (name.removesuffix(f"/{MANIFEST}") for name in found if name.endswith(f"/{MANIFEST}"))
-            return self._whole(uuid for uuid in uuids if "/" not in uuid and f"{uuid}/{_PART}" not in found)
+            uuids = (
+                name.removesuffix(f"/{MANIFEST}") for name in found if name.endswith(f"/{MANIFEST}")
+            )
+            return self._whole(
+                uuid for uuid in uuids if "/" not in uuid and f"{uuid}/{_PART}" not in found
+            )
 
     def exists(self, uuid: str) -> bool:
         with self._reaching("read"):
@@ -107,7 +148,9 @@ class FsspecStorage(Storage):
     def begin(self, uuid: str) -> None:
         with self._reaching("read"):
             if self._is_published(uuid):
-                raise StorageError(f"checkpoint {uuid} is already in {self._shown}; a checkpoint is written once")
+                raise StorageError(
+                    f"checkpoint {uuid} is already in {self._shown}; a checkpoint is written once"
+                )
         with self._reaching("write to"):
             self._remove(uuid)
         self._own.add(uuid)
@@ -125,14 +168,16 @@ class FsspecStorage(Storage):
     def commit(self, uuid: str) -> None:
         with self._reaching("read"):
             if not self._is_published(uuid):
-                raise StorageError(f"checkpoint {uuid} was given no {MANIFEST}; write it with write_checkpoint")
+                raise StorageError(
+                    f"checkpoint {uuid} was given no {MANIFEST}; write it with write_checkpoint"
+                )
         self._own.discard(uuid)
 
     def abort(self, uuid: str) -> None:
         if uuid in self._own:
             self._own.discard(uuid)
-            with suppress(StorageError):
-                self.delete(uuid)
+            with suppress(StorageError), self._reaching("delete from"):
+                self._remove(uuid)
 
     def check(self) -> None:
         probe = f"{self._root}/.check-{os.urandom(4).hex()}"
@@ -142,7 +187,7 @@ class FsspecStorage(Storage):
             self._fs.rm_file(probe)
 
     def _publish(self, uuid: str, manifest: Path) -> None:
-        """Let the manifest appear whole, under its name, after everything else."""
+        """Upload the manifest after everything else, so that it appears whole."""
         path = self._path(uuid, MANIFEST)
         with self._reaching("write to"):
             self._make({path.rpartition("/")[0]})
@@ -155,10 +200,13 @@ class FsspecStorage(Storage):
     def _is_published(self, uuid: str) -> bool:
         manifest, part = self._path(uuid, MANIFEST), self._path(uuid, _PART)
         self._fs.invalidate_cache()
-        return self._is_there(manifest) and (self._scheme in _WHOLE_OBJECTS or not self._is_there(part))
+        return self._exists(manifest) and (self._scheme in _WHOLE_OBJECTS or not self._exists(part))
 
     def _whole(self, uuids: Iterable[str]) -> Sequence[str]:
-        """Return those whose manifests are theirs, sorted; one that is deleted meanwhile is not."""
+        """Return the uuids whose manifests are theirs, sorted.
+
+        One that is deleted meanwhile is left out.
+        """
         places = {self._path(uuid, MANIFEST): uuid for uuid in sorted(uuids)}
         read = self._fs.cat(sorted(places), on_error="return") if places else {}
         for error in (data for data in read.values() if isinstance(data, Exception)):
@@ -167,13 +215,14 @@ class FsspecStorage(Storage):
         return [uuid for place, uuid in places.items() if is_manifest_of(uuid, read.get(place))]
 
     def _make(self, directories: Iterable[str]) -> None:
-        if self._scheme not in _WHOLE_OBJECTS:  # there, making a directory would make a bucket that is mistyped
+        # With object stores, this could create a bucket whose name is mistyped.
+        if self._scheme not in _WHOLE_OBJECTS:
             for directory in directories:
                 self._fs.makedirs(directory, exist_ok=True)
 
     def _remove(self, uuid: str) -> None:
         self._fs.invalidate_cache()
-        if self._is_there(self._path(uuid)):
+        if self._exists(self._path(uuid)):
             self._fs.rm(self._path(uuid), recursive=True)
 
     def _files(self, uuid: str) -> dict[str, int]:
@@ -185,15 +234,21 @@ class FsspecStorage(Storage):
         return dict(sorted(sizes.items()))
 
     def _find(self, path: str) -> dict[str, Any]:
-        """Return the files below `path`; fsspec by itself would take a failure for emptiness."""
+        """Return the files below `path`.
+
+        Raises on failure, where fsspec by default returns nothing.
+        """
         if self._scheme in _WHOLE_OBJECTS:
             return dict(self._fs.find(path, detail=True))
         with suppress(FileNotFoundError):
             return dict(self._fs.find(path, detail=True, on_error="raise"))
         return {}
 
-    def _is_there(self, path: str) -> bool:
-        """Say whether there is a file or directory; fsspec's `exists` would take a failure for absence."""
+    def _exists(self, path: str) -> bool:
+        """Return whether a file or directory exists.
+
+        Raises on failure, unlike fsspec's `exists`.
+        """
         with suppress(FileNotFoundError):
             self._fs.info(path)
             return True
@@ -208,8 +263,9 @@ class FsspecStorage(Storage):
             yield
         except DetError:
             raise
-        except Exception as error:  # each filesystem has errors of its own, without a common base
-            raise StorageError(f"cannot {verb} {self._shown}: {_told(error)}") from error
+        # Each file system has its own errors, without a common base.
+        except Exception as error:
+            raise StorageUnreachable(f"cannot {verb} {self._shown}: {_describe(error)}") from error
 
 
 def _filesystem(url: str, shown: str, options: dict[str, Any]) -> tuple[Any, str]:
@@ -218,23 +274,27 @@ def _filesystem(url: str, shown: str, options: dict[str, Any]) -> tuple[Any, str
         filesystem, root = fsspec.url_to_fs(url, **options)
     except ImportError as error:
         package = _PACKAGES.get(url.split("://", 1)[0], "the package that fsspec names for it")
-        raise StorageError(f"{shown} needs a package that is not installed. Try: pip install {package}") from error
-    except Exception as error:  # some connect at once, and each has errors of its own
-        raise StorageError(f"cannot open {shown}: {_told(error)}") from error
+        raise StorageError(
+            f"{shown} needs a package that is not installed. Try: pip install {package}"
+        ) from error
+    # Some file systems connect at once, and each has its own errors.
+    except Exception as error:
+        raise StorageUnreachable(f"cannot open {shown}: {_describe(error)}") from error
     return filesystem, root
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 @contextmanager
 def _scratch(uuid: str) -> Iterator[Path]:
-    """Give a temporary directory that a later process removes should this one be killed."""
+    """Give a temporary directory. If this process is killed, a later one removes it."""
     shared = root = Path(tempfile.gettempdir(), f"det-checkpoints-{os.getuid()}")
     with suppress(FileExistsError):
         root.mkdir(mode=0o700)
-    if not _is_private(root):  # anyone can make it there first, and swap what was verified
+    # Another user may have made it, and could replace files after they are verified.
+    if not _is_private(root):
         root = Path(tempfile.mkdtemp(prefix="det-checkpoints-"))
     _files.sweep(root)
     directory, lock = _files.claim(root, f"{uuid}-{os.urandom(4).hex()}")
@@ -248,6 +308,6 @@ def _scratch(uuid: str) -> Iterator[Path]:
 
 
 def _is_private(directory: Path) -> bool:
-    """Tell whether a directory is this user's, and closed to all others."""
+    """Return whether a directory belongs to this user and is closed to all others."""
     found = directory.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077

@@ -1,4 +1,4 @@
-"""From what a configuration says to the storage it means."""
+"""Opens the storage that a configuration or a URL names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from ._local import LocalStorage
 
 
 def open_storage(config_or_url: Any, default_root: str | Path) -> Storage:
-    """Open what `checkpoint_storage` or a person names.
+    """Open the storage that `checkpoint_storage` or a person names.
 
-    A string is a local path, a `file:` URL, or any URL that fsspec knows; None is `default_root`; a struct of the
-    configuration is one of det's own types. Relative paths count from the working directory.
+    - A string: a local path, a `file:` URL, or any URL that fsspec supports.
+    - None: `default_root`.
+    - A struct of the configuration: one of det's own types.
+
+    Relative paths start at the working directory.
     """
     match config_or_url:
         case None:
@@ -30,7 +33,11 @@ def open_storage(config_or_url: Any, default_root: str | Path) -> Storage:
             return LocalStorage(path)
         case S3() as s3:
             return _remote(
-                f"s3://{s3.bucket}", s3.prefix, key=s3.access_key, secret=s3.secret_key, endpoint_url=s3.endpoint_url
+                f"s3://{s3.bucket}",
+                s3.prefix,
+                key=s3.access_key,
+                secret=s3.secret_key,
+                endpoint_url=s3.endpoint_url,
             )
         case Gcs(bucket=bucket, prefix=prefix):
             return _remote(f"gs://{bucket}", prefix)
@@ -41,8 +48,11 @@ def open_storage(config_or_url: Any, default_root: str | Path) -> Storage:
                 options |= {"account_name": host.split(".", 1)[0], "account_host": host}
             return _remote(f"abfs://{azure.container}", **options)
         case Hdfs(hdfs_url=url, hdfs_path=path, user=user):
-            server = urlsplit(url)  # Determined spoke to HDFS over HTTP, so these are WebHDFS's host and port
-            return _remote(f"webhdfs://{server.netloc}", path, user=user, use_https=server.scheme == "https")
+            # Determined uses HDFS over HTTP, so these are the host and port of WebHDFS.
+            server = urlsplit(url)
+            return _remote(
+                f"webhdfs://{server.netloc}", path, user=user, use_https=server.scheme == "https"
+            )
     kind = getattr(getattr(type(config_or_url), "__struct_config__", None), "tag", None)
     raise StorageError(f"checkpoint_storage.type {kind!r} is not one of {', '.join(STORAGES)}")
 
@@ -54,6 +64,8 @@ def _from_url(url: str) -> Storage:
 
 
 def _remote(place: str, path: str | None = None, **options: Any) -> Storage:
-    """Open a filesystem with those of the options that are given."""
+    """Open a file system with the options that are not None."""
     url = f"{place}/{(path or '').strip('/')}".rstrip("/")
-    return FsspecStorage(url, **{name: value for name, value in options.items() if value is not None})
+    return FsspecStorage(
+        url, **{name: value for name, value in options.items() if value is not None}
+    )

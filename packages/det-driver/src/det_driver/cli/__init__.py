@@ -1,8 +1,19 @@
-"""The command `det`; and what commands that plugins register are given, and print with."""
+"""The command `det`, with the settings and print functions for commands of plugins."""
 
 from __future__ import annotations
 
-from ._console import Settings, print_json, print_table
-from ._main import main
+from ._console import VISIBLE, Settings, print_json, write_numbers
+from ._main import main, parse_remote
+from ._remote import RemoteCall
+from ._table import print_table
 
-__all__ = ["Settings", "main", "print_json", "print_table"]
+__all__ = [
+    "VISIBLE",
+    "RemoteCall",
+    "Settings",
+    "main",
+    "parse_remote",
+    "print_json",
+    "print_table",
+    "write_numbers",
+]

@@ -1,4 +1,4 @@
-"""`det checkpoint`: what was saved, and getting it out."""
+"""`det checkpoint`: lists, shows, exports and deletes checkpoints."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from det_core.config import from_json
-from det_core.errors import StorageError
+from det_core.errors import DetError, StorageError
 
-from ..client import Client
 from ..driver import collect_left
 from ..store import CheckpointRow, CheckpointState
-from ._console import CHECKPOINTS, EXPERIMENTS, TRIALS, Settings, ago, as_json, print_json, print_table
+from ._console import CHECKPOINTS, EXPERIMENTS, TRIALS, Settings, ago, as_json, print_json
+from ._table import print_table
 
 
 @click.group()
@@ -30,8 +29,9 @@ def checkpoint() -> None:
 def gc(settings: Settings, as_json: bool) -> None:
     """Delete the checkpoints that ended experiments do not keep.
 
-    A driver does it when its experiment ends (checkpoint_storage.save_trial_latest and the like say what stays); what was
-    left when that was interrupted, or could not be deleted then, is deleted by the next driver, or by this.
+    A driver does it when its experiment ends (checkpoint_storage.save_trial_latest and the like say
+    what stays); what was left when that was interrupted, or could not be deleted then, is deleted
+    by the next driver, or by this.
     """
     with settings.store() as store:
         deleted = collect_left(store, settings.plugins)
@@ -50,7 +50,9 @@ def gc(settings: Settings, as_json: bool) -> None:
 @click.option("--deleted", is_flag=True, help="Deleted ones too.")
 @as_json
 @click.pass_obj
-def list_(settings: Settings, experiment: int, trial: int | None, deleted: bool, as_json: bool) -> None:
+def list_(
+    settings: Settings, experiment: int, trial: int | None, deleted: bool, as_json: bool
+) -> None:
     """List the checkpoints of EXPERIMENT."""
     with settings.reader() as store:
         metric = store.experiments.get(experiment).metric
@@ -64,17 +66,38 @@ def list_(settings: Settings, experiment: int, trial: int | None, deleted: bool,
     print_table(
         ("uuid", "trial", "batches", metric or "metric", "size", "state", "created"),
         [
-            (c.uuid, c.trial_id, c.batches, c.metric, _size(c.size), _state(c, settings.home), ago(c.created, now))
+            (
+                c.uuid,
+                c.trial_id,
+                c.batches,
+                c.metric,
+                _size(c.size),
+                _state(c, settings.home),
+                ago(c.created, now),
+            )
             for c in rows
         ],
+        {
+            "uuid": 0,
+            "trial": 1,
+            "batches": 2,
+            metric or "metric": 3,
+            "state": 4,
+            "size": 5,
+            "created": 6,
+        },
     )
 
 
 def _state(checkpoint: CheckpointRow, home: Path) -> str:
-    """Its state; of one on this machine also whether its files are still there."""
-    place = (checkpoint.storage or str(home / "checkpoints" / checkpoint.uuid)).removeprefix("file://")
+    """Return the state of a checkpoint. GONE where it is local and its files are missing."""
+    place = (checkpoint.storage or str(home / "checkpoints" / checkpoint.uuid)).removeprefix(
+        "file://"
+    )
     gone = place.startswith("/") and not Path(place).is_dir()
-    return "GONE" if gone and checkpoint.state is CheckpointState.COMPLETED else str(checkpoint.state)
+    return (
+        "GONE" if gone and checkpoint.state is CheckpointState.COMPLETED else str(checkpoint.state)
+    )
 
 
 @checkpoint.command()
@@ -84,16 +107,17 @@ def _state(checkpoint: CheckpointRow, home: Path) -> str:
 def show(settings: Settings, uuid: str, as_json: bool) -> None:
     """Show the checkpoint UUID (or the beginning of it): its files and where they are."""
     with settings.reader() as store:
-        found = store.checkpoints.get(uuid)
-        experiment = store.experiments.get(store.trials.get(found.trial_id).experiment_id)
-    storage = settings.plugins.storage_of(from_json(experiment.config), settings.home / "checkpoints")
+        found = store.checkpoint(uuid)
+        config = store.experiments.config(store.trials.get(found.trial_id).experiment_id)
+    storage = settings.plugins.storage_of(config, settings.home / "checkpoints")
     files = storage.files(found.uuid) if found.state is not CheckpointState.DELETED else {}
     if as_json:
         print_json(msgspec.to_builtins(found) | {"files": files, "url": storage.url(found.uuid)})
         return
     sys.stdout.write(
-        f"checkpoint {found.uuid} of trial {found.trial_id} at batch {found.batches}, {_size(found.size)}, "
-        f"{found.state.lower()}, framework {found.framework}\n{storage.url(found.uuid)}\n\n"
+        f"checkpoint {found.uuid} of trial {found.trial_id} at batch {found.batches},"
+        f" {_size(found.size)}, {found.state.lower()}, framework"
+        f" {found.framework}\n{storage.url(found.uuid)}\n\n"
     )
     print_table(("file", "bytes"), sorted(files.items()))
 
@@ -105,16 +129,21 @@ def show(settings: Settings, uuid: str, as_json: bool) -> None:
     "--format",
     "form",
     metavar="FORMAT",
-    help="Write the model alone, to be read without det: safetensors, torch-export, onnx, keras or saved-model.",
+    help=(
+        "Write the model alone, to be read without det: safetensors, torch-export, onnx, keras or"
+        " saved-model."
+    ),
 )
 @click.pass_obj
 def export(settings: Settings, uuid: str, directory: Path, form: str | None) -> None:
-    """Copy the checkpoint UUID into DIRECTORY, verified, or write its model there in another FORMAT."""
+    """Copy checkpoint UUID into DIRECTORY, verified, or write its model there in another FORMAT."""
     if directory.exists() and any(directory.iterdir()):
         raise StorageError(f"{directory} is not empty; name a directory that does not exist yet")
-    found = Client(settings.home).get_checkpoint(uuid)
+    found = settings.client().get_checkpoint(uuid)
     if form is not None:
-        sys.stdout.write(f"exported the model of checkpoint {found.uuid} to {found.export(directory, form)}\n")
+        sys.stdout.write(
+            f"exported the model of checkpoint {found.uuid} to {found.export(directory, form)}\n"
+        )
         return
     sys.stdout.write(f"exported checkpoint {found.uuid} to {found.download(directory)}\n")
 
@@ -125,19 +154,58 @@ def export(settings: Settings, uuid: str, directory: Path, form: str | None) -> 
 @click.pass_obj
 def delete(settings: Settings, uuid: tuple[str, ...], yes: bool) -> None:
     """Delete checkpoints for good."""
-    client = Client(settings.home)
-    found = [client.get_checkpoint(each) for each in uuid]
+    client = settings.client()
+    # Determined's users separate them by commas.
+    found = [client.get_checkpoint(each) for group in uuid for each in group.split(",") if each]
     if not yes:
-        click.confirm(f"delete {len(found)} checkpoint{'s' * (len(found) > 1)} for good?", abort=True)
+        click.confirm(
+            f"delete {len(found)} checkpoint{'s' * (len(found) > 1)} for good?", abort=True
+        )
     for each in found:
         each.delete()
         sys.stdout.write(f"deleted checkpoint {each.uuid}\n")
 
 
-for _command, _word in ((show, "describe"), (export, "download")):  # as Determined's users type them
-    _same = copy.copy(_command)
-    _same.hidden = True
-    checkpoint.add_command(_same, _word)
+# The names that Determined's users type.
+_same = copy.copy(show)
+_same.hidden = True
+checkpoint.add_command(_same, "describe")
+
+
+@checkpoint.command(hidden=True)
+@click.argument("uuid", shell_complete=CHECKPOINTS, nargs=-1, required=True)
+@click.option(
+    "--glob", "-g", "patterns", multiple=True, help="Refused: a checkpoint is whole, or deleted."
+)
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.pass_context
+def rm(context: click.Context, uuid: tuple[str, ...], patterns: tuple[str, ...], yes: bool) -> None:
+    """Delete checkpoints for good."""
+    if patterns:
+        raise DetError(
+            "no such option '--glob'; use det checkpoint export UUID DIRECTORY, and det checkpoint"
+            " delete UUID: a checkpoint is whole, or deleted"
+        )
+    context.invoke(delete, uuid=uuid, yes=yes)
+
+
+@checkpoint.command(hidden=True)
+@click.argument("uuid", shell_complete=CHECKPOINTS)
+@click.argument("directory", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--output-dir",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Where to. By default checkpoints/UUID.",
+)
+@click.pass_context
+def download(
+    context: click.Context, uuid: str, directory: Path | None, output_dir: Path | None
+) -> None:
+    """Copy the checkpoint UUID, verified."""
+    context.invoke(
+        export, uuid=uuid, directory=directory or output_dir or Path("checkpoints", uuid), form=None
+    )
 
 
 def _size(size: int) -> str:

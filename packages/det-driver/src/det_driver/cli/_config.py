@@ -1,4 +1,4 @@
-"""Configurations: reading one for a command, `det config`, and `det check`."""
+"""Configurations: loads them for commands, `det config` and `det check`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ._console import Settings
+from ._output import unescaped
 
 if TYPE_CHECKING:
     from ..config import Loaded
@@ -26,15 +28,21 @@ _overrides = click.option(
     "override",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Set a key of the configuration, such as hyperparameters.lr=0.1; may be repeated.",
+    help="Set a key of the configuration, such as hyperparameters.lr=0.1. May be repeated.",
 )
 _template = click.option(
-    "--template", type=click.Path(path_type=Path), help="A YAML file of defaults, which CONFIG is merged over."
+    "--template",
+    type=click.Path(path_type=Path),
+    help="A YAML file of defaults, which CONFIG is merged over.",
 )
 
 
 def of_config(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the path of CONFIG, what is read from there, and the directory of its code, before its own options."""
+    """Add the arguments and options of a configuration to a command.
+
+    The command is called with the settings, the path of CONFIG, the loaded configuration and the
+    directory of its code, and then with its own options.
+    """
 
     @click.argument("config", type=click.Path(path_type=Path))
     @click.argument("directory", type=click.Path(path_type=Path), required=False)
@@ -58,20 +66,28 @@ def of_config(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _load(
-    settings: Settings, path: Path, override: tuple[str, ...], template: Path | None, engine: str | None = None
+    settings: Settings,
+    path: Path,
+    override: tuple[str, ...],
+    template: Path | None,
+    engine: str | None = None,
 ) -> Loaded:
-    """Read and validate a configuration, over that of the home; print its notices on stderr."""
-    from det_core.plugins import extensions_of
+    """Read and validate a configuration, with the home's as defaults.
+
+    Notices are printed on stderr.
+    """
+    from det_core.hooks import extensions_of
 
     from ..config import load
 
     loaded = load(
         path,
         template=template,
-        defaults=settings.defaults,
+        # A server has defaults and plugins of its own, and validates with them.
+        defaults=None if settings.server else settings.defaults,
         engine=engine,
         overrides=override,
-        extensions=extensions_of(settings.plugins),
+        extensions=replace(extensions_of(settings.plugins), open=bool(settings.server)),
     )
     for notice in loaded.notices:
         sys.stderr.write(f"det: {notice}\n")
@@ -89,7 +105,8 @@ NEW = f"""\
 entrypoint: {{entrypoint}}
 hyperparameters:
   global_batch_size: 32
-  lr: 0.01  # one value; in a search also a range, such as {{{{type: log, minval: -4, maxval: -1}}}}: powers of 10
+  lr: 0.01  # one value; in a search also a range, such as \
+{{{{type: log, minval: -4, maxval: -1}}}}: powers of 10
 searcher:
   name: single  # or random, grid, adaptive_asha, ..., which need max_trials
   metric: validation_loss  # as the validation reports it
@@ -107,7 +124,7 @@ def schema(settings: Settings, indent: int) -> None:
 
 
 def _schema(settings: Settings, indent: int = 2) -> str:
-    from det_core.plugins import extensions_of
+    from det_core.hooks import extensions_of
 
     from ..config import schema as make
 
@@ -118,16 +135,19 @@ def _schema(settings: Settings, indent: int = 2) -> str:
 @click.argument("path", type=click.Path(path_type=Path), default="const.yaml")
 @click.pass_obj
 def new(settings: Settings, path: Path) -> None:
-    """Write a configuration to start from into PATH, const.yaml, for the trial class or the train.py beside it.
+    """Write a configuration to start from into PATH, const.yaml.
 
-    The schema of configurations is written beside it, and named in its first line, so that editors complete and check keys.
+    It is for the trial class or the train.py in the same directory. The schema of configurations is
+    written there as well, and named in its first line, so that editors complete and check keys.
     """
     from det_core.errors import ConfigError
 
     from ..config import likely_entrypoint
 
     place = path.absolute().parent
-    text = NEW.format(entrypoint=likely_entrypoint(place) or "model_def:MyTrial  # module:Class, or a command")
+    text = NEW.format(
+        entrypoint=likely_entrypoint(place) or "model_def:MyTrial  # module:Class, or a command"
+    )
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -136,7 +156,10 @@ def new(settings: Settings, path: Path) -> None:
         raise ConfigError(
             f"cannot write {path}: {error.strerror}; name a new file in a directory that is there"
         ) from None
-    sys.stdout.write(f"wrote {path}, and {SCHEMA_FILE} beside it for editors; fill it in, then: det check {path}\n")
+    sys.stdout.write(
+        f"wrote {path}, and {SCHEMA_FILE} next to it for editors; fill it in, then: det check"
+        f" {path}\n"
+    )
 
 
 @config.command("show")
@@ -156,19 +179,35 @@ def _explain(context: click.Context, parameter: click.Parameter, word: str | Non
         from ..lint import explained
 
         rule = explained(word)
-        sys.stdout.write(f"{rule.code} {rule.name}\n\n{rule.why}\n\nSilence a line by: # noqa: {rule.code}\n")
+        sys.stdout.write(
+            f"{rule.code} {rule.name}\n\n{rule.why}\n\nSilence a line by: # noqa: {rule.code}\n"
+        )
         context.exit()
 
 
 @click.command()
 @of_config
 @click.option("--config-only", is_flag=True, help="Do not import or train the trial.")
-@click.option("--select", multiple=True, metavar="CODES", help="Look for these rules only, such as DET101,DET3.")
+@click.option(
+    "--select",
+    multiple=True,
+    metavar="CODES",
+    help="Look for these rules only, such as DET101,DET3.",
+)
 @click.option("--ignore", multiple=True, metavar="CODES", help="Do not look for these rules.")
 @click.option("--strict", is_flag=True, help="Exit with status 1 where a rule is broken.")
-@click.option("--explain", metavar="CODE", is_eager=True, expose_value=False, callback=_explain, help="Tell of a rule.")
 @click.option(
-    "--determinism", is_flag=True, help="Train a few batches twice, and once through a checkpoint, and compare."
+    "--explain",
+    metavar="CODE",
+    is_eager=True,
+    expose_value=False,
+    callback=_explain,
+    help="Explain a rule.",
+)
+@click.option(
+    "--determinism",
+    is_flag=True,
+    help="Train a few batches twice, and once through a checkpoint, and compare.",
 )
 def check(
     settings: Settings,
@@ -181,21 +220,24 @@ def check(
     strict: bool,
     determinism: bool,
 ) -> None:
-    """Validate CONFIG, look for broken rules in its code, then train one batch of its trial, validate one, save and restore.
+    """Validate CONFIG, look for broken rules in its code, then try its trial.
 
-    The store is not touched. A broken rule is a line with its place; a comment there, such as # noqa: DET101, silences it.
+    The trial trains one batch, validates one, saves and restores. The store is not touched. A
+    broken rule is a line with its place. A comment there, such as # noqa: DET101, silences it.
     """
     from det_core.errors import DetError
-    from det_core.failure import user_traceback
+    from det_core.train.failure import user_traceback
 
     from ..check import check_trial
     from ..config import check_entrypoint
-    from ..driver import CHECKED, interpreter_for
+    from ..driver import CHECKED, check_runnable, interpreter_for
     from ..lint import chosen, lint
 
     codes = chosen(select, ignore)
     check_entrypoint(loaded.config.entrypoint, code)
-    within = CHECKED in settings.environ  # the experiment's own interpreter: what needs none has been said
+    check_runnable(loaded.config)
+    # This is the experiment's own interpreter. The results of the static checks have been printed.
+    within = CHECKED in settings.environ
     if not within:
         sys.stdout.write(f"{config} is valid\n")
     findings = [] if within else lint(loaded.config, code.absolute(), codes)
@@ -206,17 +248,24 @@ def check(
     if config_only:
         python = None
     else:
-        python = interpreter_for(loaded.config, code, settings.plugins, settings.driver().root, settings.environ)
+        python = interpreter_for(
+            loaded.config, code, settings.plugins, settings.driver().root, settings.environ
+        )
     if python:
         words = [python, "-P", "-m", "det_driver.cli", *sys.argv[1:]]
-        status = subprocess.run(words, env={**settings.environ, CHECKED: "1"}, check=False).returncode
+        status = subprocess.run(
+            words, env={**settings.environ, CHECKED: "1"}, check=False
+        ).returncode
         if status:
             raise SystemExit(status)
     elif not config_only:
         with tempfile.TemporaryDirectory(prefix="det-check-") as scratch:
             try:
-                for line in check_trial(loaded.config, code.absolute(), settings.plugins, Path(scratch)):
-                    sys.stdout.write(line + "\n")
+                with unescaped():
+                    for line in check_trial(
+                        loaded.config, code.absolute(), settings.plugins, Path(scratch)
+                    ):
+                        sys.stdout.write(line + "\n")
             except DetError:
                 raise
             except Exception as error:
@@ -229,14 +278,16 @@ def check(
 
 
 def _check_determinism(settings: Settings, loaded: Loaded, code: Path, scratch: Path) -> None:
-    """Say whether a few batches train the same again; exit status 1 where they do not."""
+    """Train a few batches again and print whether they are the same. Exit with 1 if not."""
     from det_core.config import is_trial_entrypoint
 
     from ..verify import check_determinism
 
     if not is_trial_entrypoint(loaded.config.entrypoint or ""):
         return
-    if found := check_determinism(loaded.config, code.absolute(), settings.plugins, scratch, settings.environ):
+    if found := check_determinism(
+        loaded.config, code.absolute(), settings.plugins, scratch, settings.environ
+    ):
         sys.stdout.write(f"not deterministic: {found[0]}\n  {found[1]}\n")
         raise SystemExit(1)
     sys.stdout.write("trained the same twice, and through a checkpoint\n")

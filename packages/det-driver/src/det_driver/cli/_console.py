@@ -1,4 +1,4 @@
-"""A command's console: the settings that it is given, read from the environment once, and how it prints."""
+"""The settings of a command, read from the environment once, and functions that print."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -16,20 +16,58 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from det_core.config import Auto, ExperimentConfig
 from det_core.errors import DetError
 
+from ._output import printable
+
 if TYPE_CHECKING:
-    from det_core.plugins import ObserverFailure, Plugins
+    from det_core.hooks import ObserverFailure, Plugins
 
     from ..client import Client
     from ..driver import DriverSettings
-    from ..store import Store
+    from ..store import Store, Visible
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
-def _completing(listed: Callable[[Store, click.Context], Iterable[tuple[object, str]]]) -> Callable[..., list[Any]]:
-    """Return what completes an argument in the shell: values of the store that begin so, each with a word on it."""
+VISIBLE = "DET_VISIBLE"
+"""The variable with the descriptor of an open file. The file lists the experiments that the user of
+a server may see. A variable itself has room for some 10,000 ranges only (128 KiB)."""
+
+
+def write_numbers(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges, such as `1-3 7-7`."""
+    ranges: list[tuple[int, int]] = []
+    for each in sorted(numbers):
+        if ranges and ranges[-1][1] == each - 1:
+            ranges[-1] = ranges[-1][0], each
+        else:
+            ranges.append((each, each))
+    return " ".join(f"{first}-{last}" for first, last in ranges)
+
+
+def _read_visible(file: str) -> set[int]:
+    """Return the numbers in an open file. Its position stays, as a process may read it again."""
+    try:
+        opened = int(file)
+        text = os.pread(opened, os.fstat(opened).st_size, 0).decode()
+        ends = (each.partition("-") for each in text.split())
+        return {n for first, _, last in ends for n in range(int(first), int(last) + 1)}
+    except (OSError, ValueError, OverflowError):
+        raise DetError(
+            f"{VISIBLE} is {file!r}, which is no open file with ranges of numbers; det server sets"
+            " it, so unset it"
+        ) from None
+
+
+def completing(
+    listed: Callable[[Store, click.Context], Iterable[tuple[object, str]]],
+) -> Callable[..., list[Any]]:
+    """Return a function that completes an argument in the shell, from the values in the store.
+
+    `listed` yields each value with a help text.
+    """
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
         from click.shell_completion import CompletionItem
@@ -39,7 +77,11 @@ def _completing(listed: Callable[[Store, click.Context], Iterable[tuple[object, 
                 found = [(str(value), word) for value, word in listed(store, context)]
         except DetError:
             return []
-        return [CompletionItem(value, help=word) for value, word in found if value.startswith(incomplete)]
+        return [
+            CompletionItem(value, help=word)
+            for value, word in found
+            if value.startswith(incomplete)
+        ]
 
     return complete
 
@@ -50,8 +92,10 @@ def _experiments(store: Store, context: click.Context) -> Iterable[tuple[object,
 
 
 def _trials(store: Store, context: click.Context) -> Iterable[tuple[object, str]]:
-    # While the value of --trial is typed, click has not come to the argument yet.
-    experiment = context.params.get("experiment") or next((int(each) for each in context.args if each.isdigit()), None)
+    # While the value of --trial is completed, click has not parsed the argument yet.
+    experiment = context.params.get("experiment") or next(
+        (int(each) for each in context.args if each.isdigit()), None
+    )
     trials = store.trials.list(experiment) if experiment else []
     return ((trial.id, trial.state.lower()) for trial in trials)
 
@@ -62,17 +106,25 @@ def _checkpoints(store: Store, context: click.Context) -> Iterable[tuple[object,
             yield row.uuid, f"trial {row.trial_id}, batch {row.batches} ({row.state.lower()})"
 
 
-EXPERIMENTS, TRIALS, CHECKPOINTS = map(_completing, (_experiments, _trials, _checkpoints))
+EXPERIMENTS, TRIALS, CHECKPOINTS = map(completing, (_experiments, _trials, _checkpoints))
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`home` holds the store; `strict` and `trace` are for authors of plugins."""
+    """The settings of a command. `home` holds the store.
+
+    `strict` and `trace` are for authors of plugins. `own_commands` are names that plugins may not
+    register. `server` is the address of the server that commands act on, empty for the home.
+    `visible` are the experiments that exist for the user, by default all.
+    """
 
     home: Path
     strict: bool
     trace: bool
     environ: Mapping[str, str]
+    own_commands: tuple[str, ...] = ()
+    server: str = ""
+    visible: Visible | None = None
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Settings:
@@ -82,18 +134,27 @@ class Settings:
             strict=environ.get("DET_STRICT_PLUGINS") == "1",
             trace=environ.get("DET_TRACE_PLUGINS") == "1",
             environ=environ,
+            visible=_read_visible(environ[VISIBLE]) if VISIBLE in environ else None,
         )
 
     @property
     def defaults(self) -> Path | None:
-        """The configuration that lies under every other, where there is one."""
+        """The configuration in the home with defaults for all experiments.
+
+        None where there is none.
+        """
         return path if (path := self.home / "config.yaml").is_file() else None
 
     @cached_property
     def plugins(self) -> Plugins:
-        from det_core.plugins import Plugins
+        from det_core.hooks import Plugins
 
-        return Plugins.installed(strict=self.strict, trace=self.trace, failed=self.observers.note)
+        return Plugins.installed(
+            strict=self.strict,
+            trace=self.trace,
+            failed=self.observers.note,
+            own_commands=self.own_commands,
+        )
 
     @cached_property
     def observers(self) -> ObserverNotes:
@@ -107,28 +168,36 @@ class Settings:
     def client(self) -> Client:
         from ..client import Client
 
-        return Client(self.home)
+        if self.server:
+            return Client(master=self.server)
+        return Client(self.home, visible=self.visible)
 
     def store(self) -> Store:
         from ..store import Store
 
-        return Store(self.home)
+        return Store(self.home, visible=self.visible)
 
     def reader(self) -> Store:
         from ..store import Store
 
-        return Store.reader(self.home)
+        return Store.reader(self.home, self.visible)
 
 
 class ObserverNotes:
-    """A file for each observer that raised, in the home; it goes when an experiment ends in which the observer did not."""
+    """Files in the home with the failures of observers, one for each plugin.
+
+    A file is removed when an experiment ends in which the observer has not failed.
+    """
 
     def __init__(self, home: Path) -> None:
         self._folder = home / "observer-failures"
         self._failed: set[str] = set()
 
     def note(self, failure: ObserverFailure) -> None:
-        """Keep the first failure of each plugin in this process; a home that cannot be written stops nobody."""
+        """Write the first failure of each plugin in this process.
+
+        A home that is not writable is no error.
+        """
         if failure.plugin in self._failed:
             return
         self._failed.add(failure.plugin)
@@ -138,14 +207,14 @@ class ObserverNotes:
             self._file(failure.plugin).write_text(text, encoding="utf-8")
 
     def settle(self, plugins: Plugins) -> None:
-        """Forget the failures of observers that were told of this whole experiment without one."""
+        """Remove the notes of observers that have not failed in this experiment."""
         for info in plugins.infos:
             if info.name not in self._failed:
                 with contextlib.suppress(OSError):
                     self._file(info.name).unlink(missing_ok=True)
 
     def of(self, plugin: str) -> list[str]:
-        """Return what is noted of a plugin."""
+        """Return the notes on a plugin."""
         with contextlib.suppress(OSError, ValueError):
             return [self._file(plugin).read_text(encoding="utf-8")]
         return []
@@ -157,7 +226,10 @@ class ObserverNotes:
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value on one line; numbers that JSON has not are text: "NaN", "Infinity", "-Infinity"."""
+    """Print one JSON value on one line.
+
+    NaN and infinities, which JSON does not have, are text: "NaN", "Infinity", "-Infinity".
+    """
     import json
 
     try:
@@ -175,45 +247,35 @@ def _finite(value: Any) -> Any:
     return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table, as wide as the terminal; columns of numbers are right-aligned."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    rows = [list(row) for row in rows]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[index], (int, float)) or row[index] is None for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(shown(cell)) for cell in row))
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-    console.print(table)
-
-
 def optional(module: str, what: str) -> Any:
-    """Import a module that det does without; DetError, which begins with `what`, where its package is not installed."""
+    """Import a module of an optional package.
+
+    Raises DetError, which begins with `what`, where the package is not installed.
+    """
     package = module.partition(".")[0]
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith(package):
             raise
-        raise DetError(f"{what} with {package}, which is not installed; pip install {package}") from None
+        raise DetError(
+            f"{what} with {package}, which is not installed; pip install {package}"
+        ) from None
 
 
 def shown(value: Any) -> str:
-    """Return a cell's text: numbers short, None as nothing."""
+    """Return the text of a cell: numbers short, nothing for None, control characters escaped."""
     if value is None:
         return ""
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        return "true" if value else "false"
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, dict):
-        return "  ".join(f"{key}={shown(inner)}" for key, inner in value.items())
-    return str(value)
+        return "  ".join(f"{printable(str(key))}={shown(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(shown, value))}]"
+    return printable(str(value))
 
 
 def ago(seconds: float | None, now: float) -> str:
@@ -228,7 +290,7 @@ def ago(seconds: float | None, now: float) -> str:
 
 
 def clock(seconds: float | None) -> str:
-    """Return a time as `1:02:03`, or `2:03`; None as nothing."""
+    """Return seconds as `1:02:03` or `2:03`. Empty for None."""
     if seconds is None:
         return ""
     minutes, rest = divmod(int(seconds), 60)
@@ -236,7 +298,29 @@ def clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def share_done(progress: float, state: str) -> str:
+    """Return the progress as a percentage. Empty for a failure before any was reported."""
+    return "" if state.lower() == "error" and not progress else f"{progress:.0%}"
+
+
+def auto_choice(config: ExperimentConfig) -> str:
+    """Return what the searcher `auto` chose, and why. Empty for another searcher."""
+    if not isinstance(config.searcher, Auto):
+        return ""
+    from ..search import choose
+
+    return f"auto chose {choose(config.searcher, config.hyperparameters)}"
+
+
 def what_mattered(importances: Mapping[str, float]) -> str:
-    """Return the hyperparameters that explain anything of how good trials are, the most important first."""
-    told = [f"{name} {share:.0%}" for name, share in importances.items() if share >= 0.005]
-    return ", ".join(told) or "none of the hyperparameters"
+    """Return the percentages that the hyperparameters explain, the greatest first, and the rest.
+
+    They add up to 100 %.
+    """
+    whole = max(1.0, sum(importances.values()))
+    told = {name: round(100 * share / whole) for name, share in importances.items()}
+    named = [f"{name} {share}%" for name, share in told.items() if share]
+    if not named:
+        return "none of the hyperparameters"
+    rest = 100 - sum(told.values())
+    return ", ".join(named) + (f"; interplay and chance {rest}%" if rest > 0 else "")

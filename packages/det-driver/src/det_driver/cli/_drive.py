@@ -1,29 +1,33 @@
-"""Driving an experiment from a terminal: the view, the signals, the last words."""
+"""Drives an experiment from a terminal: shows progress, handles signals, prints the result."""
 
 from __future__ import annotations
 
 import os
+import queue
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any
 
 from det_core.config import from_json, is_trial_entrypoint
 from det_core.errors import StoreUnwritable
-from det_core.guard import beside
+from det_core.support.threads import start_thread
+from det_node.guard import start_guarded
 
-from ..client import Client, Experiment, Space
+from ..client import Experiment, Space
 from ..driver import Driver, ExperimentFailures, start_driver, submit_driver
 from ..engines.in_process import InProcessEngine
 from ..store import ExperimentState, network_file_system
-from ._console import Settings, print_json, shown, what_mattered
+from ._console import Settings, auto_choice, print_json, shown, what_mattered
 from ._events import BestCheckpoint, ExperimentFinished, print_event
+from ._output import Output, Unbreakable, raw, unescaped
 from ._progress import SearchProgress
 from ._view import view
 
@@ -34,8 +38,12 @@ STATUS = {
     ExperimentState.PAUSED: 130,
 }
 
+_UI = (sys.executable, "-P", "-m", "det_driver.cli", "ui")
+_ENDS_SECONDS, _SAYS_SECONDS = 10.0, 0.5
+"""How long a killed driver may take to end, and how long its last messages may take to reach the
+agents."""
 MOST_FAILURES = 10
-"""Of how many trials the last words say what mattered; `det show` does it for more."""
+"""The most failures that are printed at the end. `det show` lists all."""
 
 
 def drive(
@@ -47,41 +55,65 @@ def drive(
     quiet: bool,
     as_json: bool,
     page: bool,
+    keep: bool,
     in_job: bool = False,
 ) -> int:
-    """Drive an experiment until it ends or is paused, or start a driver apart from this process; return the exit status.
+    """Drive an experiment until it ends or is paused, and return the exit status.
 
-    What ends the driver of a job leaves its experiment to the next one.
+    With `in_background`, a separate process or job drives it, and this returns at once. With
+    `in_job`, signals do not pause the experiment: the next job continues it.
     """
+    if page and keep:
+        _keep_page(settings)
     if in_background:
         return _detach(settings, experiment, as_json)
     plugins = settings.plugins
-    if not in_job and (kind := network_file_system(settings.home)):
-        sys.stderr.write(
-            f"det: {settings.home} is on {kind}: it is slower than a local disk, and its locks have to hold between machines\n"
-        )
     driver = Driver(settings.driver(engine), experiment, plugins)
     with settings.reader() as store:
         earlier = store.trials.list(experiment, best_first=True, limit=SearchProgress.LEADERS)
-    screen = view(settings.environ, earlier, quiet=quiet, as_json=as_json)
-    plugins.register(screen, "det-view")
-    out, err = _Unbreakable(sys.stdout), _Unbreakable(sys.stderr)
-    with redirect_stdout(out), redirect_stderr(err):
-        with _page(settings) if page else nullcontext(), screen, nullcontext() if in_job else _signals_pause(driver):
+    out, err = Unbreakable(raw(sys.stdout)), Unbreakable(raw(sys.stderr))
+    with redirect_stdout(Output(out)), redirect_stderr(Output(err)):
+        if not in_job and (kind := network_file_system(settings.home)):
+            sys.stderr.write(
+                f"det: {settings.home} is on {kind}: it is slower than a local disk, and its locks"
+                " have to hold between machines\n"
+            )
+        if not quiet and not as_json and (chosen := _chosen(settings, experiment)):
+            sys.stderr.write(f"det: {chosen}\n")
+        screen = view(settings.environ, earlier, quiet=quiet, as_json=as_json)
+        plugins.register(screen, "det-view")
+        signals = nullcontext() if in_job else _signals_pause(driver, plugins.give_up_observers)
+        with _page(settings) if page and not keep else nullcontext(), screen, signals:
             state = _run(driver)
         settings.observers.settle(plugins)
         _complain(driver, experiment)
         try:
             result = _result(settings, experiment, state)
-        except StoreUnwritable:  # SQLite needs some room to read, too
-            way = "go on with: det resume" if state is ExperimentState.PAUSED else "see it with: det show"
+        # SQLite needs some space to read, too.
+        except StoreUnwritable:
+            way = (
+                "go on with: det resume"
+                if state is ExperimentState.PAUSED
+                else "see it with: det show"
+            )
             sys.stdout.write(f"experiment {experiment} is {state.lower()}; {way} {experiment}\n")
             return STATUS[state]
         if as_json:
             print_event(result)
         else:
             _say(result, driver.failures)
+        out.flush()
+        if out.failure:
+            sys.stderr.write(
+                f"det: what was printed is lost ({out.failure}); see it with: det show"
+                f" {experiment}\n"
+            )
     return 2 if driver.failures.mistake and state is ExperimentState.ERROR else STATUS[state]
+
+
+def _chosen(settings: Settings, experiment: int) -> str:
+    with settings.reader() as store:
+        return auto_choice(from_json(store.experiments.get(experiment).config))
 
 
 def _detach(settings: Settings, experiment: int, as_json: bool) -> int:
@@ -97,81 +129,114 @@ def _detach(settings: Settings, experiment: int, as_json: bool) -> int:
     if as_json:
         print_json({"experiment": experiment, "pid": pid, "log": str(log), "job": job})
     else:
-        sys.stdout.write(f"experiment {experiment} runs {where}; follow it: det logs -f {experiment}\n")
+        sys.stdout.write(
+            f"experiment {experiment} runs {where}; follow it: det logs -f {experiment}\n"
+        )
     return 0
 
 
 @contextmanager
 def _page(settings: Settings) -> Iterator[None]:
-    """Have `det ui` beside this process; it ends with it, however that ends. The address that it prints is passed on."""
-    page, held = beside(
-        [sys.executable, "-P", "-m", "det_driver.cli", "ui"],
+    """Run `det ui` as a child, which ends with this process. Its address is printed."""
+    page, held = start_guarded(
+        _UI,
         stdout=subprocess.PIPE,
-        env={**settings.environ, "DET_HOME": str(settings.home)},
+        env={**settings.environ, "DET_HOME": str(settings.home), "DET_MASTER": ""},
         text=True,
     )
     with page:
         try:
             sys.stderr.write(page.stdout.readline() if page.stdout else "")
             yield
+            sys.stderr.write(
+                "det: the page ends with this command; one that stays: det ui --keep\n"
+            )
         finally:
             os.close(held)
+
+
+def _keep_page(settings: Settings) -> None:
+    """Leave the page in the background, or find the one that is there. Its address is printed.
+
+    A page that cannot start says why, and the training goes on.
+    """
+    environ = {**settings.environ, "DET_HOME": str(settings.home), "DET_MASTER": ""}
+    kept = subprocess.run(
+        [*_UI, "--keep"],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=environ,
+        text=True,
+    )
+    sys.stderr.write(kept.stdout)
 
 
 def _run(driver: Driver) -> ExperimentState:
     if not isinstance(driver.engine, InProcessEngine):
         return driver.run()
-    # The trial gets the main thread, where debuggers and signal handlers work; the driver gets another.
+    # The trial runs in the main thread, where debuggers and signal handlers work, and the driver in
+    # another.
     engine = driver.engine
     with ThreadPoolExecutor(1, "det-driver") as threads:
         driving = threads.submit(driver.run)
         driving.add_done_callback(lambda _: engine.close())
-        engine.serve()
+        with unescaped():
+            engine.serve()
         return driving.result()
 
 
-class _Unbreakable:
-    """A stream whose reader may leave, as `tee` does at Ctrl-C: what is written then is lost, and nothing else is."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        self._do(self._stream.write, text)
-        return len(text)
-
-    def flush(self) -> None:
-        self._do(self._stream.flush)
-
-    def _do(self, act: Callable[..., Any], *arguments: str) -> None:
-        try:
-            act(*arguments)
-        except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
-
-
 @contextmanager
-def _signals_pause(driver: Driver) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM pause; once more ends at once."""
+def _signals_pause(driver: Driver, give_up_observers: Callable[[], None]) -> Iterator[None]:
+    """Pause at Ctrl-C or SIGTERM.
+
+    Kill the runs and end at the second one, whatever the driver does.
+    """
     heard: list[int] = []
+    ends: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    main = threading.get_ident()
+
+    def end() -> None:
+        """End this process where its driver does not, as a plugin may block it.
+
+        The runs are killed first.
+        """
+        if not ends.get():
+            return
+        with suppress(queue.Empty):
+            ends.get(timeout=_ENDS_SECONDS)
+            return
+        frame = sys._current_frames().get(main)
+        where = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        sys.stderr.write(f"det: the driver does not answer, and is ended; it is here:\n{where}")
+        with suppress(Exception):
+            driver.kill_runs()
+            time.sleep(_SAYS_SECONDS)
+        sys.stderr.flush()
+        os._exit(STATUS[ExperimentState.PAUSED])
 
     def handle(number: int, frame: object) -> None:
         heard.append(number)
         if len(heard) > 1:
             driver.kill()
+            give_up_observers()
+            ends.put(True)
             return
         driver.pause()
         sys.stderr.write("\ndet: saving checkpoints and pausing; once more ends at once\n")
 
+    ending = None
+    # The driver needs threads, too. Where no more can be started, it ends the experiment with an
+    # error.
+    with suppress(OSError):
+        ending = start_thread(end, name="det-end")
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
+        ends.put(False)
+        if ending is not None:
+            ending.join()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -179,14 +244,17 @@ def _signals_pause(driver: Driver) -> Iterator[None]:
 def _result(settings: Settings, id: int, state: ExperimentState) -> ExperimentFinished:
     with settings.reader() as store:
         summary = store.experiments.summary(id)
-        best = store.trials.get(summary.best_trial).hparams if summary.best_trial is not None else {}
-    experiment, found = summary.experiment, Client(settings.home).get_experiment(id)
+        best = (
+            store.trials.get(summary.best_trial).hparams if summary.best_trial is not None else {}
+        )
+    experiment, found = summary.experiment, settings.client().get_experiment(id)
     config = from_json(experiment.config)
     return ExperimentFinished(
         time=time.time(),
         experiment=id,
         name=experiment.name,
-        state=str(state),  # which could not be written, where the store is what failed
+        # It may not be in the store, where the store has failed.
+        state=str(state),
         reason=experiment.reason,
         seconds=time.time() - experiment.started if experiment.started else None,
         trials={str(state): count for state, count in summary.trials.items()},
@@ -205,8 +273,11 @@ def _best_checkpoint(settings: Settings, experiment: Experiment) -> BestCheckpoi
         framework = settings.plugins.frameworks().get(best.framework)
         return BestCheckpoint(
             uuid=best.uuid,
-            path=(best.storage or str(settings.home / "checkpoints" / best.uuid)).removeprefix("file://"),
+            path=(best.storage or str(settings.home / "checkpoints" / best.uuid)).removeprefix(
+                "file://"
+            ),
             batches=best.batches,
+            trial=best.trial_id,
             metric=best.metric,
             loader=framework.loader if framework else "",
         )
@@ -214,20 +285,23 @@ def _best_checkpoint(settings: Settings, experiment: Experiment) -> BestCheckpoi
 
 
 def _complain(driver: Driver, experiment: int) -> None:
-    """Print what went wrong: the last traceback, then a line for each failure."""
+    """Print the last traceback, and a line for each failure."""
     failures = driver.failures
-    if failures.traceback and not isinstance(driver.engine, InProcessEngine):  # there it was printed when it happened
+    # The in-process engine prints a traceback when it happens.
+    if failures.traceback and not isinstance(driver.engine, InProcessEngine):
         sys.stderr.write(failures.traceback.rstrip() + "\n")
     lines = list(dict.fromkeys(failures.messages))
     if len(lines) > MOST_FAILURES:
         more = len(lines) - MOST_FAILURES
-        lines[MOST_FAILURES:] = [f"{more} more trials failed; they are listed by: det show {experiment}"]
+        lines[MOST_FAILURES:] = [
+            f"{more} more trials failed; they are listed by: det show {experiment}"
+        ]
     for line in lines:
         sys.stderr.write(f"det: {line}\n")
 
 
 def _say(result: ExperimentFinished, failures: ExperimentFailures) -> None:
-    """Say what became of it, what was learnt, where that is, and what to do next."""
+    """Print the result, what mattered, where the checkpoint is, and what to do next."""
     id, state, checkpoint = result.experiment, result.state, result.checkpoint
     out = [f"experiment {id} is {state.lower()}"]
     if result.best_metric is not None:
@@ -239,9 +313,13 @@ def _say(result: ExperimentFinished, failures: ExperimentFailures) -> None:
     if result.importances:
         out.append("what mattered: " + what_mattered(result.importances))
     if checkpoint and state != "PAUSED":
-        out.append(
-            f"{'best' if checkpoint.metric is not None else 'latest'} checkpoint: {checkpoint.path} (batch {checkpoint.batches})"
+        word = "best" if checkpoint.metric is not None else "latest"
+        another = (
+            f"trial {checkpoint.trial}, "
+            if checkpoint.trial != result.best_trial is not None
+            else ""
         )
+        out.append(f"{word} checkpoint: {checkpoint.path} ({another}batch {checkpoint.batches})")
         if checkpoint.loader and Path(checkpoint.path).is_dir():
             module, _, function = checkpoint.loader.rpartition(".")
             code = f"from {module} import {function}; print({function}({checkpoint.path!r}))"

@@ -1,6 +1,7 @@
-"""What `det run --json` prints: one event for each line, of the kinds below, the last one with the result.
+"""The events that `det run --json` prints, one on each line. The last one has the result.
 
-Times are unix seconds, positions batches from the trial's start. What is no finite number is text: "NaN", "Infinity", "-Infinity".
+Times are unix seconds. Positions are batches from the trial's start. NaN and infinities are text:
+"NaN", "Infinity", "-Infinity".
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from det_core.hookspecs import hookimpl
+from det_core.hooks.hookspecs import hookimpl
 
 from ..client import Space
 from ._console import print_json
@@ -78,6 +79,15 @@ class MetricsReported(ProgressEvent, tag="metrics_reported"):
     """The trial's best value of the searcher's metric so far."""
 
 
+class TrialNoticed(ProgressEvent, tag="trial_noticed"):
+    """Something should be known of a trial that goes on."""
+
+    trial: int
+    """The trial's number."""
+    notice: str
+    """What, in a sentence."""
+
+
 class CheckpointSaved(ProgressEvent, tag="checkpoint_saved"):
     """A checkpoint is published and recorded."""
 
@@ -117,6 +127,8 @@ class BestCheckpoint(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Where it lies."""
     batches: int
     """Its position."""
+    trial: int | None = None
+    """Its trial. Another one may have the best value, if its checkpoint is gone."""
     metric: Any = None
     """The searcher's metric there."""
     loader: str = ""
@@ -157,6 +169,7 @@ EVENTS = (
     TrialsWaiting,
     RunStarted,
     MetricsReported,
+    TrialNoticed,
     CheckpointSaved,
     RunFinished,
     ExperimentFinished,
@@ -174,7 +187,9 @@ class EventView(Silent):
     def det_experiment_started(self, experiment: Any) -> None:
         self._id, self._space = experiment.id, Space(experiment.config.hyperparameters)
         searcher = experiment.config.searcher
-        metric, smaller = (searcher.metric or "", searcher.smaller_is_better) if searcher else ("", True)
+        metric, smaller = (
+            (searcher.metric or "", searcher.smaller_is_better) if searcher else ("", True)
+        )
         self._say(ExperimentStarted, name=experiment.name, metric=metric, smaller_is_better=smaller)
 
     @hookimpl
@@ -184,17 +199,40 @@ class EventView(Silent):
     @hookimpl
     def det_run_started(self, trial: Any, run: Any) -> None:
         hparams, chosen = trial.hparams, self._space.chosen(trial.hparams)
-        self._say(RunStarted, trial=trial.id, run=run.number, batches=run.first_batch, hparams=hparams, chosen=chosen)
+        self._say(
+            RunStarted,
+            trial=trial.id,
+            run=run.number,
+            batches=run.first_batch,
+            hparams=hparams,
+            chosen=chosen,
+        )
 
     @hookimpl
-    def det_metrics_reported(self, trial: Any, group: str, batches: int, metrics: Mapping[str, Any]) -> None:
+    def det_metrics_reported(
+        self, trial: Any, group: str, batches: int, metrics: Mapping[str, Any]
+    ) -> None:
         where = {"trial": trial.id, "group": group, "batches": batches}
-        self._say(MetricsReported, **where, metrics=dict(metrics), progress=trial.progress, best=trial.best_metric)
+        self._say(
+            MetricsReported,
+            **where,
+            metrics=dict(metrics),
+            progress=trial.progress,
+            best=trial.best_metric,
+        )
+
+    @hookimpl
+    def det_trial_noticed(self, trial: Any, notice: str) -> None:
+        self._say(TrialNoticed, trial=trial.id, notice=notice)
 
     @hookimpl
     def det_checkpoint_saved(self, trial: Any, checkpoint: Any) -> None:
         self._say(
-            CheckpointSaved, trial=trial.id, batches=checkpoint.batches, uuid=checkpoint.uuid, size=checkpoint.size
+            CheckpointSaved,
+            trial=trial.id,
+            batches=checkpoint.batches,
+            uuid=checkpoint.uuid,
+            size=checkpoint.size,
         )
 
     @hookimpl

@@ -1,79 +1,259 @@
-"""The group of commands: each is imported when it is called, so that `det --help` stays quick."""
+"""The command `det`.
+
+Each subcommand is imported when it is called, so that `det --help` is fast.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import io
 import os
+import re
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from det_core.errors import DetError, did_you_mean, nearest
+from det_core.support.installation import how_to_install
 
 from ._console import Settings
+from ._output import discard, escaped, flush, open_closed_streams
+from ._remote import (
+    CHANGES,
+    HERE,
+    READS,
+    SHARED,
+    RemoteCall,
+    RemoteCommand,
+    chosen_server,
+    parse,
+    sign_in,
+)
+from ._remote import logout as sign_out
+from ._words import ALIASES, INSTEAD
 
 _COMMANDS = {
-    "run": ("_run", "Train an experiment: a configuration and the code beside it."),
+    "run": ("_run", "Train an experiment: a configuration and its code."),
     "resume": ("_run", "Go on with an experiment that was paused, killed or blocked."),
     "pause": ("_run", "Checkpoint an experiment's trials and pause it."),
     "cancel": ("_run", "Checkpoint an experiment's trials and end it for good."),
+    "search": (
+        "_search",
+        "Change a search: more trials, known hyperparameters, slots, when it stops.",
+    ),
+    "set": ("_queue:set_", "Change an experiment's priority, weight or slots while it runs."),
+    "queue": ("_queue", "List what waits for slots of this machine, and what holds them."),
+    "cmd": ("_tasks", "Run commands on the slots of this machine."),
+    "shell": ("_tasks", "Open a shell on slots of this machine."),
     "list": ("_experiments:list_", "List the experiments."),
     "show": ("_show", "Show an experiment and its trials."),
-    "compare": ("_show", "Put experiments beside each other."),
+    "compare": ("_show", "Compare experiments side by side."),
     "logs": ("_reports", "Print what a trial's processes wrote."),
     "metrics": ("_reports", "Print what trials reported."),
     "checkpoint": ("_checkpoint", "List, show, export or delete checkpoints."),
-    "gc": ("_checkpoint", "Delete the checkpoints that ended experiments do not keep, where that was interrupted."),
-    "preview": ("_preview", "Simulate a search: how many trials reach which length, and how long it takes."),
+    "model": ("_model", "Name checkpoints as versions of models, and keep them."),
+    "gc": (
+        "_checkpoint",
+        "Delete the checkpoints that ended experiments do not keep, where that was interrupted.",
+    ),
+    "preview": (
+        "_preview",
+        "Simulate a search: how many trials reach which length, and how long it takes.",
+    ),
     "rename": ("_experiments", "Call an experiment by another name."),
     "label": ("_experiments", "Give an experiment labels, or take them away."),
-    "note": ("_experiments", "Say something of an experiment."),
+    "note": ("_experiments", "Write a note on an experiment."),
     "rm": ("_experiments", "Delete experiments and what came of them."),
+    "alerts": ("_alerts", "About alerts: where they are sent, and those that are not sent yet."),
     "export": ("_experiments", "Write an experiment to one file."),
     "import": ("_experiments:import_", "Take over an experiment from a file."),
-    "home": ("_experiments", "About the home: mend its index."),
+    "home": ("_experiments", "Repair the index of the home."),
     "launch": ("_run", "Start the ranks of a script on this or several hosts."),
     "check": ("_config", "Validate a configuration and train one batch of its trial."),
     "verify": ("_verify", "Train a trial again, and compare metrics and weights."),
     "config": ("_config", "About configurations: a first one, the schema, the complete form."),
     "engine": ("_engine", "About engines: whether one works."),
-    "plugins": ("_plugins", "List the plugins, with what they register and what is wrong with them."),
+    "plugins": (
+        "_plugins",
+        "List the plugins, with what they register and what is wrong with them.",
+    ),
     "tensorboard": ("_reports", "Open TensorBoard on experiments."),
+    "login": ("_remote", "Sign in to a det server, which commands then act on."),
+    "logout": ("_remote", "Sign out of the det server that commands act on."),
     "version": ("_plugins", "Print the versions of det, Python and the installed frameworks."),
 }
 
 
-_ELSEWHERE = {"horovod": "det-horovod", "plugin": "det-testing"}
+_GROUPS = {
+    "Train": ("run", "resume", "pause", "cancel", "search", "check", "preview", "verify", "launch"),
+    "Work on slots": ("cmd", "shell"),
+    "Look": ("list", "show", "compare", "metrics", "logs", "tensorboard", "ui", "server"),
+    "Keep in order": (
+        "checkpoint",
+        "model",
+        "gc",
+        "rename",
+        "label",
+        "note",
+        "queue",
+        "set",
+        "rm",
+        "export",
+        "import",
+        "migrate",
+        "home",
+    ),
+    "Set up": (
+        "login",
+        "logout",
+        "config",
+        "alerts",
+        "engine",
+        "plugins",
+        "version",
+        "env",
+        "horovod",
+        "plugin",
+    ),
+}
+"""The sections of `det --help`. Commands of other plugins come last."""
+_ELSEWHERE = {
+    **{
+        "horovod": "det-horovod",
+        "plugin": "det-testing",
+        "ui": "det-web",
+        "server": "det-server",
+        "env": "det-env",
+        "migrate": "det-migrate",
+    },
+    **dict.fromkeys(("experiment", "e", "trial", "t", "preview-search"), "det-compat"),
+}
 """Commands of packages that may not be installed."""
+_NO_CHOICE = re.compile(r"'([^']*)' is not one of '")
+_LONGEST_WORDS = 30_000
+"""Of four bytes each, they are fewer than the 128 KiB that Linux takes as one word."""
 _NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""What a bare group raises, with its help; before click 8.2 it printed that itself."""
+"""What click raises for a group without a command, with the help. Before 8.2 it prints the help."""
 
 
 class Commands(click.Group):
     """det's own commands, and those that plugins register."""
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with _quiet_without_reader():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _quiet_without_reader():
+            return super().invoke(ctx)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*_COMMANDS, *sorted(_settings(ctx).plugins.commands())]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _COMMANDS:
-            module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
-            command: click.Command = getattr(importlib.import_module(f".{module}", __package__), attribute or cmd_name)
+        """Return a command. One that acts on experiments is executed by the chosen server."""
+        command = self._own_command(ctx, cmd_name)
+        name = ALIASES.get(cmd_name, cmd_name)
+        if (
+            command is None
+            or name in HERE
+            or ctx.resilient_parsing
+            or not chosen_server(ctx.params.get("master"), _settings(ctx).environ)
+        ):
             return command
-        records = _settings(ctx).plugins.commands()
-        if cmd_name not in records and cmd_name in _ELSEWHERE:
-            package = _ELSEWHERE[cmd_name]
-            raise DetError(f"det {cmd_name} comes with {package}, which is not installed; run: pip install {package}")
-        return records[cmd_name].load() if cmd_name in records else None
+        return RemoteCommand(name, command)
+
+    def _own_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        records = _settings(ctx).plugins.commands() if cmd_name not in _COMMANDS else {}
+        name = cmd_name if cmd_name in records else ALIASES.get(cmd_name, cmd_name)
+        if name in _COMMANDS:
+            return _import_command(name)
+        if name in records:
+            registered: click.Command = records[name].load()
+            return registered
+        if name in _ELSEWHERE:
+            package = _ELSEWHERE[name]
+            raise DetError(
+                f"det {name} comes with {package}, which is not installed; run:"
+                f" {how_to_install(package)}"
+            )
+        if name == "user":
+            return user
+        if name in INSTEAD:
+            raise DetError(f"no such command {name!r}; use {INSTEAD[name]}")
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from their one-line help, importing none of them."""
-        rows = [(name, text) for name, (_, text) in _COMMANDS.items()]
-        rows += [(name, record.help) for name, record in sorted(_settings(ctx).plugins.commands().items())]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """List the commands in sections from their one-line help, without importing them."""
+        lines = {name: text for name, (_, text) in _COMMANDS.items()}
+        lines |= {
+            name: record.help for name, record in sorted(_settings(ctx).plugins.commands().items())
+        }
+        groups = {
+            title: [name for name in names if name in lines] for title, names in _GROUPS.items()
+        }
+        groups["Of plugins"] = [
+            name for name in lines if not any(name in names for names in _GROUPS.values())
+        ]
+        widest = max(map(len, lines))
+        for title, names in groups.items():
+            if names:
+                with formatter.section(title):
+                    # All sections have the same width, so that their texts are aligned.
+                    formatter.write_dl([(name.ljust(widest), lines[name]) for name in names])
+
+
+def _import_command(name: str) -> click.Command:
+    module, _, attribute = _COMMANDS[name][0].partition(":")
+    command: click.Command = getattr(
+        importlib.import_module(f".{module}", __package__), attribute or name
+    )
+    return command
+
+
+def parse_remote(argv: Sequence[str]) -> RemoteCall:
+    """Check the words of a command that a server executes for someone else.
+
+    Raises DetError for a command or an option that a server does not execute, and for words that
+    the command does not accept.
+    """
+    name = argv[0] if argv else ""
+    if name not in {each.partition(" ")[0] for each in READS | CHANGES | SHARED}:
+        raise DetError(f"a server does not execute det {name}")
+    if sum(map(len, argv)) > _LONGEST_WORDS or any("\0" in word for word in argv):
+        raise DetError(
+            f"the words of a command have no NUL, and {_LONGEST_WORDS} characters at most"
+        )
+    try:
+        full, params = parse(_import_command(name), name, argv[1:])
+    except ValueError as error:
+        raise DetError(f"det {name}: {error}") from None
+    except click.ClickException as error:
+        raise DetError(_one_line(error)) from None
+    return RemoteCall(full, params)
+
+
+@contextlib.contextmanager
+def _quiet_without_reader() -> Iterator[None]:
+    """End with status 0 where the reader of the output's pipe has closed it.
+
+    click and rich would exit with status 1.
+    """
+    try:
+        yield
+    except (BrokenPipeError, SystemExit) as error:
+        if not isinstance(error, BrokenPipeError) and not isinstance(
+            error.__context__, BrokenPipeError
+        ):
+            raise
+        discard(sys.stdout)
+        raise click.exceptions.Exit(0) from None
 
 
 def _settings(ctx: click.Context) -> Settings:
@@ -82,58 +262,155 @@ def _settings(ctx: click.Context) -> Settings:
     return settings
 
 
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.command(
+    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(package_name="det-driver", prog_name="det")
-def det() -> None:
+@click.option(
+    "-m",
+    "--master",
+    metavar="URL",
+    help="Act on the det server at this address, or with '' on the home of this machine.",
+)
+@click.option("-u", "--user", "name", hidden=True, help="As Determined's users type it.")
+@click.pass_context
+def det(context: click.Context, master: str | None, name: str | None) -> None:
     """Train machine-learning models from one configuration: run, search, pause, resume.
 
-    Experiments are kept in $DET_HOME (~/.det). Exit status: 0 completed, 1 the training failed, 2 a mistake in what was
-    asked, 130 paused.
+    Experiments are kept in $DET_HOME (~/.det). Exit status: 0 completed, 1 the training failed, 2 a
+    mistake in what was asked, 130 paused.
     """
+    settings = _settings(context)
+    context.obj = replace(settings, server=chosen_server(master, settings.environ))
+
+
+class _Users(click.Group):
+    """Refuses Determined's commands for users, other than those that are registered."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if found := super().get_command(ctx, cmd_name):
+            return found
+        raise DetError(
+            f"no such command 'user {cmd_name}'; the users of a server are managed on its machine:"
+            " det server user"
+        )
+
+
+@click.group(cls=_Users)
+def user() -> None:
+    """Determined's words for det login and det logout."""
+
+
+@user.command()
+@click.argument("name", required=False)
+@click.pass_context
+def login(context: click.Context, name: str | None) -> None:
+    """Sign in as NAME to the server of det -m or DET_MASTER."""
+    settings = _settings(context)
+    if not settings.server:
+        raise DetError("which server? sign in to one with: det login URL")
+    sign_in(settings, settings.server, name or context.find_root().params["name"])
+
+
+user.add_command(sign_out)
 
 
 def main(argv: list[str] | None = None) -> Any:
-    """Run `det`; a mistake of the user's is one line on stderr and status 2, a group without a command prints its help."""
-    settings = Settings.read(os.environ)
+    """Run `det` and exit with its status.
+
+    A user's mistake is printed as one line on stderr, and the status is 2. A group without a
+    command prints its help.
+    """
+    open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            line_buffering=True
-        )  # in a pipe, too, lines come when they are said, and before an error
-    try:
-        status = det.main(args=argv, prog_name="det", obj=settings, standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        status = stop.exit_code
-    except click.Abort:
-        status = 130
-    except _NO_COMMAND as error:
-        sys.stdout.write(f"{error.format_message()}\n")
-        status = 0
-    except click.ClickException as error:
-        sys.stderr.write(f"det: {_one_line(error)}\n")
-        status = 2
-    except DetError as error:
-        for line in str(error).splitlines():
-            sys.stderr.write(f"det: {line}\n")
-        status = 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left; nothing more to say
-        status = 0
+        # Lines are written at once in a pipe, too, and before an error.
+        sys.stdout.reconfigure(line_buffering=True)
+    with escaped():
+        status, failure = 0, ""
+        try:
+            status = _run(argv)
+        except BrokenPipeError:
+            # The reader of the pipe has closed it.
+            discard(sys.stdout)
+        except OSError as error:
+            # An error with a file name is not about the output.
+            if error.filename is not None or error.errno not in _OF_OUTPUT:
+                raise
+            failure = error.strerror or str(error)
+        failure = failure or flush()
+        if failure:
+            discard(sys.stdout)
+            with contextlib.suppress(OSError):
+                sys.stderr.write(f"det: cannot write what is printed: {failure}\n")
+                sys.stderr.flush()
+            status = status or 2
     sys.exit(status if isinstance(status, int) else 0)
 
 
+_OF_OUTPUT = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EBADF, errno.EFBIG)
+
+
+def _run(argv: list[str] | None) -> Any:
+    """Return the exit status of a command. Errors are printed."""
+    try:
+        settings = replace(Settings.read(os.environ), own_commands=tuple(_COMMANDS))
+        return det.main(args=argv, prog_name="det", obj=settings, standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.Abort:
+        return 130
+    except _NO_COMMAND as error:
+        sys.stdout.write(f"{error.format_message()}\n")
+        return 0
+    except click.ClickException as error:
+        sys.stderr.write(f"det: {_one_line(error)}\n")
+        return 2
+    except DetError as error:
+        for line in str(error).splitlines():
+            sys.stderr.write(f"det: {line}\n")
+        return 2
+    except OSError as error:
+        # The file system has refused a file, or the disk fails.
+        if error.filename is None:
+            if error.errno != errno.EAGAIN:
+                raise
+            # No more threads or processes can be started.
+            sys.stderr.write(f"det: {error.strerror}\n")
+            return 2
+        refused = isinstance(error, PermissionError) and _is_below(error.filename, settings.home)
+        way_out = "; choose a home of your own (DET_HOME)" if refused else ""
+        sys.stderr.write(
+            f"det: {os.fsdecode(error.filename)}: {(error.strerror or '').lower()}{way_out}\n"
+        )
+        return 2
+
+
+def _is_below(path: str | bytes, home: Path) -> bool:
+    return Path(os.fsdecode(path)).absolute().is_relative_to(home)
+
+
 def _one_line(error: click.ClickException) -> str:
-    """Say what is wrong with the command line, and what was meant, or which help says what would be right."""
+    """Return a mistake in the command line as one line, with a similar name or the help to see."""
     text = " ".join(error.format_message().split()).rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return text
     way_out = f"; see {context.command_path} --help"
     if isinstance(error, click.NoSuchOption):
-        options = [name for each in context.command.params for name in (*each.opts, *each.secondary_opts)]
+        options = [
+            name for each in context.command.params for name in (*each.opts, *each.secondary_opts)
+        ]
         near = nearest(error.option_name.lstrip("-"), [name.lstrip("-") for name in options])
         meant = f"; did you mean {'--' + near!r}?" if near else way_out
         return f"no such option {error.option_name!r}{meant}"
+    if isinstance(error, click.BadParameter) and (chosen := _NO_CHOICE.search(text)):
+        kind = error.param.type if error.param is not None else None
+        choices = [*map(str, kind.choices)] if isinstance(kind, click.Choice) else []
+        way_out = did_you_mean(chosen[1], choices) or way_out
     if isinstance(context.command, click.Group) and text.startswith("No such command '"):
         name = text.split("'")[1]
-        return f"no such command {name!r}{did_you_mean(name, context.command.list_commands(context)) or way_out}"
+        known = context.command.list_commands(context)
+        if context.parent is None:
+            known = [*known, *ALIASES]
+        return f"no such command {name!r}{did_you_mean(name, known) or way_out}"
     return f"{text[:1].lower()}{text[1:]}{way_out}"

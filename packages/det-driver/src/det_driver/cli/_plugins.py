@@ -1,7 +1,7 @@
-"""What is installed: `det plugins`, and `det version`.
+"""`det plugins` and `det version`: what is installed.
 
-Whether what plugins register can be imported is tried in processes of their own, as frameworks disagree with one another:
-`python -m det_driver.cli._plugins PLUGIN` tries one, and prints a JSON list of what is wrong on its last line.
+Each plugin is imported in a process of its own, as frameworks may conflict. `python -m
+det_driver.cli._plugins PLUGIN` tries one, and prints a JSON list of problems on its last line.
 """
 
 from __future__ import annotations
@@ -19,23 +19,29 @@ from importlib import metadata
 import click
 from packaging.requirements import Requirement
 
-from det_core.plugins import OURS, PluginInfo, Plugins
+from det_core.hooks import OURS, PluginInfo, Plugins
+from det_core.support.installation import CORE, own_version
 
-from ._console import Settings, as_json, print_json, print_table
+from ._console import Settings, as_json, print_json
+from ._table import print_table
 
 _LOAD_SECONDS = 120.0
+_SLOW_SECONDS = 1.0
 
 
 @click.command()
 @click.option(
-    "--no-load", is_flag=True, help="Do not try to import what they register, which takes as long as that does."
+    "--no-load",
+    is_flag=True,
+    help="Do not try to import what they register, which takes as long as that does.",
 )
 @as_json
 @click.pass_obj
 def plugins(settings: Settings, no_load: bool, as_json: bool) -> None:
-    """List the plugins: what each registers, whether what it requires is there, what is wrong with it.
+    """List the plugins: what each registers, whether its requirements are met, what is wrong.
 
-    What they register is imported in processes of their own. An observer that raised in the last experiment is named.
+    What they register is imported in processes of their own. An observer that raised in the last
+    experiment is named.
     """
     found = settings.plugins
     rows = [
@@ -52,28 +58,46 @@ def plugins(settings: Settings, no_load: bool, as_json: bool) -> None:
         return
     print_table(
         ("plugin", "distribution", "registers", "problem"),
-        [(row["name"], row["distribution"], " ".join(row["hooks"]), row["problem"]) for row in rows],
+        [
+            (row["name"], row["distribution"], " ".join(row["hooks"]), row["problem"])
+            for row in rows
+        ],
+        {"plugin": 0, "problem": 1, "distribution": 2, "registers": 3},
     )
 
 
-def _problems(settings: Settings, found: Plugins, *, load: bool) -> Iterator[tuple[PluginInfo, list[str]]]:
-    """Yield each plugin with what is wrong with it; what cannot be imported for a known reason is not tried."""
+def _problems(
+    settings: Settings, found: Plugins, *, load: bool
+) -> Iterator[tuple[PluginInfo, list[str]]]:
+    """Yield each plugin with its problems. One with a known reason not to import is not tried."""
     sound = [info for info in found.infos if not info.problem]
     needs = {info.name: _unmet(found, info.name) for info in sound}
     tried = [
         info.name
         for info in sound
-        if load and info.distribution not in OURS and not needs[info.name] and any(found.imports(info.name))
+        if load
+        and info.distribution not in OURS
+        and not needs[info.name]
+        and any(found.imports(info.name))
     ]
     with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as threads:
         failing = dict(zip(tried, threads.map(_tried, tried), strict=True))
     for info in found.infos:
-        more = [*needs.get(info.name, ()), *failing.get(info.name, ()), *settings.observers.of(info.name)]
+        more = [
+            *needs.get(info.name, ()),
+            *failing.get(info.name, ()),
+            *settings.observers.of(info.name),
+        ]
+        if info.seconds > _SLOW_SECONDS:
+            more.append(
+                f"its import takes {info.seconds:.1f} s, which every command waits for; import what"
+                " is slow in functions"
+            )
         yield info, [info.problem] if info.problem else more
 
 
 def _unmet(found: Plugins, plugin: str) -> list[str]:
-    """Return a sentence for each requirement of a plugin's frameworks that is not installed in a fitting version."""
+    """Return a sentence for each requirement of a plugin's frameworks that is not satisfied."""
     problems = []
     for text in (text for record in found.frameworks_of(plugin) for text in record.requires):
         requirement = Requirement(text)
@@ -91,8 +115,11 @@ def _unmet(found: Plugins, plugin: str) -> list[str]:
 @as_json
 @click.pass_obj
 def version(settings: Settings, as_json: bool) -> None:
-    """Print the versions of det, Python and what the frameworks' plugins require; nothing is imported for it."""
-    rows = {"det-core": metadata.version("det-core"), "python": platform.python_version()}
+    """Print the versions of det, Python and what the frameworks' plugins require.
+
+    Nothing is imported for it.
+    """
+    rows = {CORE: own_version(), "python": platform.python_version()}
     for info in settings.plugins.infos:
         if info.version and info.distribution not in rows:
             rows[info.distribution] = info.version
@@ -131,16 +158,19 @@ def _tried(plugin: str) -> list[str]:
 
 
 def _try(plugin: str) -> None:
-    """Load what a plugin registers, and print what is wrong."""
+    """Load what a plugin registers, print the problems, and exit."""
     problems = []
     for what, load in Plugins.installed(warn=lambda message: None).imports(plugin):
         try:
             load()
         except (Exception, SystemExit) as error:
-            problems.append(f"the {what} does not load: {type(error).__name__}: {' '.join(str(error).split())}")
+            problems.append(
+                f"the {what} does not load: {type(error).__name__}: {' '.join(str(error).split())}"
+            )
     sys.stdout.write(f"\n{json.dumps(problems)}\n")
     sys.stdout.flush()
-    os._exit(0)  # frameworks take seconds to leave
+    # Frameworks take seconds to exit normally.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is known of an experiment while it runs, gathered from what the driver tells its observers."""
+"""Collects the progress of an experiment from the driver's hooks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from det_core.hookspecs import hookimpl
+from det_core.hooks.hookspecs import hookimpl
 
 from ..client import Space
 from ..store import TrialRow
 from ._console import clock, shown
 
+OUTCOMES = {
+    "user_stopped": "stopped early, as its code asked",
+    "invalid_hp": "declined its hyperparameters",
+}
+"""What is printed for a run's outcome where its name is not clear."""
 _RECENT = 20
 _SHARE = 0.05
-"""The part of the driver's time that counting its trials may take: it is the trials'."""
+"""The share of the driver's time that counting its trials may take."""
 
 
 @dataclass
-class Pace:
-    """How fast something grows, by its latest values."""
+class Rate:
+    """How fast a value grows, from its latest values."""
 
     start: tuple[float, float] | None = None
     points: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -31,7 +36,8 @@ class Pace:
         if self.points and value <= self.points[-1][1]:
             return
         if not self.points and self.start is not None:
-            self.points.append(self.start)  # until the second value: what comes before the first is mostly imports
+            # This point counts until the second value. The time before the first is mostly imports.
+            self.points.append(self.start)
         elif self.start is not None:
             self.points.popleft()
             self.start = None
@@ -39,14 +45,14 @@ class Pace:
 
     @property
     def per_second(self) -> float:
-        """Zero as long as that is not known."""
+        """The growth per second. Zero where it is unknown."""
         if len(self.points) < 2:
             return 0.0
         (first, low), (last, high) = self.points[0], self.points[-1]
         return (high - low) / (last - first) if last > first else 0.0
 
     def until(self, goal: float, now: float) -> float | None:
-        """Return how many seconds are left until it reaches the goal; None where that is not known."""
+        """Return the seconds until the value reaches the goal. None where that is unknown."""
         if not self.per_second:
             return None
         last, value = self.points[-1]
@@ -55,7 +61,13 @@ class Pace:
 
 @dataclass
 class TrialProgress:
-    """One trial: where it is, and how fast. `chosen` are its hyperparameters that others do not share."""
+    """The progress of one trial.
+
+    - `chosen` are its hyperparameters that differ between trials.
+    - `reported` is the last reported batch of each group. A run that is started again repeats
+      reports.
+    - `started` is true when its run has begun to train and no longer imports a framework.
+    """
 
     id: int
     chosen: dict[str, Any]
@@ -63,8 +75,10 @@ class TrialProgress:
     batches: int = 0
     done: float = 0.0
     best: float | None = None
-    trained: Pace = field(default_factory=Pace)
-    progressed: Pace = field(default_factory=Pace)
+    reported: dict[str, int] = field(default_factory=dict)
+    trained: Rate = field(default_factory=Rate)
+    progressed: Rate = field(default_factory=Rate)
+    started: bool = False
 
     @property
     def running(self) -> bool:
@@ -72,29 +86,29 @@ class TrialProgress:
 
     @property
     def speed(self) -> float:
-        """Batches in a second; zero where it is not known, or does not run."""
+        """Batches per second. Zero where it is unknown or the trial does not run."""
         return self.trained.per_second if self.running else 0.0
 
     def left(self, now: float) -> float | None:
-        """Seconds until it has trained as long as is asked of it by now."""
+        """Return the seconds until the trial reaches its target. None where that is unknown."""
         return self.progressed.until(1.0, now) if self.running else None
 
 
 class Silent:
-    """Shows nothing; it is entered before the first event and left after the last."""
+    """Shows nothing. It is entered before the first event and left after the last."""
 
     def __enter__(self) -> None:
         """Begin to show."""
 
     def __exit__(self, *ignored: object) -> None:
-        """Leave the last state standing."""
+        """Leave the last state on the screen."""
 
 
 class SearchProgress(Silent):
-    """Gathers, for views that derive from it and show it.
+    """Collects progress, for views that derive from it and show it.
 
-    Trials that have long ended and do not lead are forgotten, so that it costs the same for any number of them. `earlier` are
-    those that lead when a driver goes on with the experiment.
+    Trials that ended long ago and do not lead are removed, so that the cost does not depend on
+    their number. `earlier` are the leading trials of a resumed experiment.
     """
 
     LEADERS = 5
@@ -105,18 +119,22 @@ class SearchProgress(Silent):
         self.state = "starts"
         self.single = True
         self.waits = ""
+        self.notices: tuple[str, ...] = ()
         self.search: Any = None
         self.rows: dict[int, TrialProgress] = {}
-        self.best: tuple[float, int, int, dict[str, Any]] | None = None  # value, trial, batches, what was chosen
-        self.happened: deque[tuple[float, list[str]]] = deque(maxlen=3)  # when, and what in parts
+        # The value, the trial, the batches, and the chosen hyperparameters.
+        self.best: tuple[float, int, int, dict[str, Any]] | None = None
+        # The time, and the parts of the text.
+        self.happened: deque[tuple[float, list[str]]] = deque(maxlen=3)
         self.began = time.monotonic()
+        self._planned = 0
         self._earlier = list(earlier)
         self._ended: deque[int] = deque(maxlen=3)
-        self._overall = Pace()
+        self._overall = Rate()
         self._space = Space({})
         self._next_look = -math.inf
 
-    # What the driver tells
+    # Hooks, which the driver calls.
 
     @hookimpl
     def det_experiment_started(self, experiment: Any) -> None:
@@ -126,11 +144,12 @@ class SearchProgress(Silent):
         searcher = experiment.config.searcher
         if searcher is not None:
             self.single = searcher.name == "single"
+            self._planned = getattr(searcher, "max_trials", None) or 0
             self.metric = searcher.metric or ""
             self.sign = 1.0 if searcher.smaller_is_better else -1.0
         for trial in self._earlier:
             self._row(trial).state = str(trial.state).lower()
-            self._note_best(trial, trial.best_batches or 0)
+            self._note_best(trial)
         self._look(experiment, now=True)
 
     @hookimpl
@@ -142,24 +161,43 @@ class SearchProgress(Silent):
     def det_run_started(self, experiment: Any, trial: Any, run: Any) -> None:
         self.waits = ""
         row = self._row(trial)
-        row.state, row.batches = "running", run.first_batch
+        row.state, row.batches = "running", max(row.batches, run.first_batch)
         now = time.monotonic()
-        row.trained, row.progressed = Pace((now, run.first_batch)), Pace((now, trial.progress))
+        row.trained, row.progressed = Rate((now, run.first_batch)), Rate((now, trial.progress))
+        row.started = False
         again = [f"run {run.number}", f"from batch {run.first_batch}"] if run.number > 1 else []
         self._happens([f"trial {trial.id} starts", *again])
         self._look(experiment)
+
+    @hookimpl
+    def det_trial_status(self, experiment: Any, trial: Any, status: str) -> None:
+        row = self._row(trial)
+        if row.running and not row.started:
+            row.started = True
+            # The time before this was not training, so it is left out of the speed.
+            now = time.monotonic()
+            row.trained, row.progressed = Rate((now, row.batches)), Rate((now, trial.progress))
 
     @hookimpl
     def det_metrics_reported(
         self, experiment: Any, trial: Any, group: str, batches: int, metrics: Mapping[str, Any]
     ) -> None:
         row = self._row(trial)
+        row.started = True
+        is_new = batches > row.reported.get(group, -1)
+        row.reported[group] = max(row.reported.get(group, 0), batches)
         row.batches = max(row.batches, batches)
         row.trained.add(time.monotonic(), batches)
         row.progressed.add(time.monotonic(), trial.progress)
-        self._note_best(trial, batches)
-        self._happens([f"trial {trial.id}", f"batch {batches}", group, *numbers(metrics)])
+        self._note_best(trial)
+        # A trial that stops early validates its last batch again, at the end of training.
+        if is_new:
+            self._happens([f"trial {trial.id}", f"batch {batches}", group, *numbers(metrics)])
         self._look(experiment)
+
+    @hookimpl
+    def det_trial_noticed(self, trial: Any, notice: str) -> None:
+        self.notices = (*self.notices, f"trial {trial.id}: {notice}")
 
     @hookimpl
     def det_checkpoint_saved(self, trial: Any, checkpoint: Any) -> None:
@@ -169,7 +207,12 @@ class SearchProgress(Silent):
     def det_run_finished(self, experiment: Any, trial: Any, run: Any, outcome: str) -> None:
         row = self._row(trial)
         row.state = str(trial.state).lower()
-        self._happens([f"trial {trial.id} {row.state}", *([run.reason] if run.reason else [])])
+        self._happens(
+            [
+                f"trial {trial.id} {OUTCOMES.get(outcome, row.state)}",
+                *([run.reason] if run.reason else []),
+            ]
+        )
         self._ended.append(trial.id)
         kept = {each.id for each in self.leaders()}.union(self._ended)
         self.rows = {id: each for id, each in self.rows.items() if each.running or id in kept}
@@ -177,28 +220,37 @@ class SearchProgress(Silent):
 
     @hookimpl
     def det_experiment_finished(self, experiment: Any, state: str) -> None:
-        self.state, self.waits = state.lower(), ""
+        self._end(state.lower())
         self._look(experiment, now=True)
 
-    # What is made of it; from any thread
+    def _end(self, state: str) -> None:
+        """Set the state, also of all running trials."""
+        self.state, self.waits = state, ""
+        for row in self.rows.values():
+            if row.running:
+                row.state = state
+
+    # Values for the views, which any thread may read.
 
     def leaders(self) -> list[TrialProgress]:
-        """The best trials, the best one first."""
+        """Return the best trials, the best one first."""
         measured = [row for row in list(self.rows.values()) if row.best is not None]
-        return sorted(measured, key=lambda row: (self.sign * (row.best or 0.0), row.id))[: self.LEADERS]
+        return sorted(measured, key=lambda row: (self.sign * (row.best or 0.0), row.id))[
+            : self.LEADERS
+        ]
 
     @property
     def done(self) -> float:
-        """How much of the search is done, 0 to 1."""
+        """The share of the search that is done, 0 to 1."""
         return self.search.progress if self.search is not None else 0.0
 
     @property
     def speed(self) -> float:
-        """Batches in a second, of all running trials together."""
+        """Batches per second of all running trials together."""
         return sum(row.speed for row in list(self.rows.values()))
 
     def left(self, now: float) -> float | None:
-        """Seconds until all is done, as far as one can tell by now."""
+        """Return the estimated seconds until the search is done. None where that is unknown."""
         if self.state != "running":
             return None
         running = [row for row in list(self.rows.values()) if row.running]
@@ -206,44 +258,96 @@ class SearchProgress(Silent):
         return alone if alone is not None else self._overall.until(1.0, now)
 
     def counts(self) -> dict[str, int]:
-        """How many trials are in which state, as far as there are any; those that run are those of the rows."""
+        """Return how many trials are in each state, without zeros.
+
+        Those that run are the running rows.
+        """
         if self.search is None:
             return {}
-        running = sum(row.running for row in list(self.rows.values()))
-        rest = {"queued": self.search.queued, "waiting": self.search.waiting, "ended": self.search.ended}
-        return {name: count for name, count in ({"running": running} | rest).items() if count}
+        rows = [row for row in list(self.rows.values()) if row.running]
+        running = sum(row.started for row in rows)
+        rest = {
+            "queued": self.search.queued,
+            "waiting": self.search.waiting,
+            "ended": self.search.ended,
+        }
+        return {
+            name: count
+            for name, count in (
+                {"running": running, "starting": len(rows) - running} | rest
+            ).items()
+            if count
+        }
+
+    @property
+    def planned(self) -> int:
+        """The number of trials of the whole search, as far as it is known."""
+        return max(self._planned, self.search.trials if self.search is not None else 0)
+
+    @property
+    def starting(self) -> bool:
+        """Whether runs have been started and none trains yet."""
+        rows = [row for row in list(self.rows.values()) if row.running]
+        return bool(rows) and not any(row.started for row in rows)
 
     def settled(self, row: TrialProgress) -> str:
-        """The state of a trial; what happens to one that does not run is known to the search only."""
-        if row.running or self.search is None:
+        """Return the state of a trial. The search knows it if the trial does not run."""
+        if row.running:
+            return row.state if row.started else "starting"
+        if self.search is None:
             return row.state
         if row.id in self.search.resting:
             return self.search.resting[row.id] if self.state == "running" else self.state
         return "completed" if row.state in ("waiting", "queued", "paused") else row.state
 
+    def counted(self) -> list[str]:
+        """Return the number of trials in each state, the first one with the total."""
+        counts = list(self.counts().items())
+        of = [f" of {self.planned}" if i == 0 and self.planned else "" for i in range(len(counts))]
+        return [f"{count}{all} {name}" for (name, count), all in zip(counts, of, strict=True)]
+
     def status(self, now: float) -> str:
-        """Say in a line how far it is."""
+        """Return the progress as one line."""
         left = clock(self.left(now))
         parts = [f"{self.done:.0%} after {clock(now - self.began)}", f"{left} left" if left else ""]
-        parts += [f"{count} {name}" for name, count in ({} if self.single else self.counts()).items()]
-        parts += [f"best {self.metric} {shown(self.best[0])} (trial {self.best[1]})" if self.best else ""]
+        parts += [] if self.single else self.counted()
+        parts += [
+            f"best {self.metric} {shown(self.best[0])} (trial {self.best[1]})" if self.best else ""
+        ]
         return ", ".join(part for part in parts if part)
 
     def _row(self, trial: Any) -> TrialProgress:
-        row = self.rows.setdefault(trial.id, TrialProgress(trial.id, self._space.chosen(trial.hparams)))
-        row.best, row.done, row.batches = trial.best_metric, trial.progress, max(row.batches, trial.batches)
+        row = self.rows.setdefault(
+            trial.id, TrialProgress(trial.id, self._space.chosen(trial.hparams))
+        )
+        row.best, row.done, row.batches = (
+            trial.best_metric,
+            trial.progress,
+            max(row.batches, trial.batches),
+        )
         return row
 
-    def _note_best(self, trial: Any, batches: int) -> None:
+    def _note_best(self, trial: Any) -> None:
+        """Note the trial where it leads.
+
+        Its row may be later than the report that is shown.
+        """
         value = trial.best_metric
-        if value is not None and (self.best is None or self.sign * value < self.sign * self.best[0]):
-            self.best = (value, trial.id, batches, self._space.chosen(trial.hparams))
+        if value is not None and (
+            self.best is None or self.sign * value < self.sign * self.best[0]
+        ):
+            self.best = (
+                value,
+                trial.id,
+                trial.best_batches or 0,
+                self._space.chosen(trial.hparams),
+            )
 
     def _happens(self, parts: list[str]) -> None:
         self.happened.append((time.monotonic() - self.began, parts))
 
     def _look(self, experiment: Any, now: bool = False) -> None:
-        """Count the trials, as often as that costs next to nothing."""
+        """Update the counts of the trials, using at most `_SHARE` of the time."""
         before = time.monotonic()
         if now or before >= self._next_look:
             self.search = experiment.search()
@@ -253,5 +357,7 @@ class SearchProgress(Silent):
 
 
 def numbers(metrics: Mapping[str, Any]) -> list[str]:
-    """Return reported metrics as text, without the counters that come with all of them."""
-    return [f"{name}={shown(value)}" for name, value in metrics.items() if name not in ("batches", "epochs")]
+    """Return reported metrics as text, without the counters `batches` and `epochs`."""
+    return [
+        shown({name: value}) for name, value in metrics.items() if name not in ("batches", "epochs")
+    ]

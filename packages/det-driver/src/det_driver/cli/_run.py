@@ -1,4 +1,4 @@
-"""Starting and stopping: `det run`, `det resume`, `det pause`, `det cancel`; and `det launch`, where training runs."""
+"""`det run`, `det resume`, `det pause` and `det cancel`, and `det launch`, which starts ranks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from det_core.errors import StoreError
+from det_core.support.installation import how_to_install
 
 from ._config import of_config
 from ._console import EXPERIMENTS, Settings, as_json
+from ._new_code import ask_for_code
+from ._words import refuse_word
 
 if TYPE_CHECKING:
     from ..config import Loaded
 
 F = TypeVar("F", bound=Callable[..., Any])
+
 LOCAL, IN_PROCESS = "local", "in-process"
 _DRIVING = (
     click.option(
@@ -27,44 +31,98 @@ _DRIVING = (
         is_flag=True,
         help="Leave the driver in the background, or in a job of the engine's.",
     ),
-    click.option("--in-process", is_flag=True, help="Train in this process, one trial at a time: for a debugger."),
-    click.option("--engine", metavar="NAME", help="Execute runs by the engine of this name, which a plugin registers."),
-    click.option("--ui", "page", is_flag=True, help="Open the page (det ui) for as long as it runs; needs det-web."),
+    click.option(
+        "--in-process",
+        is_flag=True,
+        help="Train in this process, one trial at a time: for a debugger.",
+    ),
+    click.option(
+        "--engine",
+        metavar="NAME",
+        help="Execute runs by the engine of this name, which a plugin registers.",
+    ),
+    click.option(
+        "--ui",
+        "page",
+        is_flag=True,
+        help="Open the page for as long as this command runs; needs det-web.",
+    ),
+    click.option(
+        "--keep",
+        is_flag=True,
+        help="With --ui: leave the page in the background, where it stays afterwards.",
+    ),
     click.option("--quiet", "-q", is_flag=True, help="Print the result only."),
     as_json,
 )
 
 
 def _driving(command: F) -> F:
-    """Add the options that say how an experiment is driven."""
+    """Add the options for driving an experiment."""
     for option in reversed(_DRIVING):
         command = option(command)
     return command
 
 
 def _chosen(
-    settings: Settings, engine: str | None, in_process: bool, in_background: bool, default: str, page: bool = False
+    settings: Settings,
+    engine: str | None,
+    in_process: bool,
+    in_background: bool,
+    default: str,
+    *,
+    page: bool = False,
+    keep: bool = False,
 ) -> str:
-    """Return the engine's name, once it is known that there is one. Raises PluginError for another name."""
+    """Return the name of the chosen engine. Raises PluginError where it does not exist.
+
+    Raises UsageError for options that contradict each other.
+    """
     for option, given in (("--detach", in_background), ("--engine", engine)):
         if given and in_process:
             raise click.UsageError(f"{option} and --in-process contradict each other; choose one")
-    if page and in_background:
-        raise click.UsageError("--ui is for as long as this command runs, and --detach returns at once; start det ui")
+    if keep and not page:
+        raise click.UsageError("--keep is about the page; give --ui, too")
+    if page and in_background and not keep:
+        raise click.UsageError(
+            "--ui is for as long as this command runs, and --detach returns at once; give"
+            " --keep, too"
+        )
     if page and "ui" not in settings.plugins.commands():
-        raise click.UsageError("--ui needs the page, which is not installed: pip install det-web")
+        raise click.UsageError(
+            f"--ui needs the page, which is not installed; run: {how_to_install('det-web')}"
+        )
     name = engine or (IN_PROCESS if in_process else default)
     return settings.plugins.engines()[name].name
 
 
-@click.command()
+class _Run(click.Command):
+    """Answers the words that Determined's users type after `det run`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        refuse_word("run", args[:1])
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Run)
 @of_config
+@click.option(
+    "--bind",
+    "binds",
+    multiple=True,
+    metavar="HOST:CONTAINER",
+    help=(
+        "Make a link at CONTAINER to HOST, for code that reads the paths of a container. May be"
+        " repeated."
+    ),
+)
 @_driving
 def run(
     settings: Settings,
     config: Path,
     loaded: Loaded,
     code: Path,
+    binds: tuple[str, ...],
     in_background: bool,
     in_process: bool,
     engine: str | None,
@@ -72,15 +130,30 @@ def run(
 ) -> int:
     """Train the experiment that the YAML file CONFIG describes, with the code in DIRECTORY.
 
-    DIRECTORY is by default the one that holds CONFIG. Ctrl-C checkpoints and pauses; a second Ctrl-C ends at once.
+    DIRECTORY is by default the one that holds CONFIG. Ctrl-C checkpoints and pauses; a second
+    Ctrl-C ends at once. On a server, Ctrl-C leaves the experiment running.
     """
+    if settings.server:
+        return _submit(
+            settings, config, loaded, code, binds, in_background, in_process, engine, output
+        )
     from ..driver import check_startable, create
     from ._drive import drive
 
     configured = loaded.config.engine
     default = str(type(configured).__struct_config__.tag) if configured else LOCAL
-    chosen = _chosen(settings, engine, in_process, in_background, default, output["page"])
+    chosen = _chosen(
+        settings,
+        engine,
+        in_process,
+        in_background,
+        default,
+        page=output["page"],
+        keep=output["keep"],
+    )
     driver = settings.driver(chosen)
+    if binds:
+        _bind(loaded, chosen, binds)
     check_startable(loaded.config, driver)
     with settings.store() as store:
         experiment = create(
@@ -95,35 +168,119 @@ def run(
     return drive(settings, experiment, chosen, in_background, **output)
 
 
+def _submit(
+    settings: Settings,
+    config: Path,
+    loaded: Loaded,
+    code: Path,
+    binds: tuple[str, ...],
+    in_background: bool,
+    in_process: bool,
+    engine: str | None,
+    output: dict[str, bool],
+) -> int:
+    from ._remote import submit
+
+    here = {"--bind": bool(binds), "--in-process": in_process, "--ui": output["page"]}
+    if given := [option for option, is_given in here.items() if is_given]:
+        raise click.UsageError(f"{given[0]} is for training on this machine, and not on a server")
+    params = click.get_current_context().params
+    return submit(
+        settings,
+        config,
+        loaded.config,
+        code,
+        template=params["template"],
+        overrides=params["override"],
+        engine=engine,
+        in_background=in_background,
+        quiet=output["quiet"],
+        as_json=output["as_json"],
+    )
+
+
+def _bind(loaded: Loaded, engine: str, binds: tuple[str, ...]) -> None:
+    from ._bind import link_paths
+
+    if loaded.config.environment.container:
+        raise click.UsageError(
+            "--bind is for trials without a container; this one has one: write bind_mounts"
+        )
+    if engine not in (LOCAL, IN_PROCESS):
+        raise click.UsageError(
+            f"--bind makes links on this machine, and the engine is {engine}; make them on its"
+            " machines"
+        )
+    link_paths(binds)
+
+
 @click.command()
 @click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
+@click.option(
+    "--code",
+    metavar="DIRECTORY",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Go on with the code in DIRECTORY, such as a corrected one; asks before it does.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Take the new code without asking.")
+@click.option(
+    "--checkpoint", "uuid", metavar="UUID", help="Go on from this one, not from its trial's latest."
+)
+@click.option("--trial", type=int, metavar="TRIAL", help="The trial that the checkpoint is of.")
 @_driving
 @click.option(
-    "--in-job", is_flag=True, hidden=True, help="As the driver of a job: only what goes on, and to be killed."
+    "--in-job",
+    is_flag=True,
+    hidden=True,
+    help="As the driver of a job: only what goes on, and to be killed.",
 )
 @click.pass_obj
 def resume(
-    settings: Settings, /, experiment: int, in_background: bool, in_process: bool, engine: str | None, **output: bool
+    settings: Settings,
+    /,
+    experiment: int,
+    code: Path | None,
+    yes: bool,
+    uuid: str | None,
+    trial: int | None,
+    in_background: bool,
+    in_process: bool,
+    engine: str | None,
+    **output: bool,
 ) -> int:
-    """Go on with EXPERIMENT from its trials' checkpoints: after a pause, a crash, or a failure that was mended.
+    """Go on with EXPERIMENT from its trials' checkpoints: after a pause, crash or mended failure.
 
-    Trials that had failed are tried again where the searcher has only one. Runs are executed by the engine that executed
-    them before, unless --engine names another.
+    Trials that had failed are tried again where the searcher has only one. Runs are executed by the
+    engine that executed them before, unless --engine names another.
     """
-    from ..driver import reopen
+    from ..driver import reopen, replace_code, resume_from_checkpoint
     from ..store import ExperimentState
     from ._drive import drive
 
-    chosen = _chosen(settings, engine, in_process, in_background, LOCAL, output["page"])
+    chosen = _chosen(
+        settings, engine, in_process, in_background, LOCAL, page=output["page"], keep=output["keep"]
+    )
+    if trial is not None and uuid is None:
+        raise click.UsageError("--trial says of which trial --checkpoint is; give that, too")
     with settings.store() as store:
-        if output["in_job"] and store.experiments.get(experiment).state is not ExperimentState.ACTIVE:
+        if (
+            output["in_job"]
+            and store.experiments.get(experiment).state is not ExperimentState.ACTIVE
+        ):
             return 0
         if engine:
             store.experiments.update(experiment, engine=chosen)
         elif not in_process:
-            recorded = store.experiments.get(experiment).engine
-            chosen = _chosen(settings, recorded, False, in_background, LOCAL)
+            recorded = store.experiments.get(experiment)
+            if not recorded.outside:
+                chosen = _chosen(settings, recorded.engine, False, in_background, LOCAL)
+        if code is not None:
+            if not yes:
+                ask_for_code(store.code_dir(experiment), code, experiment)
+            replace_code(store, experiment, code)
         reopen(store, experiment)
+        if uuid:
+            resume_from_checkpoint(store, experiment, uuid, trial)
     return drive(settings, experiment, chosen, in_background, **output)
 
 
@@ -143,7 +300,9 @@ def pause(settings: Settings, experiment: int, wait: bool) -> None:
 @click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
 @_wait
 @click.option("--now", is_flag=True, help="Without checkpoints.")
-@click.option("--trial", type=int, metavar="TRIAL", help="End this trial only; the search goes on without it.")
+@click.option(
+    "--trial", type=int, metavar="TRIAL", help="End this trial only; the search goes on without it."
+)
 @click.pass_obj
 def cancel(settings: Settings, experiment: int, wait: bool, now: bool, trial: int | None) -> None:
     """Checkpoint the trials of EXPERIMENT and end it for good."""
@@ -154,33 +313,37 @@ def cancel(settings: Settings, experiment: int, wait: bool, now: bool, trial: in
 
 
 def _cancel_trial(settings: Settings, experiment: int, trial: int, now: bool) -> None:
-    from ..driver import give_up
+    from ..driver import cancel_trial
 
     with settings.store() as store:
         if (of := store.trials.get(trial).experiment_id) != experiment:
             raise StoreError(f"trial {trial} is one of experiment {of}, not of {experiment}")
-        give_up(store, trial, now=now)
+        cancel_trial(store, trial, now=now)
         sys.stdout.write(f"trial {trial} is canceled\n")
 
 
 def _command(settings: Settings, id: int, kind: str, wait: bool) -> None:
-    from ..driver import ask
+    from ..driver import send_command
 
     with settings.store() as store:
-        ask(store, id, kind)
+        send_command(store, id, kind)
         while wait and store.experiments.driven(id):
             time.sleep(0.1)
         sys.stdout.write(f"experiment {id} is {store.experiments.get(id).state.lower()}\n")
 
 
 @click.command(
-    add_help_option=False, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def launch(context: click.Context, words: tuple[str, ...]) -> int:
-    """Start the ranks of a script on this or several hosts; `det launch --help` lists the options."""
-    from det_core.launch import launch as started
+    """Start the ranks of a script on this or several hosts.
+
+    `det launch --help` lists the options.
+    """
+    from det_node.launch import launch as started
 
     settings: Settings = context.obj
     named = bool(words) and not words[0].startswith("-")

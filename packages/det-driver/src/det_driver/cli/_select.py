@@ -28,16 +28,24 @@ filtered = click.option(
     "conditions",
     multiple=True,
     metavar="CONDITION",
-    help="Only those for which this holds, such as state=ERROR, lr<0.1 or name~mnist (has it in it); may be repeated.",
+    help=(
+        "Only those for which this holds, such as state=ERROR, lr<0.1 or name~mnist (has it in it)."
+        " May be repeated."
+    ),
 )
-ordered = click.option("--sort", metavar="COLUMN", help="In the order of this column; -COLUMN from the greatest.")
+ordered = click.option(
+    "--sort", metavar="COLUMN", help="In the order of this column; -COLUMN from the greatest."
+)
 
 
-def select(rows: Sequence[Row], conditions: Sequence[str], sort: str | None, limit: int | None) -> list[Row]:
-    """Return the rows that satisfy all conditions, in order, at most `limit`; DetError for what cannot be meant.
+def select(
+    rows: Sequence[Row], conditions: Sequence[str], sort: str | None, limit: int | None
+) -> list[Row]:
+    """Return the rows that satisfy all conditions, sorted, at most `limit`.
 
-    A column is named in full, or by its end where that is plain: `lr` for `net.lr`. What has no value satisfies `!=` only, and
-    is sorted to the end.
+    A column is named in full, or by its end where that is unique: `lr` for `net.lr`. A row without
+    a value satisfies only `!=`, and is sorted to the end. Raises DetError for an invalid condition
+    or an unknown column.
     """
     columns = list(dict.fromkeys(column for row in rows for column in row))
     tests = [_test(condition, columns) for condition in conditions] if rows else []
@@ -54,7 +62,8 @@ def _test(condition: str, columns: Sequence[str]) -> Callable[[Row], bool]:
     read = _CONDITION.fullmatch(condition)
     if read is None:
         raise DetError(
-            f"--filter is {condition!r}; give a column, one of = != < <= > >= ~, and a value, such as state=ERROR"
+            f"--filter is {condition!r}; give a column, one of = != < <= > >= ~, and a value, such"
+            " as state=ERROR"
         )
     name, sign, text = read.groups()
     column = _column(name, columns)
@@ -63,7 +72,9 @@ def _test(condition: str, columns: Sequence[str]) -> Callable[[Row], bool]:
 
 def _holds(value: Any, sign: str, text: str) -> bool:
     if isinstance(value, list | tuple):
-        return any(_holds(each, sign, text) for each in value) if sign != "!=" else text not in value
+        return (
+            any(_holds(each, sign, text) for each in value) if sign != "!=" else text not in value
+        )
     if value is None:
         return sign == "!="
     if sign == "~":
@@ -73,7 +84,7 @@ def _holds(value: Any, sign: str, text: str) -> bool:
 
 
 def _comparable(value: Any) -> tuple[int, Any]:
-    """Return a key by which values of different kinds can be ordered."""
+    """Return a sort key for values of different types."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return 0, value
     return 1, str(value).lower()

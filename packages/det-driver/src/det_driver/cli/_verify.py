@@ -1,4 +1,4 @@
-"""`det verify`: trains again, and compares."""
+"""`det verify`: trains a trial again, and compares."""
 
 from __future__ import annotations
 
@@ -14,14 +14,34 @@ from ._console import CHECKPOINTS, EXPERIMENTS, TRIALS, Settings, as_json, print
 
 @click.command()
 @click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
-@click.option("--trial", type=int, shell_complete=TRIALS, help="This trial; by default the first that has trained.")
 @click.option(
-    "--batches", type=click.IntRange(min=1), help="Only to this position; by default all that it was trained."
+    "--trial",
+    type=int,
+    shell_complete=TRIALS,
+    help="This trial. By default the first that has trained.",
 )
-@click.option("--from", "checkpoint", metavar="UUID", shell_complete=CHECKPOINTS, help="Begin at this checkpoint.")
-@click.option("--code", type=click.Path(path_type=Path, exists=True, file_okay=False), help="Train this code instead.")
 @click.option(
-    "--tolerance", type=click.FloatRange(min=0), default=0.0, help="By how much numbers may differ; 0 is bit for bit."
+    "--batches",
+    type=click.IntRange(min=1),
+    help="Only to this position. By default all that it was trained.",
+)
+@click.option(
+    "--from",
+    "checkpoint",
+    metavar="UUID",
+    shell_complete=CHECKPOINTS,
+    help="Begin at this checkpoint.",
+)
+@click.option(
+    "--code",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Train this code instead.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="By how much numbers may differ; 0 is bit for bit.",
 )
 @as_json
 @click.pass_obj
@@ -35,11 +55,12 @@ def verify(
     tolerance: float,
     as_json: bool,
 ) -> int:
-    """Train a trial of EXPERIMENT again, from its code, configuration and seed, and compare metrics and weights.
+    """Train a trial of EXPERIMENT again, and compare metrics and weights.
 
-    It is trained beside the experiment, which is not touched. Where all is the same, it is trained once more from a checkpoint of
-    the first time; where something differs, from the beginning, to tell what is not reproducible from what has changed since.
-    Exit status: 0 the same, 1 different, 2 it cannot be trained again.
+    It is trained from its code, configuration and seed. The experiment is not touched. Where all is
+    the same, it is trained once more from a checkpoint of the first time. Where something differs,
+    it is trained once more from the beginning, to tell what is not reproducible from what has
+    changed since. Exit status: 0 the same, 1 different, 2 it cannot be trained again.
     """
     from ..verify import verify as verified
 
@@ -63,8 +84,11 @@ def verify(
     of = f"trial {verdict.trial} of experiment {experiment}, to batch {verdict.batches}"
     if verdict.difference is None:
         sys.stdout.write(
-            f"{of}: the same, {verdict.reports} reports and {len(verdict.checkpoints)} checkpoints compared\n"
+            f"{of}: the same, {verdict.reports} reports and {len(verdict.checkpoints)} checkpoints"
+            " compared\n"
         )
     else:
-        sys.stdout.write(f"{of}: {verdict.difference}\n" + "".join(f"  {cause}\n" for cause in verdict.causes))
+        sys.stdout.write(
+            f"{of}: {verdict.difference}\n" + "".join(f"  {cause}\n" for cause in verdict.causes)
+        )
     return int(not verdict.same)

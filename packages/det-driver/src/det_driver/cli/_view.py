@@ -1,4 +1,7 @@
-"""What is seen while an experiment runs: a table in a terminal, lines elsewhere. Observers like a stranger's."""
+"""The views of a running experiment: a table in a terminal, else lines.
+
+They are plain observers.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,20 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from det_core.hookspecs import hookimpl
+from det_core.hooks.hookspecs import hookimpl
 
 from ..store import TrialRow
 from ._console import shown
-from ._progress import SearchProgress, Silent, numbers
+from ._output import printable
+from ._progress import OUTCOMES, SearchProgress, Silent, numbers
 
 _STATUS_SECONDS = 60.0
 
 
-def view(environ: Mapping[str, str], earlier: Iterable[TrialRow], *, quiet: bool, as_json: bool) -> Silent:
-    """Return the view that suits who looks, and where the output goes."""
+def view(
+    environ: Mapping[str, str], earlier: Iterable[TrialRow], *, quiet: bool, as_json: bool
+) -> Silent:
+    """Return the view for the options and the kind of output."""
     if as_json:
         from ._events import EventView
 
@@ -33,11 +39,12 @@ def view(environ: Mapping[str, str], earlier: Iterable[TrialRow], *, quiet: bool
 
 
 class LineView(SearchProgress):
-    """Prints a line for each thing that happens, and now and then how far it is: for logs and pipes."""
+    """Prints a line for each event, and the progress once in a while, for logs and pipes."""
 
     def __init__(self, earlier: Iterable[TrialRow] = ()) -> None:
         super().__init__(earlier)
-        self._next_status = math.inf  # from the first report on
+        # The status is printed from the first report on.
+        self._next_status = math.inf
 
     @hookimpl
     def det_experiment_started(self, experiment: Any) -> None:
@@ -60,9 +67,17 @@ class LineView(SearchProgress):
     def det_metrics_reported(
         self, experiment: Any, trial: Any, group: str, batches: int, metrics: Mapping[str, Any]
     ) -> None:
+        known = trial.id in self.rows and batches <= self.rows[trial.id].reported.get(group, -1)
         super().det_metrics_reported(experiment, trial, group, batches, metrics)
+        if known:
+            # An earlier run has reported it, and this run repeats it.
+            return
         _print(f"trial {trial.id} batch {batches} {group}: {'  '.join(numbers(metrics))}")
         self._status()
+
+    @hookimpl
+    def det_trial_noticed(self, trial: Any, notice: str) -> None:
+        _print(f"trial {trial.id} notice: {notice}")
 
     @hookimpl
     def det_checkpoint_saved(self, trial: Any, checkpoint: Any) -> None:
@@ -71,8 +86,13 @@ class LineView(SearchProgress):
     @hookimpl
     def det_run_finished(self, experiment: Any, trial: Any, run: Any, outcome: str) -> None:
         super().det_run_finished(experiment, trial, run, outcome)
-        word = " " + outcome if " " not in outcome else ""
-        _print(f"trial {trial.id}{word}{f': {run.reason or outcome}' if run.reason or not word else ''}")
+        known = outcome in OUTCOMES
+        outcome = OUTCOMES.get(outcome, outcome)
+        word = " " + outcome if " " not in outcome or known else ""
+        _print(
+            "trial"
+            f" {trial.id}{word}{f': {run.reason or outcome}' if run.reason or not word else ''}"
+        )
 
     def _status(self) -> None:
         now = time.monotonic()
@@ -83,5 +103,5 @@ class LineView(SearchProgress):
 
 
 def _print(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    sys.stdout.write(printable(line) + "\n")
     sys.stdout.flush()

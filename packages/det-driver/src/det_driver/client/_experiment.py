@@ -1,54 +1,131 @@
-"""An experiment and its trials, which know one another."""
+"""Experiments and trials, which refer to each other."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from det_core.code import copy_code
-from det_core.config import from_json, to_builtins
 from det_core.errors import CheckpointError, StoreError
-from det_core.plugins import extensions_of
 
-from ..driver import ask, dismiss, give_up, reopen, start_driver
-from ..store import CheckpointState, ExperimentState, TrialRow, export_experiment
-from ._checkpoint import Checkpoint, Home
-from ._notebook import StatusLine, as_html
-from ._reported import TrialReports
+from ..config import mask_text
+from ..store import ExperimentState, Metric, TrialRow, export_experiment
+from . import _calls
+from ._checkpoint import Checkpoint
+from ._home import AnyHome, check_name
+from ._notebook import MOST_ROWS, StatusLine, as_html
+from ._reading import LogPart, Series
 from ._searched import Searched
+
+_LOG_BLOCK = 1 << 20
+
+
+class TrialReports:
+    """One trial's metrics and logs."""
+
+    def __init__(self, home: AnyHome, row: TrialRow) -> None:
+        self._home = home
+        self.id = row.id
+
+    def iter_metrics(self, group: str | None = None) -> Iterator[Metric]:
+        """Yield the reports of one group (`training`, `validation`, …) or of all groups, in order.
+
+        Each report has `group`, `batches` (the position), `values` (by name), `time` (Unix
+        seconds), `trial_id` and `run_id`. If a later run reported a position again, only its report
+        is included.
+        """
+        first = 0
+        while found := self._home.call(_calls.reports, self.id, group, first):
+            yield from found
+            first = found[-1].batches + 1
+
+    def series(
+        self,
+        metric: str,
+        group: str = "training",
+        width: int = 1000,
+        range: tuple[float, float] | None = None,
+        by: Literal["batches", "epochs", "seconds"] = "batches",
+    ) -> Series:
+        """Return one metric as a curve of at most 2 `width` + 2 points, in a range of `by`.
+
+        The range is divided into `width` parts of equal length. The curve keeps the least and the
+        greatest value of each part, and the first and the last value of all. Epochs are the
+        reported epochs. Seconds count from the trial's start.
+        """
+        return self._home.call(_calls.curve, self.id, metric, group, width, range, by)
+
+    def logs(self) -> Iterator[str]:
+        """Yield the lines of the logs of its processes, run by run and rank by rank."""
+        for run, ranks in self._home.call(_calls.log_files, self.id).items():
+            for rank in ranks:
+                end, rest = 0, ""
+                while True:
+                    part = self.log(rank, end, run=run, limit=_LOG_BLOCK)
+                    *lines, rest = f"{rest}{part.text}".split("\n")
+                    yield from (f"{line}\n" for line in lines)
+                    if part.end in (end, part.size):
+                        break
+                    end = part.end
+                if rest:
+                    yield rest
+
+    def log_files(self) -> dict[int, dict[int, Path]]:
+        """Return the existing log files by the number of the run (from 1) and by rank.
+
+        The files are on the machine of the home.
+        """
+        found = self._home.call(_calls.log_files, self.id)
+        return {
+            run: {rank: Path(file) for rank, file in ranks.items()} for run, ranks in found.items()
+        }
+
+    def log(
+        self, rank: int = 0, offset: int = 0, *, run: int | None = None, limit: int = 65536
+    ) -> LogPart:
+        """Return about `limit` bytes of the log of a rank in a run, in whole lines.
+
+        `run` is the last run by default. The part begins at the byte `offset`. A negative offset
+        counts from the end. The part is empty where the rank has written nothing. Raises StoreError
+        if the rank has no log.
+        """
+        return self._home.call(_calls.log, self.id, rank, offset, run, limit)
+
 
 _POLL_SECONDS = 0.2
 
 
 class Experiment(Searched):
-    """A configuration with the user's code, and all that came of it."""
+    """A configuration with the user's code, and its trials and checkpoints."""
 
-    # What came of it
-
+    # Results
     def list_trials(self) -> list[Trial]:
         """Return its trials, in the order of their creation."""
-        with self._home.reader() as store:
-            return [Trial(self._home, row) for row in store.trials.list(self.id)]
+        return [Trial(self._home, row) for row in self._home.call(_calls.trials, self.id)]
 
-    get_trials = list_trials  # an older word
+    # The name in earlier APIs.
+    get_trials = list_trials
 
     def list_checkpoints(self, max_results: int | None = None) -> list[Checkpoint]:
-        """Return the checkpoints that exist, the best by the searcher's metric first, those without it last."""
-        with self._home.reader() as store:
-            rows = [r for r in store.checkpoints.list(experiment_id=self.id) if r.state is CheckpointState.COMPLETED]
+        """Return the existing checkpoints, the best by the searcher's metric first.
+
+        Checkpoints without the metric come last.
+        """
+        rows = self._home.call(_calls.checkpoints, experiment_id=self.id)
         sign = 1 if self.smaller_is_better else -1
         rows.sort(key=lambda r: (r.metric is None, sign * (r.metric or 0.0), -r.created))
         return [Checkpoint(self._home, row) for row in rows[:max_results]]
 
     def top_checkpoint(self) -> Checkpoint:
-        """Return the best checkpoint; CheckpointError where there is none."""
+        """Return the best checkpoint. Raises CheckpointError if there is none."""
         best = self.list_checkpoints(1)
         if not best:
-            raise CheckpointError(f"experiment {self.id} has no checkpoint; wait for one, or see det logs {self.id}")
+            raise CheckpointError(
+                f"experiment {self.id} has no checkpoint; wait for one, or see det logs {self.id}"
+            )
         return best[0]
 
     def top_n_checkpoints(self, limit: int) -> list[Checkpoint]:
@@ -59,118 +136,121 @@ class Experiment(Searched):
         return list(of_trials.values())[:limit]
 
     def download_code(self, output_dir: str | Path | None = None) -> str:
-        """Copy the code that it runs to a directory, by default `experiment-ID`; return where it is."""
+        """Copy its code to a directory, by default `experiment-ID`, and return the path."""
         target = Path(output_dir) if output_dir is not None else Path(f"experiment-{self.id}")
         if target.exists() and any(target.iterdir()):
             raise StoreError(f"{target} is not empty; name a directory that does not exist yet")
-        with self._home.reader() as store:
-            copy_code(store.code_dir(self.id), target)
+        target.mkdir(parents=True, exist_ok=True)
+        for name in self._home.call(_calls.code_names, self.id):
+            content, is_executable = self._home.call(_calls.code_file, self.id, name)
+            file = target / check_name(name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+            if is_executable:
+                file.chmod(file.stat().st_mode | 0o111)
         return str(target)
 
-    # What becomes of it
+    # Control
+    def wait(
+        self, polling_interval: float = _POLL_SECONDS, progress: bool | None = None
+    ) -> ExperimentState:
+        """Wait until it has ended or is paused, and return its state.
 
-    def wait(self, polling_interval: float = _POLL_SECONDS, progress: bool | None = None) -> ExperimentState:
-        """Wait until it has ended or is paused; return its state. StoreError where its driver is gone.
-
-        With `progress` a line says meanwhile how far it is, and is written over; by default in notebooks.
+        With `progress`, by default in notebooks, a status line shows the progress. Raises
+        StoreError if its driver is gone.
         """
         line = StatusLine("ipykernel" in sys.modules if progress is None else progress)
         while True:
-            with self._home.reader() as store:
-                summary = store.experiments.summary(self.id)
-                gone = store.experiments.orphaned(summary.experiment)
+            summary, gone = self._home.call(_calls.summary, self.id)
             line.write(summary)
             if summary.experiment.state is not ExperimentState.ACTIVE:
                 line.close()
                 return summary.experiment.state
             if gone:
                 line.close()
-                raise StoreError(f"the driver of experiment {self.id} is gone; go on with activate()")
+                raise StoreError(
+                    summary.experiment.abandoned
+                    if summary.experiment.outside
+                    else f"the driver of experiment {self.id} is gone; go on with activate()"
+                )
             time.sleep(polling_interval)
 
     def await_first_trial(self, interval: float = _POLL_SECONDS) -> Trial:
-        """Wait for its first trial; StoreError where it ends without one."""
+        """Wait for its first trial. Raises StoreError if it ends without one."""
         while not (trials := self.list_trials()):
             if self._row.state.ended:
-                raise StoreError(f"experiment {self.id} ended without a trial; see: det show {self.id}")
+                raise StoreError(
+                    f"experiment {self.id} ended without a trial; see: det show {self.id}"
+                )
             time.sleep(interval)
         return trials[0]
 
     def pause(self) -> None:
-        """Ask its driver to save and pause; return at once."""
-        self._ask("pause")
+        """Ask its driver to save checkpoints and pause. Does not wait for that."""
+        self._home.call(_calls.send, self.id, "pause")
 
     def cancel(self) -> None:
-        """Ask its driver to save and end it for good."""
-        self._ask("cancel")
+        """Ask its driver to save checkpoints and cancel it. It cannot be resumed."""
+        self._home.call(_calls.send, self.id, "cancel")
 
     def kill(self) -> None:
-        """Ask its driver to end it at once, without saving."""
-        self._ask("kill")
+        """Ask its driver to end it at once, without checkpoints."""
+        self._home.call(_calls.send, self.id, "kill")
 
     def activate(self) -> None:
-        """Go on with it, in a driver of its own in the background, which has it when this returns."""
-        with self._home.writer() as store:
-            reopen(store, self.id)
-        with self._home.reader() as store:
-            start_driver(store, self._home.path, self.id, self._home.environ)
+        """Resume it with a driver in the background, which has started when this returns."""
+        self._home.call(_calls.activate, self.id)
 
     def archive(self) -> None:
-        """Leave it out of listings; StoreError unless it has ended."""
-        with self._home.writer() as store:
-            state = store.experiments.get(self.id).state
-            if not state.ended:
-                raise StoreError(f"experiment {self.id} is {state.lower()}; only one that has ended can be archived")
-            store.experiments.update(self.id, archived=True)
+        """Hide it in listings. Raises StoreError if it has not ended."""
+        self._home.call(_calls.archive, self.id, True)
 
     def unarchive(self) -> None:
         """Show it in listings again."""
-        with self._home.writer() as store:
-            store.experiments.update(self.id, archived=False)
+        self._home.call(_calls.archive, self.id, False)
 
-    def fork(self, config: str | Path | Mapping[str, Any] | None = None, *, start: bool = True) -> Experiment:
-        """Make another of its code, with another configuration, as `Client.create_experiment` takes it, or the same."""
-        with self._home.reader() as store:
-            row, code = store.experiments.get(self.id), store.code_dir(self.id)
-        made = self._home.make(to_builtins(from_json(row.config)) if config is None else config, code, self.name)
-        other = Experiment(self._home, made)
-        if start:
-            other.activate()
-        return other
+    def fork(
+        self, config: str | Path | Mapping[str, Any] | None = None, *, start: bool = True
+    ) -> Experiment:
+        """Make another experiment with the same code, and start it unless `start` is false.
+
+        `config` is as for `Client.create_experiment`, by default the configuration of this
+        experiment.
+        """
+        made = self._home.fork(self._row, config, start=start)
+        return Experiment(self._home, self._home.call(_calls.experiment, made))
 
     def delete(self, *, keep_checkpoints: bool = False) -> list[str]:
-        """Delete it and all that came of it, its checkpoints too unless they are to be kept.
+        """Delete it with its trials and, unless `keep_checkpoints`, its checkpoints.
 
-        Returns the uuids of those checkpoints that stay, as trials of other experiments start from them. Raises
-        ExperimentBusy while it is driven.
+        Returns the uuids of the checkpoints that stay for one of two reasons:
+
+        - Trials of other experiments start from them.
+        - They came with an import, and are not in the home.
+
+        Raises ExperimentBusy while it is driven, and StoreError if a version of a model has one of
+        its checkpoints. Nothing is deleted then.
         """
-        with self._home.writer() as store, store.lock(self.id):
-            dismiss(store, self.id, at_once=True)
-            rows = [] if keep_checkpoints else store.checkpoints.list(experiment_id=self.id)
-            needed = store.checkpoints.elsewhere(self.id) if rows else set()
-            doomed = [row.uuid for row in rows if row.uuid not in needed and row.state is not CheckpointState.DELETED]
-            if doomed:
-                config = from_json(store.experiments.get(self.id).config, extensions=extensions_of(self._home.plugins))
-                storage = self._home.plugins.storage_of(config, self._home.path / "checkpoints")
-                for uuid in doomed:
-                    storage.delete(uuid)
-                    store.checkpoints.mark_deleted(uuid)
-            store.experiments.delete(self.id)
-        return sorted(needed)
+        return self._home.call(_calls.delete, self.id, keep_checkpoints)
+
+    def check_deletable(self) -> None:
+        """Raise the error with which `delete` would refuse: it is driven, or a model needs it."""
+        self._home.call(_calls.check_deletable, self.id)
 
     def export(self, file: str | Path, *, checkpoints: bool = True) -> int:
-        """Write it to a tar file, with the checkpoints that lie in the home, for `Client.import_experiment`; return how many."""
-        with self._home.writer() as store:
-            return export_experiment(store, self.id, Path(file), checkpoints=checkpoints)
+        """Write it to the tar file `file`, for `Client.import_experiment`.
 
-    def _ask(self, kind: str) -> None:
-        with self._home.writer() as store:
-            ask(store, self.id, kind)
+        Returns the number of checkpoints in the file: those that are in the home, or 0 if
+        `checkpoints` is false. Secrets of the configuration are left out. Raises StoreError if the
+        file exists, and ExperimentBusy while it is driven.
+        """
+        with self._home.local("Experiment.export").writer() as store:
+            return export_experiment(store, self.id, Path(file), mask_text, checkpoints=checkpoints)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of it: how it stands, and its best trials."""
-        with self._home.reader() as store:
-            return as_html(store, self.id)
+        """Return its HTML for a notebook: its state, and its best trials."""
+        summary, _ = self._home.call(_calls.summary, self.id)
+        return as_html(summary, self._home.call(_calls.trials, self.id, True, MOST_ROWS))
 
     def __repr__(self) -> str:
         return f"Experiment(id={self.id}, name={json.dumps(self.name)})"
@@ -179,7 +259,7 @@ class Experiment(Searched):
 class Trial(TrialReports):
     """One choice of hyperparameters of an experiment."""
 
-    def __init__(self, home: Home, row: TrialRow) -> None:
+    def __init__(self, home: AnyHome, row: TrialRow) -> None:
         super().__init__(home, row)
         self.trial_id = row.id
         self.experiment_id = row.experiment_id
@@ -192,23 +272,23 @@ class Trial(TrialReports):
 
     @property
     def batches(self) -> int:
-        """How many batches it has trained."""
+        """The number of batches that it has trained."""
         return self._row.batches
 
     def cancel(self) -> None:
-        """Have its driver end it for good, with a checkpoint; the search goes on without it."""
-        with self._home.writer() as store:
-            give_up(store, self.id, now=False)
+        """Ask its driver to cancel it with a checkpoint. The search continues without it."""
+        self._home.call(_calls.cancel_trial, self.id, False)
 
     def kill(self) -> None:
-        """Have its driver end it for good, at once; the search goes on without it."""
-        with self._home.writer() as store:
-            give_up(store, self.id, now=True)
+        """Ask its driver to end it at once. The search continues without it."""
+        self._home.call(_calls.cancel_trial, self.id, True)
 
     @property
     def seconds(self) -> float:
-        """How long it has taken since its start, until now where it has not ended; 0 before that."""
-        return 0.0 if (row := self._row).started is None else (row.ended or time.time()) - row.started
+        """The time from its start to its end, or to now. 0 before its start."""
+        return (
+            0.0 if (row := self._row).started is None else (row.ended or time.time()) - row.started
+        )
 
     @property
     def best_metric(self) -> float | None:
@@ -216,20 +296,24 @@ class Trial(TrialReports):
         return self._row.best_metric
 
     def get_experiment(self) -> Experiment:
-        """Return the experiment that it is of."""
-        with self._home.reader() as store:
-            return Experiment(self._home, store.experiments.get(self.experiment_id))
+        """Return its experiment."""
+        return Experiment(self._home, self._home.call(_calls.experiment, self.experiment_id))
 
     def list_checkpoints(self) -> list[Checkpoint]:
-        """Return its checkpoints that exist, the latest first."""
-        with self._home.reader() as store:
-            mine = [r for r in store.checkpoints.list(trial_id=self.id) if r.state is CheckpointState.COMPLETED]
-        return [Checkpoint(self._home, row) for row in sorted(mine, key=lambda r: r.batches, reverse=True)]
+        """Return its existing checkpoints, the latest first."""
+        mine = self._home.call(_calls.checkpoints, trial_id=self.id)
+        return [
+            Checkpoint(self._home, row)
+            for row in sorted(mine, key=lambda r: r.batches, reverse=True)
+        ]
 
-    def select_checkpoint(self, latest: bool = False, best: bool = False, uuid: str | None = None) -> Checkpoint:
-        """Return one checkpoint: the latest, the best by the searcher's metric, or that with the uuid.
+    def select_checkpoint(
+        self, latest: bool = False, best: bool = False, uuid: str | None = None
+    ) -> Checkpoint:
+        """Return one checkpoint: the latest, the best by the searcher's metric, or one by its uuid.
 
-        Raises ValueError unless exactly one is asked for, and CheckpointError where there is none.
+        Raises ValueError unless exactly one of these is given, and CheckpointError if there is
+        none.
         """
         if [latest, best, uuid is not None].count(True) != 1:
             raise ValueError("give exactly one of latest, best and uuid")
@@ -242,7 +326,9 @@ class Trial(TrialReports):
             found = sorted(measured, key=lambda c: (c.metric or 0.0) * (1 if smaller else -1))
         if not found:
             what = f"checkpoint {uuid}" if uuid else f"{'best' if best else 'latest'} checkpoint"
-            raise CheckpointError(f"trial {self.id} has no {what}; list_checkpoints() shows those that it has")
+            raise CheckpointError(
+                f"trial {self.id} has no {what}; list_checkpoints() shows those that it has"
+            )
         return found[0]
 
     def top_checkpoint(self) -> Checkpoint:
@@ -251,8 +337,7 @@ class Trial(TrialReports):
 
     @property
     def _row(self) -> TrialRow:
-        with self._home.reader() as store:
-            return store.trials.get(self.id)
+        return self._home.call(_calls.trial, self.id)
 
     def __repr__(self) -> str:
         return f"Trial(id={self.id}, experiment_id={self.experiment_id}, hparams={self.hparams!r})"

@@ -1,4 +1,4 @@
-"""What a search says of its hyperparameters: how much each alone explains, and the metric along one of them."""
+"""The importance of a search's hyperparameters, and the metric along one of them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from statistics import median
 from typing import Any
 
 FEWEST_TRIALS = 8
-"""With fewer trials, what they say of importances is chance."""
+"""With fewer trials, importances would be the result of chance."""
 _MOST_SLICES = 5
 
 
 @dataclass(frozen=True)
 class Slice:
-    """Trials whose values of one hyperparameter are the same, or lie between the same two.
+    """Trials with the same value of one hyperparameter, or with values in the same interval.
 
-    `least` and `greatest` are values that occurred; `best` and `middle` are the trials' best metric and its median.
+    `least` and `greatest` are values that occurred. `best` is the best metric of the trials, and
+    `middle` is their median metric.
     """
 
     least: Any
@@ -28,38 +29,44 @@ class Slice:
 
 
 def importances(trials: Sequence[tuple[Mapping[str, Any], float]]) -> dict[str, float]:
-    """Return for each hyperparameter the share, 0 to 1, of the variance of the trials' ranks that it alone explains.
+    """Return for each hyperparameter the share of the variance of ranks that it alone explains.
 
-    `trials` are the hyperparameters of each, by name, with its best metric; those that are numbers are cut into up to five
-    slices of equal count. What chance would explain is subtracted (epsilon squared of the analysis of variance). The most
-    important comes first. Empty where trials are fewer than 8, or all equally good.
+    `trials` are the hyperparameters of each trial, by name, with its best metric. The ranks are
+    those of the metrics. Numbers are cut into up to five slices of equal count. A trial without a
+    hyperparameter is ignored for it. The share, from 0 to 1, excludes what chance would explain
+    (epsilon squared of the analysis of variance). The most important hyperparameter comes first.
+    The result is empty for fewer than 8 trials, or if all are equally good.
     """
     if len(trials) < FEWEST_TRIALS:
         return {}
     ranks = _ranks([metric for _, metric in trials])
     found = {}
     for name in dict.fromkeys(name for hparams, _ in trials for name in hparams):
-        groups = _groups([hparams.get(name) for hparams, _ in trials])
-        found[name] = _explained([[ranks[i] for i in group] for group in groups])
+        there = [i for i, (hparams, _) in enumerate(trials) if hparams.get(name) is not None]
+        groups = _groups([trials[i][0][name] for i in there])
+        found[name] = _explained([[ranks[there[i]] for i in group] for group in groups], ranks)
     return dict(sorted(found.items(), key=lambda item: -item[1])) if any(found.values()) else {}
 
 
 def slices(trials: Sequence[tuple[Any, float]], *, smaller_is_better: bool) -> list[Slice]:
-    """Return how good the trials are along one hyperparameter, given its value and the best metric of each.
+    """Return how good the trials are along one hyperparameter.
 
-    Numbers come in up to five slices of equal count, from the least; of anything else each value is a slice, the commonest first.
+    `trials` has its value and the best metric of each trial. Numbers come in up to five slices of
+    equal count, from the least. Each value of another type is a slice, the most frequent first.
     """
     best = min if smaller_is_better else max
     found = []
     for group in _groups([value for value, _ in trials]):
         values, metrics = [trials[i][0] for i in group], [trials[i][1] for i in group]
-        ends = (min(values), max(values)) if all(map(_is_number, values)) else (values[0], values[0])
+        ends = (
+            (min(values), max(values)) if all(map(_is_number, values)) else (values[0], values[0])
+        )
         found.append(Slice(*ends, len(group), best(metrics), median(metrics)))
     return found
 
 
 def _groups(values: Sequence[Any]) -> list[list[int]]:
-    """Return the places of values that are together: equal ones, or numbers that are neighbours."""
+    """Return the indices of values that belong together: equal values, or adjacent numbers."""
     absent = [i for i, value in enumerate(values) if value is None]
     there = [i for i, value in enumerate(values) if value is not None]
     equal: dict[Any, list[int]] = {}
@@ -67,14 +74,16 @@ def _groups(values: Sequence[Any]) -> list[list[int]]:
     for i in there:
         equal.setdefault(values[i] if numeric else repr(values[i]), []).append(i)
     if numeric:
-        groups = _cut([equal[value] for value in sorted(equal)], max(2, min(_MOST_SLICES, len(there) // 4)))
+        groups = _cut(
+            [equal[value] for value in sorted(equal)], max(2, min(_MOST_SLICES, len(there) // 4))
+        )
     else:
         groups = sorted(equal.values(), key=lambda group: -len(group))
     return [*groups, absent] if absent else groups
 
 
 def _cut(ordered: Sequence[list[int]], most: int) -> list[list[int]]:
-    """Join neighbours, so that at most so many groups are left, as equal as they can be."""
+    """Join adjacent groups to at most `most` groups of about equal size."""
     if len(ordered) <= most:
         return [*ordered]
     groups: list[list[int]] = [[]]
@@ -89,7 +98,7 @@ def _cut(ordered: Sequence[list[int]], most: int) -> list[list[int]]:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value, equal ones sharing theirs."""
+    """Return the rank of each value. Equal values share their mean rank."""
     places: dict[float, list[int]] = {}
     for place, value in enumerate(sorted(values)):
         places.setdefault(value, []).append(place)
@@ -97,14 +106,19 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [ranks[value] for value in values]
 
 
-def _explained(groups: Sequence[Sequence[float]]) -> float:
+def _explained(groups: Sequence[Sequence[float]], ranks: Sequence[float]) -> float:
+    """Return the share of the variance of all ranks that groups of some of them explain."""
     count, mean = sum(map(len, groups)), sum(map(sum, groups)) / sum(map(len, groups))
     total = sum((rank - mean) ** 2 for group in groups for rank in group)
+    overall = sum(ranks) / len(ranks)
+    whole = sum((rank - overall) ** 2 for rank in ranks)
     means = [sum(group) / len(group) for group in groups]
-    within = sum((rank - own) ** 2 for group, own in zip(groups, means, strict=True) for rank in group)
+    within = sum(
+        (rank - own) ** 2 for group, own in zip(groups, means, strict=True) for rank in group
+    )
     if len(groups) < 2 or count <= len(groups) or not total:
         return 0.0
-    return max(0.0, (total - within - (len(groups) - 1) * within / (count - len(groups))) / total)
+    return max(0.0, (total - within - (len(groups) - 1) * within / (count - len(groups))) / whole)
 
 
 def _is_number(value: object) -> bool:

@@ -1,26 +1,108 @@
-"""What came of an experiment's search: its trials as a table, and what mattered."""
+"""The results of an experiment's search: a table of its trials, and the importances."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
-from det_core.config import from_json
+from det_core.config import from_json, masked
 from det_core.errors import DetError, StoreError, did_you_mean
 
-from ..store import TrialRow, TrialsMark
-from ._described import Described
+from ..store import Description, ExperimentRow, TrialRow, TrialsMark
+from . import _calls
+from ._fanova import fanova
+from ._home import AnyHome
 from ._importances import Slice, importances, slices
 from ._space import Space
 
-_TELLING = 5000
+
+class Described:
+    """One experiment's row in the store.
+
+    Each property reads the row again. Names, descriptions and labels can change while it is driven.
+    """
+
+    def __init__(self, home: AnyHome, row: ExperimentRow) -> None:
+        self._home = home
+        self.id = row.id
+        self.name = row.name
+        self.metric = row.metric
+        self.smaller_is_better = row.smaller_is_better
+
+    @property
+    def state(self) -> str:
+        """ACTIVE, PAUSED, COMPLETED, ERROR or CANCELED."""
+        return str(self._row.state)
+
+    @property
+    def progress(self) -> float:
+        """The part that is done, from 0 to 1."""
+        return self._row.progress
+
+    @property
+    def reason(self) -> str:
+        """The reason why it ended or paused. Empty if nothing went wrong."""
+        return self._row.reason or ""
+
+    @property
+    def seconds(self) -> float:
+        """The time from its start to its end, or to now, with pauses. 0 before its start."""
+        return (
+            0.0 if (row := self._row).started is None else (row.ended or time.time()) - row.started
+        )
+
+    @property
+    def description(self) -> str:
+        """The description that users gave."""
+        return self._row.description
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels that users gave."""
+        return list(self._row.labels)
+
+    @property
+    def archived(self) -> bool:
+        """Whether listings hide it."""
+        return self._row.archived
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its complete configuration without secrets."""
+        return dict(masked(from_json(self._row.config)))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return its complete configuration without secrets."""
+        return self.config
+
+    def set_name(self, name: str) -> None:
+        """Change its name. Its runs continue."""
+        self._describe(name=name)
+        self.name = name
+
+    def set_description(self, description: str) -> None:
+        """Change its description."""
+        self._describe(description=description)
+
+    def set_labels(self, labels: Iterable[str]) -> None:
+        """Replace its labels."""
+        self._describe(labels=list(dict.fromkeys(labels)))
+
+    def _describe(self, **changes: Unpack[Description]) -> None:
+        self._home.call(_calls.describe, self.id, changes)
+
+    @property
+    def _row(self) -> ExperimentRow:
+        return self._home.call(_calls.experiment, self.id)
 
 
 class Table(NamedTuple):
-    """Trials in columns: `id`, `state`, `batches`, `progress`, `best_metric`, `best_batches`, `latest_metric`, `started`, ….
+    """Trials in columns: `id`, `state`, `batches`, `progress`, `best_metric`, `started` and others.
 
-    Times are unix seconds. `hparams` has what was searched, by dotted names, None where a trial has none.
+    Times are Unix seconds. `hparams` has the searched hyperparameters by dotted names. The value is
+    None if a trial does not have one.
     """
 
     columns: Mapping[str, list[Any]]
@@ -28,47 +110,80 @@ class Table(NamedTuple):
     mark: TrialsMark
 
 
+class Mattered(NamedTuple):
+    """The importances of a search, as `shares`, and the number of compared trials.
+
+    `length` is the length at which the trials were compared, in the searcher's unit. It is None if
+    each trial counts with its best value. `shares` is empty for too few trials, or if all are
+    equally good.
+    """
+
+    shares: dict[str, float]
+    trials: int
+    length: int | None
+
+
 class Searched(Described):
-    """One experiment's trials, all together."""
+    """All trials of one experiment."""
 
     def table(self, since: Table | None = None) -> Table:
-        """Return its trials in columns, in order; or, with an earlier table, those that have changed since then or are new."""
-        with self._home.reader() as store:
-            space = Space(from_json(store.experiments.get(self.id).config).hyperparameters)
-            rows, mark = store.trials.changed(self.id, since.mark if since is not None else None)
+        """Return its trials in columns, in order.
+
+        With an earlier table, return only trials that are new or have changed since then.
+        """
+        space = Space(from_json(self._row.config).hyperparameters)
+        rows, mark = self._home.call(_calls.changed, self.id, since and since.mark)
         columns = {name: [*map(attrgetter(name), rows)] for name in TrialRow.__struct_fields__}
         columns["state"] = [*map(str, columns["state"])]
         return Table(columns, space.columns(columns.pop("hparams")), mark)
 
     def to_frame(self) -> Any:
-        """Return its trials as a pandas DataFrame, a row each, hyperparameters as `hparams.NAME`; DetError without pandas."""
+        """Return its trials as a pandas DataFrame with a row each. Raises DetError without pandas.
+
+        Hyperparameters are in columns `hparams.NAME`.
+        """
         try:
             import pandas
         except ModuleNotFoundError:
-            raise DetError("a DataFrame comes with pandas, which is not installed; pip install pandas") from None
+            raise DetError(
+                "a DataFrame comes with pandas, which is not installed; pip install pandas"
+            ) from None
         table = self.table()
-        return pandas.DataFrame({**table.columns, **{f"hparams.{name}": of for name, of in table.hparams.items()}})
+        return pandas.DataFrame(
+            {**table.columns, **{f"hparams.{name}": of for name, of in table.hparams.items()}}
+        )
 
     def importances(self) -> dict[str, float]:
-        """Return what mattered: for each hyperparameter the share, 0 to 1, of the trials' differences that it alone explains.
+        """Return for each hyperparameter the share of the trials' differences that it explains.
 
-        The first one matters most. Empty for searches of fewer than 8 trials that reported the searcher's metric. Of a search
-        of many thousands of trials, some 5,000 tell, spread over all of it.
+        Each share, from 0 to 1, is what the hyperparameter alone explains. The greatest comes
+        first. The result is empty for fewer than 8 trials that reported the searcher's metric. In a
+        search of many thousands of trials about 5,000 count, spread over all of it. If a search
+        trains some trials longer than others (ASHA, Hyperband), trials are compared at the length
+        that most of them reached.
         """
-        return importances(self._measured(_TELLING))
+        return self.what_mattered().shares
+
+    def what_mattered(self, *, forest: bool = False) -> Mattered:
+        """Return the importances, the number of compared trials, and the length of comparison.
+
+        With `forest`, they are those of fANOVA, which needs scikit-learn and at least 20 trials.
+        """
+        analyse = fanova if forest else importances
+        length, compared = self._home.call(_calls.compared, self.id)
+        return Mattered(analyse(compared), len(compared), length)
 
     def slices(self, name: str) -> list[Slice]:
-        """Return how good the trials are along a hyperparameter, by its dotted name; StoreError where none was chosen so."""
-        measured = self._measured()
+        """Return how good the trials are along a hyperparameter, given by its dotted name.
+
+        Raises StoreError if no trial has such a chosen hyperparameter.
+        """
+        measured = self._home.call(_calls.measured, self.id, None)
         known = list(dict.fromkeys(each for chosen, _ in measured for each in chosen))
         if name not in known:
             way_out = did_you_mean(name, known) or f"; known: {', '.join(known) or 'none'}"
             raise StoreError(f"no trial of experiment {self.id} has a chosen {name!r}{way_out}")
         return slices(
-            [(chosen.get(name), metric) for chosen, metric in measured], smaller_is_better=self.smaller_is_better
+            [(chosen.get(name), metric) for chosen, metric in measured],
+            smaller_is_better=self.smaller_is_better,
         )
-
-    def _measured(self, most: int | None = None) -> list[tuple[dict[str, Any], float]]:
-        with self._home.reader() as store:
-            space = Space(from_json(store.experiments.get(self.id).config).hyperparameters)
-            return [(space.chosen(hparams), best) for hparams, best in store.trials.measured(self.id, most)]

@@ -1,4 +1,4 @@
-"""The hyperparameters that a search chooses, told apart from those that are the same in all of its trials."""
+"""The hyperparameters that a search chooses, separate from those that all of its trials share."""
 
 from __future__ import annotations
 
@@ -18,43 +18,66 @@ class Space:
         for name, leaf in leaves.items():
             if isinstance(leaf, Const):
                 self._constants |= dict(_leaves({name: leaf.val}))
-        self._logarithmic = {name for name, leaf in leaves.items() if isinstance(leaf, Log)}
+        self._logarithmic = {
+            name
+            for name, leaf in leaves.items()
+            if isinstance(leaf, Log) or getattr(leaf, "log", False)
+        }
         self._names = [name for name, leaf in leaves.items() if not isinstance(leaf, Const)]
 
     def chosen(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was chosen for a trial: all but constants, unless its searcher altered one."""
-        found = {n: v for n, v in _leaves(hparams) if n not in self._constants or self._constants[n] != v}
+        """Return the chosen hyperparameters of a trial.
+
+        These are all but the constants, and constants that the searcher has changed.
+        """
+        found = {
+            n: v for n, v in _leaves(hparams) if n not in self._constants or self._constants[n] != v
+        }
         return {name: found[name] for name in [*self._names, *found] if name in found}
 
     def names(self, trials: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Return the names of what was chosen for any of these trials, those of the configuration first."""
+        """Return the names of the chosen hyperparameters of these trials.
+
+        The names in the configuration come first.
+        """
         found = dict.fromkeys(name for hparams in trials for name in self.chosen(hparams))
         return list(dict.fromkeys([*(name for name in self._names if name in found), *found]))
 
     def columns(self, trials: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-        """Return for each name of what was chosen for any of these trials the value of each, None where it has none."""
-        flat = [dict(_leaves(each)) if dict in map(type, each.values()) else each for each in trials]
+        """Return the values of each chosen hyperparameter in all trials.
+
+        The value is None for a trial without it.
+        """
+        flat = [
+            dict(_leaves(each)) if dict in map(type, each.values()) else each for each in trials
+        ]
         found = dict.fromkeys([*self._names, *(name for each in flat for name in each)])
         columns = {name: [each.get(name) for each in flat] for name in found}
         constant = {name: [value] * len(flat) for name, value in self._constants.items()}
         return {name: column for name, column in columns.items() if constant.get(name) != column}
 
     def constants(self, hparams: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what of a trial was not chosen."""
+        """Return the hyperparameters of a trial that were not chosen."""
         chosen = self.chosen(hparams)
         return {name: value for name, value in _leaves(hparams) if name not in chosen}
 
     def logarithmic(self, name: str) -> bool:
-        """Tell whether a hyperparameter is declared `log`: what counts is its order of magnitude."""
+        """Return whether a hyperparameter is declared `log`, or an `int` with `log`."""
         return name in self._logarithmic
 
     @staticmethod
     def short(names: Iterable[str]) -> dict[str, str]:
-        """Return for each dotted name its shortest end that no other has."""
+        """Return for each dotted name the shortest suffix that no other name has."""
         parts = {name: name.split(".") for name in names}
-        ends = {name: [".".join(words[-k:]) for k in range(1, len(words) + 1)] for name, words in parts.items()}
+        ends = {
+            name: [".".join(words[-k:]) for k in range(1, len(words) + 1)]
+            for name, words in parts.items()
+        }
         counts = Counter(end for each in ends.values() for end in each)
-        return {name: next((end for end in each if counts[end] == 1), name) for name, each in ends.items()}
+        return {
+            name: next((end for end in each if counts[end] == 1), name)
+            for name, each in ends.items()
+        }
 
 
 def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""What changes in a home, as it changes."""
+"""Changes in a home, as they occur."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from ..store import ExperimentState, ExperimentSummary, Store, TrialsMark
 
 
 class Change(NamedTuple):
-    """What is not as it was: experiments (made, changed, deleted, left by their driver), and of those that run the trials."""
+    """The experiments that have changed, and the changed trials of those that run.
+
+    An experiment has changed if it was made, changed or deleted, or if its driver died or returned.
+    """
 
     experiments: frozenset[int]
     trials: Mapping[int, frozenset[int]]
 
 
 class Watch:
-    """Looks at a home again and again: iterate over it to get each change, at most `seconds` after it was committed.
+    """Looks for changes in a home. Iterate over it to get each change.
 
-    What nothing was committed to is not read. For one thread; close it in the end.
+    A change arrives at most `seconds` after its commit. Databases without a new commit are not
+    read. Use it in one thread, and close it in the end.
     """
 
     def __init__(self, store: Store, seconds: float = 0.25) -> None:
@@ -35,29 +39,43 @@ class Watch:
         self.look()
 
     def look(self) -> Change:
-        """Return what has changed since the last look, without waiting."""
+        """Return the changes since the last look, without waiting."""
         before, version = self._known, self._store.version()
         if version != self._version:
             listed = self._store.experiments.list(archived=None, unread={})
             self._version, self._known = version, {each.experiment.id: each for each in listed}
-        going = {id: e for id, e in self._known.items() if e.experiment.state is ExperimentState.ACTIVE}
-        left = {id for id, each in going.items() if self._store.experiments.orphaned(each.experiment)}
-        changed = {id for id in before.keys() | self._known.keys() if before.get(id) != self._known.get(id)}
+        going = {
+            id: e for id, e in self._known.items() if e.experiment.state is ExperimentState.ACTIVE
+        }
+        left = {
+            id for id, each in going.items() if self._store.experiments.orphaned(each.experiment)
+        }
+        changed = {
+            id for id in before.keys() | self._known.keys() if before.get(id) != self._known.get(id)
+        }
         changed |= left ^ self._left
         self._left = left
-        trials = {id: found for id in going.keys() | self._seen.keys() if (found := self._trials(id))}
+        trials = {
+            id: found for id in going.keys() | self._seen.keys() if (found := self._trials(id))
+        }
         self._seen = {id: seen for id, seen in self._seen.items() if id in going}
         return Change(frozenset(changed | trials.keys()), trials)
 
     def directories(self) -> list[Path]:
-        """Return where something is written when there is a change, but for a driver's end: the home, and experiments that run."""
+        """Return the directories where changes write files: the home, and experiments that run.
+
+        The end of a driver process alone writes nothing there.
+        """
         return [self._store.home, *(self._store.experiment_dir(id) for id in self._seen)]
 
     def _trials(self, id: int) -> frozenset[int]:
         with suppress(StoreError):
             (version, mark), now = self._seen.get(id, ((), None)), self._store.version(id)
             if version != now:
-                rows, self._seen[id] = (found := self._store.trials.changed(id, mark))[0], (now, found[1])
+                rows, self._seen[id] = (
+                    (found := self._store.trials.changed(id, mark))[0],
+                    (now, found[1]),
+                )
                 return frozenset(row.id for row in rows if mark is not None or not row.state.ended)
         return frozenset()
 
@@ -68,5 +86,5 @@ class Watch:
             time.sleep(self._seconds)
 
     def close(self) -> None:
-        """Give the files back."""
+        """Close the files."""
         self._store.close()

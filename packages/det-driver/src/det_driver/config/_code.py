@@ -1,4 +1,7 @@
-"""What the code beside a configuration defines, read without importing it; and an entrypoint that it shows to be a slip."""
+"""The definitions in the code of a configuration, read without an import.
+
+They reveal mistakes in an entrypoint.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ _BASES = ("Trial", "LightningAdapter")
 
 
 def check_entrypoint(entrypoint: str | Sequence[str] | None, code_dir: Path) -> None:
-    """Raise EntrypointError for a command of one word that is none here, and is a module of `code_dir`, or nearly one.
+    """Raise EntrypointError for a word that is no command, but names a module of `code_dir`.
 
-    `model_def`, `model_def.py`, `model_def.Trial` and `modle_def` are such words; what may be a command elsewhere passes.
+    The name may also be misspelt. Examples are `model_def`, `model_def.py`, `model_def.Trial` and
+    `modle_def`. Words that may be commands on other machines pass.
     """
     words = [entrypoint] if isinstance(entrypoint, str) else list(entrypoint or ())
     word = words[0].strip() if len(words) == 1 else ""
@@ -33,16 +37,25 @@ def check_entrypoint(entrypoint: str | Sequence[str] | None, code_dir: Path) -> 
     classes = _classes(modules[found])
     trials = [nearest(rest, classes)] if rest and nearest(rest, classes) else _trials(classes)
     if not trials and modules[found].name != "__init__.py":
-        raise EntrypointError(f"entrypoint {word!r} is no command; did you mean 'python3 {modules[found].name}'?")
+        raise EntrypointError(
+            f"entrypoint {word!r} is no command; did you mean 'python3 {modules[found].name}'?"
+        )
     listed = " or ".join(repr(f"{found}:{trial}") for trial in trials)
-    way_out = f"did you mean {listed}?" if trials else "write module:Class, such as model_def:MyTrial"
+    way_out = (
+        f"did you mean {listed}?" if trials else "write module:Class, such as model_def:MyTrial"
+    )
     raise EntrypointError(f"entrypoint {word!r} names no class; {way_out}")
 
 
 def likely_entrypoint(code_dir: Path) -> str | None:
-    """Return the trial class that a directory holds, or the command for its `train.py`; None where it is not plain."""
+    """Return the trial class in a directory, or the command for its `train.py`.
+
+    Returns None if there is no single candidate.
+    """
     modules = _modules(code_dir)
-    found = [f"{module}:{trial}" for module, path in modules.items() for trial in _trials(_classes(path))]
+    found = [
+        f"{module}:{trial}" for module, path in modules.items() for trial in _trials(_classes(path))
+    ]
     if len(found) == 1:
         return found[0]
     return "python3 train.py" if not found and "train" in modules else None
@@ -54,12 +67,19 @@ def _modules(code_dir: Path) -> dict[str, Path]:
 
 
 def _classes(path: Path) -> dict[str, list[str]]:
-    """Return the classes of a module, each with the last names of its bases; none where it cannot be read."""
+    """Return the classes of a module, each with the last names of its bases.
+
+    Returns nothing if the module cannot be parsed.
+    """
     try:
         body = ast.parse(path.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return {}
-    return {node.name: [_last(base) for base in node.bases] for node in body if isinstance(node, ast.ClassDef)}
+    return {
+        node.name: [_last(base) for base in node.bases]
+        for node in body
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def _last(base: ast.expr) -> str:

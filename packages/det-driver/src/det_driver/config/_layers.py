@@ -1,4 +1,7 @@
-"""What lies under a person's file, a template, and what comes over it: `--config key.path=value`."""
+"""The layers of a configuration: a template below the user's file, and options above it.
+
+An option is `--config key.path=value`.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,17 @@ from ._yaml import parse_yaml, scalar
 
 
 def merge(template: dict[str, Any], user: dict[str, Any], extensions: Extensions) -> dict[str, Any]:
-    """Return `user` with `template` under it; both are plain data in today's spelling.
+    """Return `user` with `template` below it. Both are plain data in today's spelling.
 
-    The user wins; maps merge key by key, lists are replaced. Exceptions: labels, environment variables, proxy ports,
-    bind mounts and devices are joined (those of the same container path replaced), log policies merge by name,
-    a searcher or storage merges with one of its own kind only (what all kinds share always does), and a
-    hyperparameter is replaced whole unless both are nested maps. A null in `user` leaves the template's value.
+    Values of the user win. Maps merge key by key, and lists are replaced. A null in `user` leaves
+    the template's value. Exceptions:
+
+    - Labels, environment variables, proxy ports, bind mounts and devices are joined. Those with the
+      same container path are replaced.
+    - Log policies merge by name.
+    - A searcher or a storage merges only with one of the same kind. The keys that all kinds share
+      always merge.
+    - A hyperparameter is replaced as a whole, unless both are nested maps.
     """
     return _struct(template, user, fields_of(ExperimentConfig), extensions)
 
@@ -33,7 +41,9 @@ def _struct(
         if key not in low or low[key] is None:
             merged[key] = value
         elif value is not None:
-            merged[key] = _value(low[key], value, fields[key].type, extensions) if key in fields else value
+            merged[key] = (
+                _value(low[key], value, fields[key].type, extensions) if key in fields else value
+            )
     return merged
 
 
@@ -50,17 +60,33 @@ def _value(low: Any, high: Any, type_: Type, extensions: Extensions) -> Any:
     if kind in SECTIONS:
         return _tagged(low, high, kind, extensions)
     if kind == "plugins":
-        types = {name: type_of(find()) for name, find in extensions.plugins.items() if name in low and name in high}
-        return low | high | {name: _value(low[name], high[name], type_, extensions) for name, type_ in types.items()}
+        types = {
+            name: type_of(find())
+            for name, find in extensions.plugins.items()
+            if name in low and name in high
+        }
+        return (
+            low
+            | high
+            | {
+                name: _value(low[name], high[name], type_, extensions)
+                for name, type_ in types.items()
+            }
+        )
     return _map(low, high, type_, extensions)
 
 
 def _spread(value: Any, type_: Type) -> Any:
-    """Return the map of kinds of slot that one image, or one list of variables, stands for; a map stays what it is."""
+    """Expand one image, or one list of variables, to a map by kind of slot.
+
+    A map is returned unchanged.
+    """
     return dict.fromkeys(fields_of(type_.arm), value) if isinstance(value, str | list) else value
 
 
-def _map(low: dict[str, Any], high: dict[str, Any], type_: Type, extensions: Extensions) -> dict[str, Any]:
+def _map(
+    low: dict[str, Any], high: dict[str, Any], type_: Type, extensions: Extensions
+) -> dict[str, Any]:
     struct = next((arm for arm in type_.arms if is_struct(arm)), None)
     if struct:
         return _struct(low, high, fields_of(struct), extensions)
@@ -82,7 +108,8 @@ def _list(low: list[Any], high: list[Any], type_: Type) -> list[Any]:
 
 
 def _identity(item: Any, key: str | None) -> Any:
-    if key == "container_path" and isinstance(item, str):  # host_path:container_path[:mode]
+    # A device may be written as host_path:container_path[:mode].
+    if key == "container_path" and isinstance(item, str):
         return item.split(":")[1:2]
     return [item[key]] if key and isinstance(item, dict) and key in item else item
 
@@ -93,7 +120,9 @@ def _has_name(item: Any) -> bool:
 
 def _hyperparameters(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     both = {
-        key: _hyperparameters(low[key], high[key]) for key in low if _is_nested(low[key]) and _is_nested(high.get(key))
+        key: _hyperparameters(low[key], high[key])
+        for key in low
+        if _is_nested(low[key]) and _is_nested(high.get(key))
     }
     return low | high | both
 
@@ -102,28 +131,33 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, dict) and "type" not in value
 
 
-def _tagged(low: dict[str, Any], high: dict[str, Any], kind: str, extensions: Extensions) -> dict[str, Any]:
+def _tagged(
+    low: dict[str, Any], high: dict[str, Any], kind: str, extensions: Extensions
+) -> dict[str, Any]:
     tag, common = SECTIONS[kind].tag, SECTIONS[kind].common
     name = high.get(tag) if high.get(tag) is not None else low.get(tag)
     if low.get(tag) not in (None, name):
         low = {key: value for key, value in low.items() if key in fields_of(common)}
-    struct = extensions.struct(kind, name)  # what is unknown is reported when the section is read
+    # Reading the section reports an unknown name.
+    struct = extensions.struct(kind, name)
     return _struct(low, high, fields_of(struct) if struct else {}, extensions)
 
 
 def override(source: Source, overrides: Iterable[str], extensions: Extensions) -> list[str]:
-    """Put each `key.path=value` into `source.data`, and note where it comes from; the maps on the way are made.
+    """Put each `key.path=value` into `source.data`, and record its option. Missing maps are made.
 
-    A value is a YAML scalar, a list of such with commas between, or JSON; where text is wanted, it is taken as it is,
-    and where a list is wanted, one value is a list of one. A part of the path that is a number points into a list.
-    Returns the problems.
+    A value is a YAML scalar, a list of scalars with commas between, or JSON. If text is needed, the
+    value is taken literally. If a list is needed, one value is a list of one item. A number in the
+    path is an index into a list. Returns the problems.
     """
     problems: list[str] = []
     for text in overrides:
         key, equals, value = text.partition("=")
         path = tuple(key.strip().split("."))
         if not equals or not all(path):
-            problems.append(f"--config {shown(text) if not equals else repr(key)}: give key.path=value")
+            problems.append(
+                f"--config {shown(text) if not equals else repr(key)}: give key.path=value"
+            )
             continue
         option = f"--config {key.strip()}"
         try:
@@ -146,7 +180,9 @@ def _read(text: str, path: Path, type_: Type | None, option: str) -> Any:
         value = None if scalar(text) is None else text
     elif items := _items(type_):
         words = [part.strip() for part in text.split(",")]
-        value = None if scalar(text) is None else [w if str in items.arms else scalar(w) for w in words]
+        value = (
+            None if scalar(text) is None else [w if str in items.arms else scalar(w) for w in words]
+        )
     else:
         value = [scalar(part.strip()) for part in text.split(",")] if "," in text else scalar(text)
     value = plain(value, lambda _, problem: problems.append(problem), path)
@@ -156,14 +192,14 @@ def _read(text: str, path: Path, type_: Type | None, option: str) -> Any:
 
 
 def _items(type_: Type | None) -> Type | None:
-    """Return the type of the items where a list is wanted."""
+    """Return the type of the items if a list is needed."""
     if type_ and type_.marks.get("kind") == "environment_variables":
         return item_of(fields_of(type_.arm)["cpu"].type.arm)
     return item_of(type_.arm) if type_ and base_of(type_.arm) is list else None
 
 
 def _put(data: dict[str, Any], path: Path, value: Any, option: str) -> Path:
-    """Put `value` in its place; return the path of the outermost part that was not there before."""
+    """Set `value` at its path, and return the path of the outermost part that is new."""
     here: Any = data
     walked: Path = ()
     made: Path = ()
@@ -186,15 +222,17 @@ def _step(here: Any, part: Any, walked: Path, option: str) -> Any:
         if part.isdecimal() and int(part) < len(here):
             return int(part)
         raise ConfigError(
-            f"{option}: {dotted(walked)} is a list of {len(here)}; give a number below that, not {part!r}"
+            f"{option}: {dotted(walked)} is a list of {len(here)}; give a number below that, not"
+            f" {part!r}"
         )
     raise ConfigError(
-        f"{option}: {dotted(walked)} is {shown(here)}, which holds no {part!r}; set {dotted(walked)} itself"
+        f"{option}: {dotted(walked)} is {shown(here)}, which holds no {part!r}; set"
+        f" {dotted(walked)} itself"
     )
 
 
 def _type_at(path: Path, data: dict[str, Any], extensions: Extensions) -> Type | None:
-    """Return the type of what `path` names, None where nothing says."""
+    """Return the type of the value at `path`, or None if it is unknown."""
     type_ = type_of(ExperimentConfig)
     for depth, part in enumerate(path):
         arm = _arm(type_, path[:depth], data, extensions)

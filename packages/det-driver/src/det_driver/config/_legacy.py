@@ -1,4 +1,4 @@
-"""Old spellings: what earlier versions called something, put into today's words."""
+"""Old spellings of earlier versions, translated to today's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _OF_ENGINES = {
 
 
 def modernise(source: Source, problems: list[str]) -> list[tuple[str, str]]:
-    """Rewrite `source.data` in today's words; return what was renamed, old and new; note clashes in `problems`."""
+    """Rewrite `source.data` in today's spelling, and return the old and the new names.
+
+    Conflicts are added to `problems`.
+    """
     return [
         *_steps(source, problems),
         *_adaptive(source),
@@ -44,7 +47,10 @@ def modernise(source: Source, problems: list[str]) -> list[tuple[str, str]]:
 
 
 def to_engine(data: dict[str, Any]) -> Renamed:
-    """Put what Determined's sections say of Slurm, of Kubernetes, and of pools and priorities there, into the engine's settings."""
+    """Move Determined's settings for Slurm and Kubernetes into the engine's section.
+
+    These include resource pools and priorities.
+    """
     engine = data.get("engine")
     if not isinstance(engine, dict):
         return
@@ -67,14 +73,19 @@ def _section(source: Source, *path: str) -> dict[str, Any] | None:
     return section if isinstance(section, dict) else None
 
 
-def _rename(source: Source, path: tuple[str, ...], old: str, new: str, problems: list[str]) -> Renamed:
+def _rename(
+    source: Source, path: tuple[str, ...], old: str, new: str, problems: list[str]
+) -> Renamed:
     section = _section(source, *path)
     if section is None or old not in section:
         return
     old_path: Path = (*path, old)
     value = section.pop(old)
     if new in section:
-        text = f"{dotted(old_path)} is the old spelling of {dotted((*path, new))}, which is there too; keep the latter"
+        text = (
+            f"{dotted(old_path)} is the old spelling of {dotted((*path, new))}, which is there too;"
+            " keep the latter"
+        )
         problems.append(source.place(old_path, of_key=True) + text)
         return
     section[new] = value
@@ -94,7 +105,7 @@ def _steps(source: Source, problems: list[str]) -> Renamed:
 
 
 def _periods(source: Source, per_step: Any) -> Renamed:
-    """What is counted in steps elsewhere counted the periods in steps as well."""
+    """Convert periods to batches, as they were counted in steps, too."""
     for name in ("min_validation_period", "min_checkpoint_period"):
         steps = source.data.get(name)
         if _is_count(steps) and steps and _is_count(per_step):
@@ -103,7 +114,10 @@ def _periods(source: Source, per_step: Any) -> Renamed:
 
 
 def _adaptive(source: Source) -> Renamed:
-    """The searchers in whose place adaptive ASHA came; of what a budget was for, it takes the number of trials."""
+    """Replace the searchers that adaptive ASHA has replaced.
+
+    A budget becomes a number of trials.
+    """
     section = _section(source, "searcher") or {}
     name = section.get("name")
     if name not in ("adaptive", "adaptive_simple"):
@@ -116,18 +130,27 @@ def _adaptive(source: Source) -> Renamed:
     if trials is not None and "max_trials" not in section:
         source.moved(("searcher", "budget"), ("searcher", "max_trials"))
         section["max_trials"] = trials
-        yield f"{source.place(('searcher', 'budget'))}searcher.budget: {section.pop('budget')}", f"max_trials: {trials}"
+        yield (
+            f"{source.place(('searcher', 'budget'))}searcher.budget: {section.pop('budget')}",
+            f"max_trials: {trials}",
+        )
 
 
 def _trials(section: dict[str, Any]) -> int | None:
-    """Return how many trials a budget pays for, None where that cannot be told: what is wrong is said later."""
+    """Return the number of trials that a budget pays for, or None if it cannot be computed.
+
+    Mistakes in the section are reported later.
+    """
     try:
         (budget, unit), (length, other) = _amount(section["budget"]), _amount(section["max_length"])
         divisor, most = section.get("divisor", 4), section.get("max_rungs", 5)
         most = max(1, min(most, int(math.log(length, divisor)) + 1))
-        first = {"aggressive": most, "conservative": 1}.get(section.get("mode", "standard"), (most - 1) // 2 + 1)
+        first = {"aggressive": most, "conservative": 1}.get(
+            section.get("mode", "standard"), (most - 1) // 2 + 1
+        )
         rungs = section.get("bracket_rungs") or range(first, most + 1)
-        # of a bracket of r rungs, one trial in d ** k comes to rung k; a bracket has trials in the ratio of d ** (r - 1) / r
+        # In a bracket of r rungs, one trial in d ** k reaches rung k. The number of trials in a
+        # bracket is proportional to d ** (r - 1) / r.
         trials = sum(divisor ** (r - 1) / r for r in rungs)
         cost = sum(length * (1 + (r - 1) * (1 - 1 / divisor)) / r for r in rungs)
         return max(1, round(budget * trials / cost)) if unit == other else None

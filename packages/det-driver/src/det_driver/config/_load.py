@@ -1,19 +1,22 @@
-"""Reading a configuration: from a file, a text or a mapping to an `ExperimentConfig`."""
+"""Load a configuration: from a file, a text or a mapping to an `ExperimentConfig`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
-from det_core.config import ExperimentConfig, Extensions, Notice, without_effect
+from det_core.config import ExperimentConfig, Extensions, Notice, without_effect, without_secrets
 from det_core.config.decoding import Decoding
 from det_core.config.faults import Fault, Path, dotted
 from det_core.errors import ConfigError
 
+from ._conditions import space_faults
 from ._layers import merge, override
 from ._legacy import modernise, to_engine
+from ._preferences import Preferences
 from ._rules import RULES
 from ._sentences import put
 from ._source import Source, from_file, from_mapping, from_text
@@ -22,7 +25,7 @@ from ._spaces import doubts
 
 @dataclass(frozen=True)
 class Loaded:
-    """A configuration that was read and checked, and what its reader should know."""
+    """A configuration that was read and checked, and notices for the user."""
 
     config: ExperimentConfig
     notices: tuple[Notice, ...]
@@ -33,17 +36,23 @@ def load(
     *,
     template: str | FilePath | Mapping[str, Any] | None = None,
     defaults: FilePath | None = None,
+    preferences: Preferences | None = None,
     engine: str | None = None,
     overrides: Iterable[str] = (),
     extensions: Extensions | None = None,
     name: str | None = None,
     complete: bool = True,
 ) -> Loaded:
-    """Read a YAML file, a YAML text (a string that holds a line break or a colon and a space) or a mapping.
+    """Load a YAML file, a YAML text (it has a line break or a colon and a space) or a mapping.
 
-    `template` lies under it, the file `defaults` under both, `overrides` (`a.b=1`) over it. Settings of another engine than
-    `engine`, where that is given, are left out. `name` stands for the file in errors. With `complete` false, what only an
-    experiment that is run must have may be missing. Raises ConfigError with every problem found.
+    - `template` and below it the file `defaults` provide values that `source` does not have.
+    - `preferences` of a user are below `template`, and above `defaults`.
+    - `overrides` (`a.b=1`) replace its values.
+    - `engine` selects an engine. Settings of other engines are left out.
+    - `name` replaces the file's name in errors.
+    - `complete` is false for a configuration that need not have what only a run needs.
+
+    Raises ConfigError with all problems.
     """
     extensions = extensions or Extensions()
     user, problems = _open(source, name)
@@ -57,6 +66,8 @@ def load(
     if engine is not None:
         _choose(engine, user.data, extensions)
     renamed = dict(pair for each in sources for pair in modernise(each, problems))
+    if preferences is not None:
+        problems += _prefer(preferences, sources, len(sources) - (defaults is not None), extensions)
     alone = len(sources) == 1
     for each in reversed(sources) if not alone else ():
         decoding, _ = _decode(each.data, extensions)
@@ -68,12 +79,26 @@ def load(
     decoding, config = _decode(data, extensions)
     doubtful: list[Notice] = []
     wanted = [
-        (fault, text) for fault, text in put(decoding.faults) if (complete or fault.path[1:] if fault.late else alone)
+        (fault, text)
+        for fault, text in put(decoding.faults)
+        if (complete or fault.path[1:] if fault.late else alone)
     ]
-    sound = complete and not any(fault.path[:1] == ("hyperparameters",) for fault in decoding.faults)
+    sound = complete and not any(
+        fault.path[:1] == ("hyperparameters",) for fault in decoding.faults
+    )
     for path, text, sure in doubts(data.get("hyperparameters"), config) if sound else ():
         wanted += [(Fault(path, "rule", text), text)] if sure else []
-        doubtful += [] if sure else [Notice(_holder(sources, path).place(path) + text, (dotted(path),))]
+        doubtful += (
+            [] if sure else [Notice(_holder(sources, path).place(path) + text, (dotted(path),))]
+        )
+    if sound:
+        wanted += [(Fault(path, "rule", text), text) for path, text in space_faults(config)]
+    # Do not report a rejected value as missing, too.
+    wanted = [
+        (fault, text)
+        for fault, text in wanted
+        if not any(f" {dotted(fault.path)} is " in f" {p}" for p in problems)
+    ]
     problems += _lines(wanted, sources)
     if problems:
         raise ConfigError(*dict.fromkeys(problems))
@@ -82,14 +107,57 @@ def load(
     return Loaded(config, (*old, *doubtful, *without_effect(decoding.without_effect(config))))
 
 
-def _open(source: str | FilePath | Mapping[str, Any], name: str | None = None) -> tuple[Source, list[str]]:
+def mask_text(text: str) -> str:
+    """Return the text of a configuration without its secrets.
+
+    Any other text is returned unchanged.
+    """
+    try:
+        config = load(f"{text}\n", extensions=Extensions(open=True), complete=False).config
+    except ConfigError:
+        return text
+    return without_secrets(text, config)
+
+
+def _open(
+    source: str | FilePath | Mapping[str, Any], name: str | None = None
+) -> tuple[Source, list[str]]:
     if isinstance(source, str) and ("\n" in source or ": " in source):
         return from_text(source, name or "<config>")
-    return from_file(FilePath(source)) if isinstance(source, str | FilePath) else from_mapping(source, name)
+    return (
+        from_file(FilePath(source))
+        if isinstance(source, str | FilePath)
+        else from_mapping(source, name)
+    )
+
+
+def _prefer(
+    preferences: Preferences, sources: list[Source], place: int, extensions: Extensions
+) -> list[str]:
+    """Insert the preferences for the chosen engine below the first `place` sources.
+
+    Returns their problems.
+    """
+    named = (each.data.get("engine") for each in sources)
+    names = (each.get("name") for each in named if isinstance(each, dict))
+    engine = next((str(each) for each in names if each is not None), None)
+    layer, problems = preferences.source(engine, extensions)
+    preferred = layer.data.get("engine", {})
+    for above in sources[:place] if preferred else ():
+        # It may say the same in Determined's words, which are read below.
+        section = above.data.get("engine")
+        said = {"name": engine, **(section if isinstance(section, dict) else {})}
+        for _, key in to_engine(deepcopy({**above.data, "engine": said})):
+            preferred.pop(key.removeprefix("engine."), None)
+    sources.insert(place, layer)
+    return problems
 
 
 def _choose(engine: str, data: dict[str, Any], extensions: Extensions) -> None:
-    """Name an engine, unless it is that of the configuration; one without settings needs no section."""
+    """Set the engine, unless the configuration has it.
+
+    An engine without settings needs no section.
+    """
     section = data.get("engine")
     if not isinstance(section, dict) or section.get("name") != engine:
         data["engine"] = {"name": engine}
@@ -105,10 +173,15 @@ def _decode(data: dict[str, Any], extensions: Extensions) -> tuple[Decoding, Exp
 
 def _lines(problems: list[tuple[Fault, str]], sources: list[Source]) -> list[str]:
     ordered = sorted(problems, key=lambda problem: sources[0].order(problem[0].path))
-    return [_holder(sources, fault.path).place(fault.path, of_key=fault.of_key) + text for fault, text in ordered]
+    return [
+        _holder(sources, fault.path).place(fault.path, of_key=fault.of_key) + text
+        for fault, text in ordered
+    ]
 
 
 def _holder(sources: list[Source], path: Path) -> Source:
     """Return the first source that holds the longest part of the path."""
     lengths = range(len(path), 0, -1)
-    return next((source for n in lengths for source in sources if source.holds(path[:n])), sources[0])
+    return next(
+        (source for n in lengths for source in sources if source.holds(path[:n])), sources[0]
+    )

@@ -1,7 +1,8 @@
-"""What must hold between fields: rules over structs that have been read."""
+"""Rules between fields, over structs that have been read."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -14,6 +15,7 @@ from det_core.config import (
     AsyncHalving,
     Azure,
     Categorical,
+    Combined,
     Const,
     Double,
     ExperimentConfig,
@@ -23,21 +25,60 @@ from det_core.config import (
     Log,
     LogPolicy,
     Profiling,
+    Rungs,
     SharedFs,
     is_trial_entrypoint,
 )
 from det_core.config.decoding import Rule
 from det_core.config.faults import Path, dotted, shown
 
+from ..space import count_steps
 from ._spaces import values_for_exponents
 
 Found = list[tuple[Path, str]]
+
+MOST_TRIALS = 1_000_000
+"""The limit of the trials of a grid, and of the trials with which hyperband begins."""
 
 
 def _bounds(hp: Int | Double | Log, at: str) -> Found:
     if hp.minval < hp.maxval:
         return []
-    return [(("minval",), f"{at}.minval is {hp.minval} and maxval is {hp.maxval}; give a minval below maxval")]
+    return [
+        (
+            ("minval",),
+            f"{at}.minval is {hp.minval} and maxval is {hp.maxval}; give a minval below maxval",
+        )
+    ]
+
+
+def _int(hp: Int, at: str) -> Found:
+    if wrong := _bounds(hp, at):
+        return wrong
+    if hp.log and hp.step is not None:
+        return [(("step",), f"{at} has both log and step; give one of them")]
+    if hp.log and hp.minval < 1:
+        return [
+            (
+                ("minval",),
+                (
+                    f"{at}.minval is {hp.minval}, which has no logarithm; give 1 or more, or leave"
+                    " log out"
+                ),
+            )
+        ]
+    return _step(hp, at)
+
+
+def _double(hp: Double, at: str) -> Found:
+    return _bounds(hp, at) or _step(hp, at)
+
+
+def _step(hp: Int | Double, at: str) -> Found:
+    if hp.step is None or hp.step <= hp.maxval - hp.minval:
+        return []
+    reach = f"minval is {hp.minval} and maxval is {hp.maxval}"
+    return [(("step",), f"{at}.step is {hp.step}, {reach}; give a step that fits between them")]
 
 
 def _exponents(hp: Log, at: str) -> Found:
@@ -47,23 +88,61 @@ def _exponents(hp: Log, at: str) -> Found:
     return [((), text)] if text else []
 
 
-def _halving(searcher: AdaptiveAsha | AsyncHalving, at: str) -> Found:
+def _halving(searcher: Rungs, at: str) -> Found:
     promoting, stopping = searcher.max_length is not None, searcher.max_time is not None
     if promoting and (stopping or searcher.time_metric is not None):
         way_out = "give max_length to promote trials, or max_time and time_metric to stop them"
-        return [(("max_length",), f"{at} has both max_length and max_time or time_metric; {way_out}")]
+        return [
+            (("max_length",), f"{at} has both max_length and max_time or time_metric; {way_out}")
+        ]
     if not promoting and not stopping and searcher.time_metric is None:
         way_out = "give max_length to promote trials, or max_time and time_metric to stop them"
         return [(("max_length",), f"{at}.max_length is missing; {way_out}")]
     if not promoting and not stopping:
-        return [(("max_time",), f"{at}.max_time is missing; say how long trials train, in units of time_metric")]
+        return [
+            (
+                ("max_time",),
+                f"{at}.max_time is missing; say how long trials train, in units of time_metric",
+            )
+        ]
     if stopping and searcher.time_metric is None:
         way_out = "name the validation metric that counts the time, such as batches"
         return [(("time_metric",), f"{at}.time_metric is missing; {way_out}")]
     if stopping and searcher.stop_once is False:
         way_out = "leave stop_once out, or give max_length"
-        return [(("stop_once",), f"{at}.stop_once is false, but max_time and time_metric stop trials; {way_out}")]
+        return [
+            (
+                ("stop_once",),
+                f"{at}.stop_once is false, but max_time and time_metric stop trials; {way_out}",
+            )
+        ]
     return []
+
+
+def _combined(searcher: Combined, at: str) -> Found:
+    lengths = (searcher.max_length, searcher.max_time, searcher.time_metric)
+    return [] if searcher.schedule == "full" and not any(lengths) else _halving(searcher, at)
+
+
+def _hyperband(searcher: Hyperband, at: str) -> Found:
+    """Limit the trials of the first bracket.
+
+    It begins with as many trials as the greatest power of the divisor in the length.
+    """
+    if (
+        searcher.divisor ** math.floor(math.log(max(searcher.max_length.n, 1), searcher.divisor))
+        <= MOST_TRIALS
+    ):
+        return []
+    text = (
+        f"{at}.max_length is {searcher.max_length}, and hyperband begins with about as many trials"
+    )
+    return [
+        (
+            ("max_length",),
+            f"{text}, {MOST_TRIALS:,} at most; give it in a larger unit, such as epochs",
+        )
+    ]
 
 
 def _shared_fs(storage: SharedFs, at: str) -> Found:
@@ -74,7 +153,9 @@ def _shared_fs(storage: SharedFs, at: str) -> Found:
     if not outside and ".." not in inside.parts:
         return []
     way_out = "give a relative path, or one below host_path"
-    text = f"{at}.storage_path is {storage.storage_path!r}, outside {storage.host_path!r}; {way_out}"
+    text = (
+        f"{at}.storage_path is {storage.storage_path!r}, outside {storage.host_path!r}; {way_out}"
+    )
     return [(("storage_path",), text)]
 
 
@@ -103,7 +184,15 @@ def _pattern(policy: LogPolicy, at: str) -> Found:
     try:
         re.compile(policy.pattern or "")
     except re.error as error:
-        return [(("pattern",), f"{at}.pattern is {policy.pattern!r}, not a regular expression ({error}); correct it")]
+        return [
+            (
+                ("pattern",),
+                (
+                    f"{at}.pattern is {policy.pattern!r}, not a regular expression ({error});"
+                    " correct it"
+                ),
+            )
+        ]
     return []
 
 
@@ -111,7 +200,7 @@ def _experiment(config: ExperimentConfig, at: str) -> Found:
     return [
         *_entrypoint(config),
         *_batch_size(config.hyperparameters.get("global_batch_size")),
-        *(_counts(config.hyperparameters, ("hyperparameters",)) if isinstance(config.searcher, Grid) else ()),
+        *(_grid(config.hyperparameters) if isinstance(config.searcher, Grid) else ()),
         *_trial_length(config),
         *_policies(config.log_policies),
         *_tensorboard(config.tensorboard_storage or {}),
@@ -119,16 +208,26 @@ def _experiment(config: ExperimentConfig, at: str) -> Found:
 
 
 def _entrypoint(config: ExperimentConfig) -> Found:
-    words = [config.entrypoint] if isinstance(config.entrypoint, str) else list(config.entrypoint or ())
+    words = (
+        [config.entrypoint] if isinstance(config.entrypoint, str) else list(config.entrypoint or ())
+    )
     if config.entrypoint is None or (words and words[0].strip()):
         return []
-    return [(("entrypoint",), "entrypoint is empty; give module:Class, or a command such as python3 train.py")]
+    return [
+        (
+            ("entrypoint",),
+            "entrypoint is empty; give module:Class, or a command such as python3 train.py",
+        )
+    ]
 
 
 def _trial_length(config: ExperimentConfig) -> Found:
     searcher = config.searcher
-    if isinstance(searcher, AdaptiveAsha | AsyncHalving | Hyperband) or not is_trial_entrypoint(config.entrypoint):
-        return []  # those say themselves what they need; a script may end by itself
+    # These searchers have their own rules, and a script may end by itself.
+    if isinstance(searcher, AdaptiveAsha | AsyncHalving | Hyperband) or not is_trial_entrypoint(
+        config.entrypoint
+    ):
+        return []
     if (
         searcher is None
         or getattr(searcher, "max_length", searcher) is not None
@@ -143,9 +242,36 @@ def _counts(hyperparameters: dict[str, Any], path: Path) -> Iterator[tuple[Path,
     for name, hp in hyperparameters.items():
         if isinstance(hp, dict):
             yield from _counts(hp, (*path, name))
-        elif isinstance(hp, Int | Double | Log) and hp.count is None:
+        elif (
+            isinstance(hp, Int | Double | Log)
+            and hp.count is None
+            and getattr(hp, "step", None) is None
+        ):
             where = (*path, name, "count")
             yield where, f"{dotted(where)} is missing; a grid needs to know how many values to take"
+
+
+def _grid(hyperparameters: dict[str, Any]) -> Found:
+    missing = list(_counts(hyperparameters, ("hyperparameters",)))
+    if missing or (points := _points(hyperparameters)) <= MOST_TRIALS:
+        return missing
+    way_out = "lower a count, or let random draw some of them (max_trials)"
+    count = f"{points:,}" if points < 10**12 else f"about 10^{math.log10(points):.0f}"
+    return [
+        (
+            ("searcher", "name"),
+            f"searcher.name is grid, of {count} trials; {MOST_TRIALS:,} at most: {way_out}",
+        )
+    ]
+
+
+def _points(hp: Any) -> int:
+    if isinstance(hp, dict):
+        return math.prod(map(_points, hp.values()))
+    if isinstance(hp, Int) or getattr(hp, "step", None) is not None:
+        steps = count_steps(hp)
+        return min(hp.count or (steps if hp.step else 1), steps)
+    return len(hp.vals) if isinstance(hp, Categorical) else getattr(hp, "count", None) or 1
 
 
 def _batch_size(hp: Any) -> Found:
@@ -159,8 +285,16 @@ def _batch_size(hp: Any) -> Found:
         wrong = [(path, value) for value in values if not _is_positive(value)]
     else:
         kind = "map" if isinstance(hp, dict) else f"{hp.__struct_config__.tag} range"
-        return [(path, f"{dotted(path)} is a {kind}; give a positive whole number, or a range of type int")]
-    return [(where, f"{dotted(where)} is {shown(value)}; give a positive whole number") for where, value in wrong]
+        return [
+            (
+                path,
+                f"{dotted(path)} is a {kind}; give a positive whole number, or a range of type int",
+            )
+        ]
+    return [
+        (where, f"{dotted(where)} is {shown(value)}; give a positive whole number")
+        for where, value in wrong
+    ]
 
 
 def _is_positive(value: Any) -> bool:
@@ -170,22 +304,30 @@ def _is_positive(value: Any) -> bool:
 def _policies(policies: tuple[LogPolicy, ...]) -> Found:
     names = [policy.name for policy in policies if policy.name is not None]
     twice = sorted({name for name in names if names.count(name) > 1})
-    return [(("log_policies",), f"log_policies has two policies of the name {name!r}; keep one") for name in twice]
+    return [
+        (("log_policies",), f"log_policies has two policies of the name {name!r}; keep one")
+        for name in twice
+    ]
 
 
 def _tensorboard(storage: dict[str, Any]) -> Found:
     kept = [key for key in storage if key.startswith("save_")]
     way_out = "checkpoint_storage says what is kept"
-    return [(("tensorboard_storage", key), f"tensorboard_storage.{key} has no meaning; {way_out}") for key in kept]
+    return [
+        (("tensorboard_storage", key), f"tensorboard_storage.{key} has no meaning; {way_out}")
+        for key in kept
+    ]
 
 
 RULES: dict[type[Struct], Rule] = {
     AdaptiveAsha: _halving,
     AsyncHalving: _halving,
     Azure: _azure,
-    Double: _bounds,
+    Combined: _combined,
+    Double: _double,
     ExperimentConfig: _experiment,
-    Int: _bounds,
+    Hyperband: _hyperband,
+    Int: _int,
     Log: _exponents,
     LogPolicy: _pattern,
     Profiling: _profiling,

@@ -1,4 +1,4 @@
-"""What each key means, read from the source, and the JSON Schema of configurations, for editors."""
+"""The description of each key, read from the source, and the JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -13,26 +13,55 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from det_core.config import RANGES, SECTIONS, UNITS, ExperimentConfig, Extensions, LogPolicy, to_builtins
-from det_core.config.fields import Field, Type, base_of, choices_of, fields_of, is_struct, item_of, type_of
+from det_core.config import (
+    RANGES,
+    SECTIONS,
+    UNITS,
+    ExperimentConfig,
+    Extensions,
+    LogPolicy,
+    to_builtins,
+)
+from det_core.config.fields import (
+    Field,
+    Type,
+    base_of,
+    choices_of,
+    fields_of,
+    is_struct,
+    item_of,
+    type_of,
+)
 
 Schema = dict[str, Any]
 _DEVICE = "^/[^:]*:[^:]+(:[^:]*)?$"
 
 
 def schema(extensions: Extensions | None = None) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a complete configuration, each key with its description.
+    """Return the JSON Schema (draft 2020-12) of a complete configuration, with descriptions.
 
-    The searchers, storages and plugins of `extensions` are in it too. Old spellings are not. One mistake is one error: where a key
-    tells what the others are, that key alone decides; nothing is a choice between schemas that are all tried.
+    It includes the searchers, storages and plugins of `extensions`, but not old spellings. One
+    mistake causes one error: if a key determines the other keys, it alone selects their schema. No
+    schema is a choice of alternatives that are all tried.
     """
     writer = _Writer(extensions or Extensions())
-    title = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "det experiment configuration"}
-    return {**title, "type": "object", **writer.struct(ExperimentConfig), "$defs": writer.definitions}
+    title = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "det experiment configuration",
+    }
+    return {
+        **title,
+        "type": "object",
+        **writer.struct(ExperimentConfig),
+        "$defs": writer.definitions,
+    }
 
 
 class _Writer:
-    """Writes types where they are used, and definitions of what holds of maps alone: so null and text can stand beside a map."""
+    """Writes a schema for types, and definitions for the contents of maps.
+
+    The definitions hold for maps only, so that null and text are possible in their place.
+    """
 
     def __init__(self, extensions: Extensions) -> None:
         self.definitions: dict[str, Schema] = {}
@@ -40,10 +69,17 @@ class _Writer:
         self._extensions = extensions
         self._kinds: dict[str, Callable[[Type], Schema]] = {
             "checkpoint_storage": lambda _: self._section("checkpoint_storage"),
-            "device": lambda type_: _union([self._reference(type_.arm), {"type": "string", "pattern": _DEVICE}]),
+            "device": lambda type_: _union(
+                [self._reference(type_.arm), {"type": "string", "pattern": _DEVICE}]
+            ),
             "engine": lambda _: self._section("engine"),
-            "environment_variables": lambda type_: self._per_slot(type_, fields_of(type_.arm)["cpu"].type),
-            "hyperparameters": lambda _: {"type": "object", "additionalProperties": self._hyperparameter()},
+            "environment_variables": lambda type_: self._per_slot(
+                type_, fields_of(type_.arm)["cpu"].type
+            ),
+            "hyperparameters": lambda _: {
+                "type": "object",
+                "additionalProperties": self._hyperparameter(),
+            },
             "image": lambda type_: self._per_slot(type_, type_of(str)),
             "length": lambda _: self._length(1),
             "log_policies": lambda _: {"type": "array", "items": self._reference(LogPolicy)},
@@ -99,33 +135,63 @@ class _Writer:
     def _reference(self, cls: type[Struct], tag: str | None = None) -> Schema:
         names = (
             cls.__name__,
-            *(f"{cls.__name__}:{section}" for section in (cls.__struct_config__.tag, cls.__module__)),
+            *(
+                f"{cls.__name__}:{section}"
+                for section in (cls.__struct_config__.tag, cls.__module__)
+            ),
         )
         name = next(each for each in names if self._structs.setdefault(each, cls) is cls)
         if name not in self.definitions:
-            self.definitions[name] = {}  # a struct may refer to itself
+            # A struct may refer to itself.
+            self.definitions[name] = {}
             self.definitions[name] = self.struct(cls, tag)
         return {"type": "object", "$ref": f"#/$defs/{name}"}
 
     def _section(self, section: str) -> Schema:
-        tag, common, _, _, nameless = SECTIONS[section]
-        structs = {name: self._extensions.struct(section, name) for name in self._extensions.names(section)}
-        without = {"$ref": self._reference(common)["$ref"]} if nameless else None
-        return self._told(tag, {name: struct for name, struct in structs.items() if struct}, without)
+        tag, _, _, _, nameless, signs = SECTIONS[section]
+        structs = {
+            name: self._extensions.struct(section, name) for name in self._extensions.names(section)
+        }
+        without: Schema | None = None
+        if nameless and signs:
+            named: Schema = {
+                "if": {"anyOf": [{"required": [sign]} for sign in signs]},
+                "else": {"required": [tag]},
+            }
+            without = {**named, "then": self.struct(nameless)}
+        elif nameless:
+            without = {"$ref": self._reference(nameless)["$ref"]}
+        return self._told(
+            tag, {name: struct for name, struct in structs.items() if struct}, without
+        )
 
-    def _told(self, tag: str, structs: Mapping[str, type[Struct]], without: Schema | None = None) -> Schema:
-        """Return a map in which the key `tag` tells what the others are, and which may be `without` it."""
+    def _told(
+        self, tag: str, structs: Mapping[str, type[Struct]], without: Schema | None = None
+    ) -> Schema:
+        """Return the schema of a map in which the key `tag` determines the other keys.
+
+        `without` is the schema of a map without that key.
+        """
         branches = [
-            {"if": {"properties": {tag: {"const": name}}}, "then": {"$ref": self._reference(struct, tag)["$ref"]}}
+            {
+                "if": {"properties": {tag: {"const": name}}},
+                "then": {"$ref": self._reference(struct, tag)["$ref"]},
+            }
             for name, struct in structs.items()
         ]
-        meanings = [(inspect.getdoc(struct) or "").partition("\n")[0] for struct in structs.values()]
+        meanings = [
+            (inspect.getdoc(struct) or "").partition("\n")[0] for struct in structs.values()
+        ]
         names = {
             "enum": list(structs),
             "enumDescriptions": meanings,
             "description": "Tells which other keys there are.",
         }
-        told = {"if": {"required": [tag]}, "then": {"allOf": branches}, "else": without or {"required": [tag]}}
+        told = {
+            "if": {"required": [tag]},
+            "then": {"allOf": branches},
+            "else": without or {"required": [tag]},
+        }
         return {"type": "object", "properties": {tag: names}, **told}
 
     def _per_slot(self, type_: Type, single: Type) -> Schema:
@@ -155,12 +221,18 @@ class _Writer:
         return here
 
     def _plugins(self) -> Schema:
-        known = {name: _or_null(self._reference(find())) for name, find in sorted(self._extensions.plugins.items())}
+        known = {
+            name: _or_null(self._reference(find()))
+            for name, find in sorted(self._extensions.plugins.items())
+        }
         return {"type": "object", "properties": known, "additionalProperties": False}
 
 
 def _union(schemas: list[Schema]) -> Schema:
-    """Return one schema for values of these types: where they differ, each of the other keywords concerns one of them."""
+    """Return one schema for values of these types.
+
+    If the types differ, each other keyword concerns only one of them.
+    """
     kinds = [each.get("type") for each in schemas]
     if len(schemas) == 1:
         return schemas[0]
@@ -171,7 +243,9 @@ def _union(schemas: list[Schema]) -> Schema:
 
 def _or_null(schema: Schema) -> Schema:
     kinds = schema.get("type", [])
-    null: Schema = {"type": [*([kinds] if isinstance(kinds, str) else kinds), "null"]} if kinds else {}
+    null: Schema = (
+        {"type": [*([kinds] if isinstance(kinds, str) else kinds), "null"]} if kinds else {}
+    )
     null |= {"enum": [*schema["enum"], None]} if "enum" in schema else {}
     null |= {"anyOf": [*schema["anyOf"], {"type": "null"}]} if "anyOf" in schema else {}
     return {**schema, **null}
@@ -179,7 +253,10 @@ def _or_null(schema: Schema) -> Schema:
 
 @cache
 def docs_of(struct: type[Struct]) -> dict[str, str]:
-    """Return what stands under each field, by the field's name; nothing for a struct whose source is not there."""
+    """Return the text below each field, by the field's name.
+
+    Returns nothing for a struct without source.
+    """
     found: dict[str, str] = {}
     for cls in reversed(struct.__mro__):
         try:
@@ -188,6 +265,8 @@ def docs_of(struct: type[Struct]) -> dict[str, str]:
             continue
         for pair in pairwise(getattr(statement, "body", ())):
             match pair:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                    value=ast.Constant(value=str(text))
+                ):
                     found[name] = " ".join(text.split())
     return found

@@ -1,4 +1,4 @@
-"""One sentence for each mistake: what is wrong, and the way out."""
+"""The sentence for each mistake: the error and the fix."""
 
 from __future__ import annotations
 
@@ -18,17 +18,23 @@ _KNOWN = (Annotated, bool, int, float, str, list, dict, Literal, Any)
 _DOCUMENTED = "a number of batches, {batches: n}, {records: n} or {epochs: n}"
 _BY_KIND = {"searcher": SEARCHERS, "checkpoint_storage": STORAGES, "engine": ENGINES}
 _REPLACED = {"sync_halving": "async_halving"}
-"""Searchers of old that are gone, and what does their work."""
+"""Former searchers, and their replacements."""
 
 
 def put(faults: Sequence[Fault]) -> list[tuple[Fault, str]]:
-    """Return each fault with its sentence, without those of keys in whose place a misspelt one stands."""
+    """Return each fault with its sentence.
+
+    A missing key is not reported if a misspelt key was likely meant to be that key.
+    """
     suspects = {(*fault.path[:-1], _meant(fault)) for fault in faults if fault.kind == "unknown"}
     return [(f, _SENTENCES[f.kind](f)) for f in faults if not (f.late and f.path in suspects)]
 
 
 def _meant(fault: Fault) -> str | None:
-    """Return the known key that an unknown one was most likely meant to be; None for one that another section has."""
+    """Return the known key that an unknown one was most likely meant to be.
+
+    Returns None for a key of another section.
+    """
     known = [*fault.names, *([fault.tag] if fault.tag else [])]
     elsewhere = len(fault.path) == 1 and fault.path[0] in _homes()
     return None if elsewhere else nearest(str(fault.path[-1]), known)
@@ -41,13 +47,15 @@ def _unknown(fault: Fault) -> str:
         way_out = f"did you mean {near!r}?"
     else:
         keys = ", ".join(sorted(fault.names)) or "none"
-        way_out = f"known there: {keys}" if fault.path[1:] else "settings of your own belong under 'data'"
+        way_out = (
+            f"known there: {keys}" if fault.path[1:] else "settings of your own belong under 'data'"
+        )
     return f"unknown key {dotted(fault.path)!r}; {way_out}"
 
 
 @cache
 def _homes() -> dict[str, str]:
-    """Return, by key, the section of the configuration that has it, for those who wrote it a level too high."""
+    """Return the section of each key, for keys that were written one level too high."""
     found: dict[str, str] = {}
     for section, field in fields_of(ExperimentConfig).items():
         structs: list[type[Struct]] = [arm for arm in field.type.arms if is_struct(arm)]
@@ -59,8 +67,13 @@ def _homes() -> dict[str, str]:
 
 
 def _missing(fault: Fault) -> str:
-    needed = fault.type.marks.get("needed") or f"give {expected(fault.type)}" if fault.type else None
-    return f"{dotted(fault.path)} is missing; {needed or 'give ' + 'one of ' * (fault.names[1:] != ()) + ', '.join(fault.names)}"
+    needed = (
+        fault.type.marks.get("needed") or f"give {expected(fault.type)}" if fault.type else None
+    )
+    return (
+        f"{dotted(fault.path)} is missing;"
+        f" {needed or 'give ' + 'one of ' * (fault.names[1:] != ()) + ', '.join(fault.names)}"
+    )
 
 
 def _value(fault: Fault) -> str:
@@ -72,11 +85,22 @@ def _value(fault: Fault) -> str:
         return f"{at} is {what}: {fault.says}"
     if isinstance(fault.value, list) and "min_length" in type_.bounds:
         return f"{at} is {what}; give at least {type_.bounds['min_length']}"
-    near = nearest(fault.value, map(str, choices_of(type_.arm))) if isinstance(fault.value, str) else None
+    near = (
+        nearest(fault.value, map(str, choices_of(type_.arm)))
+        if isinstance(fault.value, str)
+        else None
+    )
     if near:
         return f"{at} is {what}; did you mean {near!r}?"
-    quoted = isinstance(fault.value, int | float) and str in type_.arms and not hidden and "expects" not in type_.marks
-    return f"{at} is {what}; give {expected(type_)}" + (f", such as '{shown(fault.value)}'" if quoted else "")
+    quoted = (
+        isinstance(fault.value, int | float)
+        and str in type_.arms
+        and not hidden
+        and "expects" not in type_.marks
+    )
+    return f"{at} is {what}; give {expected(type_)}" + (
+        f", such as '{shown(fault.value)}'" if quoted else ""
+    )
 
 
 def _arm_for(value: Any, type_: Type) -> Type:
@@ -87,7 +111,11 @@ def _arm_for(value: Any, type_: Type) -> Type:
 
 def _fits(value: Any, base: Any) -> bool:
     if base in (int, float):
-        return isinstance(value, int | float) and not isinstance(value, bool) and (base is float or value == value // 1)
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and (base is float or value == value // 1)
+        )
     return isinstance(base, type) and isinstance(value, base)
 
 
@@ -98,19 +126,27 @@ def _length(fault: Fault) -> str:
 
 def _few(fault: Fault) -> str:
     never = ", or 0 for never" if fault.type and fault.type.marks["kind"] == "period" else ""
-    return f"{dotted(fault.path)} is {shown(fault.value)}; give a positive number of {fault.tag}{never}"
+    return (
+        f"{dotted(fault.path)} is {shown(fault.value)}; give a positive number of"
+        f" {fault.tag}{never}"
+    )
 
 
 def _unit(fault: Fault) -> str:
     near = nearest(str(fault.path[-1]), UNITS)
-    return f"unknown key {dotted(fault.path)!r}; " + (f"did you mean {near!r}?" if near else f"give {_DOCUMENTED}")
+    return f"unknown key {dotted(fault.path)!r}; " + (
+        f"did you mean {near!r}?" if near else f"give {_DOCUMENTED}"
+    )
 
 
 def _name(fault: Fault) -> str:
     section, known = fault.path[0], ", ".join(fault.names)
     near = nearest(fault.value, fault.names) if isinstance(fault.value, str) else None
     if section == "searcher" and isinstance(fault.value, str) and fault.value in _REPLACED:
-        return f"{dotted(fault.path)} is {fault.value!r}, which is gone; use {_REPLACED[fault.value]!r} in its place"
+        return (
+            f"{dotted(fault.path)} is {fault.value!r}, which is gone; use"
+            f" {_REPLACED[fault.value]!r} in its place"
+        )
     if section == "hyperparameters":
         other = f"give one of {known}, or wrap the map: {{type: const, val: {{…}}}}"
         way_out = f"did you mean {near!r}?" if near else other
@@ -122,7 +158,11 @@ def _name(fault: Fault) -> str:
 def _plugin(fault: Fault) -> str:
     name = str(fault.path[-1])
     near = nearest(name, fault.names)
-    known = f"did you mean {near!r}?" if near else f"plugins with settings: {', '.join(fault.names) or 'none'}"
+    known = (
+        f"did you mean {near!r}?"
+        if near
+        else f"plugins with settings: {', '.join(fault.names) or 'none'}"
+    )
     return f"{fault.says}; {known}"
 
 
@@ -143,7 +183,7 @@ _SENTENCES: dict[str, Callable[[Fault], str]] = {
 
 
 def expected(type_: Type) -> str:
-    """Return what a value of this type would be, to follow 'give'."""
+    """Return a description of the values of a type, to follow 'give'."""
     if "expects" in type_.marks:
         return str(type_.marks["expects"])
     return " or ".join(_expected(arm, type_) for arm in type_.arms)
@@ -164,7 +204,9 @@ def _expected(arm: Any, type_: Type) -> str:
     if base is list:
         inner = expected(item_of(arm)) if item_of(arm).arm is not Any else "values"
         return f"a list of {inner}" if inner in ("text", "values") else f"a list, each item {inner}"
-    return _PLAIN.get(base, "a map" if hasattr(arm, "__struct_fields__") else "a value that it takes")
+    return _PLAIN.get(
+        base, "a map" if hasattr(arm, "__struct_fields__") else "a value that it takes"
+    )
 
 
 def _text(bounds: dict[str, Any]) -> str:
@@ -172,13 +214,19 @@ def _text(bounds: dict[str, Any]) -> str:
         return f"text that matches {bounds['pattern']}"
     if "max_length" in bounds:
         return f"text of at most {bounds['max_length']} characters"
-    return f"text of at least {bounds['min_length']} characters" if "min_length" in bounds else "text"
+    return (
+        f"text of at least {bounds['min_length']} characters" if "min_length" in bounds else "text"
+    )
 
 
 def _number(noun: str, bounds: dict[str, Any]) -> str:
     low, high, above, below = (bounds.get(name) for name in ("ge", "le", "gt", "lt"))
     if low is not None and high is not None:
         return f"{noun} from {low} to {high}"
-    least = f", {low} or more" if low is not None else f" above {above}" if above is not None else ""
-    most = f", {high} or less" if high is not None else f" below {below}" if below is not None else ""
+    least = (
+        f", {low} or more" if low is not None else f" above {above}" if above is not None else ""
+    )
+    most = (
+        f", {high} or less" if high is not None else f" below {below}" if below is not None else ""
+    )
     return f"{noun}{least}{' and' if least and most else ''}{most}"

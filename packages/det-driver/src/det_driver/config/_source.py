@@ -1,4 +1,4 @@
-"""Where a configuration comes from: its data, as plain as JSON's, and the place of each part for errors."""
+"""The sources of a configuration: plain data as in JSON, and the place of each part for errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass
 class Source:
-    """One file, one text or one mapping; `name` is None for a mapping."""
+    """One file, one text or one mapping. `name` is None for a mapping."""
 
     name: str | None
     data: dict[str, Any]
@@ -29,7 +29,10 @@ class Source:
     overridden: dict[Path, str] = field(default_factory=dict)
 
     def place(self, path: Path, *, of_key: bool = False) -> str:
-        """Return what stands before an error about `path`: `const.yaml:7:15: `, or the option that set it, or nothing."""
+        """Return the prefix of an error about `path`.
+
+        It is a place such as `const.yaml:7:15: `, the option that set the value, or empty.
+        """
         for length in range(len(path), 0, -1):
             part = path[:length]
             if part in self.overridden:
@@ -41,8 +44,10 @@ class Source:
         return f"{self.name}: " if self.name else ""
 
     def order(self, path: Path) -> Mark:
-        """Return what to sort errors by: the line and column of the nearest part that has one."""
-        marks = (self.keys.get(path[:n]) or self.values.get(path[:n]) for n in range(len(path), 0, -1))
+        """Return the sort key of errors: line and column of the nearest part that has them."""
+        marks = (
+            self.keys.get(path[:n]) or self.values.get(path[:n]) for n in range(len(path), 0, -1)
+        )
         return next(filter(None, marks), (0, 0))
 
     def holds(self, path: Path) -> bool:
@@ -50,7 +55,7 @@ class Source:
         return path in self.keys or path in self.values or path in self.overridden
 
     def moved(self, old: Path, new: Path) -> None:
-        """Take note that what was written at `old` is now at `new`."""
+        """Record that the value written at `old` is now at `new`."""
         places: tuple[dict[Path, Any], ...] = (self.keys, self.values, self.overridden)
         for marks in places:
             for path in [p for p in marks if p[: len(old)] == old]:
@@ -58,7 +63,7 @@ class Source:
 
 
 def from_mapping(mapping: Any, name: str | None = None) -> tuple[Source, list[str]]:
-    """Return the source that a mapping is, and its problems; ConfigError where it is none."""
+    """Return a mapping as a source, and its problems. Raises ConfigError if it is no mapping."""
     problems: list[str] = []
     data = plain(mapping, lambda path, text: problems.append(f"{name}: {text}" if name else text))
     if not isinstance(data, dict):
@@ -67,7 +72,7 @@ def from_mapping(mapping: Any, name: str | None = None) -> tuple[Source, list[st
 
 
 def from_text(text: str, name: str) -> tuple[Source, list[str]]:
-    """Return the source that a YAML text is, and its problems; ConfigError where it is not YAML at all."""
+    """Return a YAML text as a source, and its problems. Raises ConfigError if it is not YAML."""
     document = parse_yaml(text, name)
     problems = [f"{name}:{line}:{column}: {text}" for (line, column), text in document.problems]
     source = Source(name, {}, document.keys, document.values)
@@ -79,29 +84,43 @@ def from_text(text: str, name: str) -> tuple[Source, list[str]]:
 
 
 def from_file(path: FilePath) -> tuple[Source, list[str]]:
-    """Return the source that a file is, and its problems; ConfigError where it cannot be read."""
+    """Return a file as a source, and its problems. Raises ConfigError if it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from None
+        raise ConfigError(
+            f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8"
+        ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"cannot read the configuration {str(path)!r}: {reason}; name a YAML file") from None
+        raise ConfigError(
+            f"cannot read the configuration {str(path)!r}: {reason}; name a YAML file"
+        ) from None
     return from_text(text, str(path))
 
 
 def _not_a_map(name: str | None, data: Any) -> str:
     prefix = f"{name}: " if name else ""
-    return f"{prefix}the configuration is {shown(data)}; give a map such as searcher: {{name: single, …}}"
+    return (
+        f"{prefix}the configuration is {shown(data)}; give a map such as searcher: {{name:"
+        " single, …}"
+    )
 
 
 def plain(value: Any, report: Report, path: Path = ()) -> Any:
-    """Return a copy made of dicts with text keys, lists, text, finite numbers, booleans and None; report the rest."""
+    """Return a copy of dicts with text keys, lists, text, finite numbers, booleans and None.
+
+    Other values are reported.
+    """
     if len(path) > DEEPEST:
         report(path[:3], f"{dotted(path[:3])} is nested more than {DEEPEST} deep; flatten it")
         return None
     if isinstance(value, Mapping):
-        return {key: plain(item, report, (*path, key)) for key, item in value.items() if _is_text(key, report, path)}
+        return {
+            key: plain(item, report, (*path, key))
+            for key, item in value.items()
+            if _is_text(key, report, path)
+        }
     if isinstance(value, list | tuple):
         return [plain(item, report, (*path, index)) for index, item in enumerate(value)]
     return _leaf(value, report, path)
@@ -130,8 +149,16 @@ def _problem(value: Any) -> str | None:
     if isinstance(value, float):
         return None if math.isfinite(value) else f"{value}; give a finite number"
     if isinstance(value, int):
-        return None if -(2**63) <= value < 2**64 else f"{shown(value)}; give a number that fits in 64 bits"
+        return (
+            None
+            if -(2**63) <= value < 2**64
+            else f"{shown(value)}; give a number that fits in 64 bits"
+        )
     if isinstance(value, str):
         half = _SURROGATE.search(value)
-        return f"{shown(value)}, with half a character (a surrogate); write it in full" if half else None
+        return (
+            f"{shown(value)}, with half a character (a surrogate); write it in full"
+            if half
+            else None
+        )
     return f"{shown(value)}; give text, a number, true, false, null, a list or a map"

@@ -1,4 +1,7 @@
-"""Search spaces that cannot be meant: values in place of exponents, and ranges and choices that are read as constants."""
+"""Likely mistakes in search spaces.
+
+These are values in place of exponents, and ranges and choices that are read as constants.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ _OURS = ("minval", "vals")
 
 
 class Doubt(NamedTuple):
-    """What is read as one thing and was likely meant as another; `sure` says that no search can mean it as it is."""
+    """A value that is read as one thing and was likely meant as another.
+
+    `sure` says that it is a mistake in any search.
+    """
 
     path: Path
     text: str
@@ -27,7 +33,10 @@ class Doubt(NamedTuple):
 
 
 def values_for_exponents(hp: Log, at: str) -> str:
-    """Return what is wrong with the bounds of a `log` that can only be values, and the exponents; empty where nothing is."""
+    """Return the error for bounds of a `log` that are values, with the exponents.
+
+    Returns an empty text if the bounds may be exponents.
+    """
     try:
         low, high = sorted((hp.base**hp.minval, hp.base**hp.maxval))
     except OverflowError:
@@ -36,29 +45,48 @@ def values_for_exponents(hp: Log, at: str) -> str:
         return ""
     way_out = "give exponents"
     if hp.minval > 0 and hp.base != 1:
-        way_out = f"did you mean {math.log(hp.minval, hp.base):.4g} and {math.log(hp.maxval, hp.base):.4g}?"
+        way_out = (
+            f"did you mean {math.log(hp.minval, hp.base):.4g} and"
+            f" {math.log(hp.maxval, hp.base):.4g}?"
+        )
     reach = f"from {low:.6g} to {high:.6g}" if high <= _LARGEST else "that are too large"
     return (
-        f"{at} has the bounds {hp.minval:g} and {hp.maxval:g}, exponents of {hp.base:g} for values {reach}; {way_out}"
+        f"{at} has the bounds {hp.minval:g} and {hp.maxval:g}, exponents of {hp.base:g} for values"
+        f" {reach}; {way_out}"
     )
 
 
 def doubts(hyperparameters: Any, config: ExperimentConfig) -> Iterator[Doubt]:
-    """Yield what in `hyperparameters`, as they are written, looks like a range or a choice and is read as constants.
+    """Yield hyperparameters that look like a range or a choice, but are read as constants.
 
-    Bounds and choices in det's own words are never meant so. In a search, lists and the words of others are no constants
-    where nothing else varies; else they may be.
+    `hyperparameters` is as written. Bounds and choices in det's own words are always mistakes. In a
+    search, so are lists and the words of other tools if nothing else varies. Otherwise they may be
+    constants.
     """
     searching = config.searcher is not None and not isinstance(config.searcher, Single | Custom)
     sure = not _varies(config.hyperparameters)
     for path, value in _constants(hyperparameters, ("hyperparameters",)):
+        if isinstance(value, list) and _has_range(value):
+            yield Doubt(
+                path,
+                f"{dotted(path)} is a list, one constant, with a range in it; give each range a"
+                f" name, such as {path[-1]}: {{first: {{type: ...}}, second: {{type: ...}}}}, or"
+                " wrap it: {type: const, val: […]}",
+                sure=True,
+            )
+            continue
         ours = isinstance(value, dict) and any(word in value for word in _OURS)
         meant = _meant(value)
         if not meant or not (ours or searching):
             continue
         text = isinstance(value, dict) or isinstance(value[0], str)
-        if ours or sure or text:  # a list of numbers may well be one thing, such as the sizes of layers
-            what, val = ("a list, one constant", "[…]") if isinstance(value, list) else (_of_constants(value), "{…}")
+        # A list of numbers may be one value, such as the sizes of layers.
+        if ours or sure or text:
+            what, val = (
+                ("a list, one constant", "[…]")
+                if isinstance(value, list)
+                else (_of_constants(value), "{…}")
+            )
             way_out = f"did you mean {meant}? If not, wrap it: {{type: const, val: {val}}}"
             yield Doubt(path, f"{dotted(path)} is {what}; {way_out}", ours or sure)
 
@@ -75,17 +103,33 @@ def _varies(hyperparameters: Mapping[str, Any]) -> bool:
 
 
 def _constants(written: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """Yield lists, and maps that hold no further map, but not what is marked as a range or a constant."""
+    """Yield lists and innermost maps, except those marked as a range or a constant."""
     for name, value in written.items() if isinstance(written, dict) else ():
         where = (*path, name)
-        if isinstance(value, list) or (isinstance(value, dict) and "type" not in value and _meant(value)):
+        if isinstance(value, list) or (
+            isinstance(value, dict) and "type" not in value and _meant(value)
+        ):
             yield where, value
         elif isinstance(value, dict) and "type" not in value:
             yield from _constants(value, where)
 
 
+def _has_range(value: Any) -> bool:
+    """Return whether a list has a range or a choice in det's words, at any depth."""
+    if isinstance(value, list):
+        return any(map(_has_range, value))
+    if not isinstance(value, dict):
+        return False
+    return ("type" in value and any(word in value for word in _OURS)) or any(
+        map(_has_range, value.values())
+    )
+
+
 def _meant(value: Any) -> str:
-    """Return the range or the choice that a list or a map was likely meant to be; empty where none is likely."""
+    """Return the range or the choice that a list or a map was likely meant to be.
+
+    Returns an empty text if none is likely.
+    """
     if isinstance(value, list):
         plain = len(value) > 1 and not any(isinstance(each, dict | list) for each in value)
         listed = ", ".join(_quoted(each) for each in value)
@@ -93,7 +137,11 @@ def _meant(value: Any) -> str:
     if value.keys() in _CHOICES:
         (inside,) = value.values()
         return _meant(inside) if isinstance(inside, list) else ""
-    numbers = [each for each in value.values() if isinstance(each, int | float) and not isinstance(each, bool)]
+    numbers = [
+        each
+        for each in value.values()
+        if isinstance(each, int | float) and not isinstance(each, bool)
+    ]
     if value.keys() not in _BOUNDS or len(numbers) < 2 or min(numbers) == max(numbers):
         return ""
     low, high, whole = min(numbers), max(numbers), all(isinstance(each, int) for each in numbers)
@@ -103,4 +151,8 @@ def _meant(value: Any) -> str:
 
 
 def _quoted(value: Any) -> str:
-    return value if isinstance(value, str) and value.isidentifier() and scalar(value) == value else shown(value)
+    return (
+        value
+        if isinstance(value, str) and value.isidentifier() and scalar(value) == value
+        else shown(value)
+    )

@@ -26,7 +26,8 @@ _SCALARS: tuple[tuple[str, str, str], ...] = (
     ("int", r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
     (
         "float",
-        r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
         "-+.0123456789",
     ),
     ("merge", r"<<", "<"),
@@ -34,16 +35,21 @@ _SCALARS: tuple[tuple[str, str, str], ...] = (
 _PATTERNS = {f"{_CORE}{name}": re.compile(rf"(?:{pattern})\Z") for name, pattern, _ in _SCALARS}
 RESOLVERS: dict[str, list[tuple[str, re.Pattern[str]]]] = {
     start.replace("\0", ""): [
-        (f"{_CORE}{name}", _PATTERNS[f"{_CORE}{name}"]) for name, _, starts in _SCALARS if start in starts
+        (f"{_CORE}{name}", _PATTERNS[f"{_CORE}{name}"])
+        for name, _, starts in _SCALARS
+        if start in starts
     ]
     for start in dict.fromkeys("".join(starts for _, _, starts in _SCALARS))
 }
-"""By a scalar's first character, the tags it may have and the patterns of these: YAML 1.2's core schema."""
+"""For each first character of a scalar, the possible tags and their patterns.
+
+They are those of YAML 1.2's core schema.
+"""
 
 
 @dataclass
 class Document:
-    """A parsed file: its data, and where each key and each value begins (line and column, from 1)."""
+    """A parsed file: its data, and the line and column, from 1, of each key and value."""
 
     data: Any
     keys: dict[Path, Mark] = field(default_factory=dict)
@@ -53,15 +59,19 @@ class Document:
 
 @cache
 def _loader() -> Any:
-    """Return PyYAML's safe loader, in C where it has one, with YAML 1.2's scalars: `1e-3` is a number, `on` is text."""
-    import yaml  # here, because it takes longer to import than everything else in this package
+    """Return PyYAML's safe loader, in C if possible, with YAML 1.2's scalars.
+
+    So `1e-3` is a number, and `on` is text.
+    """
+    # It takes longer to import than the rest of this package.
+    import yaml
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return type("Loader", (base,), {"yaml_implicit_resolvers": RESOLVERS})
 
 
 def parse_yaml(text: str, name: str) -> Document:
-    """Return the one document in `text`; ConfigError with the place where it is not YAML."""
+    """Return the one document in `text`. Raises ConfigError with the place if it is not YAML."""
     import yaml
 
     try:
@@ -70,7 +80,8 @@ def parse_yaml(text: str, name: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        if "nesting depth" in (error.problem or ""):  # libyaml has a limit of its own since 0.2.6, and reads ahead
+        # libyaml has its own limit since 0.2.6, and reads ahead.
+        if "nesting depth" in (error.problem or ""):
             raise ConfigError(f"{place}: nested more than {DEEPEST} deep; flatten it") from None
         raise ConfigError(f"{place}: not valid YAML: {_reason(error, text)}") from None
     except yaml.YAMLError as error:
@@ -83,15 +94,22 @@ def parse_yaml(text: str, name: str) -> Document:
 
 
 def _refuse_depth(text: str, name: str) -> None:
-    """Refuse what nests too deep before nodes are made of it: the C loader recurses without a limit, and crashes."""
+    """Raise ConfigError for text that nests too deep, before it becomes nodes.
+
+    The C loader recurses without a limit, and crashes.
+    """
     import yaml
 
     depth = 0
     for event in yaml.parse(text, Loader=_loader()):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(
+            event, yaml.CollectionEndEvent
+        )
         if depth > DEEPEST:
             line, column = _mark(event)
-            raise ConfigError(f"{name}:{line}:{column}: nested more than {DEEPEST} deep; flatten it")
+            raise ConfigError(
+                f"{name}:{line}:{column}: nested more than {DEEPEST} deep; flatten it"
+            )
 
 
 def _reason(error: yaml.MarkedYAMLError, text: str) -> str:
@@ -102,7 +120,7 @@ def _reason(error: yaml.MarkedYAMLError, text: str) -> str:
 
 
 def scalar(text: str) -> Any:
-    """Return what a plain YAML scalar stands for: a number, true, false, null, or the text itself."""
+    """Return the value of a plain YAML scalar: a number, true, false, null, or the text itself."""
     for tag, pattern in RESOLVERS.get(text[:1], []):
         if pattern.match(text):
             return _convert(tag, text)
@@ -125,7 +143,7 @@ def _convert(tag: str, text: str) -> Any:
 
 
 class _Builder:
-    """Turns nodes into data; an alias is copied, up to a number of values that no honest file reaches."""
+    """Turns nodes into data. An alias is copied, up to a limit that only a hostile file reaches."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -139,11 +157,17 @@ class _Builder:
         self._document.values.setdefault(path, mark)
         self._count += 1
         if id(node) in self._open:
-            return self._refuse(mark, f"{dotted(path)} contains itself through an alias; write it out")
+            return self._refuse(
+                mark, f"{dotted(path)} contains itself through an alias; write it out"
+            )
         if len(path) > DEEPEST:
-            return self._refuse(mark, f"{dotted(path[:3])} is nested more than {DEEPEST} deep; flatten it")
+            return self._refuse(
+                mark, f"{dotted(path[:3])} is nested more than {DEEPEST} deep; flatten it"
+            )
         if self._count > _MOST_VALUES:
-            return self._refuse(mark, f"aliases unfold to more than {_MOST_VALUES} values; write less")
+            return self._refuse(
+                mark, f"aliases unfold to more than {_MOST_VALUES} values; write less"
+            )
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
         if node.tag not in (_MAP, _SEQ):
@@ -170,7 +194,9 @@ class _Builder:
 
     def _tagged(self, node: yaml.Node, path: Path) -> str:
         tag = node.tag.replace(_CORE, "!!")
-        return f"{dotted(path)} has the tag {tag}, which does not fit; write the value without a tag"
+        return (
+            f"{dotted(path)} has the tag {tag}, which does not fit; write the value without a tag"
+        )
 
     def _map(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         own: dict[str, Any] = {}
@@ -185,7 +211,10 @@ class _Builder:
                 continue
             if key in own:
                 first = self._document.keys[(*path, key)][0]
-                text = f"the key {dotted((*path, key))!r} is given twice, first in line {first}; keep one"
+                text = (
+                    f"the key {dotted((*path, key))!r} is given twice, first in line {first};"
+                    " keep one"
+                )
                 self._refuse(_mark(key_node), text)
                 continue
             self._document.keys[(*path, key)] = _mark(key_node)
@@ -219,7 +248,7 @@ def _mark(part: yaml.Node | yaml.Event) -> Mark:
 
 
 def to_yaml(config: Any, *, masked: bool = False) -> str:
-    """Return the complete configuration as YAML; with `masked`, without its secrets."""
+    """Return the complete configuration as YAML, without its secrets if `masked`."""
     import yaml
 
     base = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -227,6 +256,10 @@ def to_yaml(config: Any, *, masked: bool = False) -> str:
         start: [*base.yaml_implicit_resolvers.get(start, []), *RESOLVERS.get(start, [])]
         for start in {*base.yaml_implicit_resolvers, *RESOLVERS}
     }
-    dumper = type("Dumper", (base,), {"yaml_implicit_resolvers": both, "ignore_aliases": lambda *_: True})
-    text: str = yaml.dump(to_builtins(config, masked=masked), Dumper=dumper, sort_keys=False, allow_unicode=True)
+    dumper = type(
+        "Dumper", (base,), {"yaml_implicit_resolvers": both, "ignore_aliases": lambda *_: True}
+    )
+    text: str = yaml.dump(
+        to_builtins(config, masked=masked), Dumper=dumper, sort_keys=False, allow_unicode=True
+    )
     return text

@@ -1,8 +1,10 @@
-"""The life of an experiment: created once, driven until it ends, by one driver after another if need be."""
+"""The life of an experiment: created once, and driven until it ends, by one or more drivers."""
 
 from __future__ import annotations
 
-from ._apart import start_driver, submit_driver
+from ._alerts import AlertSender
+from ._deleting import Deleter
+from ._detached import start_driver, submit_driver
 from ._driver import Driver
 from ._endings import ExperimentFailures
 from ._environment import (
@@ -17,41 +19,74 @@ from ._environment import (
 )
 from ._environment import recorded as recorded_environment
 from ._garbage import collect_left
-from ._lifecycle import ask, create, describe, dismiss, give_up, probe_of, reopen, waits_for
-from ._search import UNITS, AskedLength, ExperimentView, decode_event, lengths_asked, searcher_of, unit_of
-from ._starting import DriverSettings, check_startable, threads_of
+from ._lifecycle import (
+    begin_journal,
+    cancel_trial,
+    create,
+    describe,
+    make_probe,
+    reopen,
+    replace_code,
+    resume_from_checkpoint,
+    send_command,
+    steer,
+    stop_detached,
+    waits_for,
+)
+from ._search import (
+    UNITS,
+    AskedLength,
+    ExperimentView,
+    SearchSteered,
+    decode_event,
+    lengths_asked,
+    searcher_of,
+    unit_of,
+)
+from ._starting import DriverSettings, check_runnable, check_startable, recorded_threads
+from ._webhooks import SendingFailed, send_alert
 
 __all__ = [
     "CHECKED",
     "UNITS",
+    "AlertSender",
     "AskedLength",
+    "Deleter",
     "Driver",
     "DriverSettings",
     "ExperimentFailures",
     "ExperimentView",
+    "SearchSteered",
+    "SendingFailed",
     "SolvedEnvironment",
-    "ask",
+    "begin_journal",
+    "cancel_trial",
+    "check_runnable",
     "check_startable",
     "collect_left",
     "create",
     "decode_event",
     "describe",
-    "dismiss",
     "environment_of",
     "environments_dir",
-    "give_up",
     "imports_of",
     "interpreter_for",
     "interpreter_of",
     "lengths_asked",
-    "probe_of",
+    "make_probe",
     "recorded_environment",
+    "recorded_threads",
     "reopen",
+    "replace_code",
+    "resume_from_checkpoint",
     "searcher_of",
+    "send_alert",
+    "send_command",
     "solving",
     "start_driver",
+    "steer",
+    "stop_detached",
     "submit_driver",
-    "threads_of",
     "unit_of",
     "waits_for",
 ]

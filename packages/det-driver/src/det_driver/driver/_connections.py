@@ -1,98 +1,153 @@
-"""What a driver hears of its workers, and what it answers: each word is taken in the driver's own thread, once."""
+"""How a driver handles the messages of its workers, each exactly once, in the driver's thread."""
 
 from __future__ import annotations
 
-from det_core import protocol
-from det_core.errors import DetError
-from det_core.host import Outcome
+import time
 
-from ..engines import Engine, Spoke
+from det_core.errors import DetError
+from det_core.train.host import Outcome
+from det_node import protocol
+
+from ..engines import Engine, WorkerMessage
+from ._alerts import ExperimentAlerts
 from ._recover import record_checkpoint
 from ._state import State
 from ._trials import ActiveRun, LiveTrial
 
 
-def heard(state: State, engine: Engine, live: LiveTrial, active: ActiveRun, event: Spoke) -> None:
-    """Take a worker's word in a turn, and answer when that is committed; one that was taken before is only answered."""
-    number = event.said.number
-    with state.turn():
-        if number > active.heard.get(event.link, 0):
-            taken = {**active.heard, event.link: number}
-            state.store.runs.heard(active.run.id, taken)
-            state.adopt(lambda: setattr(active, "heard", taken))
-            answer = _answer(state, live, active, event)
+def handle_message(
+    state: State,
+    engine: Engine,
+    alerts: ExperimentAlerts,
+    live: LiveTrial,
+    active: ActiveRun,
+    event: WorkerMessage,
+) -> None:
+    """Handle a worker's message in a transaction, and send the reply after the commit.
+
+    A message that was handled before only gets its reply.
+    """
+    number = event.envelope.number
+    with state.transaction():
+        if number > active.acked.get(event.link, 0):
+            taken = {**active.acked, event.link: number}
+            state.store.runs.set_acked(active.run.id, taken)
+            state.apply(lambda: setattr(active, "acked", taken))
+            state.apply(lambda: active.silence.end(time.monotonic()))
+            message = event.envelope.message
+            if isinstance(message, protocol.Alerted):
+                alerts.report_custom(live.id, message.title, message.description, message.level)
+            reply = _handle(state, live, active, event)
         else:
-            answer = _again(state, live, active, event)
-        if answer is not None:
-            state.then(lambda: _say(engine, active, event, answer))
+            reply = _repeat_reply(state, live, active, event)
+        if reply is not None:
+            state.after_commit(lambda: _send_reply(engine, active, event, reply))
 
 
-def _say(engine: Engine, active: ActiveRun, event: Spoke, answer: protocol.Answer) -> None:
-    engine.answer(event.run, event.link, answer)
-    active.told[event.link] = answer.number  # that says, too, that what came before is committed
+def _send_reply(
+    engine: Engine, active: ActiveRun, event: WorkerMessage, reply: protocol.Reply
+) -> None:
+    engine.answer(event.run, event.link, reply)
+    # The reply also acknowledges all earlier messages.
+    active.replied[event.link] = reply.number
 
 
-def broke(engine: Engine, active: ActiveRun, event: Spoke, error: Exception) -> bool:
-    """Take it as the run's own mistake that its word could not be taken; return whether it hears of that, as it asked."""
-    message = str(error) if isinstance(error, DetError) else f"{type(error).__name__}: {error}"
-    word = event.said.word
-    if isinstance(word, protocol.Question):
-        engine.answer(event.run, event.link, protocol.Answer(event.said.number, error=message))
+def report_failed_message(
+    engine: Engine, active: ActiveRun, event: WorkerMessage, error: Exception
+) -> bool:
+    """Count a message that could not be handled as a mistake of its run.
+
+    Returns whether the run learns of it, which it does for a request.
+    """
+    failure = str(error) if isinstance(error, DetError) else f"{type(error).__name__}: {error}"
+    message = event.envelope.message
+    if isinstance(message, protocol.Request):
+        engine.answer(event.run, event.link, protocol.Reply(event.envelope.number, error=failure))
         return True
-    said = f"its word {type(word).__name__!r} could not be taken: {message}"
-    active.finished(event.rank, protocol.Finished(Outcome.MISTAKE, said))
-    engine.taken(event.run, event.link, event.said.number)
+    text = f"its message {type(message).__name__!r} could not be handled: {failure}"
+    active.finished(event.rank, protocol.Finished(Outcome.MISTAKE, text))
+    active.refused = True
+    engine.taken(event.run, event.link, event.envelope.number)
     return False
 
 
-def _answer(state: State, live: LiveTrial, active: ActiveRun, event: Spoke) -> protocol.Answer | None:
-    """Take the word of a worker, or of one of its ranks; return the answer to a question, None to what was only told."""
-    word, number = event.said.word, event.said.number
-    match word:
+def _handle(
+    state: State, live: LiveTrial, active: ActiveRun, event: WorkerMessage
+) -> protocol.Reply | None:
+    """Handle a message of a worker. Return the reply to a request, or None for an event."""
+    message, number = event.envelope.message, event.envelope.number
+    match message:
         case protocol.Validated():
-            target = state.validated(live, active, word.batches, word.metrics, word.length)
-            return protocol.Answer(number, target)
+            target = state.validated(live, active, message.batches, message.metrics, message.length)
+            return protocol.Reply(number, target)
         case protocol.Completed():
-            # The validation's metrics may have been reported before; the one of the searcher must not replace them.
-            fresh = active.validated_at != word.batches
-            target = state.validated(live, active, word.batches, word.metrics, word.length, report=fresh)
-            return protocol.Answer(number, target)
+            # The metrics of this validation may have been reported before. The searcher's metric
+            # alone must not replace them.
+            fresh = active.validated_at != message.batches
+            target = state.validated(
+                live, active, message.batches, message.metrics, message.length, report=fresh
+            )
+            return protocol.Reply(number, target)
         case protocol.Checkpointed():
-            checkpoint = record_checkpoint(state.store, live.id, active.run.id, word)
+            checkpoint = record_checkpoint(state.store, live.id, active.run.id, message)
             state.observe("det_checkpoint_saved", of=live.id, checkpoint=checkpoint)
         case protocol.Deleted():
-            state.store.checkpoints.mark_deleted(word.uuid)
+            # Otherwise a version could be added between the check and the commit.
+            state.enter_until_commit(state.store.models.deleting())
+            state.store.models.check_free([message.uuid])
+            state.store.checkpoints.mark_deleted(message.uuid)
         case protocol.Reported():
-            state.reported(live, active, word.group, word.batches, word.metrics)
-            if word.fraction is not None:
-                _progressed(state, live, word.fraction)
+            fraction, until = message.fraction, live.plan.until
+            if fraction is None and message.group == "training" and state.unit == "batches":
+                # A script need not report its progress.
+                fraction = min(1.0, message.batches / until) if until else None
+            # One statement stores the position and the progress.
+            progress = None if fraction is None else _note_progress(live, fraction)
+            state.reported(
+                live, active, message.group, message.batches, message.metrics, progress=progress
+            )
         case protocol.Progressed():
-            _progressed(state, live, word.fraction)
+            _progressed(state, live, message.fraction)
+        case protocol.Status():
+            state.observe("det_trial_status", of=live.id, status=message.text)
+        case protocol.TrialNotice():
+            state.report_notice(live, message.text)
         case protocol.Chose():
-            state.store.runs.chose(active.run.id, word.backend)
+            state.store.runs.chose(active.run.id, message.backend)
         case protocol.CameFrom():
-            state.store.runs.came_from(active.run.id, word.origin)
-    return _again(state, live, active, event)
+            state.store.runs.came_from(active.run.id, message.origin)
+    return _repeat_reply(state, live, active, event)
 
 
 def _progressed(state: State, live: LiveTrial, fraction: float) -> None:
-    live.progress = fraction
-    state.store.trials.update(live.id, progress=fraction)
+    state.store.trials.update(live.id, progress=_note_progress(live, fraction))
 
 
-def _again(state: State, live: LiveTrial, active: ActiveRun, event: Spoke) -> protocol.Answer | None:
-    """Answer a question that is taken: the answer may have been lost with a driver."""
-    word, number = event.said.word, event.said.number
-    match word:
+def _note_progress(live: LiveTrial, fraction: float) -> float:
+    if live.progress_to is not None and live.progress_to == live.plan.until:
+        # A run that was started again repeats progress that is known.
+        fraction = max(fraction, live.progress)
+    live.progress, live.progress_to = fraction, live.plan.until
+    return fraction
+
+
+def _repeat_reply(
+    state: State, live: LiveTrial, active: ActiveRun, event: WorkerMessage
+) -> protocol.Reply | None:
+    """Return the reply to a request that is committed, as a lost driver may not have sent it."""
+    message, number = event.envelope.message, event.envelope.number
+    match message:
         case protocol.AskTarget():
-            return protocol.Answer(number, state.target(live))
+            return protocol.Reply(number, state.target(live))
         case protocol.AskBest():
-            return protocol.Answer(number, value=state.best)
+            return protocol.Reply(number, value=state.best)
         case protocol.Validated() | protocol.Completed():
-            return protocol.Answer(number, state.target(live, state.is_best(word.metrics, again=True)))
+            return protocol.Reply(
+                number, state.target(live, state.is_best(message.metrics, again=True))
+            )
         case protocol.Checkpointed() | protocol.Deleted():
-            return protocol.Answer(number)
+            return protocol.Reply(number)
         case protocol.Finished():
-            state.adopt(lambda: active.finished(event.rank, word))
-            return protocol.Answer(number)
+            state.apply(lambda: active.finished(event.rank, message))
+            return protocol.Reply(number)
     return None

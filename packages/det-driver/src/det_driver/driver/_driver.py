@@ -1,8 +1,9 @@
-"""The driver: one thread that hears of everything in order, journals it, and acts on it.
+"""The driver: one thread that handles all events in order and journals them.
 
-Connections, processes, signals and commands only put events into its inbox; the store is written in its thread alone. Every
-event goes one way: it is decided and committed in a turn of the state, and what follows from it (answers, starts, ends,
-observers) is done after that, so that a driver killed at any instant is replaced by one that replays the journal.
+Connections, processes, signals and commands only put events into its inbox. Only its thread writes
+the store. Each event is decided and committed in a transaction of the state. Its effects (replies,
+starts, ends, notifications) follow the commit. A driver that is killed at any moment is therefore
+replaced by one that replays the journal.
 """
 
 from __future__ import annotations
@@ -16,39 +17,50 @@ from contextlib import closing, suppress
 from functools import partial
 from importlib.metadata import version
 
-from det_core.config import from_json
 from det_core.errors import DetError, StoreUnwritable
-from det_core.failure import summary
-from det_core.host import Outcome
-from det_core.plugins import Plugins
+from det_core.hooks import Plugins
+from det_core.train.failure import summary
+from det_node.launch import say
 
-from ..engines import Ended, Engine, Joined, Lost, Spoke
+from ..engines import Ended, Engine, EngineFailed, NodeJoined, NodeLost, WorkerMessage
 from ..search import Exit
-from ..store import ExperimentState, Store, TrialState, boot_id
-from ._connections import broke, heard
+from ..store import (
+    DESCRIBE_COMMAND,
+    CommandRow,
+    ExperimentState,
+    LogClock,
+    Store,
+    TrialState,
+    boot_id,
+)
+from ._alerts import ExperimentAlerts
+from ._connections import handle_message, report_failed_message
+from ._earlier import begin_search
 from ._endings import Endings, ExperimentFailures, outcome_of, reason_of
-from ._fleet import Asked, Fleet
+from ._fleet import Fleet, StopRequest
 from ._garbage import collect_garbage, collect_left, expect_garbage
-from ._lifecycle import DESCRIBE, GIVE_UP, site_of
-from ._recover import abandon, adopt_spooled, end_leftovers, note_pause
-from ._search import SearchStarted
-from ._starting import DriverSettings, Starter
+from ._lifecycle import CANCEL_TRIAL, STEER, engine_context
+from ._preload import find_preload_modules
+from ._recover import detach, end_leftovers, note_pause, record_spooled
+from ._search import SearchFilled, SearchSteered, SearchStopped, read_steering
+from ._starting import DriverSettings, Starter, record_threads
 from ._state import State
+from ._transactions import rarely_collected
 from ._trials import ActiveRun, LiveTrial
-from ._turns import rarely_collected
-from ._warm import warm_modules
 
 _POLL_SECONDS = 0.25
 _PROGRESS_SECONDS = 1.0
 _AT_ONCE = 1000
-Event = Spoke | Ended | Joined | Lost | Asked
+Event = WorkerMessage | Ended | NodeJoined | NodeLost | EngineFailed | StopRequest
 
 
 class Driver:
     """Drives one experiment until it ends or is paused.
 
-    `run` does it all, in the thread that calls it; `pause` and `kill` may be called from any thread and from
-    signal handlers. Raises ExperimentBusy when another driver holds the experiment.
+    `run` does all of it in the thread that calls it. `pause` and `kill` may be called from any
+    thread and from signal handlers.
+
+    ExperimentBusy: another driver holds the experiment.
     """
 
     def __init__(self, settings: DriverSettings, experiment_id: int, plugins: Plugins) -> None:
@@ -59,31 +71,48 @@ class Driver:
         self._id = experiment_id
         self._plugins = plugins
         self._next_progress = 0.0
+        self._most_running = 0
+        self._started: float | None = None
+        self._log_clock = LogClock()
 
     # From any thread
 
     def pause(self) -> None:
-        """Checkpoint every trial and end."""
-        self._inbox.put(Asked("pause", "the experiment is paused"))
+        """Save a checkpoint of every trial and end."""
+        self._inbox.put(StopRequest("pause", "the experiment is paused"))
 
     def kill(self) -> None:
-        """End every run at once; what is not checkpointed is lost."""
-        self._inbox.put(Asked("kill", "the experiment is killed"))
+        """Kill every run. Training since the last checkpoint is lost."""
+        self._inbox.put(StopRequest("kill", "the experiment is killed"))
+
+    def kill_runs(self) -> None:
+        """Kill every run, whatever the driver's thread is doing.
+
+        Their agents stay connected until they are not needed.
+        """
+        self._runs.kill_all()
 
     # The driver's thread
 
     def run(self) -> ExperimentState:
-        """Drive the experiment; return the state that it ends in."""
+        """Drive the experiment. Return the state in which it ends."""
         with rarely_collected(), Store(self._settings.home) as self._store:
-            earlier = self._store.commands.names(self._id)  # what was asked of an earlier driver is no longer meant
+            # Commands to an earlier driver are void, except those that change what it keeps.
+            earlier = self._store.commands.names(self._id)
             with self._store.lock(self._id):
-                self._store.commands.forget(self._id, earlier)
+                self._store.commands.forget(self._id, earlier, but=(STEER, DESCRIBE_COMMAND))
+                self._alerts = ExperimentAlerts(self._store, self._id)
                 try:
                     return self._run()
                 except BaseException as error:
-                    with suppress(DetError):  # the first error is the one to tell
-                        abandon(self._store, self._id, summary(error))
+                    # The first error is the one to report.
+                    with suppress(DetError), self._store.transaction():
+                        if detach(self._store, self._id, summary(error)):
+                            self._alerts.report_end(ExperimentState.ERROR, summary(error))
                     raise
+                finally:
+                    with suppress(DetError):
+                        self._alerts.flush()
 
     def _run(self) -> ExperimentState:
         with closing(self.engine):
@@ -94,33 +123,39 @@ class Driver:
             with closing(self._runs):
                 try:
                     self._drive()
-                    return self._end()
+                    return self._finish()
                 except StoreUnwritable as error:
-                    # A worker without a driver saves and ends, and notes its checkpoint for the next one.
-                    self._runs.let_go(self._inbox)
+                    # A worker without a driver saves and ends, and notes its checkpoint for the
+                    # next one.
+                    self._runs.end_runs(self._inbox)
                     return self._paused(error)
-                except Exception:  # whatever is wrong here, it is not the runs: each saves, for the next driver
-                    self._runs.let_go(self._inbox)
+                except Exception:
+                    # The error is not in the runs: each saves, for the next driver.
+                    self._runs.end_runs(self._inbox)
                     raise
 
     def _begin(self) -> None:
-        config = from_json(self._store.experiments.get(self._id).config)
-        executing = self.engine.open(site_of(self._store, self._id, self._plugins, self._settings))
+        self._store.experiments.hide_secrets(self._id)
+        config = self._store.experiments.config(self._id)
+        record_threads(self._store.experiment_dir(self._id), self._settings, config)
+        executing = self.engine.open(
+            engine_context(self._store, self._id, self._plugins, self._settings)
+        )
         ids = {spec.run_id for spec in executing}
         end_leftovers(self._store, self._id, config.patience, lambda: self._inbox.qsize() > 1, ids)
-        adopt_spooled(self._store, self._id)
+        record_spooled(self._store, self._id)
         collect_left(self._store, self._plugins)
         self._state = State(self._store, self._id, self._plugins)
         self._state.together = self.engine.together
         self._runs = Fleet(self.engine, self._state, self._settings, self._inbox.put)
-        self._endings = Endings(self._state, self.failures)
-        self._runs.adopt(executing)
+        self._endings = Endings(self._state, self.failures, self._settings.restarts)
+        self._runs.resume_runs(executing)
         self._runs.prepare()
-        with self._state.turn():
-            self._state.take_over()
-            if not self._state.search.plans:
-                self._state.happened(SearchStarted())
+        with self._state.transaction():
+            self._state.requeue_trials()
+            begin_search(self._state)
             started = self._store.experiments.get(self._id).started or time.time()
+            self._started = started
             self._store.experiments.update(
                 self._id,
                 state=ExperimentState.ACTIVE,
@@ -132,18 +167,22 @@ class Driver:
                 det=version("det-driver"),
             )
             self._state.observe("det_experiment_started")
+        for text in self._state.search.learnt:
+            say(f"experiment {self._id} {text}")
 
     def _drive(self) -> None:
         state, settings = self._state, self._settings
-        warm = warm_modules(state.config, settings.gpus, self._store.code_dir(self._id))
+        warm = find_preload_modules(state.config, settings.gpus, self._store.code_dir(self._id))
         starter = Starter(state=state, settings=settings, warm=warm)
         next_poll = 0.0
         while True:
             if self._state.closed:
                 with self._state.group():
                     self._follow_closes()
-            self._runs.start_what_is_due(starter)
-            if not self._runs.running and (self._state.wish is not None or self._state.queue.first is None):
+            held = self._state.release_held()
+            self._runs.start_due(starter)
+            left = held or self._state.queue.first is not None
+            if not self._runs.running and (self._state.target_state is not None or not left):
                 return
             self._take_what_came()
             if time.monotonic() >= next_poll:
@@ -151,7 +190,10 @@ class Driver:
                 self._poll()
 
     def _take_what_came(self) -> None:
-        """Wait for something, and take it with what came with it; words and ends in a row are committed together."""
+        """Wait for an event, and handle it with all others that have come.
+
+        Messages and ends in a row are committed together.
+        """
         came: deque[Event] = deque()
         with suppress(queue.Empty):
             came.append(self._inbox.get(timeout=_POLL_SECONDS))
@@ -162,67 +204,133 @@ class Driver:
                 if _joins(came[0]):
                     with self._state.group():
                         while came and _joins(came[0]):
-                            self._take(came.popleft())
+                            self._handle(came.popleft())
                         self._follow_closes()
                 else:
-                    self._take(came.popleft())
+                    self._handle(came.popleft())
         finally:
-            for event in came:  # who gives up waits for the ends of runs
+            # On an error the driver still waits for the ends of runs.
+            for event in came:
                 self._inbox.put(event)
 
-    def _take(self, event: Event) -> None:
-        """Take what was heard; one of a run that has ended is of no more interest."""
+    def _handle(self, event: Event) -> None:
+        """Handle an event. Messages of a run that has ended are dropped."""
         match event:
-            case Spoke():
+            case WorkerMessage():
                 live = self._runs.running.get(event.run)
                 if live is not None and live.active is not None:
-                    self._spoken(live, live.active, event)
+                    self._handle_message(live, live.active, event)
             case Ended():
                 if event.run in self._runs.running:
                     self._run_ended(event)
                 else:
                     self.engine.settled(event.run)
-            case Asked():
-                self._asked(event)
-            case Joined():
+            case StopRequest():
+                self._handle_stop_request(event)
+            case NodeJoined():
                 self._runs.joined(event)
-            case Lost(node):
-                self._runs.lose(node)
+            case NodeLost(node):
+                self._runs.mark_lost(node)
+            case EngineFailed(thread, error):
+                if isinstance(error, DetError):
+                    raise error
+                raise DetError(
+                    f"the driver's thread {thread} has failed: {summary(error)}; its traceback is"
+                    " above"
+                ) from error
 
-    def _spoken(self, live: LiveTrial, active: ActiveRun, event: Spoke) -> None:
+    def _handle_message(self, live: LiveTrial, active: ActiveRun, event: WorkerMessage) -> None:
         try:
-            heard(self._state, self.engine, live, active, event)
+            handle_message(self._state, self.engine, self._alerts, live, active, event)
         except StoreUnwritable:
             raise
-        except Exception as error:  # what a word breaks is its run's failure, and nobody else's
-            self._state.then(partial(self._broken, live, active, event, error))
+        except Exception as error:
+            # An error in handling a message is a failure of its run alone.
+            self._state.after_commit(partial(self._fail_run, live, active, event, error))
 
-    def _broken(self, live: LiveTrial, active: ActiveRun, event: Spoke, error: Exception) -> None:
-        if not broke(self.engine, active, event, error) and live.active is active:
-            self._runs.preempt(live, "what it said could not be taken")
+    def _fail_run(
+        self, live: LiveTrial, active: ActiveRun, event: WorkerMessage, error: Exception
+    ) -> None:
+        if not report_failed_message(self.engine, active, event, error) and live.active is active:
+            self._runs.preempt(live, "its message could not be handled")
 
     def _poll(self) -> None:
-        """Do what is done now and then, whatever happens: it may look at every trial."""
-        for command in self._store.commands.take(self._id):
-            if command.kind == DESCRIBE:
+        """Do the periodic work. It may look at every trial."""
+        commands: list[CommandRow] = []
+        if self._store.commands.names(self._id):
+            # A change of the search is applied once, even if the driver is killed here.
+            with self._state.group():
+                commands = self._store.commands.take(self._id)
+                for command in commands:
+                    if command.kind == STEER:
+                        self._steer(read_steering(command.args))
+        for command in commands:
+            if command.kind == DESCRIBE_COMMAND:
                 self._store.experiments.update(self._id, **command.args)
-            elif command.kind == GIVE_UP:
-                self._endings.give_up(**command.args, preempt=self._runs.preempt)
-            else:
-                self._asked(Asked(command.kind, f"det {command.kind}", for_good=True))
+            elif command.kind == CANCEL_TRIAL:
+                self._endings.cancel_trial(**command.args, preempt=self._runs.preempt)
+            elif command.kind != STEER:
+                self._handle_stop_request(
+                    StopRequest(command.kind, f"det {command.kind}", for_good=True)
+                )
         self._runs.poll()
+        for live in self._alerts.find_stuck(self._runs.running.values()):
+            with self._state.transaction():
+                self._alerts.report_stuck(live)
+        if (free := self._alerts.find_full_disk()) is not None:
+            with self._state.transaction():
+                self._alerts.report_full_disk(free)
+        self._alerts.poll()
+        self._stop_in_time()
+        self._use_idle_slots()
         if time.monotonic() >= self._next_progress:
             began = time.monotonic()
             self._store.experiments.update(self._id, progress=self._state.progress)
-            now = time.monotonic()  # a large search is not to spend its time on this
+            self._runs.find_user()
+            active = [live.active for live in self._runs.running.values()]
+            self._log_clock.note(each.run.log_dir for each in active if each is not None)
+            # A large search must not spend its time on this.
+            now = time.monotonic()
             self._next_progress = now + max(_PROGRESS_SECONDS, 50 * (now - began))
 
-    def _end(self) -> ExperimentState:
-        state = self._state.wish or self._endings.final_state()
+    def _steer(self, event: SearchSteered) -> None:
+        """Change the search as `det search` asks. A change that it refuses has no effect."""
+        try:
+            if self._state.target_state is ExperimentState.CANCELED:
+                raise DetError("it is being canceled; start another with det run")
+            with self._state.transaction():
+                self._state.append_event(event)
+                self._state.after_commit(self._runs.follow_steering)
+        except StoreUnwritable:
+            raise
+        except DetError as error:
+            say(f"experiment {self._id} refuses a change by det search: {error}")
+
+    def _stop_in_time(self) -> None:
+        """End the search when its `max_hours` are over."""
+        hours = getattr(self._state.config.searcher, "max_hours", None)
+        if hours is None or self._state.search.searcher.stopped:
+            return
+        if time.time() - (self._started or time.time()) >= 3600 * hours:
+            with self._state.transaction():
+                self._state.append_event(SearchStopped())
+
+    def _use_idle_slots(self) -> None:
+        """Create further trials for slots that this driver has used and that no trial waits for."""
+        running = len(self._runs.running)
+        self._most_running = max(self._most_running, running)
+        state, idle = self._state, self._runs.room(self._most_running - running)
+        left = state.queue.first is not None or state.holds
+        if state.target_state is None and idle > 0 and not left and state.search.searcher.may_fill:
+            with state.transaction():
+                state.append_event(SearchFilled(idle))
+
+    def _finish(self) -> ExperimentState:
+        state = self._state.target_state or self._endings.final_state()
         collects = state is not ExperimentState.PAUSED and not self.failures.resumable
         if collects:
             expect_garbage(self._store, self._id)
-        with self._state.turn():
+        with self._state.transaction():
             self._store.experiments.update(
                 self._id,
                 state=state,
@@ -232,11 +340,17 @@ class Driver:
                 pid=None,
                 boot=None,
             )
+            self._alerts.report_end(state, self.failures.reason)
             for live in self._state.open.values():
-                self._state.rest(live, TrialState.CANCELED if state is ExperimentState.CANCELED else TrialState.PAUSED)
-            self._state.keep()
+                self._state.set_waiting(
+                    live,
+                    TrialState.CANCELED if state is ExperimentState.CANCELED else TrialState.PAUSED,
+                )
+            self._state.save_snapshot()
             if collects:
-                self._state.then(lambda: collect_garbage(self._store, self._id, self._plugins))
+                self._state.after_commit(
+                    lambda: collect_garbage(self._store, self._id, self._plugins)
+                )
             self._state.observe("det_experiment_finished", state=str(state))
         return state
 
@@ -244,49 +358,74 @@ class Driver:
 
     def _run_ended(self, event: Ended) -> None:
         if event.status == -signal.SIGKILL:
-            adopt_spooled(self._store, self._id)  # it may have saved by itself
-        live, active = self._runs.take_back(event)
-        with self._state.turn():
+            # It may have saved by itself.
+            record_spooled(self._store, self._id)
+        live, active = self._runs.release_run(event)
+        self._log_clock.forget(active.run.log_dir)
+        with self._state.transaction():
             given_up = live.plan.exited is not None
-            self._endings.settle(live, active, event.status)
+            halts = self._endings.finish_run(live, active, event.status)
             outcome = outcome_of(active, event.status)
-            ended_by_us = active.outcome is None and (given_up or live.plan.closed or self._state.wish is not None)
-            self._store.runs.end(event.run, outcome, None if ended_by_us else reason_of(live, active, event.status))
-            if active.outcome is Outcome.BLOCKED:
-                self._state.then(lambda: self._asked(Asked("block", active.message)))
+            ended_by_us = active.outcome is None and (
+                given_up or live.plan.closed or self._state.target_state is not None
+            )
+            self._store.runs.end(
+                event.run, outcome, None if ended_by_us else reason_of(live, active, event.status)
+            )
+            if halts:
+                self._state.after_commit(
+                    lambda: self._handle_stop_request(StopRequest("block", halts))
+                )
             if live.plan.closed:
                 self._state.closed.append(live)
-            self._state.then(lambda: self._state.queue.add(live))
-            self._state.then(lambda: self.engine.settled(event.run))
+            self._state.after_commit(lambda: self._state.queue.add(live))
+            self._state.after_commit(lambda: self.engine.settled(event.run))
             self._state.observe("det_run_finished", of=live.id, ended=event.run, outcome=outcome)
 
     def _follow_closes(self) -> None:
-        """End the runs of trials that the searcher closed; those that have none are complete; in a group."""
+        """Preempt the runs of trials that the searcher closed, and complete those that have no run.
+
+        Call it inside `group`.
+        """
         while self._state.closed:
             live = self._state.closed.popleft()
             if live.active is not None and not live.active.preempting:
-                told = live.active.stopping and self._state.trial_class  # a script may have more to do
-                self._state.then(partial(self._runs.preempt, live, "the searcher closed the trial", told=told))
+                # A script may have more to do, so it gets the request even if it knows.
+                notified = live.active.stopping and self._state.trial_class
+                self._state.after_commit(
+                    partial(
+                        self._runs.preempt, live, "the searcher closed the trial", notified=notified
+                    )
+                )
             elif live.active is None and live.plan.exited is None:
-                with self._state.turn():
+                with self._state.transaction():
                     self._state.exit(live, Exit.COMPLETED, TrialState.COMPLETED)
 
     # The end
 
-    def _asked(self, event: Asked) -> None:
+    def _handle_stop_request(self, event: StopRequest) -> None:
         state = self._state
         if event.kind == "kill":
-            state.wish = ExperimentState.CANCELED if event.for_good else state.wish or ExperimentState.PAUSED
+            state.target_state = (
+                ExperimentState.CANCELED
+                if event.for_good
+                else state.target_state or ExperimentState.PAUSED
+            )
             self._runs.kill_all()
             return
-        wishes = {"pause": ExperimentState.PAUSED, "cancel": ExperimentState.CANCELED, "block": ExperimentState.ERROR}
-        ends = state.wish is not None and state.wish.ended  # pausing is not to take that back
-        if not (ends and event.kind == "pause") and state.wish is not ExperimentState.ERROR:
-            state.wish = wishes[event.kind]
+        target_states = {
+            "pause": ExperimentState.PAUSED,
+            "cancel": ExperimentState.CANCELED,
+            "block": ExperimentState.ERROR,
+        }
+        # A pause must not revoke a target state that is an end.
+        ends = state.target_state is not None and state.target_state.ended
+        if not (ends and event.kind == "pause") and state.target_state is not ExperimentState.ERROR:
+            state.target_state = target_states[event.kind]
         self._runs.preempt_all(event.why)
 
     def _paused(self, error: StoreUnwritable) -> ExperimentState:
-        """Leave the experiment resumable, as its store cannot be written."""
+        """Leave the experiment resumable because its store cannot be written."""
         self.failures.resumable = True
         self.failures.messages.append(str(error))
         note_pause(self._store, self._id, str(error))
@@ -294,5 +433,10 @@ class Driver:
 
 
 def _joins(event: Event) -> bool:
-    """Tell whether it may be committed with others; a run that was killed may have left a note, which is taken up alone."""
-    return isinstance(event, Spoke) or (isinstance(event, Ended) and event.status != -signal.SIGKILL)
+    """Return whether an event may be committed together with others.
+
+    A run that was killed may have left a note, which is recorded in its own transaction.
+    """
+    return isinstance(event, WorkerMessage) or (
+        isinstance(event, Ended) and event.status != -signal.SIGKILL
+    )

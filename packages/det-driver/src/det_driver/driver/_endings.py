@@ -4,35 +4,59 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from det_core.config import ExperimentConfig, Single
+from det_core.checkpoint.manifest import WAY_OUT
+from det_core.config import ExperimentConfig, Grid, Single
 from det_core.errors import did_you_mean
-from det_core.host import Outcome
-from det_core.launch import last_words
+from det_core.train.host import Outcome
+from det_node.launch import last_words
+from det_node.process import exit_status
 
 from ..search import Exit
 from ..store import ExperimentState, TrialState
+from ._starting import RESTART_SECONDS
 from ._state import State
-from ._trials import GOOD, ActiveRun, LiveTrial, how_it_ended
+from ._trials import FAILED, GOOD, ActiveRun, LiveTrial
 
 MOST_SHOWN = 3
 _TAIL = 1 << 16
 MOST_FRUITLESS = 5
-"""How many runs in a row may be taken from a trial before they got any further: the next one is a failure like others."""
+"""How many runs in a row may be lost or preempted from outside without progress.
+
+The next one counts as a failure.
+"""
+MOST_ALIKE = 3
+"""How many trials may fail alike before any trial made progress.
+
+The experiment ends then, and after a resume whenever as many more have failed.
+"""
+MOST_INVALID = 20
+"""How many trials in a row may have invalid hyperparameters.
+
+The experiment ends then, and after a resume whenever as many more are invalid.
+"""
+MOST_PRUNED = 100
+"""The same limit where some of them have reported a metric, as pruned trials have."""
+_MOST_REPEATS = {True: 2, False: 3}
+"""How often a run may fail alike at one batch: with an exception, and without one."""
+_TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+_FROM_OUTSIDE = (-signal.SIGKILL, 128 + signal.SIGKILL, *_TERMINATED)
 
 
 @dataclass
 class ExperimentFailures:
-    """What went wrong in an experiment, for the last words.
+    """What went wrong in an experiment, for its final report.
 
-    `mistake` says that it was in what was asked, not in the training; `resumable` that the experiment can go on when what
-    blocks it is mended. `declined` are the messages of trials that could not work with their hyperparameters, `notices` what
-    is to be known of an experiment that completed nevertheless.
+    - `mistake`: the cause is in the configuration or code, not in the training.
+    - `resumable`: the experiment can continue when the cause is fixed.
+    - `declined`: the messages of trials that rejected their hyperparameters.
+    - `notices`: notes on an experiment that completed nevertheless.
     """
 
     messages: list[str] = field(default_factory=list)
@@ -44,27 +68,39 @@ class ExperimentFailures:
 
     @property
     def reason(self) -> str:
-        """Why the experiment ended as it did, in a line; empty where nothing went wrong."""
+        """Why the experiment ended in its state, in one line, or "" where nothing went wrong."""
         shown = list(dict.fromkeys(self.messages or self.notices))
         more = f"; {len(shown) - MOST_SHOWN} more" if len(shown) > MOST_SHOWN else ""
         return "; ".join(shown[:MOST_SHOWN]) + more
 
 
 class Endings:
-    """Decides, in a turn of the state, what ends, and as what, and notes what went wrong."""
+    """Decides, in a transaction of the state, the final state of runs, trials and the experiment.
 
-    def __init__(self, state: State, failures: ExperimentFailures) -> None:
-        self._state, self._failures = state, failures
+    It notes what went wrong.
+    """
 
-    def settle(self, live: LiveTrial, active: ActiveRun, status: int) -> None:
-        """Decide by a run's last word and its process's exit status what becomes of its trial."""
+    def __init__(
+        self,
+        state: State,
+        failures: ExperimentFailures,
+        restarts: tuple[float, ...] = RESTART_SECONDS,
+    ) -> None:
+        self._state, self._failures, self._restarts = state, failures, restarts
+
+    def finish_run(self, live: LiveTrial, active: ActiveRun, status: int) -> str:
+        """Decide the state of a trial by its run's outcome and its process's exit status.
+
+        Returns why the whole experiment must end, or "".
+        """
         if live.plan.exited is not None:
-            return  # it was given up, and is over already
-        if active.outcome is None and status == 0 and not self._state.trial_class:
-            active.outcome = Outcome.COMPLETED
+            # It was given up, and has ended already.
+            return ""
         if active.unstarted:
-            self._state.rest(live, TrialState.QUEUED)  # it never ran: nothing is held against it
-            return
+            # It never ran, so this is no failure.
+            self._state.set_waiting(live, TrialState.QUEUED)
+            return ""
+        self._compare(live, active, status)
         match active.outcome:
             case Outcome.COMPLETED:
                 self._completed(live)
@@ -73,38 +109,87 @@ class Endings:
             case Outcome.INVALID_HP:
                 self._note(self._failures.declined, live, active.message)
                 self._state.exit(live, Exit.INVALID_HP, TrialState.INVALID_HP, active.message)
-            case Outcome.PREEMPTED if self._asked(live, active) or self._may_be_lost(live, active):
+                return self._all_invalid(active.message)
+            case Outcome.PREEMPTED if self._was_asked_to_end(live, active) or self._may_be_lost(
+                live, active
+            ):
                 self._preempted(live)
-            case Outcome.BLOCKED:
+            case Outcome.UNREACHABLE if active.waits and self._state.target_state is None:
+                self._state.set_waiting(live, TrialState.QUEUED)
+            case Outcome.BLOCKED | Outcome.UNREACHABLE:
                 self._blocked(live, active.message)
+                return active.message
+            case Outcome.DAMAGED:
+                if why := self._fall_back(live, active.message):
+                    return self._mistaken(live, why)
+                self._state.set_waiting(live, TrialState.QUEUED)
             case Outcome.MISTAKE:
-                self._state.then(lambda: setattr(self._failures, "mistake", True))
-                self._failed_for_good(live, active.message, "")
+                return self._mistaken(live, active.message)
             case _:
-                self._failed(live, active, status)
+                return self._failed(live, active, status)
+        return ""
 
-    def give_up(self, trial: int, now: bool, preempt: Callable[[LiveTrial, str, float | None], object]) -> None:
-        """End one trial for good, as somebody wants it, and `preempt` its run, or have it killed `now`.
+    def _compare(self, live: LiveTrial, active: ActiveRun, status: int) -> None:
+        """Compare a run's reported outcome with the exit status of its process.
 
-        The search goes on without it. What the run says from then on is taken, and decides nothing; a driver that finds it
-        running later ends it, too.
+        The status decides where no outcome was reported.
+        """
+        if active.outcome is None and status in _TERMINATED:
+            active.outcome = Outcome.PREEMPTED
+        if self._state.trial_class:
+            return
+        caught = active.outcome in (*FAILED, Outcome.PEER_LOST) and not active.refused
+        if status == 0 and caught:
+            # The script continued after the failure, and ended well.
+            active.outcome, active.message, active.traceback = Outcome.COMPLETED, "", ""
+        elif status != 0 and active.outcome is Outcome.COMPLETED:
+            active.outcome = None
+        elif status == 0 and active.outcome is None and not active.message:
+            if active.preempting and not active.acked:
+                # It never connected and got SIGTERM. Status 0 is the only sign that it has saved.
+                active.outcome = Outcome.PREEMPTED
+            elif active.acked and live.plan.runnable and live.plan.until is not None:
+                active.message = (
+                    f"its process ended with status 0 at batch {active.progressed_to}, before"
+                    " searcher.max_length and without leaving core.init(): os._exit() does that"
+                )
+            else:
+                active.outcome = Outcome.COMPLETED
+
+    def cancel_trial(
+        self, trial: int, now: bool, preempt: Callable[[LiveTrial, str, float | None], object]
+    ) -> None:
+        """Cancel one trial, and `preempt` its run, or have it killed with `now`.
+
+        The search continues without it. Later messages of the run are stored and decide nothing. A
+        later driver that finds it running ends it too.
         """
         for live in [live for live in self._state.open.values() if live.id == trial]:
-            with self._state.turn():
+            with self._state.transaction():
                 self._state.exit(live, Exit.USER_STOPPED, TrialState.CANCELED, "it was canceled")
                 if live.active is not None:
-                    self._state.then(partial(preempt, live, "the trial is canceled", 0.0 if now else None))
+                    self._state.after_commit(
+                        partial(preempt, live, "the trial is canceled", 0.0 if now else None)
+                    )
 
-    def _asked(self, live: LiveTrial, active: ActiveRun) -> bool:
-        return active.preempting or active.adopted or live.plan.closed or self._state.wish is not None
+    def _was_asked_to_end(self, live: LiveTrial, active: ActiveRun) -> bool:
+        return (
+            active.preempting
+            or active.adopted
+            or live.plan.closed
+            or self._state.target_state is not None
+        )
 
     def _may_be_lost(self, live: LiveTrial, active: ActiveRun) -> bool:
-        """Whether a run that was taken from its trial, with its machine or by a signal, counts for nothing; not for ever."""
+        """Return whether a run that was lost or preempted from outside counts for nothing.
+
+        It does until `MOST_FRUITLESS` of them in a row made no progress.
+        """
         live.fruitless = 0 if self._saved(live, active) else live.fruitless + 1
         return live.fruitless <= MOST_FRUITLESS
 
     def _saved(self, live: LiveTrial, active: ActiveRun) -> bool:
-        """Whether a run got any further."""
+        """Return whether a run has saved a checkpoint beyond the batch where it began."""
         latest = self._state.row(live).latest_checkpoint
         if latest is None:
             return False
@@ -113,56 +198,178 @@ class Endings:
 
     def _completed(self, live: LiveTrial) -> None:
         if not live.plan.closed and not live.plan.wanted:
-            self._state.rest(live, TrialState.WAITING)
+            self._state.set_waiting(live, TrialState.WAITING)
         elif not live.plan.closed and self._state.trial_class:
-            self._state.rest(live, TrialState.QUEUED)  # its target was raised while the run was ending
+            # Its target was raised while the run was ending.
+            self._state.set_waiting(live, TrialState.QUEUED)
         else:
             self._state.exit(live, Exit.COMPLETED, TrialState.COMPLETED)
 
     def _preempted(self, live: LiveTrial) -> None:
         if live.plan.closed:
             self._state.exit(live, Exit.COMPLETED, TrialState.COMPLETED)
-        elif self._state.wish is ExperimentState.CANCELED:
+        elif self._state.target_state is ExperimentState.CANCELED:
             self._state.exit(live, Exit.CANCELED, TrialState.CANCELED)
         else:
-            self._state.rest(live, TrialState.PAUSED if self._state.wish else TrialState.QUEUED)
+            self._state.set_waiting(
+                live, TrialState.PAUSED if self._state.target_state else TrialState.QUEUED
+            )
 
     def _blocked(self, live: LiveTrial, message: str) -> None:
-        def adopt() -> None:
+        def apply() -> None:
             live.blocked = self._failures.mistake = self._failures.resumable = True
 
-        self._state.then(adopt)
+        self._state.after_commit(apply)
         self._note(self._failures.messages, live, message)
-        self._state.rest(live, TrialState.PAUSED)
+        self._state.set_waiting(live, TrialState.PAUSED)
         self._state.store.trials.update(live.id, exit_reason=message)
 
+    def _fall_back(self, live: LiveTrial, message: str) -> str:
+        """Continue a trial from the newest checkpoint that may be sound if its latest is damaged.
+
+        Returns why that is impossible and what to do, or "".
+        """
+        store, latest = self._state.store, self._state.row(live).latest_checkpoint
+        if latest is None or latest not in message:
+            # The checkpoint is another trial's, or one that a script chose.
+            return message.replace(WAY_OUT, "restore its files, or name another one")
+        older = store.checkpoints.mark_damaged(latest)
+        if older is None:
+            return message.replace(WAY_OUT, self._restored_by(live, latest))
+        at = store.checkpoints.get(older).batches
+        text = f"{message.partition(';')[0]}; it goes on from {older} (batch {at})"
+        self._note(self._failures.notices, live, text)
+        self._state.report_notice(live, text)
+        return ""
+
+    def _restored_by(self, live: LiveTrial, uuid: str) -> str:
+        """Return how to recover a trial that has no sound checkpoint left."""
+        if isinstance(self._state.config.searcher, Single):
+            resume = f"det resume {self._state.id}"
+            return (
+                f"no older one is sound: restore its files and go on with {resume} --checkpoint"
+                f" {uuid}, or train again: {resume}"
+            )
+        return (
+            "no older one is sound, and the search goes on without this trial: restore its files"
+            f" and start another experiment with searcher.source_checkpoint_uuid: {uuid}"
+        )
+
     def _note(self, messages: list[str], live: LiveTrial, message: str) -> None:
-        self._state.then(lambda: messages.append(f"trial {live.id}: {message}"))
+        self._state.after_commit(lambda: messages.append(f"trial {live.id}: {message}"))
 
-    def _failed(self, live: LiveTrial, active: ActiveRun, status: int) -> None:
-        if live.plan.closed or (self._state.wish is not None and active.outcome is None):
-            self._preempted(live)  # killed because it was asked for
-            return
+    def _failed(self, live: LiveTrial, active: ActiveRun, status: int) -> str:
+        if (
+            live.plan.closed
+            or active.killed
+            or (
+                (self._state.target_state is not None or active.preempting)
+                and active.outcome is None
+            )
+        ):
+            self._killed(live, active)
+            return ""
         message, words = _cause(live.id, active, status)
-        failure = (message, active.progressed_to)
-        repeated = active.outcome is Outcome.ERROR and live.failure == failure
-        self._state.then(lambda: setattr(live, "failure", failure))
+        repeats, stumbles = self._note_failure(live, (message, active.progressed_to))
+        raised = active.outcome in FAILED or words.startswith("Traceback")
+        # A cause outside the process may be over. A process that dies by itself may have made
+        # progress that it did not report.
+        by_itself = raised or (
+            active.outcome is None and status not in _FROM_OUTSIDE and not active.progressed_to
+        )
         config = self._state.config
-        if repeated or live.restarts >= config.max_restarts or _cancels_retries(config, active.run.log_dir):
-            self._failed_for_good(live, message, words)
-            return
+        hopeless = by_itself and repeats >= _MOST_REPEATS[raised]
+        if (
+            hopeless
+            or live.restarts >= config.max_restarts
+            or _cancels_retries(config, active.run.log_dir)
+        ):
+            return self._failed_for_good(live, message, words)
         live.restarts += 1
-        self._state.rest(live, TrialState.QUEUED)
+        self._state.set_waiting(live, TrialState.QUEUED)
         self._state.store.trials.update(live.id, restarts=live.restarts)
+        pause = self._restarts[min(stumbles, len(self._restarts)) - 1]
+        self._state.after_commit(lambda: self._state.hold(live, pause))
+        return ""
 
-    def _failed_for_good(self, live: LiveTrial, message: str, trace: str) -> None:
+    def _note_failure(self, live: LiveTrial, failure: tuple[str, int]) -> tuple[int, int]:
+        """Record how and where a run failed.
+
+        Returns how often in a row this failure happened, and how many restarts in a row made no
+        progress.
+        """
+        repeats = live.repeats + 1 if live.failure == failure else 1
+        got_further = live.failure is not None and failure[1] > live.failure[1]
+        stumbles = 1 if got_further else live.stumbles + 1
+
+        def apply() -> None:
+            live.failure, live.repeats, live.stumbles = failure, repeats, stumbles
+
+        self._state.after_commit(apply)
+        return repeats, stumbles
+
+    def _killed(self, live: LiveTrial, active: ActiveRun) -> None:
+        """Handle a run that was killed because it had to end."""
+        if active.killed and active.patience and not live.plan.closed:
+            latest = self._state.row(live).latest_checkpoint
+            batch = self._state.store.checkpoints.get(latest).batches if latest else 0
+            left = (
+                f"what it trained after batch {batch} is lost" if batch else "it has no checkpoint"
+            )
+            self._note(self._failures.notices, live, f"det killed it, as {active.killed}; {left}")
+        self._preempted(live)
+
+    def _mistaken(self, live: LiveTrial, message: str) -> str:
+        self._state.after_commit(lambda: setattr(self._failures, "mistake", True))
+        return self._failed_for_good(live, message, "")
+
+    def _failed_for_good(self, live: LiveTrial, message: str, trace: str) -> str:
         self._note(self._failures.messages, live, message)
         if trace:
-            self._state.then(lambda: setattr(self._failures, "traceback", trace))
+            self._state.after_commit(lambda: setattr(self._failures, "traceback", trace))
         self._state.exit(live, Exit.ERRORED, TrialState.ERROR, message)
+        failed = self._state.store.trials.failed_alike(self._state.id, message)
+        if not failed or failed % MOST_ALIKE:
+            return ""
+        return self._end(
+            f"the first {failed} trials failed alike before any had got anywhere: {message}; mend"
+            " that"
+        )
+
+    def _all_invalid(self, message: str) -> str:
+        """Return why the search must end where it would replace invalid hyperparameters forever."""
+        # A grid is finite.
+        if isinstance(self._state.config.searcher, Grid):
+            return ""
+        invalid, measured = self._state.store.trials.invalid_in_a_row(self._state.id)
+        if invalid % (MOST_PRUNED if measured else MOST_INVALID):
+            return ""
+        last = f", the last one saying: {message}" if message else ""
+        return self._end(
+            f"the hyperparameters of {invalid} trials in a row are invalid (InvalidHP){last};"
+            " narrow their ranges"
+        )
+
+    def _end(self, why: str) -> str:
+        """End the experiment, unless it ends anyway.
+
+        Trials that have not begun may run after a resume.
+        """
+        if not self._state.open or self._state.target_state is not None:
+            return ""
+
+        def apply() -> None:
+            self._failures.messages[:] = [why]
+            self._failures.resumable = True
+
+        self._state.after_commit(apply)
+        return why
 
     def final_state(self) -> ExperimentState:
-        """Return what an experiment is whose trials have all ended: it has failed where none of them found anything."""
+        """Return the state of an experiment whose trials have all ended.
+
+        It is ERROR where no trial has a usable result.
+        """
         trials = self._state.trials.values()
         if trials and all(live.state is TrialState.CANCELED for live in trials):
             return ExperimentState.CANCELED
@@ -171,26 +378,55 @@ class Endings:
         if not good:
             self._failures.messages = self._failures.messages or self._failures.declined
         elif unusable := _no_usable_metric(self._state):
-            # A single trial is ranked among nobody, and has trained as it was asked to.
+            # A single trial needs no rank, and has trained as requested.
             good = isinstance(self._state.config.searcher, Single) and not unusable.reported
             (self._failures.notices if good else self._failures.messages).append(unusable.why)
+            # A metric that no trial reports is a mistake for scripts and for trial classes alike.
+            self._failures.mistake = self._failures.mistake or not unusable.reported
+        elif lacking := self._lacking():
+            self._failures.notices.append(lacking)
+        if good and (failed := [live.id for live in trials if live.state is TrialState.ERROR]):
+            self._failures.notices.append(
+                f"trial{_named(failed)} failed, and the search went on without"
+                f" {'it' if len(failed) == 1 else 'them'}"
+            )
         return ExperimentState.COMPLETED if good else ExperimentState.ERROR
+
+    def _lacking(self) -> str:
+        """Return which completed trials cannot be ranked because they reported no number, or ""."""
+        metric = self._state.config.searcher.metric if self._state.config.searcher else None
+        trials = (
+            self._state.store.trials.unmeasured(self._state.id, MOST_SHOWN + 1) if metric else ()
+        )
+        if not trials:
+            return ""
+        return f"no number was reported for {metric!r} (searcher.metric) by trial{_named(trials)}"
+
+
+def _named(trials: Sequence[int]) -> str:
+    """Return the first few trial numbers as text that follows the word "trial"."""
+    more = ", ..." if len(trials) > MOST_SHOWN else ""
+    return f"{'s' * (len(trials) > 1)} {', '.join(map(str, trials[:MOST_SHOWN]))}{more}"
 
 
 def outcome_of(active: ActiveRun, status: int) -> str:
-    """Say in a word, or in a sentence, how a run ended."""
+    """Return how a run ended, as one word or a sentence."""
     if active.unstarted:
         return f"not started: {active.unstarted}"
+    if active.killed and active.outcome is None:
+        return f"killed by det: {active.killed}"
     return str(active.outcome.value) if active.outcome else active.message or exit_status(status)
 
 
 def reason_of(live: LiveTrial, active: ActiveRun, status: int) -> str | None:
-    """Say in a sentence why a run failed; None of one that did not, or never began."""
-    return None if active.outcome in GOOD or active.unstarted else _cause(live.id, active, status)[0]
+    """Return why a run failed, in a sentence, or None if it did not fail or never began."""
+    return (
+        None if active.outcome in GOOD or active.unstarted else _cause(live.id, active, status)[0]
+    )
 
 
 def _cause(trial: int, active: ActiveRun, status: int) -> tuple[str, str]:
-    """Return why a run failed, in a sentence, and the traceback, or what else it wrote last."""
+    """Return why a run failed, in a sentence, and its traceback or last output."""
     if active.message or not status:
         return active.message or exit_status(status), active.traceback
     words = _last_words(active.run.log_dir)
@@ -199,15 +435,8 @@ def _cause(trial: int, active: ActiveRun, status: int) -> tuple[str, str]:
     return message, words if raised or not words else f"det: trial {trial} wrote last:\n{words}"
 
 
-def exit_status(status: int) -> str:
-    """Say how a process ended; a negative status is a signal's number."""
-    if status == 0:
-        return "the process ended before the trial was complete; return from its methods, and let det end it"
-    return f"the process {how_it_ended(status)}"
-
-
 def _last_words(log_dir: Path) -> str:
-    """Return what a process wrote last, as it had no word for the driver."""
+    """Return the last output of a process that reported no outcome."""
     try:
         with (log_dir / "rank-0.log").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
@@ -217,8 +446,12 @@ def _last_words(log_dir: Path) -> str:
 
 
 def _cancels_retries(config: ExperimentConfig, log_dir: Path) -> bool:
-    """Tell whether a `log_policies` entry with the action `cancel_retries` matches a line of the run's logs."""
-    patterns = [re.compile(p.pattern) for p in config.log_policies if p.pattern and p.action == "cancel_retries"]
+    """Return whether a line of the run's logs matches a `cancel_retries` entry of the policies."""
+    patterns = [
+        re.compile(p.pattern)
+        for p in config.log_policies
+        if p.pattern and p.action == "cancel_retries"
+    ]
     for file in sorted(log_dir.glob("*.log")) if patterns else ():
         with file.open(errors="replace") as lines:
             if any(pattern.search(line) for line in lines for pattern in patterns):
@@ -227,27 +460,34 @@ def _cancels_retries(config: ExperimentConfig, log_dir: Path) -> bool:
 
 
 class _Unusable(NamedTuple):
-    """Why no trial can be ranked; `reported` tells whether the metric was reported at all."""
+    """Why no trial can be ranked. `reported` says whether the metric was reported at all."""
 
     why: str
     reported: bool
 
 
 def _no_usable_metric(state: State) -> _Unusable | None:
-    """Say what is wrong where validations were reported, and none of them holds a number by which trials are ranked.
+    """Return what is wrong where no reported validation has a number that ranks trials, else None.
 
-    NaN counts as the worst value: its trial goes on, and completes. Returns nothing where all is well, and for scripts that
-    reported no validation at all.
+    NaN counts as the worst value: its trial continues and completes.
     """
     metric = state.config.searcher.metric if state.config.searcher else None
     if not metric or state.best is not None:
         return None
     report = next(state.store.metrics.read(experiment_id=state.id, group="validation"), None)
-    if report is None:
-        return None
     none = f"no trial has a usable {metric!r} (searcher.metric):"
+    if report is None:
+        return _Unusable(
+            f"{none} no validation was reported; report it with report_validation_metrics()", False
+        )
     if metric in report.values:
-        return _Unusable(f"{none} it was never a number; look at the losses, and train slower", True)
+        value = report.values[metric]
+        way_out = (
+            f"but text, such as {value!r}; report a number"
+            if isinstance(value, str)
+            else "NaN each time; lower the learning rate, or clip gradients"
+        )
+        return _Unusable(f"{none} it was never a number, {way_out}", True)
     names = sorted(set(report.values) - {"batches", "epochs"})
     way_out = did_you_mean(metric, names) or "; report it, or name one of those"
     return _Unusable(f"{none} validations reported {', '.join(names) or 'nothing'}{way_out}", False)

@@ -1,4 +1,4 @@
-"""The environment of an experiment: what a configuration asks for is solved when it is made, and recorded beside it."""
+"""The environment of an experiment, solved when the experiment is created and recorded with it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,34 @@ from pathlib import Path
 
 import msgspec
 
-from det_core.agent import RunSpec
-from det_core.config import BindMount, ExperimentConfig, is_trial_entrypoint
-from det_core.environments import Wanted, digest_of, interpreter, make, maker
+from det_core.config import MASK, BindMount, ExperimentConfig, is_trial_entrypoint
 from det_core.errors import ConfigError, DetError
-from det_core.launch import hosts_of
-from det_core.plugins import Plugins
+from det_core.hooks import Plugins
+from det_core.support.installation import CORE, how_to_install
+from det_node.agent import RunSpec
+from det_node.environments import Wanted, digest_of, interpreter, make, maker
+from det_node.launch import hosts_of
 
 from ..engines import Preparation
 from ..store import Store
-from ._warm import read_code
+from ._preload import read_code
 
 DIRECTORY = "environment"
 CHECKED = "DET_CHECKED"
-"""Set for what `det check` does in an interpreter of the experiment's own."""
+"""Set where `det check` runs in the experiment's own interpreter."""
 _FACTS = "environment.json"
-_LOOKS = "import sys, importlib.util as i; print(sys.version_info >= (3, 11), i.find_spec('det_core') is not None)"
+_LOOKS = (
+    "import sys, importlib.util as i; print(sys.version_info >= (3, 11), i.find_spec('det_core') is"
+    " not None)"
+)
 
 
 @dataclass(frozen=True)
 class SolvedEnvironment:
-    """What lies with an experiment: files of which the maker of this name makes the environment of this digest."""
+    """The recorded environment of an experiment.
+
+    The named maker makes the environment with this digest from the files in `directory`.
+    """
 
     directory: Path
     maker: str
@@ -42,12 +49,12 @@ class SolvedEnvironment:
 
 
 def environments_dir(home: Path, environ: Mapping[str, str]) -> Path:
-    """Return where environments lie on this machine, by default in the home."""
+    """Return the directory of environments on this host, by default in the home."""
     return Path(environ.get("DET_ENVIRONMENTS") or home / "envs").expanduser().absolute()
 
 
 def recorded(directory: Path) -> SolvedEnvironment | None:
-    """Return what was solved for the experiment of a directory, None where it asked for nothing."""
+    """Return the solved environment in an experiment's directory, or None where it has none."""
     place = directory / DIRECTORY
     if not place.is_dir():
         return None
@@ -55,15 +62,20 @@ def recorded(directory: Path) -> SolvedEnvironment | None:
         facts = json.loads((place / _FACTS).read_text())
         return SolvedEnvironment(place, facts["maker"], digest_of(place))
     except (OSError, ValueError, KeyError) as error:
-        raise DetError(f"{place / _FACTS} cannot be read ({error}); start the experiment anew") from error
+        raise DetError(
+            f"{place / _FACTS} cannot be read ({error}); start the experiment again"
+        ) from error
 
 
 def preparation(store: Store, experiment_id: int, root: Path) -> Preparation | None:
-    """Return what makes the environment of an experiment on a machine."""
+    """Return how the environment of an experiment is made on a node, or None where it has none."""
     solved = recorded(store.experiment_dir(experiment_id))
     if solved is None:
         return None
-    words = f'exec python3 -P -m det_core.environments {solved.maker} {solved.digest} "$DET_ENVIRONMENTS"'
+    words = (
+        f"exec python3 -P -m det_node.environments {solved.maker} {solved.digest}"
+        ' "$DET_ENVIRONMENTS"'
+    )
     spec = RunSpec(
         run_id=0,
         entrypoint=words,
@@ -76,67 +88,97 @@ def preparation(store: Store, experiment_id: int, root: Path) -> Preparation | N
 
 
 def is_path(python: str) -> bool:
-    """Tell whether `environment.python` is the path of an interpreter, and not a version."""
+    """Return whether `environment.python` is the path of an interpreter, and not a version."""
     return os.sep in python or python.startswith("~")
 
 
 def check_environment(config: ExperimentConfig, engine: str) -> None:
-    """Raise ConfigError where runs cannot have another interpreter, and one is asked for."""
+    """Raise ConfigError where the configuration asks for an interpreter that runs cannot have."""
     environment = config.environment
-    asked = [key for key in ("container", "requirements", "python") if getattr(environment, key) is not None]
+    asked = [
+        key
+        for key in ("container", "requirements", "python")
+        if getattr(environment, key) is not None
+    ]
     asks, key = bool(asked), (*asked, "")[0]
     if environment.container and (asked[1:] or not environment.image.cpu):
         raise ConfigError(
             f"environment.container runs an image as it is: leave environment.{asked[1]} out"
             if asked[1:]
-            else "environment.container needs environment.image; name one that has det-core and the framework's plugin"
+            else (
+                "environment.container needs environment.image; name one that has"
+                " det-training-core, det-node and the framework's plugin"
+            )
         )
     if asks and engine == "in-process":
         raise ConfigError(
-            f"--in-process trains in this interpreter, and environment.{key} asks for another; leave one of them out"
+            f"--in-process trains in this interpreter, and environment.{key} asks for another;"
+            " leave one of them out"
         )
     if asks and hosts_of(config):
         raise ConfigError(
-            f"environment.{key} is not made on distributed.hosts; reach them by engine: {{name: ssh, hosts: [...]}}"
+            f"environment.{key} is not made on distributed.hosts; reach them by engine: {{name:"
+            " ssh, hosts: [...]}"
         )
 
 
 def placed(config: ExperimentConfig, code_dir: Path | None, engine: str) -> ExperimentConfig:
-    """Return a configuration whose interpreter has an absolute path. Raises ConfigError for one that cannot be used here."""
+    """Return the configuration with an absolute path of the interpreter.
+
+    ConfigError: the interpreter cannot be used on this host.
+    """
     environment = config.environment
     if environment.python is None or not is_path(environment.python):
         return config
     python = Path(os.path.abspath((code_dir or Path.cwd()) / Path(environment.python).expanduser()))
     if engine == "local":
         _check_interpreter(python, config)
-    return msgspec.structs.replace(config, environment=msgspec.structs.replace(environment, python=str(python)))
+    return msgspec.structs.replace(
+        config, environment=msgspec.structs.replace(environment, python=str(python))
+    )
 
 
 def _check_interpreter(python: Path, config: ExperimentConfig) -> None:
     try:
-        done = subprocess.run([python, "-P", "-c", _LOOKS], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [python, "-P", "-c", _LOOKS], capture_output=True, text=True, timeout=60, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         done = None
     words = done.stdout.split() if done is not None else []
     if len(words) != 2:
         # An interpreter before 3.11 has no -P.
-        raise ConfigError(f"environment.python is {python}, which is no Python from 3.11 on; name one, or a version")
-    if words[1] != "True" and config.environment.requirements is None and is_trial_entrypoint(config.entrypoint):
         raise ConfigError(
-            f"environment.python is {python}, which has no det-core for its workers: {python} -m pip install det-core, or "
-            "give environment.requirements, and it is brought there"
+            f"environment.python is {python}, which is no Python from 3.11 on; name one, or a"
+            " version"
+        )
+    if (
+        words[1] != "True"
+        and config.environment.requirements is None
+        and is_trial_entrypoint(config.entrypoint)
+    ):
+        raise ConfigError(
+            f"environment.python is {python}, which has no {CORE} for its workers; run:"
+            f" {how_to_install(CORE, python=str(python))}, or give environment.requirements, and it"
+            " is brought there"
         )
 
 
 @contextmanager
-def solving(config: ExperimentConfig, code_dir: Path, plugins: Plugins | None, root: Path) -> Iterator[Path | None]:
-    """Give a directory with what was solved for a configuration, None where it asks for nothing.
+def solving(
+    config: ExperimentConfig, code_dir: Path, plugins: Plugins | None, root: Path
+) -> Iterator[Path | None]:
+    """Yield a directory with the solved environment of a configuration, or None if it needs none.
 
-    Raises DetError with the resolver's own sentence where that cannot be.
+    DetError: it cannot be solved. The message is the resolver's.
     """
     environment = config.environment
     python = environment.python or ""
-    if not environment.container and environment.requirements is None and (not python or is_path(python)):
+    if (
+        not environment.container
+        and environment.requirements is None
+        and (not python or is_path(python))
+    ):
         yield None
         return
     name, made_by = maker(plugins or Plugins.installed(), images=bool(environment.container))
@@ -169,9 +211,16 @@ def _mount(mount: BindMount) -> str:
 
 
 def interpreter_for(
-    config: ExperimentConfig, code_dir: Path, plugins: Plugins, root: Path, environ: Mapping[str, str]
+    config: ExperimentConfig,
+    code_dir: Path,
+    plugins: Plugins,
+    root: Path,
+    environ: Mapping[str, str],
 ) -> str | None:
-    """Return another interpreter in which a trial class is to be tried, made here if need be; None where it is this one."""
+    """Return another interpreter for checking a trial class, or None for this one.
+
+    Its environment is made on this host where needed.
+    """
     if CHECKED in environ or not is_trial_entrypoint(config.entrypoint):
         return None
     config = placed(config, code_dir, "local")
@@ -183,41 +232,67 @@ def interpreter_for(
         return make(solved.maker, solved.directory, solved.digest, root, plugins)
 
 
-def interpreter_of(directory: Path, config: ExperimentConfig, plugins: Plugins, root: Path) -> str | None:
-    """Return the other interpreter in which an experiment trains, made here if need be; None where it is this one."""
+def interpreter_of(
+    directory: Path, config: ExperimentConfig, plugins: Plugins, root: Path
+) -> str | None:
+    """Return the other interpreter in which an experiment trains, or None for this one.
+
+    Its environment is made on this host where needed.
+    """
     if (solved := recorded(directory)) is None:
         return config.environment.python
     return make(solved.maker, solved.directory, solved.digest, root, plugins)
 
 
 def imports_of(config: ExperimentConfig, code_dir: Path) -> set[str]:
-    """Return the top-level modules that an experiment's entrypoint imports, as its code says."""
+    """Return the top-level modules that the code of an experiment's entrypoint imports."""
     entrypoint = config.entrypoint or ""
     if is_trial_entrypoint(entrypoint):
         modules = [str(entrypoint).partition(":")[0]]
     else:
         words = entrypoint.split() if isinstance(entrypoint, str) else entrypoint
-        modules = [word.removesuffix(".py").replace("/", ".") for word in words if word.endswith(".py")]
+        modules = [
+            word.removesuffix(".py").replace("/", ".") for word in words if word.endswith(".py")
+        ]
     return {name for module in modules for name in read_code(module, code_dir).imports}
 
 
 def brought(config: ExperimentConfig, code_dir: Path) -> tuple[str, ...]:
-    """Return the distributions of this interpreter that an experiment's workers need: det-core, and what its code imports."""
-    imports = imports_of(config, code_dir)
+    """Return the distributions of this interpreter that an experiment's workers need.
+
+    They are det's own, and what its code imports.
+    """
+    imports = imports_of(config, code_dir) | {"det_core", "det_node"}
     entries = entry_points(group="det")
-    found = {e.dist.name for e in entries if e.dist is not None and e.module.partition(".")[0] in imports}
-    return tuple(sorted({"det-core", *found}))
+    found = {
+        e.dist.name for e in entries if e.dist is not None and e.module.partition(".")[0] in imports
+    }
+    return tuple(sorted(found))
 
 
 def environment_variables(solved: SolvedEnvironment | None, root: Path) -> dict[str, str]:
-    """Return the variables by which an agent and its workers know the environment."""
+    """Return the variables that identify the environment to an agent and its workers."""
     return {"DET_ENVIRONMENT": solved.digest, "DET_ENVIRONMENTS": str(root)} if solved else {}
 
 
 def environment_of(
-    environ: Mapping[str, str], config: ExperimentConfig, *, gpus: bool, threads: Mapping[str, str] | None = None
+    environ: Mapping[str, str],
+    config: ExperimentConfig,
+    *,
+    gpus: bool,
+    threads: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the variables of a process that runs a trial's code: this one's, its share of the cores, the configuration's."""
+    """Return the environment variables of a process that runs a trial's code.
+
+    They are those of this process, its share of the cores, and those of the configuration.
+    """
     listed = config.environment.environment_variables
     chosen = listed.cuda if gpus else listed.cpu
-    return {**environ, **(threads or {}), **dict(variable.partition("=")[::2] for variable in chosen)}
+    given = dict(variable.partition("=")[::2] for variable in chosen)
+    # Exports mask secrets. Their values come from the environment.
+
+    return {
+        **environ,
+        **(threads or {}),
+        **{name: value for name, value in given.items() if value != MASK},
+    }

@@ -1,4 +1,4 @@
-"""A search as it is journaled: what its searcher was told, in order, and what each trial is to do next.
+"""A search as journaled: the events of its searcher in order, and the plan of each trial.
 
 Pure: events in, operations out. Replaying the journal gives the same search.
 """
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from det_core.config import Custom, ExperimentConfig
-from det_core.entrypoint import make_importable
+from det_core.config import Combined, Custom, ExperimentConfig
 from det_core.errors import DetError
-from det_core.plugins import Plugins
+from det_core.hooks import Plugins
 from det_core.storage import Storage
+from det_core.train.entrypoint import make_importable
 
-from ..search import Close, Create, Exit, Operation, Searcher, Shutdown, Train
+from ..search import Close, Create, EarlierResult, Exit, Operation, Searcher, Shutdown, Train, made
 from ..store import dump, load
 
 
@@ -28,7 +28,10 @@ class SearchStarted(msgspec.Struct, frozen=True, tag="started"):
 
 
 class TrialValidated(msgspec.Struct, frozen=True, tag="validated"):
-    """A trial (by the searcher's number) reported a validation at `length`, in the searcher's unit."""
+    """A trial (by the searcher's number) reported a validation at `length`.
+
+    The length is in the searcher's unit.
+    """
 
     trial: int
     length: int
@@ -37,24 +40,76 @@ class TrialValidated(msgspec.Struct, frozen=True, tag="validated"):
 
 
 class TrialExited(msgspec.Struct, frozen=True, tag="exited"):
-    """A trial ended for good."""
+    """A trial has ended and will not continue."""
 
     trial: int
     reason: Exit
 
 
 class TrialReopened(msgspec.Struct, frozen=True, tag="reopened"):
-    """A trial that had ended in an error is to go on: the replay passes over its exit before this."""
+    """A trial that ended in an error continues. The replay skips its exit before this event."""
 
     trial: int
 
 
-SearchEvent = SearchStarted | TrialValidated | TrialExited | TrialReopened
+class SearchStopped(msgspec.Struct, frozen=True, tag="stopped"):
+    """The search ends because its time is over. Its trials are closed."""
+
+
+class SearchFilled(msgspec.Struct, frozen=True, tag="filled"):
+    """`count` slots are idle while the last trials train, so further trials are created."""
+
+    count: int
+
+
+class SearchTaught(msgspec.Struct, frozen=True, tag="taught"):
+    """The search begins with the results of earlier experiments."""
+
+    results: tuple[EarlierResult, ...]
+
+
+class SearchSteered(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="steered"):
+    """A user changes a search with `det search`, or an experiment with `det set`.
+
+    So many more trials, one with each of these hyperparameters (by dotted names) before others, an
+    end at a condition, no more slots than `max_slots`, and a priority and a weight in the queue for
+    slots. What is left out stays as it was. A `max_slots` of 0 removes the limit.
+    """
+
+    add_trials: int = 0
+    enqueue: tuple[dict[str, Any], ...] = ()
+    stop_when: str | None = None
+    max_slots: int | None = None
+    priority: int | None = None
+    weight: float | None = None
+
+    @property
+    def changes_search(self) -> bool:
+        """Whether it changes which trials there are, and not only what they may use."""
+        return bool(self.add_trials or self.enqueue or self.stop_when is not None)
+
+
+SearchEvent = (
+    SearchStarted
+    | TrialValidated
+    | TrialExited
+    | TrialReopened
+    | SearchStopped
+    | SearchSteered
+    | SearchTaught
+    | SearchFilled
+)
 _events: msgspec.json.Decoder[SearchEvent] = msgspec.json.Decoder(SearchEvent)
+_steered = msgspec.json.Decoder(SearchSteered)
+
+
+def read_steering(args: Mapping[str, Any]) -> SearchSteered:
+    """Return the change of a search, from the arguments of the command."""
+    return msgspec.convert(args, _steered.type)
 
 
 def encode_event(event: SearchEvent) -> str:
-    """Return the event as JSON text; with NaN and Infinity."""
+    """Return the event as JSON text, which may contain NaN and Infinity."""
     text = msgspec.json.encode(event)
     return dump(msgspec.to_builtins(event)) if b"null" in text else text.decode()
 
@@ -62,16 +117,19 @@ def encode_event(event: SearchEvent) -> str:
 def decode_event(data: bytes) -> SearchEvent:
     try:
         return _events.decode(data)
-    except msgspec.DecodeError:  # NaN and Infinity, which few events have
+    except msgspec.DecodeError:
+        # Few events have NaN or Infinity, which msgspec does not parse.
         return msgspec.convert(load(data), _events.type)
 
 
 @dataclass(slots=True)
 class TrialPlan:
-    """One trial as its searcher wants it.
+    """The searcher's plan for one trial.
 
-    `until` is the length to train to, in the searcher's unit, None until the trial ends by itself. `wanted` says that
-    there is training to do; a trial that is neither wanted nor closed waits for its searcher.
+    - `until`: the length to train to, in the searcher's unit, or None until the trial ends by
+      itself.
+    - `wanted`: there is training to do. A trial that is neither wanted nor closed waits for its
+      searcher.
     """
 
     request: int
@@ -89,24 +147,35 @@ class TrialPlan:
 
 
 class JournaledSearch:
-    """Tells the searcher of events and keeps what it answers."""
+    """Passes events to the searcher, and applies its operations to the plans."""
 
     def __init__(self, searcher: Searcher) -> None:
         self.searcher = searcher
         self.plans: dict[int, TrialPlan] = {}
         self._rungs: dict[int, RungCount] = {}
         self.over: Shutdown | None = None
+        self.learnt: list[str] = []
+        """Sentences that say what it learns from earlier experiments and what is left out."""
+        self.max_slots: int | None = None
+        """The most slots that its trials may have together, if a user has set it. 0 is no limit."""
+        self.priority: int | None = None
+        self.weight: float | None = None
 
     @classmethod
     def replayed(cls, searcher: Searcher, events: Iterable[SearchEvent]) -> JournaledSearch:
         """Return the search after these events."""
         search = cls(searcher)
         known = list(events)
-        search.replay(known, Counter(event.trial for event in known if isinstance(event, TrialReopened)))
+        search.replay(
+            known, Counter(event.trial for event in known if isinstance(event, TrialReopened))
+        )
         return search
 
     def replay(self, events: Iterable[SearchEvent], reopened: Counter[int]) -> None:
-        """Take past events; of a trial that was `reopened` so many times, as many exits are passed over."""
+        """Apply past events.
+
+        Of a trial that was reopened, `reopened` is how often, and as many of its exits are skipped.
+        """
         for event in events:
             if isinstance(event, TrialReopened):
                 reopened[event.trial] -= 1
@@ -114,26 +183,26 @@ class JournaledSearch:
                 self.apply(event)
 
     def apply(self, event: SearchEvent) -> list[Operation]:
-        """Take an event; return what follows from it, already applied to the plans."""
-        operations = self._told(event)
+        """Apply an event. Return its operations, which are already applied to the plans."""
+        operations = self._handle(event)
         for operation in operations:
             self._follow(operation)
         return operations
 
     def progress(self, of_trials: dict[int, float]) -> float:
-        """Return how much of the search is done, 0 to 1."""
+        """Return the progress of the search, 0 to 1."""
         return min(1.0, max(0.0, self.searcher.progress(of_trials)))
 
     @property
     def rungs(self) -> tuple[RungCount, ...]:
-        """The lengths that were asked for, from the lowest; counted as the search goes on, whatever its size."""
+        """The lengths that were requested, from the lowest. They are counted incrementally."""
         return tuple(replace(self._rungs[length]) for length in sorted(self._rungs))
 
     def counted(self, rungs: Iterable[RungCount]) -> None:
-        """Take over the counts of a search that goes on here."""
+        """Set the counts of a restored search."""
         self._rungs = {rung.length: rung for rung in rungs}
 
-    def _told(self, event: SearchEvent) -> list[Operation]:
+    def _handle(self, event: SearchEvent) -> list[Operation]:
         match event:
             case SearchStarted():
                 return self.searcher.start()
@@ -143,22 +212,51 @@ class JournaledSearch:
                     return []
                 operations = self.searcher.validated(event.trial, event.length, event.metrics)
                 if plan.runnable and plan.until is not None and event.length >= plan.until:
-                    self._give_up(plan)
+                    self._count_out(plan)
                     plan.wanted = False
                     self._rungs[plan.until].reached += 1
                 return operations
             case TrialExited():
                 plan = self.plans[event.trial]
-                self._give_up(plan)
+                self._count_out(plan)
                 plan.exited = event.reason
                 operations = self.searcher.exited(event.trial, event.reason)
-                if event.reason is Exit.CANCELED:  # the experiment is: nothing is to begin any more
-                    return [operation for operation in operations if isinstance(operation, Shutdown)]
+                if event.reason is Exit.CANCELED:
+                    # The experiment is canceled, so no trial may begin.
+                    return [
+                        operation for operation in operations if isinstance(operation, Shutdown)
+                    ]
                 return operations
+            case SearchStopped():
+                return self.searcher.stop()
+            case SearchFilled():
+                return self.searcher.fill(event.count)
+            case SearchTaught():
+                self.learnt = self.searcher.learn(event.results)
+                return []
+            case SearchSteered():
+                return self._steered(event)
             case TrialReopened():
                 return []
 
-    def _give_up(self, plan: TrialPlan) -> None:
+    def _steered(self, event: SearchSteered) -> list[Operation]:
+        operations: list[Operation] = []
+        if event.max_slots is not None:
+            self.max_slots = event.max_slots
+        if event.priority is not None:
+            self.priority = event.priority
+        if event.weight is not None:
+            self.weight = event.weight
+        if event.stop_when is not None:
+            operations += self.searcher.stop_at(event.stop_when)
+        if event.add_trials or event.enqueue:
+            operations += self.searcher.extend(event.add_trials, event.enqueue)
+        if operations:
+            # A search that was over continues.
+            self.over = None
+        return operations
+
+    def _count_out(self, plan: TrialPlan) -> None:
         if plan.runnable and plan.until is not None:
             self._rungs[plan.until].under_way -= 1
 
@@ -167,26 +265,34 @@ class JournaledSearch:
             self.plans[op.trial] = TrialPlan(op.trial, op.hparams, op.seed, op.source)
         elif isinstance(op, Train):
             plan = self.plans[op.trial]
-            self._give_up(plan)
+            self._count_out(plan)
             plan.until, plan.wanted = op.until, True
             if plan.until is not None:
                 self._rungs.setdefault(plan.until, RungCount(plan.until)).under_way += 1
         elif isinstance(op, Close):
-            self._give_up(self.plans[op.trial])
+            self._count_out(self.plans[op.trial])
             self.plans[op.trial].closed = True
         else:
             self.over = op
 
 
 class AskedLength(NamedTuple):
-    """A length that a searcher asked of a trial, None until it ends by itself; `at` is the position at which it was reached."""
+    """A length that a searcher requested for a trial, or None until it ends by itself.
+
+    `at` is the batch at which it was reached.
+    """
 
     until: int | None
     at: int | None
 
 
-def lengths_asked(searcher: Searcher, events: Iterable[SearchEvent], trial: int) -> list[AskedLength]:
-    """Return the lengths that were asked of a trial (by the searcher's number), in turn, in a search with these events."""
+def lengths_asked(
+    searcher: Searcher, events: Iterable[SearchEvent], trial: int
+) -> list[AskedLength]:
+    """Return the lengths that a search with these events requested for a trial, in order.
+
+    `trial` is the searcher's number.
+    """
     search, known, found = JournaledSearch(searcher), list(events), list[AskedLength]()
     reopened = Counter(event.trial for event in known if isinstance(event, TrialReopened))
     for event in known:
@@ -202,21 +308,27 @@ def lengths_asked(searcher: Searcher, events: Iterable[SearchEvent], trial: int)
 
 
 def searcher_of(config: ExperimentConfig, plugins: Plugins, code_dir: Path) -> Searcher:
-    """Return an experiment's searcher, to which nothing has happened; a custom one is of the experiment's code."""
+    """Return an experiment's searcher in its initial state.
+
+    The code of a custom searcher is the experiment's.
+    """
     if config.searcher is None:
         raise DetError("the experiment has no searcher; add one to its configuration")
-    if isinstance(config.searcher, Custom):
+    own_sampler = isinstance(config.searcher, Combined) and ":" in config.searcher.sampler
+    if isinstance(config.searcher, Custom) or own_sampler:
         make_importable(code_dir)
-    seed, record = config.reproducibility.experiment_seed or 0, plugins.searchers()[config.searcher.name]
-    searcher: Searcher = record.make(config.searcher, config.hyperparameters, seed)
-    return searcher
+    seed, record = (
+        config.reproducibility.experiment_seed or 0,
+        plugins.searchers()[config.searcher.name],
+    )
+    return made(config.searcher, config.hyperparameters, seed, record.make, plugins.samplers())
 
 
 @dataclass
 class RungCount:
-    """One length that a searcher asks for: how many trials have reached it, and how many are on the way.
+    """A length that a searcher requests, with the number of trials that reached it or train to it.
 
-    In searches without rungs it is the only length, or one of pbt's rounds.
+    In searches without rungs it is the only length, or that of a round of pbt.
     """
 
     length: int
@@ -226,9 +338,9 @@ class RungCount:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchView:
-    """Where a search stands: how much is done (0 to 1), its trials counted, its rungs from the lowest.
+    """The state of a search: progress (0 to 1), counts of trials, and rungs from the lowest.
 
-    `resting` says of the trials that have not ended and do not run, by id, whether they are `queued` or `waiting`.
+    `resting` maps the ids of trials that neither run nor have ended to `queued` or `waiting`.
     """
 
     progress: float
@@ -247,9 +359,10 @@ class SearchView:
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentView:
-    """An experiment as observers see it; `search()` counts its trials, and is to be called in a hook only.
+    """An experiment as observers see it.
 
-    `storage()` opens its checkpoint storage.
+    `search()` counts its trials, and may be called in a hook only. `storage()` opens its checkpoint
+    storage.
     """
 
     id: int
@@ -265,7 +378,10 @@ UNITS = ("batches", "epochs", "records")
 
 
 def unit_of(config: ExperimentConfig) -> str:
-    """Return the unit of the searcher's lengths: that of `max_length`, or the time metric, which may be one of the trial's own."""
+    """Return the unit of the searcher's lengths.
+
+    It is the unit of `max_length`, or the time metric, which may be one that the trial reports.
+    """
     searcher: msgspec.Struct | None = config.searcher
     length = getattr(searcher, "max_length", None) or getattr(searcher, "length_per_round", None)
     if length is not None:

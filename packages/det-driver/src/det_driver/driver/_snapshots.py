@@ -1,4 +1,7 @@
-"""A search as it is kept now and then, so that who goes on with it reads that and the events after it, not the whole journal."""
+"""Saved states of a search, from which the journal is replayed.
+
+A driver reads the newest one and the later events, not the whole journal.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,29 @@ from typing import Any
 import msgspec
 
 from det_core.errors import StoreError
-from det_core.launch import say
+from det_node.launch import say
 
 from ..search import Exit, Searcher, Shutdown
 from ..store import JOURNAL, Event, ExperimentRow, Snapshot, Store, TrialRow
 from ._search import JournaledSearch, RungCount, SearchEvent, TrialPlan, TrialReopened, decode_event
 
-FORMAT = 1
-"""Of what a snapshot holds beside the searcher's own state: to be raised with any change of it."""
+FORMAT = 3
+"""The version of a snapshot apart from the searcher's own state. Every change of it raises this."""
 EVENTS = 100
 SECONDS = 0.25
 _EXITS = (None, *Exit)
 
 
 class SavedSearch:
-    """One experiment's search as it is kept: read when it is taken up, kept again as it goes on.
+    """The snapshots of one experiment's search, which a new driver reads.
 
-    One is due when as many events have come as there are trials, and EVENTS at least, or when the searcher has computed for
-    SECONDS and four times as long as a snapshot takes. So they cost a part of what is spent anyway, and the events after
-    the newest one are replayed within moments, whatever the searcher.
+    A snapshot is due in either of two cases:
+
+    - As many events have come as there are trials, and at least EVENTS.
+    - The searcher has computed for SECONDS plus four times the duration of a snapshot.
+
+    Snapshots therefore take a fraction of the time that is spent anyway, and the events after the
+    newest one are replayed within moments, whatever the searcher.
     """
 
     def __init__(self, store: Store, experiment_id: int) -> None:
@@ -40,17 +47,21 @@ class SavedSearch:
         self._able = True
 
     def read(
-        self, experiment: ExperimentRow, trials: Mapping[int, TrialRow], make: Callable[[], Searcher]
+        self,
+        experiment: ExperimentRow,
+        trials: Mapping[int, TrialRow],
+        make: Callable[[], Searcher],
     ) -> JournaledSearch:
-        """Return the search as it was committed: the newest snapshot that can be read, and the events after it.
+        """Return the committed search: the newest readable snapshot and the events after it.
 
-        `trials` are by the searcher's numbers. StoreError where the journal is of another version, or where the searcher now
-        decides otherwise than it did.
+        `trials` has the searcher's numbers as keys.
+
+        StoreError: the journal has a newer version, or the searcher now decides differently.
         """
         if experiment.journal > JOURNAL:
             raise StoreError(
-                f"experiment {self._id} has a journal of version {experiment.journal}, and this det reads version {JOURNAL}; "
-                f"go on with it in det-driver {experiment.det} or later"
+                f"experiment {self._id} has a journal of version {experiment.journal}, and this det"
+                f" reads version {JOURNAL}; go on with it in det-driver {experiment.det} or later"
             )
         search, self._kept = self._newest(trials, make)
         self._seq, self._seconds, known = self._kept, 0.0, len(search.plans)
@@ -62,15 +73,18 @@ class SavedSearch:
             _check(experiment, search.plans[request], trials.get(request))
         return search
 
-    def happened(self, search: JournaledSearch, seq: int, seconds: float) -> None:
-        """Note that the search has taken an event, by its number in the journal, in so many seconds."""
+    def note_event(self, search: JournaledSearch, seq: int, seconds: float) -> None:
+        """Note that the search has handled the event of this journal number within `seconds`."""
         self._seq = seq
         self._seconds += seconds
-        if seq - self._kept >= max(EVENTS, len(search.plans)) or self._seconds > SECONDS + 4 * self._cost:
-            self.keep(search)
+        if (
+            seq - self._kept >= max(EVENTS, len(search.plans))
+            or self._seconds > SECONDS + 4 * self._cost
+        ):
+            self.save(search)
 
-    def keep(self, search: JournaledSearch) -> None:
-        """Keep the search as it is now; a searcher that cannot be saved goes on all the same."""
+    def save(self, search: JournaledSearch) -> None:
+        """Save the search. A searcher that cannot be saved continues without snapshots."""
         if not self._able or self._seq == self._kept:
             return
         began = time.perf_counter()
@@ -86,15 +100,19 @@ class SavedSearch:
             state = search.searcher.state()
             if state is not None:
                 return _encode(search, state)
-        except Exception as error:  # a stranger's mistake, which costs a resume its time and nothing else
+        except Exception as error:
+            # An error in a third-party searcher only makes a resume slower.
             what = f"{type(error).__name__}: {error}"
             say(
-                f"the searcher of experiment {self._id} cannot be saved ({what}); det resume gives it all past events anew"
+                f"the searcher of experiment {self._id} cannot be saved ({what}); det resume gives"
+                " it all past events again"
             )
         self._able = False
         return None
 
-    def _newest(self, trials: Mapping[int, TrialRow], make: Callable[[], Searcher]) -> tuple[JournaledSearch, int]:
+    def _newest(
+        self, trials: Mapping[int, TrialRow], make: Callable[[], Searcher]
+    ) -> tuple[JournaledSearch, int]:
         for saved in self._store.snapshots.read(self._id):
             searcher = make()
             if (saved.format, saved.version) == (FORMAT, searcher.version):
@@ -103,7 +121,8 @@ class SavedSearch:
                 except Exception as error:
                     what = f"{type(error).__name__}: {error}"
                     say(
-                        f"a snapshot of the search of experiment {self._id} is passed over, as it cannot be read: {what}"
+                        f"a snapshot of the search of experiment {self._id} is passed over, as it"
+                        f" cannot be read: {what}"
                     )
         return JournaledSearch(make()), 0
 
@@ -112,20 +131,27 @@ class SavedSearch:
             return decode_event(event.data)
         except ValueError as error:
             raise StoreError(
-                f"event {event.seq} of the journal of experiment {self._id} is none that this det knows ({error}); "
-                "go on with it in the det-driver that wrote it"
+                f"event {event.seq} of the journal of experiment {self._id} is none that this det"
+                f" knows ({error}); go on with it in the det-driver that wrote it"
             ) from error
 
 
 def _encode(search: JournaledSearch, state: dict[str, Any]) -> bytes:
-    """Return a search as JSON; hyperparameters and seeds are left out, as the trials' rows have them."""
+    """Return a search as JSON, without hyperparameters and seeds, which the trials' rows have."""
     plans = search.plans.values()
     kept = {
         "searcher": state,
         "until": [plan.until for plan in plans],
-        "flags": bytes(48 + plan.wanted + 2 * plan.closed + 4 * _EXITS.index(plan.exited) for plan in plans).decode(),
+        "flags": (
+            bytes(
+                48 + plan.wanted + 2 * plan.closed + 4 * _EXITS.index(plan.exited) for plan in plans
+            ).decode()
+        ),
         "sources": [(plan.request, plan.source) for plan in plans if plan.source is not None],
         "rungs": [(rung.length, rung.reached, rung.under_way) for rung in search.rungs],
+        "max_slots": search.max_slots,
+        "priority": search.priority,
+        "weight": search.weight,
         "over": search.over and (search.over.failed, search.over.cancelled),
     }
     return json.dumps(kept, allow_nan=False, separators=(",", ":")).encode()
@@ -136,22 +162,26 @@ def _decode(saved: bytes, searcher: Searcher, trials: Mapping[int, TrialRow]) ->
     searcher.restore(kept["searcher"])
     search = JournaledSearch(searcher)
     sources = dict(kept["sources"])
-    for request, (until, flags) in enumerate(zip(kept["until"], kept["flags"].encode(), strict=True)):
+    for request, (until, flags) in enumerate(
+        zip(kept["until"], kept["flags"].encode(), strict=True)
+    ):
         row, bits = trials[request], flags - 48
         search.plans[request] = TrialPlan(
             *(request, row.hparams, row.seed, sources.get(request), until),
             *(bool(bits & 1), bool(bits & 2), _EXITS[bits >> 2]),
         )
     search.counted(RungCount(*rung) for rung in kept["rungs"])
+    search.max_slots = kept["max_slots"]
+    search.priority, search.weight = kept["priority"], kept["weight"]
     search.over = kept["over"] and Shutdown(*kept["over"])
     return search
 
 
 def _check(experiment: ExperimentRow, plan: TrialPlan, row: TrialRow | None) -> None:
-    """Raise StoreError unless a trial of the replayed journal is the one that was trained."""
+    """Raise StoreError unless a trial of the replayed journal equals the recorded one."""
     if row is None or row.seed != plan.seed or json.dumps(row.hparams) != json.dumps(plan.hparams):
         raise StoreError(
-            f"the searcher of experiment {experiment.id} decides otherwise than it did: given the same events, trial "
-            f"{plan.request} of its search is another one; go on with it in det-driver {experiment.det}, or with the plugin "
-            "as it was"
+            f"the searcher of experiment {experiment.id} decides otherwise than it did: given the"
+            f" same events, trial {plan.request} of its search is another one; go on with it in"
+            f" det-driver {experiment.det}, or with the plugin as it was"
         )

@@ -1,4 +1,4 @@
-"""What a driver knows of its experiment, and the only place that writes it: the journal, the tables, the search."""
+"""The state of a driver's experiment, and its only writer: journal, tables and search."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections import deque
 from functools import cached_property, partial
 from typing import Any
 
-from det_core.config import ExperimentConfig, from_json, is_trial_entrypoint
+from det_core.config import ExperimentConfig, is_trial_entrypoint
 from det_core.errors import DetError
-from det_core.host import Target
-from det_core.launch import hosts_of
-from det_core.metrics import number_or_none
-from det_core.plugins import Plugins, extensions_of
-from det_core.schedule import NEVER
+from det_core.hooks import Plugins, extensions_of
+from det_core.train.host import Target
+from det_core.train.metrics import number_or_none
+from det_core.train.schedule import NEVER
+from det_node.launch import hosts_of
 
 from ..search import Close, Create, Exit, Operation, Train
 from ..store import ExperimentState, Lease, Run, Store, TrialRow, TrialState
@@ -30,19 +30,21 @@ from ._search import (
     unit_of,
 )
 from ._snapshots import SavedSearch
+from ._transactions import Transactions
 from ._trials import ActiveRun, LiveTrial, Queue
-from ._turns import Turns
 
 
-class State(Turns):
-    """One experiment: its configuration, its search, its trials. What is in memory is what the journal says."""
+class State(Transactions):
+    """One experiment: its configuration, search and trials. The memory agrees with the journal."""
 
     def __init__(self, store: Store, experiment_id: int, plugins: Plugins) -> None:
         super().__init__(store, plugins)
         experiment = store.experiments.get(experiment_id)
         directory = store.experiment_dir(experiment_id)
         self.id = experiment_id
-        self.config: ExperimentConfig = from_json(experiment.config, extensions=extensions_of(plugins))
+        self.config: ExperimentConfig = store.experiments.config(
+            experiment_id, extensions_of(plugins)
+        )
         self.view = ExperimentView(
             id=experiment_id,
             name=experiment.name,
@@ -53,20 +55,26 @@ class State(Turns):
             storage=lambda: plugins.storage_of(self.config, store.home / "checkpoints"),
         )
         self.unit = unit_of(self.config)
-        self.trials: dict[int, LiveTrial] = {}  # by the searcher's number
-        self.open: dict[int, LiveTrial] = {}  # those of them that have not ended
+        # By the searcher's number. `open` are the trials that have not ended.
+        self.trials: dict[int, LiveTrial] = {}
+        self.open: dict[int, LiveTrial] = {}
         self.queue = Queue()
-        self.closed: deque[LiveTrial] = deque()  # trials that the searcher closed, and nobody has looked at since
-        self.wish: ExperimentState | None = None  # what to become when the runs have ended: PAUSED, CANCELED or ERROR
-        self._reached: float | None = (
-            None  # of the search, when the first of those trials failed after which none went well
-        )
+        # Trials that are started again later, with the time.
+        self._held: list[tuple[float, LiveTrial]] = []
+        # Trials that the searcher closed and the driver has not handled yet.
+        self.closed: deque[LiveTrial] = deque()
+        # The target state, to be reached when the runs have ended: PAUSED, CANCELED or ERROR.
+        self.target_state: ExperimentState | None = None
+        # The progress before the latest series of failures, which no good trial has followed.
+        self._reached: float | None = None
         self._preparing = False
+        # The notices that were reported.
+        self.noticed: set[str] = set()
         self._snapshots = SavedSearch(store, experiment_id)
         self._read()
 
     def _read(self) -> None:
-        """Take from the store what was committed; the runs of trials stay as they are."""
+        """Read the committed state from the store. The runs of trials stay as they are."""
         make = partial(searcher_of, self.config, self.plugins, self.store.code_dir(self.id))
         rows = {trial.request: trial for trial in self.store.trials.list(self.id)}
         self.search = self._snapshots.read(self.store.experiments.get(self.id), rows, make)
@@ -88,11 +96,13 @@ class State(Turns):
             else:
                 self.queue.add(live)
 
-    def take_over(self) -> None:
-        """Go on with the trials of an earlier driver: each that has no run is queued, or waits for its searcher."""
+    def requeue_trials(self) -> None:
+        """Set the trials of an earlier driver that have no run to queued or waiting."""
         for live in self.open.values():
             if not live.plan.closed and live.active is None:
-                self.rest(live, TrialState.QUEUED if live.plan.runnable else TrialState.WAITING)
+                self.set_waiting(
+                    live, TrialState.QUEUED if live.plan.runnable else TrialState.WAITING
+                )
 
     # Facts
 
@@ -103,11 +113,12 @@ class State(Turns):
 
     @property
     def progress(self) -> float:
-        """How much of the search is done, 0 to 1; looks at every trial that has not ended.
+        """The progress of the search, 0 to 1. Looks at every trial that has not ended.
 
-        Where its trials failed, or it was canceled, it is what had been reached by then: to searchers what ended is done.
+        Where trials failed or were canceled at the end, it is the progress before that, because
+        searchers count ended trials as done.
         """
-        if self._reached is not None and (self.wish is not None or not self.open):
+        if self._reached is not None and (self.target_state is not None or not self.open):
             return self._reached
         return self.search.progress({request: live.progress for request, live in self.open.items()})
 
@@ -117,11 +128,14 @@ class State(Turns):
         return self.store.trials.best(self.id)
 
     def row(self, live: LiveTrial) -> TrialRow:
-        """The trial as the store has it."""
+        """The trial's row in the store."""
         return self.store.trials.get(live.id)
 
     def target(self, live: LiveTrial, best: bool = False) -> Target:
-        """Until when a trial is to train now; a length in a metric of its own is known to be reached when it is reported."""
+        """Return the batch or length until which a trial trains now.
+
+        A length in a metric that the trial reports is reached when that metric is reported.
+        """
         plan = live.plan
         if not plan.runnable:
             return Target(n=None, unit="batches", best=best)
@@ -131,81 +145,114 @@ class State(Turns):
 
     # Events of the search
 
-    def happened(self, event: SearchEvent) -> None:
-        """Journal an event and apply it."""
+    def append_event(self, event: SearchEvent) -> None:
+        """Append an event to the journal and apply it."""
         seq = self.store.journal.append(self.id, encode_event(event))
         began = time.perf_counter()
         operations = self.search.apply(event)
         seconds = time.perf_counter() - began
         for operation in operations:
             self._follow(operation)
-        self._snapshots.happened(self.search, seq, seconds)
+        self._snapshots.note_event(self.search, seq, seconds)
 
-    def keep(self) -> None:
-        """Keep the search as it is, so that who goes on with it need not replay what led to it."""
-        self._snapshots.keep(self.search)
+    def save_snapshot(self) -> None:
+        """Save a snapshot of the search."""
+        self._snapshots.save(self.search)
 
     def _follow(self, operation: Operation) -> None:
         match operation:
             case Create(trial=number, hparams=hparams, seed=seed):
                 source = self._source(operation.source)
-                row = self.store.trials.create(self.id, number, hparams, seed, source_checkpoint=source)
+                row = self.store.trials.create(
+                    self.id, number, hparams, seed, source_checkpoint=source
+                )
                 live = LiveTrial(id=row.id, plan=self.search.plans[number], source=source)
                 self.trials[number] = self.open[number] = live
             case Train():
                 live = self.trials[operation.trial]
                 if live.queued:
-                    self.rest(live, TrialState.QUEUED)
+                    self.set_waiting(live, TrialState.QUEUED)
                 self.queue.add(live)
             case Close():
                 self.closed.append(self.trials[operation.trial])
 
     def _source(self, source: int | None) -> str | None:
-        """Return the checkpoint that a new trial starts from, if any."""
+        """Return the checkpoint from which a new trial starts, or None."""
         searcher = self.config.searcher
         if source is not None:
             return self.row(self.trials[source]).latest_checkpoint
         if searcher is not None and searcher.source_trial_id is not None:
             found = self.store.trials.get(searcher.source_trial_id).latest_checkpoint
             if found is None:
-                raise DetError(f"searcher.source_trial_id is {searcher.source_trial_id}, a trial without a checkpoint")
+                raise DetError(
+                    f"searcher.source_trial_id is {searcher.source_trial_id}, a trial without a"
+                    " checkpoint"
+                )
             return found
         return searcher.source_checkpoint_uuid if searcher is not None else None
 
     # Runs
 
     def begin(self, live: LiveTrial, lease: Lease, batches: int, host: str | None = None) -> Run:
-        """Record that a run of a trial begins at a position, on a machine; the trial has it once that is committed."""
+        """Record that a run of a trial begins at a batch, on a node.
+
+        The trial has the run after the commit.
+        """
         run = self.store.runs.begin(live.id, batches, first=not live.begun, host=host)
         live.state, live.begun = TrialState.RUNNING, True
         self.queue.discard(live)
-        active = ActiveRun(run=run, lease=lease, progressed_to=batches, launched=bool(hosts_of(self.config)))
-        self.adopt(lambda: setattr(live, "active", active))
+        active = ActiveRun(
+            run=run, lease=lease, progressed_to=batches, launched=bool(hosts_of(self.config))
+        )
+        self.apply(lambda: setattr(live, "active", active))
         return run
 
-    def rest(self, live: LiveTrial, state: TrialState) -> None:
-        """A trial that has no run goes on later."""
+    def set_waiting(self, live: LiveTrial, state: TrialState) -> None:
+        """Set the state of a trial that has no run and continues later."""
         if live.state is not state:
             live.state = state
             self.store.trials.update(live.id, state=state)
 
     def show_preparing(self, preparing: bool) -> None:
-        """Say of the trials of the queue whether they wait for their environment."""
+        """Set whether the trials of the queue are shown as waiting for their environment."""
         if preparing or self._preparing:
             with self.group():
                 for live in self.queue:
-                    self.rest(live, TrialState.PREPARING if preparing else TrialState.QUEUED)
+                    self.set_waiting(live, TrialState.PREPARING if preparing else TrialState.QUEUED)
         self._preparing = preparing
 
+    def hold(self, live: LiveTrial, seconds: float) -> None:
+        """Delay the next start of a trial by `seconds`."""
+        if seconds > 0:
+            live.held = True
+            self._held.append((time.monotonic() + seconds, live))
+
+    @property
+    def holds(self) -> bool:
+        """Whether a trial waits some seconds until it is started again."""
+        return bool(self._held)
+
+    def release_held(self) -> bool:
+        """Queue the trials whose delay is over. Return whether others are still delayed."""
+        now = time.monotonic()
+        due = [live for at, live in self._held if at <= now]
+        self._held = [(at, live) for at, live in self._held if at > now]
+        for live in due:
+            live.held = False
+            self.queue.add(live)
+        return bool(self._held)
+
     def exit(self, live: LiveTrial, reason: Exit, state: TrialState, message: str = "") -> None:
-        """End a trial for good."""
+        """End a trial, which does not continue."""
         if reason not in (Exit.ERRORED, Exit.CANCELED):
             self._reached = None
         elif self._reached is None:
             self._reached = self.progress
         live.state = state
-        self.store.trials.update(live.id, state=state, ended=time.time(), exit_reason=message or str(reason))
-        self.happened(TrialExited(live.plan.request, reason))
+        self.store.trials.update(
+            live.id, state=state, ended=time.time(), exit_reason=message or str(reason)
+        )
+        self.append_event(TrialExited(live.plan.request, reason))
         self.open.pop(live.plan.request, None)
         self.queue.discard(live)
 
@@ -219,19 +266,29 @@ class State(Turns):
         *,
         report: bool = True,
     ) -> Target:
-        """Take a validation; return the trial's next target. `length` is the target's when this completes it."""
+        """Handle a validation. Return the trial's next target.
+
+        `length` is the target's length where this validation completes it.
+        """
         best = self.is_best(metrics)
-        at = length if length is not None and length < NEVER else self._length(live, batches, metrics)
-        self.adopt(lambda: setattr(active, "validated_at", batches))
+        at = (
+            length
+            if length is not None and length < NEVER
+            else self._length(live, batches, metrics)
+        )
+        self.apply(lambda: setattr(active, "validated_at", batches))
         if report:
             self.reported(live, active, "validation", batches, metrics)
-        self.happened(TrialValidated(live.plan.request, at, batches, metrics))
+        self.append_event(TrialValidated(live.plan.request, at, batches, metrics))
         target = self.target(live, best)
-        self.adopt(lambda: setattr(active, "stopping", target.n is None))
+        self.apply(lambda: setattr(active, "stopping", target.n is None))
         return target
 
     def _length(self, live: LiveTrial, batches: int, metrics: dict[str, Any]) -> int:
-        """Return the position, in the searcher's unit, of a validation that does not complete the target."""
+        """Return the position of a validation that does not complete the target.
+
+        It is in the searcher's unit.
+        """
         if self.unit == "batches":
             length = batches
         elif self.unit == "records":
@@ -244,22 +301,46 @@ class State(Turns):
         return min(length, live.plan.until - 1)
 
     def is_best(self, metrics: dict[str, Any], *, again: bool = False) -> bool:
-        """Tell whether a validation is the best of all; `again`, whether one that was taken before still is."""
+        """Return whether a validation is the best of all trials.
+
+        `again`: it was handled before, and the result is whether it still is the best.
+        """
         searcher = self.config.searcher
         if searcher is None or not searcher.metric:
             return True
         value, best = number_or_none(metrics.get(searcher.metric)), self.best
         if again and value is not None and value == best:
             return True
-        return value is not None and (best is None or (value < best if searcher.smaller_is_better else value > best))
+        return value is not None and (
+            best is None or (value < best if searcher.smaller_is_better else value > best)
+        )
 
     # Reports
 
-    def reported(self, live: LiveTrial, active: ActiveRun, group: str, batches: int, metrics: dict[str, Any]) -> None:
-        """Store metrics and tell the observers."""
-        self.adopt(lambda: setattr(active, "progressed_to", max(active.progressed_to, batches)))
-        self.store.metrics.report(live.id, active.run.id, group, batches, metrics)
-        self.observe("det_metrics_reported", of=live.id, group=group, batches=batches, metrics=metrics)
+    def reported(
+        self,
+        live: LiveTrial,
+        active: ActiveRun,
+        group: str,
+        batches: int,
+        metrics: dict[str, Any],
+        *,
+        progress: float | None = None,
+    ) -> None:
+        """Store metrics, and the progress if it is given, and notify observers."""
+        self.apply(lambda: setattr(active, "progressed_to", max(active.progressed_to, batches)))
+        self.store.metrics.report(
+            live.id, active.run.id, group, batches, metrics, progress=progress
+        )
+        self.observe(
+            "det_metrics_reported", of=live.id, group=group, batches=batches, metrics=metrics
+        )
+
+    def report_notice(self, live: LiveTrial, text: str) -> None:
+        """Report a notice once for all trials, because most trials meet the same."""
+        if text not in self.noticed:
+            self.apply(lambda: self.noticed.add(text))
+            self.observe("det_trial_noticed", of=live.id, notice=text)
 
     def _view(self) -> SearchView:
         resting = {

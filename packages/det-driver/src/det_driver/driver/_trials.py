@@ -1,57 +1,86 @@
-"""The trials of one driver: what each is at, and whose turn it is to get slots."""
+"""The trials of one driver: their state, and their order in the queue for slots."""
 
 from __future__ import annotations
 
 import heapq
 import math
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from det_core.host import Outcome
-from det_core.protocol import Finished
+from det_core.train.host import Outcome
+from det_node.process import how_it_ended
+from det_node.protocol import Finished
 
 from ..store import Lease, Run, TrialState
 from ._search import TrialPlan
 
 GOOD = (Outcome.COMPLETED, Outcome.PREEMPTED, Outcome.USER_STOPPED)
-_CAUSES = {
-    signal.SIGKILL: "most often the machine or its container had no memory left",
-    signal.SIGSEGV: "compiled code crashed; with PYTHONFAULTHANDLER=1 the log says where",
-    signal.SIGABRT: "compiled code gave up; the log has its last words",
-    signal.SIGBUS: "most often /dev/shm or a disk was full",
-    signal.SIGILL: "compiled code was made for another processor",
-}
+FAILED = (
+    Outcome.ERROR,
+    Outcome.OUT_OF_MEMORY,
+    Outcome.MISTAKE,
+    Outcome.BLOCKED,
+    Outcome.UNREACHABLE,
+    Outcome.DAMAGED,
+)
 
 
-def how_it_ended(status: int) -> str:
-    """Say how a process ended: with which status, or by which signal, and what most often sends that.
+@dataclass
+class Silence:
+    """For how long a run has sent no message, and how often it did before. Times are monotonic.
 
-    A negative status is a signal's, and so is what shells make of it, 128 and its number.
+    `reported`: this silence was reported to webhooks.
     """
-    try:
-        number = signal.Signals(-status if status < 0 else status - 128)
-    except ValueError:
-        return f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
-    cause = _CAUSES.get(number)
-    return f"was killed by {number.name}" + (f": {cause}" if cause else "")
+
+    began: float = field(default_factory=time.monotonic)
+    first: float | None = None
+    messages: int = 0
+    reported: bool = False
+
+    def end(self, now: float) -> None:
+        """Note a message."""
+        self.first = now if self.first is None else self.first
+        self.messages += 1
+        self.began, self.reported = now, False
+
+    @property
+    def usual(self) -> float | None:
+        """The average seconds between messages, or None if it is unknown."""
+        if self.first is None or self.messages < 2:
+            return None
+        return (self.began - self.first) / (self.messages - 1)
 
 
 @dataclass
 class ActiveRun:
-    """A run that is executing, on the machines `nodes`.
+    """A run that is executing.
 
-    `heard` is the newest word that was taken from each of its workers' connections, `told` up to where the engine knows that.
-    `stopping` says that it was told, in an answer, to stop. `adopted` says that an earlier driver started it, and may have
-    asked it to end. `launched` says that the engine's process is not a rank, but the launcher of ranks on several hosts.
-    `deadline`, of the monotonic clock, is when a run that was asked to end is killed. `unstarted` says why it never began.
+    - `nodes`: where it runs.
+    - `silence`: how long it has sent no message.
+    - `acked`: the last sequence number handled of each connection of its workers.
+    - `told`: the last sequence number acknowledged to the engine, per connection.
+    - `adopted`: an earlier driver started it, and may have preempted it.
+    - `preempting`: it was preempted by this driver.
+    - `stopping`: a reply said that it has no further target.
+    - `progressed_to`, `validated_at`: the last batches that it has reported and validated.
+    - `launched`: the engine's process is the launcher of ranks on several hosts, and not a rank.
+    - `spoken`: the ranks that reported an outcome. `speaker` is the one whose outcome counts.
+    - `deadline`: when a preempted run is killed, of the monotonic clock.
+    - `terminate_at`: when a script that has not answered gets SIGTERM.
+    - `waits`: it continues when its storage can be reached.
+    - `killed`: why det killed it.
+    - `unstarted`: why it never began.
+    - `refused`: a message of it could not be handled.
     """
 
     run: Run
     lease: Lease
+    silence: Silence = field(default_factory=Silence)
     nodes: tuple[str, ...] = ("",)
-    heard: dict[int, int] = field(default_factory=dict)
-    told: dict[int, int] = field(default_factory=dict)
+    acked: dict[int, int] = field(default_factory=dict)
+    replied: dict[int, int] = field(default_factory=dict)
     adopted: bool = False
     preempting: bool = False
     stopping: bool = False
@@ -62,8 +91,14 @@ class ActiveRun:
     validated_at: int = -1
     launched: bool = False
     spoken: set[int] = field(default_factory=set)
+    speaker: int = 0
+    patience: float = math.inf
     deadline: float = math.inf
+    terminate_at: float = math.inf
+    waits: bool = False
+    killed: str = ""
     unstarted: str = ""
+    refused: bool = False
 
     @property
     def several(self) -> bool:
@@ -71,31 +106,55 @@ class ActiveRun:
         return len(self.lease.slots) > 1
 
     def finished(self, rank: int, word: Finished) -> None:
-        """Take a rank's last word: the first one counts, unless it only says that another rank is gone."""
+        """Handle a rank's outcome. The first one counts, unless it only says that a peer was lost.
+
+        A rank that reports success and then fails has failed. A script that saves for a pause may
+        do so.
+        """
         self.spoken.add(rank)
-        if self.outcome is None or (self.outcome is Outcome.PEER_LOST and word.outcome is not Outcome.PEER_LOST):
+        gone = self.outcome is Outcome.PEER_LOST and word.outcome is not Outcome.PEER_LOST
+        failed = self.outcome in GOOD and self.speaker == rank and word.outcome in FAILED
+        if self.outcome is None or gone or failed:
             self.outcome, self.message, self.traceback = word.outcome, word.message, word.traceback
+            self.speaker = rank
 
     def ended(self, rank: int, status: int, fenced: bool = False) -> None:
-        """Take the status of the process that failed first: one that was killed had no last word, and is the others' cause.
+        """Handle the exit status of the process that failed first.
 
-        What was `fenced` is as good as preempted: it had no driver for too long.
+        A process that was killed reported no outcome, and is the cause of the other failures. A
+        `fenced` run had no driver for too long, and counts as preempted.
         """
         if fenced:
             return self.finished(rank, Finished(Outcome.PREEMPTED))
-        if not self.several or self.launched or status == 0 or rank in self.spoken or self.outcome in GOOD:
+        if (
+            not self.several
+            or self.launched
+            or status == 0
+            or rank in self.spoken
+            or self.outcome in GOOD
+        ):
             return
         if self.outcome in (None, Outcome.PEER_LOST) or status == -signal.SIGKILL:
-            self.outcome, self.message, self.traceback = None, f"rank {rank} {how_it_ended(status)}", ""
+            self.outcome, self.message, self.traceback = (
+                None,
+                f"rank {rank} {how_it_ended(status)}",
+                "",
+            )
 
 
 @dataclass
 class LiveTrial:
-    """One trial: its row's id and state, its plan, and its run while it has one.
+    """One trial: the id and state of its row, its plan, and its run while it has one.
 
-    `begun` says that it may have had runs, `source` is the checkpoint from which the first one starts. `failure` is the last
-    failure and where it happened, to tell one that repeats itself. `fruitless` counts the runs in a row that were taken from
-    it before they got any further.
+    - `source`: the checkpoint from which the first run starts.
+    - `begun`: it may have had runs.
+    - `fruitless`: the runs in a row that were lost or preempted from outside without progress.
+    - `progress`: the fraction done of the length `progress_to`.
+    - `failure`: the last failure and its batch, to recognize a repeated one.
+    - `repeats`: how often in a row the same failure has happened.
+    - `stumbles`: the restarts in a row without progress.
+    - `held`: its next start is delayed.
+    - `blocked`: it cannot run until a user fixes the cause.
     """
 
     id: int
@@ -106,17 +165,24 @@ class LiveTrial:
     restarts: int = 0
     fruitless: int = 0
     progress: float = 0.0
+    progress_to: int | None = None
     active: ActiveRun | None = None
     failure: tuple[str, int] | None = None
+    repeats: int = 0
+    stumbles: int = 0
+    held: bool = False
     blocked: bool = False
 
     @property
     def queued(self) -> bool:
-        return self.active is None and self.plan.runnable and not self.blocked
+        return self.active is None and self.plan.runnable and not self.blocked and not self.held
 
 
 class Queue:
-    """Trials that are to be trained and are not, in order of creation; each call costs the same for a million of them."""
+    """Trials that need training and have no run, in order of creation.
+
+    The cost of a call does not depend on the number of trials.
+    """
 
     def __init__(self) -> None:
         self._heap: list[int] = []
@@ -129,24 +195,24 @@ class Queue:
         return iter(list(self._trials.values()))
 
     def add(self, live: LiveTrial) -> None:
-        """Take a trial if it wants a slot and is not listed yet."""
+        """Add a trial if it waits for a slot and is not in the queue."""
         request = live.plan.request
         if live.queued and request not in self._trials:
             self._trials[request] = live
             heapq.heappush(self._heap, request)
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Remove all trials."""
         self._heap.clear()
         self._trials.clear()
 
     def discard(self, live: LiveTrial) -> None:
-        """Forget a trial that has started or ended."""
+        """Remove a trial that has started or ended."""
         self._trials.pop(live.plan.request, None)
 
     @property
     def first(self) -> LiveTrial | None:
-        """The trial whose turn it is."""
+        """The next trial to start, or None."""
         while self._heap:
             live = self._trials.get(self._heap[0])
             if live is not None and live.queued:

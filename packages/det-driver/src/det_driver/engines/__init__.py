@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
-from det_core.agent import Ended, RunSpec, Spoke
+from det_node.agent import Ended, RunSpec, WorkerMessage
 
+from ._links import make_own, write_own
 from .agents import AgentEngine
-from .base import Engine, Hears, Joined, Lost, Node, Preparation, Probe, Site, machine_of
-from .claims import AgentCommand, Claim, Granted, Standing
-from .ferries import Call, carry
+from .allocations import AgentCommand, Allocation, AllocationRequest, AllocationState
+from .base import (
+    Engine,
+    EngineContext,
+    EngineFailed,
+    Node,
+    NodeJoined,
+    NodeLost,
+    OnEvent,
+    Preparation,
+    Probe,
+    machine_of,
+)
 from .queued import QueueEngine
+from .tcp_relays import Call
 
 __all__ = [
     "AgentCommand",
     "AgentEngine",
+    "Allocation",
+    "AllocationRequest",
+    "AllocationState",
     "Call",
-    "Claim",
     "Ended",
     "Engine",
-    "Granted",
-    "Hears",
-    "Joined",
-    "Lost",
+    "EngineContext",
+    "EngineFailed",
     "Node",
+    "NodeJoined",
+    "NodeLost",
+    "OnEvent",
     "Preparation",
     "Probe",
     "QueueEngine",
     "RunSpec",
-    "Site",
-    "Spoke",
-    "Standing",
-    "carry",
+    "WorkerMessage",
     "machine_of",
+    "make_own",
+    "write_own",
 ]

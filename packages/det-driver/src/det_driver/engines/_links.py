@@ -1,4 +1,4 @@
-"""The agents that have connected to this driver: what they are told, and what is heard of them."""
+"""The agents that have connected to this driver: what is sent to them and what they send."""
 
 from __future__ import annotations
 
@@ -11,66 +11,80 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from det_core import wire
-from det_core.agent import (
+import msgspec
+
+from det_core.errors import DetError, StoreUnwritable
+from det_core.support.threads import Failed
+from det_core.train.media import Media
+from det_node import wire
+from det_node.agent import (
+    AgentError,
+    AgentHello,
     Attach,
     CodeTar,
     Ended,
-    Here,
-    Leaves,
-    LetGo,
+    EndRuns,
+    LogChunk,
+    LoggedFile,
+    NodeLeaving,
     Order,
     Outbox,
+    RunAck,
     RunSpec,
-    Settled,
-    Spoke,
     StartRun,
-    Wrote,
-    decode_here,
-    decode_told,
+    WorkerMessage,
+    decode_agent_events,
+    decode_agent_hello,
     encode_frame,
 )
-from det_core.errors import DetError, StoreUnwritable
-from det_core.launch import say
-from det_core.protocol import Meet, Said, welcome
+from det_node.launch import say
+from det_node.protocol import Envelope, Meet, welcome
 
 from ._gangs import Gangs, missing, whole
-from .base import Hears, Joined, Lost
+from .base import NodeJoined, NodeLost, OnEvent
 
 _COMES_SECONDS = 60.0
 
 
 @dataclass
 class Linked:
-    """An agent that has come: what it is told while it is connected, and when it was last heard of."""
+    """An agent that has connected.
 
-    here: Here
+    `outbox` is None while it is not connected. `last_received` is when its last message arrived, of
+    the monotonic clock.
+    """
+
+    hello: AgentHello
     outbox: Outbox | None
-    heard: float
+    last_received: float
     idle_since: float
     codes: set[str] = field(default_factory=set)
     leaving: bool = False
 
     @property
     def node(self) -> str:
-        """The name of its machine among those of the experiment."""
-        return f"{self.here.name}/{self.here.node}"
+        """The name of its node in the experiment."""
+        return f"{self.hello.name}/{self.hello.node}"
 
     def order(self, order: Order) -> None:
-        """Say what is to be done; one that cannot be reached is told when it has connected again, where that matters."""
-        if (outbox := self.outbox) is not None:
-            outbox.tell(order)
+        """Send an order. It is dropped while the agent is not connected.
 
-    def let_go(self) -> None:
-        """Dismiss it: it ends with the runs that it has."""
+        Orders that matter are sent again when the agent connects again.
+        """
+        if (outbox := self.outbox) is not None:
+            outbox.send(order)
+
+    def end_runs(self) -> None:
+        """Dismiss the agent: it ends when its runs have ended."""
         self.leaving = True
-        self.order(LetGo())
+        self.order(EndRuns())
 
 
 class Links:
-    """Listens for agents, where the driver before this one did if that is possible, as they know that address.
+    """Listens for agents, if possible at the address of the previous driver, which they know.
 
-    `attach` answers an agent's first words, and `joined` hears of it. Words and ends of runs go to `hears`, as they come.
+    `attach` makes the reply to an agent's first message, and `joined` is called for that message.
+    Messages and ends of runs go to `on_event` as they arrive.
     """
 
     def __init__(
@@ -80,65 +94,76 @@ class Links:
         noted: Path,
         *,
         sealed: bool,
-        hears: Hears,
+        on_event: OnEvent,
         attach: Callable[[dict[int, dict[str, int]]], Attach],
-        joined: Callable[[Here], None],
+        joined: Callable[[AgentHello], None],
+        failed: Failed | None = None,
     ) -> None:
-        self._hears, self._attach, self._joined = hears, attach, joined
+        self._on_event, self._attach, self._joined = on_event, attach, joined
         self._lock, self._agents = threading.RLock(), dict[str, Linked]()
-        self._specs: dict[int, dict[str, RunSpec]] = {}  # of runs that are not settled, by machine
-        self._codes, self.lost = dict[str, Callable[[], bytes]](), set[str]()  # claims an agent of which was given up
-        self._gangs = Gangs(self.order, hears)
+        # The runs whose end is not committed, by run and node.
+        self._specs: dict[int, dict[str, RunSpec]] = {}
+        self._media: dict[int, Media] = {}
+        # `lost`: the allocation requests with an agent that was given up.
+        self._codes, self.lost = dict[str, Callable[[], bytes]](), set[str]()
+        self._gangs = Gangs(self.order, on_event)
         self.refused = ""
         """What is wrong with an agent that has connected."""
         port = 0
         with suppress(OSError, ValueError):
             port = int(json.loads(noted.read_text())[1])
         try:
-            self._server = wire.Server(key, self._serve, host, port, sealed=sealed)
-        except DetError:  # another process listens there by now
-            self._server = wire.Server(key, self._serve, host, sealed=sealed)
+            self._server = wire.Server(key, self._serve, host, port, sealed=sealed, failed=failed)
+        except DetError:
+            # Another process listens there by now.
+            self._server = wire.Server(key, self._serve, host, sealed=sealed, failed=failed)
         self.address = self._server.address
         write_own(noted, json.dumps(self.address))
 
     def all(self) -> list[Linked]:
-        """Return the agents that are there, or may be again."""
+        """Return the agents that are connected or may connect again."""
         with self._lock:
             return list(self._agents.values())
 
     def runs(self) -> tuple[RunSpec, ...]:
-        """Return the runs that are not settled."""
+        """Return the runs whose end is not committed."""
         with self._lock:
             return tuple(whole(list(parts.values())) for parts in self._specs.values())
 
-    def let_go_of_the_idle(self, seconds: float) -> None:
-        """Dismiss the agents that have had no run for so long."""
+    def release_idle(self, seconds: float) -> None:
+        """Dismiss the agents that have had no run for `seconds`."""
         with self._lock:
             busy = {node for parts in self._specs.values() for node in parts}
         for agent in self.all():
             if agent.node not in busy and time.monotonic() - agent.idle_since > seconds:
-                agent.let_go()
+                agent.end_runs()
 
     def of(self, run: int) -> list[Linked]:
-        """Return the agents that have a run, where they are known."""
+        """Return the known agents that have a part of a run."""
         with self._lock:
             return [self._agents[node] for node in self._specs.get(run, ()) if node in self._agents]
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Say to each agent at the end what it is told inside."""
+        """Collect the messages to each agent inside the block and send them at its end."""
         with ExitStack() as stack:
             for outbox in filter(None, [agent.outbox for agent in self.all()]):
                 stack.enter_context(outbox.together())
             yield
 
     def order(self, run: int, order: Order) -> None:
-        """Say to the agents of a run what is to be done; harmless where they are gone, which is heard of otherwise."""
+        """Send an order to the agents of a run.
+
+        Agents that are gone are skipped, because their loss is reported separately.
+        """
         for agent in self.of(run):
             agent.order(order)
 
     def start(self, agent: Linked, spec: RunSpec, code: Callable[[], bytes]) -> None:
-        """Have an agent start a run; `code` is the tar of its code, where that has to be sent."""
+        """Have an agent start a run.
+
+        `code` returns the tar of the run's code, for an agent that lacks it.
+        """
         with self._lock:
             self._codes[spec.code] = code
             self._specs.setdefault(spec.run_id, {})[spec.node] = spec
@@ -146,54 +171,61 @@ class Links:
 
     def _start(self, agent: Linked, spec: RunSpec) -> None:
         if spec.code:
-            with suppress(OSError):  # who is elsewhere and says nothing has empty logs, not none
+            # A run elsewhere that writes nothing has an empty directory of logs, not none.
+            with suppress(OSError):
                 spec.log_dir.mkdir(parents=True, exist_ok=True)
         if spec.code and spec.code not in agent.codes:
             agent.codes.add(spec.code)
             agent.order(CodeTar(spec.code, self._codes[spec.code]()))
         agent.order(StartRun(spec))
 
-    def settle(self, run: int) -> None:
-        """Have a run forgotten."""
+    def acknowledge_end(self, run: int) -> None:
+        """Drop a run whose end is committed, here and at its agents."""
         for agent in self.of(run):
-            agent.order(Settled(run))
+            agent.order(RunAck(run))
             agent.idle_since = time.monotonic()
         with self._lock:
             self._specs.pop(run, None)
-        self._gangs.forget(run)
+            self._media.pop(run, None)
+        self._gangs.release(run)
 
-    def lose(self, agent: Linked) -> None:
-        """Give up an agent, unless it has connected again; the others of its claim are dismissed."""
+    def mark_lost(self, agent: Linked) -> None:
+        """Give up an agent unless it has connected again.
+
+        The others of its allocation are dismissed.
+        """
         with self._lock:
             if self._agents.get(agent.node) is not agent:
                 return
             del self._agents[agent.node]
-            self.lost.add(agent.here.name)
-            others = [other for other in self._agents.values() if other.here.name == agent.here.name]
-        self._lost(agent.node)
+            self.lost.add(agent.hello.name)
+            others = [
+                other for other in self._agents.values() if other.hello.name == agent.hello.name
+            ]
+        self._report_lost(agent.node)
         for other in others:
-            other.let_go()
+            other.end_runs()
 
-    def _lost(self, node: str) -> None:
-        self._hears(Lost(node))
+    def _report_lost(self, node: str) -> None:
+        self._on_event(NodeLost(node))
         with self._lock:
             parts = [parts for parts in self._specs.values() if node in parts]
         for each in parts:
-            self._gangs.lost(each, node)
+            self._gangs.mark_lost(each, node)
 
-    def give_up_what_is_partial(self) -> None:
-        """End the runs that have ranks on a machine of which nothing was heard."""
+    def end_partial_runs(self) -> None:
+        """End the runs that have ranks on nodes from which no agent has connected."""
         with self._lock:
             partial = [run for run, parts in self._specs.items() if missing(parts.values())]
         for run in partial:
             self._gangs.doom(run, partial=True)
 
-    def look_after(self) -> None:
-        """End what is left of runs that cannot go on, as other machines have ended their part of them."""
-        self._gangs.end_the_doomed()
+    def end_doomed_runs(self) -> None:
+        """End the remaining parts of runs in which a part on another node has failed."""
+        self._gangs.kill_doomed()
 
     def close(self) -> None:
-        """Hear of nobody any more."""
+        """Close all connections and stop listening."""
         self._server.close()
         with self._lock:
             self._agents.clear()
@@ -201,80 +233,110 @@ class Links:
     # A thread for each agent
 
     def _serve(self, connection: wire.Connection) -> None:
-        here = decode_here(connection.recv(timeout=_COMES_SECONDS))
+        """Serve one agent. A message that cannot be read is reported and ends the connection."""
+        try:
+            self._serve_agent(connection)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            say(
+                f"an agent at {connection.peer} says what cannot be read, and is heard no more:"
+                f" {error}"
+            )
+
+    def _serve_agent(self, connection: wire.Connection) -> None:
+        hello = decode_agent_hello(connection.recv(timeout=_COMES_SECONDS))
         ours = welcome()
-        if here.protocol != ours.protocol:
+        if hello.protocol != ours.protocol:
             self.refused = (
-                f"the runs of this experiment go on under det-core {here.version} (protocol {here.protocol}), and this is "
-                f"{ours.version} (protocol {ours.protocol}); wait until they have saved, or resume it with that version"
+                f"the runs of this experiment go on under det-core {hello.version} (protocol"
+                f" {hello.protocol}), and this is {ours.version} (protocol {ours.protocol}); wait"
+                " until they have saved, or resume it with that version"
             )
             return
-        connection.send(encode_frame(self._attach({spec.run_id: _sizes(spec) for spec in here.runs})))
+        connection.send(
+            encode_frame(self._attach({spec.run_id: _sizes(spec) for spec in hello.runs}))
+        )
         now, outbox = time.monotonic(), Outbox(connection)
-        agent = Linked(here, outbox, heard=now, idle_since=now, codes=set(here.codes))
-        self._joined(here)
-        self._take_up(agent)
+        agent = Linked(hello, outbox, last_received=now, idle_since=now, codes=set(hello.codes))
+        self._joined(hello)
+        self._register(agent)
         try:
             while True:
-                several = decode_told(connection.recv())
-                agent.heard = time.monotonic()
-                for told in several:
-                    match told:
-                        case Leaves():
+                several = decode_agent_events(connection.recv())
+                agent.last_received = time.monotonic()
+                for event in several:
+                    match event:
+                        case NodeLeaving():
                             agent.leaving = True
-                            say(f"no more runs are started on {here.machine}: {told.reason}")
-                        case Wrote():
-                            self._write(told)
-                        case Ended() if parts := self._several(told.run):
-                            self._gangs.ended(parts, agent.node, told)
-                        case Spoke(said=Said(word=Meet(address))):
-                            self._gangs.meet(told, address, agent)
-                        case Spoke() | Ended():
-                            self._hears(told)
+                            say(f"no more runs are started on {hello.machine}: {event.reason}")
+                        case AgentError():
+                            say(f"the agent on {hello.machine}: {event.reason}")
+                        case LogChunk():
+                            self._write(event)
+                        case LoggedFile():
+                            self._keep_media(event)
+                        case Ended() if parts := self._find_parts(event.run):
+                            self._gangs.ended(parts, agent.node, event)
+                        case WorkerMessage(envelope=Envelope(message=Meet(address))):
+                            self._gangs.exchange_chief_address(event, address, agent)
+                        case WorkerMessage() | Ended():
+                            self._on_event(event)
         finally:
             agent.outbox = None
             outbox.close()
 
-    def _take_up(self, agent: Linked) -> None:
-        there = {spec.run_id: spec for spec in agent.here.runs}
+    def _register(self, agent: Linked) -> None:
+        running = {spec.run_id: spec for spec in agent.hello.runs}
         with self._lock:
             before = self._agents.get(agent.node)
             self._agents[agent.node] = agent
-            here = [parts[agent.node] for parts in self._specs.values() if agent.node in parts]
-            unheard = [spec for spec in here if spec.run_id not in there]
-            for spec in there.values():
+            known = [parts[agent.node] for parts in self._specs.values() if agent.node in parts]
+            unstarted = [spec for spec in known if spec.run_id not in running]
+            for spec in running.values():
                 self._specs.setdefault(spec.run_id, {})[agent.node] = spec
         if before is not None and before.outbox is not None:
             before.outbox.close()
-        if before is not None and before.here.incarnation != agent.here.incarnation:
-            self._lost(agent.node)
+        if before is not None and before.hello.incarnation != agent.hello.incarnation:
+            self._report_lost(agent.node)
         else:
-            for spec in unheard:  # the order was on its way when the connection was lost, and perhaps its code
+            # The order was in flight when the connection was lost, and perhaps the code too.
+            for spec in unstarted:
                 self._start(agent, spec)
-        self._hears(Joined(agent.node, tuple(there)))
+        self._on_event(NodeJoined(agent.node, tuple(running)))
 
-    def _several(self, run: int) -> dict[str, RunSpec]:
-        """Return the parts of a run that is on several machines."""
+    def _find_parts(self, run: int) -> dict[str, RunSpec]:
+        """Return the parts of a run that is on several nodes, else nothing."""
         with self._lock:
             parts = self._specs.get(run, {})
             return dict(parts) if any(spec.of for spec in parts.values()) else {}
 
-    def _write(self, told: Wrote) -> None:
-        with suppress(OSError, StopIteration):  # a full disk, a run that is over: a log is worth less than the run
-            spec = next(iter(self._specs.get(told.run, {}).values()))
+    def _write(self, event: LogChunk) -> None:
+        # The disk may be full, or the run over. A log is worth less than the run.
+        with suppress(OSError, StopIteration):
+            spec = next(iter(self._specs.get(event.run, {}).values()))
             spec.log_dir.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(spec.log_dir / Path(told.file).name, os.O_WRONLY | os.O_CREAT, 0o600)
+            descriptor = os.open(
+                spec.log_dir / Path(event.file).name, os.O_WRONLY | os.O_CREAT, 0o600
+            )
             with os.fdopen(descriptor, "wb"):
-                os.pwrite(descriptor, told.data, told.offset)
+                os.pwrite(descriptor, event.data, event.offset)
+
+    def _keep_media(self, event: LoggedFile) -> None:
+        """Keep a file that a run has logged elsewhere, as its worker would have kept it here."""
+        with self._lock:
+            parts = list(self._specs.get(event.run, {}).values())
+            if not parts or not (directory := parts[0].variables.get("DET_TENSORBOARD_DIR")):
+                return
+            media = self._media.setdefault(event.run, Media(Path(directory)))
+        media.keep(event.path, event.data)
 
 
 def _sizes(spec: RunSpec) -> dict[str, int]:
-    """Return how much of a run's logs is here."""
+    """Return the size in bytes of each log of a run that this host has."""
     return {path.name: path.stat().st_size for path in spec.log_dir.glob("*.log")}
 
 
 def make_own(directory: Path) -> None:
-    """Make a directory that nobody else may read."""
+    """Make a directory that only its owner may read."""
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
@@ -282,7 +344,7 @@ def make_own(directory: Path) -> None:
 
 
 def write_own(file: Path, text: str) -> None:
-    """Write a file that nobody else may read, whole or not at all."""
+    """Write a file atomically that only its owner may read."""
     temporary = file.with_name(f".{file.name}")
     try:
         temporary.touch(0o600)
@@ -292,8 +354,11 @@ def write_own(file: Path, text: str) -> None:
         raise StoreUnwritable(f"{file} cannot be written: {error.strerror}") from error
 
 
-def secret_of(directory: Path) -> bytes:
-    """Return what an experiment's driver and its agents know, and nobody else; made once."""
+def read_secret(directory: Path) -> bytes:
+    """Return the secret that only an experiment's driver and its agents know.
+
+    It is made by the first call.
+    """
     file = directory / "secret"
     if not file.exists():
         write_own(file, wire.new_key().hex())

@@ -1,4 +1,8 @@
-"""What an engine is: it starts a run's processes, tells when they end, can end them, and carries the words of their workers."""
+"""The interface of an engine.
+
+An engine starts a run's processes, reports when they end, can end them, and carries the messages of
+their workers.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from signal import Signals
 
 from msgspec import Struct
 
-from det_core.agent import Relay, RunSpec, Told
-from det_core.protocol import Answer
 from det_core.storage import Storage
+from det_node.agent import AgentEvent, Relay, RunSpec
+from det_node.protocol import Reply
 
-from .claims import Granted
+from .allocations import Allocation
 
-Hears = Callable[["Told | Joined | Lost"], None]
+OnEvent = Callable[["AgentEvent | NodeJoined | NodeLost | EngineFailed"], None]
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a machine is tried for before its first trial: the storage that `storage` opens here, and `spec` there."""
+    """What a node is checked for before its first trial.
+
+    `storage` opens the checkpoint storage here, and `spec` is the run that does so on the node.
+    """
 
     spec: RunSpec
     storage: Callable[[], Storage]
@@ -31,7 +39,10 @@ class Probe:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What makes the environment of an experiment's runs on a machine; `ready` tells whether it is on this one."""
+    """How the environment of an experiment's runs is made on a node.
+
+    `spec` is the run that makes it. `ready` returns whether this host has it.
+    """
 
     spec: RunSpec
     ready: Callable[[], bool]
@@ -39,10 +50,11 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Node:
-    """A machine that has room for runs: the ids of its devices, and those that CUDA_VISIBLE_DEVICES takes.
+    """A node that has room for runs: the ids of its devices, and those for CUDA_VISIBLE_DEVICES.
 
-    Without `devices` it is this machine, whose devices the driver knows. Where it is several that a run is spread over, these
-    are its `parts`, and the ids theirs in this order. People know it as `machine`.
+    Without `devices` it is this host, whose devices the driver knows. For a run on several nodes,
+    these are the `parts`, and the ids are those of all parts in this order. `machine` is the name
+    that users know.
     """
 
     name: str
@@ -52,45 +64,59 @@ class Node:
     machine: str = field(default_factory=lambda: os.uname().nodename)
 
     def host(self, devices: Sequence[str]) -> str:
-        """Return what people know those machines by that have these devices."""
+        """Return the names, as users know them, of the nodes that have these devices."""
         return ", ".join(
-            [part.machine for part in self.parts if part.name in map(machine_of, devices)] or [self.machine]
+            [part.machine for part in self.parts if part.name in map(machine_of, devices)]
+            or [self.machine]
         )
 
     @classmethod
     def of(cls, parts: Sequence[Node]) -> Node:
-        """Return several machines as one."""
+        """Return several nodes as one."""
         devices = tuple(device for part in parts for device in part.devices or ())
         return cls("", devices, tuple(gpu for part in parts for gpu in part.gpus), tuple(parts))
 
 
 def machine_of(device: str) -> str:
-    """Return the machine of a device that is one of a run's on several machines, whose name begins its id."""
+    """Return the node of a device of a run on several nodes. The id begins with the node's name."""
     return device.rpartition("/")[0]
 
 
 @dataclass(frozen=True)
-class Joined:
-    """There is another machine, or one again; these are the runs that it has."""
+class NodeJoined:
+    """A node has connected, for the first time or again. `runs` are the runs that it has."""
 
     node: str
     runs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class Lost:
-    """A machine is gone without a word, or what had its runs: they end by themselves, and may save."""
+class NodeLost:
+    """A node is gone without a message. Its runs end by themselves, and may save."""
 
     node: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Site:
-    """Where an engine works: for which experiment, named so that no other one of any home has that name; in which directory.
+@dataclass(frozen=True)
+class EngineFailed:
+    """A thread of the engine has failed. Without it the driver would wait forever."""
 
-    `host` is the address at which other machines reach this one, `lease` how many seconds runs go on without a driver,
-    `settings` what the configuration has for the engine, `preparation` what is made on each machine first, and `probe` what
-    other machines must be able to do. `seen` says that other machines may see the directory.
+    thread: str
+    error: BaseException
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineContext:
+    """The context of an engine.
+
+    - `name`: a name of the experiment that is unique among all homes.
+    - `directory`: where the engine keeps its files.
+    - `host`: the address at which other hosts reach this one.
+    - `lease`: how many seconds runs continue without a driver.
+    - `seen`: other hosts may see the directory.
+    - `settings`: the engine's part of the configuration.
+    - `probe`: what other hosts must be able to do.
+    - `preparation`: what is made on each node first.
     """
 
     name: str
@@ -104,89 +130,106 @@ class Site:
 
 
 class Engine(ABC):
-    """Starts runs, and tells `hears` of their words and ends, from any thread.
+    """Starts runs, and passes their messages and ends to `on_event`, from any thread.
 
-    Unless it says otherwise, workers talk to this process, and a driver that ends takes them with it.
+    By default, workers connect to this process, and they end with the driver.
     """
 
-    def __init__(self, hears: Hears) -> None:
-        self.hears = hears
+    def __init__(self, on_event: OnEvent) -> None:
+        self.on_event = on_event
         self.holder = os.getpid()
-        """The process in whose name devices are leased."""
+        """The process that holds the leases of devices."""
         self.preparing: Callable[[], str] = lambda: ""
-        """For what runs wait whose environment is being made, and where that says how it goes; nothing otherwise."""
+        """Returns what runs wait for and its log, while their environment is made, else ""."""
         self.together: Callable[[], AbstractContextManager[None]] = nullcontext
-        """What is said to machines inside, from `open` on, may go at the end; inside another one, at the end of that."""
+        """Messages to nodes may be delayed to the end of the outermost block. Set by `open`."""
         self._relay: Relay | None = None
 
-    def open(self, site: Site) -> tuple[RunSpec, ...]:
-        """Begin; return the runs that an earlier driver started and that go on."""
-        self._relay = Relay(site.host, self.hears)
+    def open(self, context: EngineContext) -> tuple[RunSpec, ...]:
+        """Begin. Return the runs that an earlier driver started and that continue."""
+        self._relay = Relay(context.host, self.on_event, failed=partial(self.broke, "det-wire"))
         return ()
+
+    def broke(self, thread: str, error: BaseException) -> None:
+        """Have the driver end because a thread of its engine has failed. Call it in that thread."""
+        self.on_event(EngineFailed(thread, error))
 
     @property
     def relay(self) -> Relay:
-        """Where workers connect, from `open` on."""
+        """Where workers connect. Available from `open` on."""
         assert self._relay
         return self._relay
 
     def nodes(self) -> list[Node]:
-        """Return the machines that are there to start runs on."""
+        """Return the nodes on which runs can be started now."""
         return [Node("")]
 
     def want(self, runs: int, slots: int) -> None:
-        """Have room for so many more runs of `slots` devices each, sooner or later; called now and then."""
+        """Obtain room for `runs` more runs of `slots` devices each. Called repeatedly."""
 
     def awaited(self) -> str:
-        """Return why there is no machine yet, in the words of who lends them; nothing where that is not known."""
+        """Return why there is no node yet, in the scheduler's words, or "" if unknown."""
         return ""
 
     @abstractmethod
     def start(self, spec: RunSpec) -> None:
-        """Start a run's processes; OSError where the machine cannot, which is tried again where it is only out of something."""
+        """Start a run's processes.
+
+        OSError: the node cannot start them. If it only lacks a resource for now, the driver tries
+        again.
+        """
 
     @abstractmethod
     def signal(self, run: int, number: Signals) -> None:
-        """Signal the processes of a run, and with SIGKILL all that they started; harmless when they have ended."""
+        """Signal the processes of a run.
+
+        SIGKILL also goes to all processes that they started. Nothing happens when they have ended.
+        """
 
     def preempt(self, run: int, reason: str) -> None:
-        """Have a run save and end; harmless when it has ended."""
+        """Have a run save a checkpoint and end. Nothing happens when it has ended."""
         self.relay.preempt(run, reason)
 
-    def answer(self, run: int, link: int, answer: Answer) -> None:
-        """Answer a worker of a run, whose word is committed."""
-        self.relay.answer(link, answer)
+    def answer(self, run: int, link: int, answer: Reply) -> None:
+        """Send the reply to a worker's request, which is committed."""
+        self.relay.reply(link, answer)
 
     def taken(self, run: int, link: int, number: int) -> None:
-        """A worker's words up to this one are committed."""
-        self.relay.taken(link, number)
+        """Acknowledge a worker's messages up to this sequence number, which are committed."""
+        self.relay.acknowledge(link, number)
 
     def settled(self, run: int) -> None:
-        """That a run has ended is committed."""
-        self.relay.forget(run)
+        """Drop a run whose end is committed."""
+        self.relay.release(run)
 
-    def let_go(self) -> None:
+    def end_runs(self) -> None:
         """Let the runs save and end by themselves, as if their driver were gone."""
         self.relay.close()
 
-    def dismiss(self, site: Site, *, at_once: bool) -> None:
-        """Have what trains there without a driver save and end, or end at once; nobody calls `open`."""
+    def stop_detached(self, context: EngineContext, *, at_once: bool) -> None:
+        """End the runs that train without a driver, after they have saved or `at_once`.
+
+        Called instead of `open`.
+        """
 
     has_drivers = False
-    """Whether a driver can be one of the engine's own jobs, which goes on when this machine is off."""
+    """Whether a driver can be a job of the engine, which continues when this host is off."""
 
-    def submit_driver(self, site: Site, words: Sequence[str], environ: Mapping[str, str], log: Path) -> str:
-        """Submit a job that is Python with these words, after whose end another one begins; return its name.
+    def submit_driver(
+        self, context: EngineContext, words: Sequence[str], environ: Mapping[str, str], log: Path
+    ) -> str:
+        """Submit a job that runs Python with these arguments, and return its name.
 
-        The job that comes next is given up where Python ends by itself, so only a driver that was killed has one.
+        Another job follows when it ends. That job is canceled where Python ends by itself, so only
+        a driver that was killed has a successor.
         """
         raise NotImplementedError
 
-    def driver(self, site: Site) -> Granted:
-        """Return how the job stands."""
+    def driver(self, context: EngineContext) -> Allocation:
+        """Return the state of the driver's job."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release what the engine holds; every run has ended."""
+        """Release what the engine holds. Every run has ended."""
         if self._relay:
             self._relay.close()

@@ -1,4 +1,4 @@
-"""Runs on this machine: one agent has them, which is started for the experiment, or found where an earlier driver left it."""
+"""Runs on this host by one agent, started for the experiment or left by an earlier driver."""
 
 from __future__ import annotations
 
@@ -6,52 +6,62 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from det_core.agent import NOTE, Here, end, find
+from det_node.agent import NOTE, AgentHello, end, find
 
 from .agents import AgentEngine
-from .base import Hears, Node
-from .claims import AgentCommand, Claim, Granted, Standing, spawn
+from .allocations import AgentCommand, Allocation, AllocationRequest, AllocationState, spawn
+from .base import Node, OnEvent
 
 
 class LocalEngine(AgentEngine):
-    """Starts the agent as a process that outlives this one; it finds the next driver by a file of the experiment's."""
+    """Starts the agent as a process that outlives this one.
+
+    The agent finds the next driver by a file of the experiment.
+    """
 
     fenced, shared = False, True
 
-    def __init__(self, hears: Hears) -> None:
-        super().__init__(hears)
+    def __init__(self, on_event: OnEvent) -> None:
+        super().__init__(on_event)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def claims(self, runs: int, slots: int) -> list[Claim]:
-        return [] if self.asked else [Claim(name=self.new_name(), slots=slots)]
+    def requests(self, runs: int, slots: int) -> list[AllocationRequest]:
+        return [] if self.asked else [AllocationRequest(name=self.new_name(), slots=slots)]
 
-    def ask(self, claim: Claim, command: AgentCommand) -> None:
-        self._processes[claim.name] = spawn(command.argv, command.start, self.log(claim.name))
+    def ask(self, request: AllocationRequest, command: AgentCommand) -> None:
+        self._processes[request.name] = spawn(command.argv, command.start, self.log(request.name))
 
     def drop(self, name: str, *, at_once: bool = False) -> None:
         if name in self.look():
             end(self._note, at_once=at_once)
-        elif name in self._processes:  # before its note it has nothing to save
+        elif name in self._processes:
+            # Before it has written its note it has nothing to save.
             self._processes[name].terminate()
 
-    def look(self) -> Mapping[str, Granted]:
+    def look(self) -> Mapping[str, Allocation]:
         note = find(self._note)
-        return {note["name"]: Granted(name=note["name"], standing=Standing.RUNNING)} if note else {}
+        return (
+            {note["name"]: Allocation(name=note["name"], state=AllocationState.RUNNING)}
+            if note
+            else {}
+        )
 
     def dead(self, name: str, node: int) -> bool:
         if name in self._processes and self._processes[name].poll() is None:
-            return False  # it may not have made its note yet
+            # It may not have written its note yet.
+            return False
         return name not in self.look()
 
     @property
     def _note(self) -> Path:
-        return self.site.directory / NOTE
+        return self.context.directory / NOTE
 
-    def joined(self, here: Here) -> None:
-        self.holder = here.pid  # its devices are leased as long as it has runs, whatever becomes of this process
+    def joined(self, here: AgentHello) -> None:
+        # The agent keeps the leases of devices while it has runs, even if this process ends.
+        self.holder = here.pid
 
-    def node(self, here: Here) -> Node:
+    def node(self, here: AgentHello) -> Node:
         return Node(f"{here.name}/{here.node}")
 
-    def workers_host(self, claim: Claim) -> str:
-        return self.site.host
+    def workers_host(self, request: AllocationRequest) -> str:
+        return self.context.host

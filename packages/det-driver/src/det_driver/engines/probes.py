@@ -1,9 +1,11 @@
-"""Whether a machine sees the checkpoint storage that its driver sees: tried before its first trial."""
+"""The check, before a node's first trial, that it sees the driver's checkpoint storage."""
 
 from __future__ import annotations
 
 import json
 import secrets
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -11,69 +13,118 @@ from typing import Any
 
 import msgspec
 
-from det_core.agent import Ended
-from det_core.agent.probe import leave, sees, versions
 from det_core.errors import DetError
-from det_core.launch import say
-from det_core.plugins import Plugins
+from det_core.hooks import Plugins
+from det_core.support.threads import start_thread
+from det_node.agent import Ended
+from det_node.agent.probe import leave, sees, versions
+from det_node.launch import say
 
-from .base import Engine, Joined, Lost, Probe
+from .base import Engine, NodeJoined, NodeLost, Probe
 
 PROBES = 1 << 62
-"""The number of the first run that only tries its machine; no other has one so high."""
+"""The number of the first run that only checks its node. No other run has one so high."""
+
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+
+
+class Retries:
+    """Repeats something on a node that cannot start a process now, at growing intervals.
+
+    Each reason is reported once.
+    """
+
+    def __init__(self, what: str, begin: Callable[[str], None]) -> None:
+        self._what, self._begin = what, begin
+        self._pauses: dict[str, float] = {}
+        self._reported: set[tuple[str, str]] = set()
+
+    def again(self, node: str, why: str) -> None:
+        if (node, why) not in self._reported:
+            self._reported.add((node, why))
+            say(f"{node} cannot {self._what} yet: {why}")
+        pause = self._pauses[node] = min(
+            2 * self._pauses.get(node, _FIRST_PAUSE_SECONDS / 2), _LONGEST_PAUSE_SECONDS
+        )
+        start_thread(self._later, node, pause, name="det-retry")
+
+    def _later(self, node: str, pause: float) -> None:
+        time.sleep(pause)
+        self._begin(node)
 
 
 class Probes:
-    """Hears of machines before the driver does: a run on each is to find what is left in the storage, and to leave an answer.
+    """Checks each node that joins before the driver knows of it.
 
-    `fit` has the versions of what is installed on each machine that passed, `refused` says what is wrong with another.
+    A run on the node must find an object in the storage and leave another one there. `fit` has the
+    versions of the packages on each node that passed. `refused` says what is wrong with another
+    node.
     """
 
     def __init__(self, engine: Engine, probe: Probe, directory: Path) -> None:
         self._engine, self._probe, self._directory = engine, probe, directory
-        self._tried: dict[int, tuple[str, str]] = {}  # the machine, and what it is to find
+        # By run: the node, and the name of the object that it must find.
+        self._probing: dict[int, tuple[str, str]] = {}
         self._numbers = count(PROBES)
         self.fit: dict[str, dict[str, str]] = {}
+        self._retries = Retries("be tried", self._begin)
         self.refused = ""
 
-    def hear(self, said: Any) -> None:
-        """Take what is for this alone, and pass on what is for the driver."""
-        match said:
-            case Joined(node, runs):
+    def handle(self, event: Any) -> None:
+        """Handle the messages of probes, and pass on all others."""
+        match event:
+            case NodeJoined(node, runs):
                 ours = tuple(run for run in runs if run < PROBES)
-                if ours:  # it was tried before they began
+                # A node with runs of trials was checked before they began.
+                if ours:
                     self.fit.setdefault(node, {})
                 elif node not in self.fit:
                     self._begin(node)
-                said = Joined(node, ours)
-            case Lost(node):
+                event = NodeJoined(node, ours)
+            case NodeLost(node):
                 self.fit.pop(node, None)
             case Ended(run) if run >= PROBES:
                 self._engine.settled(run)
-                if run not in self._tried:
+                if run not in self._probing:
                     return
-                said = Joined(self._judge(run, said.status))  # the driver asks for a machine again
-        self._engine.hears(said)
+                if event.unstarted:
+                    self._retries.again(self._probing.pop(run)[0], event.unstarted)
+                    return
+                if event.unstartable:
+                    node, _ = self._probing.pop(run)
+                    self.refused = f"{node} cannot be tried: {event.unstartable}"
+                else:
+                    node = self._judge(run, event.status)
+                # The driver then asks for the nodes again.
+                event = NodeJoined(node)
+        self._engine.on_event(event)
 
     def _begin(self, node: str) -> None:
         run, name = next(self._numbers), f"probe-{secrets.token_hex(8)}"
-        self._tried[run] = node, name
-        argv, logs = ("python3", "-P", "-m", "det_core.agent.probe", name), self._directory / name
+        self._probing[run] = node, name
+        argv, logs = ("python3", "-P", "-m", "det_node.agent.probe", name), self._directory / name
         try:
             leave(self._probe.storage(), name)
             self._engine.start(
-                msgspec.structs.replace(self._probe.spec, run_id=run, node=node, entrypoint=argv, log_dir=logs)
+                msgspec.structs.replace(
+                    self._probe.spec, run_id=run, node=node, entrypoint=argv, log_dir=logs
+                )
             )
         except DetError as error:
             self.refused = f"the checkpoint storage cannot be used here: {error}"
-        except OSError:  # the machine is gone, and tried again when it is back
-            del self._tried[run]
+        except OSError:
+            # The node is gone. It is checked when it is back.
+            del self._probing[run]
 
     def _judge(self, run: int, status: int) -> str:
-        node, name = self._tried.pop(run)
+        node, name = self._probing.pop(run)
         log, storage = self._directory / name / "rank-0.log", self._probe.storage()
         last = log.read_text(errors="replace").strip().rpartition("\n")[2] if log.exists() else ""
-        found: dict[str, Any] = {"machine": node, "wrong": f"cannot be tried: {last} ({log} has all)"}
+        found: dict[str, Any] = {
+            "machine": node,
+            "wrong": f"cannot be tried: {last} ({log} has all)",
+        }
         with suppress(ValueError):
             found = json.loads(last) if status == 0 else found
         wrong = found["wrong"]
@@ -87,7 +138,9 @@ class Probes:
             return node
         self.fit[node] = found["versions"]
         here = versions(Plugins.installed(warn=lambda message: None))
-        other = [f"{k} {v} (here {here[k]})" for k, v in self.fit[node].items() if here.get(k, v) != v]
+        other = [
+            f"{k} {v} (here {here[k]})" for k, v in self.fit[node].items() if here.get(k, v) != v
+        ]
         if other:
             say(f"{found['machine']} has {', '.join(other)}")
         return node

@@ -1,4 +1,7 @@
-"""Claims that wait in a queue, such as a cluster's: one thread hands them in, and looks for what has become of them."""
+"""Allocation requests that wait in a queue, such as that of a cluster.
+
+One thread submits them and polls their state.
+"""
 
 from __future__ import annotations
 
@@ -11,66 +14,88 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from det_core.agent import RunSpec
 from det_core.errors import DetError
-from det_core.launch import say
+from det_core.support.threads import start_thread
+from det_node.agent import RunSpec
+from det_node.launch import say
 
 from .agents import MARGIN_SECONDS, AgentEngine
-from .base import Hears, Site
-from .claims import AgentCommand, Claim, Granted, Standing
-from .ferries import Call, carry
+from .allocations import AgentCommand, Allocation, AllocationRequest, AllocationState
+from .base import EngineContext, OnEvent
+from .tcp_relays import Call, relay_connection
 
 _Said = TypeVar("_Said")
 
 
 class QueueEngine(AgentEngine):
-    """Who derives from it says how claims are found, submitted and cancelled, each of which may take its time.
+    """Runs agents through a queue. A derived class finds, submits and cancels allocation requests.
 
-    Where the queue is silent, what was known last holds.
+    Each of these may take long. While the queue does not reply, the last known state holds.
     """
 
     pauses = (1.0, 10.0)
-    """The seconds between two looks at the queue: the fewest, where something changes or is wanted, and the most."""
+    """The shortest and longest interval in seconds between two polls of the queue.
 
-    def __init__(self, hears: Hears) -> None:
-        super().__init__(hears)
-        self.mine: set[str] = set()  # the claims that this process has asked for
-        self._due: dict[str, tuple[Claim, AgentCommand]] = {}
-        self._found: Mapping[str, Granted] = {}  # never changed, but replaced
-        self._ends: dict[tuple[str, int], float] = {}  # when nothing of an agent goes on, of the monotonic clock
-        self._looking, self._submitting, self._noted = threading.Lock(), threading.Lock(), set[str]()
-        self.soon = threading.Event()  # to be set where there may be news
+    It is short while something changes or is requested, and grows otherwise.
+    """
+
+    def __init__(self, on_event: OnEvent) -> None:
+        super().__init__(on_event)
+        # The allocation requests of this process.
+        self.mine: set[str] = set()
+        self._due: dict[str, tuple[AllocationRequest, AgentCommand]] = {}
+        # Replaced as a whole, never mutated, so that other threads may read it.
+        self._found: Mapping[str, Allocation] = {}
+        # When all processes of an agent will have ended (monotonic clock), 0 where they have.
+        self._ends: dict[tuple[str, int], float] = {}
+        self._looking, self._submitting, self._noted = (
+            threading.Lock(),
+            threading.Lock(),
+            set[str](),
+        )
+        # Set where the state of the queue may have changed.
+        self.soon = threading.Event()
         self.threads: list[threading.Thread] = []
         self.statuses: dict[tuple[str, int], int | None] = {}
-        """How agents have ended that are ferried, by claim and machine; None where that is not known."""
+        """Exit status of agents behind a TCP relay, by allocation and node, None where unknown."""
         self._ferried: set[tuple[str, int]] = set()
 
-    # What a queue is
+    # The interface of a queue
 
     @abstractmethod
-    def find(self) -> dict[str, Granted]:
-        """Return the claims of this experiment by name, with those that have ended for as long as the queue knows them.
+    def find(self) -> dict[str, Allocation]:
+        """Return the allocations of this experiment by name.
 
-        It is called by one thread at a time, and again for as long as it raises ConnectionError: the queue is silent.
+        Those that have ended are included for as long as the queue knows them. One thread at a time
+        calls this, and repeats it while it raises ConnectionError: the queue does not reply.
         """
 
     @abstractmethod
-    def submit(self, claim: Claim, command: AgentCommand) -> str:
-        """Hand in a claim; return what is wrong with it, or nothing. ConnectionError has it tried again."""
+    def submit(self, request: AllocationRequest, command: AgentCommand) -> str:
+        """Submit an allocation request. Return an error message, or "".
+
+        ConnectionError: it is submitted again later.
+        """
 
     @abstractmethod
     def cancel(self, name: str, *, at_once: bool) -> None:
-        """Take a claim back, wherever it is: its agents are sent SIGTERM, or killed; harmless when it has ended."""
+        """Cancel an allocation request in any state.
+
+        Its agents get SIGTERM, or are killed with `at_once`. Nothing happens when it has ended.
+        """
 
     def note(self, *lines: str) -> None:
-        """Write down what the queue says, once; the last line is shown where no agent can be started."""
+        """Log lines of the queue, each once. The last is shown where no agent can be started."""
         if new := [line for line in lines if line and line not in self._noted]:
             self._noted.update(new)
             with open(self.log(""), "a") as log:
                 log.writelines(f"{line}\n" for line in new)
 
     def patiently(self, ask: Callable[[], _Said]) -> _Said:
-        """Return what the queue says, which is waited for while it raises ConnectionError."""
+        """Call `ask` until it raises neither ConnectionError nor TimeoutError. Return its result.
+
+        DetError: the engine is closing.
+        """
         said = ""
         while True:
             try:
@@ -82,17 +107,28 @@ class QueueEngine(AgentEngine):
                 raise DetError(said)
 
     def begin(self, what: Callable[..., None], *arguments: object) -> None:
-        """Do something in a thread of its own."""
-        thread = threading.Thread(target=what, args=arguments, daemon=True, name="det-queue")
-        self.threads.append(thread)
-        thread.start()
+        """Run a function in a new thread."""
+        self.threads.append(
+            start_thread(
+                what, *arguments, name="det-queue", failed=partial(self.broke, "det-queue")
+            )
+        )
 
     def ferry(self, name: str, node: int, calls: Callable[[], Call]) -> None:
-        """Carry the connection of an agent to this process, once; `calls` raises ValueError where it has just ended."""
+        """Relay the connection of an agent to this process. Only the first call has an effect.
+
+        `calls` raises ValueError where the agent has just ended.
+        """
         if self._links is not None and (name, node) not in self._ferried:
             self._ferried.add((name, node))
             with suppress(ValueError):
-                self.begin(carry, calls(), self.links.address, self._closing, partial(self._ended, name, node))
+                self.begin(
+                    relay_connection,
+                    calls(),
+                    self.links.address,
+                    self._closing,
+                    partial(self._ended, name, node),
+                )
 
     def _ended(self, name: str, node: int, status: int | None, words: str) -> None:
         if status != 0:
@@ -101,20 +137,23 @@ class QueueEngine(AgentEngine):
         self.soon.set()
 
     def lost(self, name: str) -> bool:
-        """Tell whether agents of a claim have come, and all of them were given up, which a queue may not know for a while."""
+        """Return whether agents of an allocation have connected and all of them were given up.
+
+        A queue may learn that later.
+        """
         return self._links is not None and name in self._links.lost and not self.came(name)
 
     # An engine of agents
 
-    def open(self, site: Site) -> tuple[RunSpec, ...]:
-        specs = super().open(site)
+    def open(self, context: EngineContext) -> tuple[RunSpec, ...]:
+        specs = super().open(context)
         self.begin(self._attend)
         return specs
 
-    def ask(self, claim: Claim, command: AgentCommand) -> None:
-        if claim.name not in self.mine:
-            self.mine.add(claim.name)
-            self._due[claim.name] = claim, command
+    def ask(self, request: AllocationRequest, command: AgentCommand) -> None:
+        if request.name not in self.mine:
+            self.mine.add(request.name)
+            self._due[request.name] = request, command
         self.soon.set()
 
     def drop(self, name: str, *, at_once: bool = False) -> None:
@@ -124,30 +163,51 @@ class QueueEngine(AgentEngine):
             try:
                 self.cancel(name, at_once=at_once or nothing_to_save)
             except (ConnectionError, TimeoutError) as error:
-                say(f"{name} could not be given up ({error}); what trains there ends with its lease")
+                say(
+                    f"{name} could not be given up ({error}); what trains there ends with its lease"
+                )
 
-    def look(self) -> Mapping[str, Granted]:
+    def look(self) -> Mapping[str, Allocation]:
         self._refresh()
-        due = {n: Granted(name=n, standing=Standing.WAITING, nodes=c.nodes) for n, (c, _) in list(self._due.items())}
-        return {name: self._certain(granted) for name, granted in (due | dict(self._found)).items()}
+        due = {
+            n: Allocation(name=n, state=AllocationState.WAITING, nodes=c.nodes)
+            for n, (c, _) in list(self._due.items())
+        }
+        return {
+            name: self._certain(allocation)
+            for name, allocation in (due | dict(self._found)).items()
+        }
 
     def dead(self, name: str, node: int) -> bool:
-        """An agent that has come, and of whose end one is not certain, is given up as one that is not heard of."""
+        """Return whether an agent has ended. An uncertain end counts one lease later.
+
+        An agent that is connected then is given up when its messages stop.
+        """
         if self.came(name):
             self.soon.set()
         until = self._ends.get((name, node))
-        return until is not None and (not until or (time.monotonic() > until and not self.came(name, node)))
+        return until is not None and (
+            not until or (time.monotonic() > until and not self.came(name, node))
+        )
 
     def awaited(self) -> str:
         return ", ".join(
-            sorted({g.reason for g in self._found.values() if g.standing is Standing.WAITING and g.reason})
+            sorted(
+                {
+                    g.reason
+                    for g in self._found.values()
+                    if g.state is AllocationState.WAITING and g.reason
+                }
+            )
         )
 
-    def _certain(self, granted: Granted) -> Granted:
-        ended = granted.standing is Standing.ENDED or len(granted.gone) == granted.nodes
-        dead = ended and all(self.dead(granted.name, node) for node in range(granted.nodes))
-        standing = Standing.ENDED if dead else Standing.RUNNING
-        return replace(granted, standing=standing) if ended else granted
+    def _certain(self, allocation: Allocation) -> Allocation:
+        ended = (
+            allocation.state is AllocationState.ENDED or len(allocation.gone) == allocation.nodes
+        )
+        dead = ended and all(self.dead(allocation.name, node) for node in range(allocation.nodes))
+        state = AllocationState.ENDED if dead else AllocationState.RUNNING
+        return replace(allocation, state=state) if ended else allocation
 
     def _attend(self) -> None:
         pause, (shortest, longest) = self.pauses[0], self.pauses
@@ -155,7 +215,8 @@ class QueueEngine(AgentEngine):
             self.soon.wait(pause - shortest)
             self.soon.clear()
             before = self._found
-            with suppress(DetError):  # the driver ends, or may not ask for now
+            # DetError: the driver ends, or may not ask now.
+            with suppress(DetError):
                 self._refresh()
                 self._submit()
             pause = shortest if before != self._found else min(2 * pause, longest)
@@ -163,26 +224,36 @@ class QueueEngine(AgentEngine):
     def _refresh(self) -> None:
         with self._looking:
             found = self.patiently(self.find)
-            for name in self._found.keys() - found:  # it ended long ago, or a queue that was killed has forgotten it
+            # These ended long ago, or the queue was killed and has lost them.
+            for name in self._found.keys() - found:
                 was = self._found[name]
-                gone = {k: name in self.mine and not self.came(name, k) for k in range(was.nodes)} | dict(was.gone)
-                found[name] = replace(was, standing=Standing.ENDED, reason="", gone=gone)
+                gone = {
+                    k: name in self.mine and not self.came(name, k) for k in range(was.nodes)
+                } | dict(was.gone)
+                found[name] = replace(was, state=AllocationState.ENDED, reason="", gone=gone)
             self._found, ends = found, {}
-            unsure = time.monotonic() + self.site.lease + MARGIN_SECONDS
-            for name, granted in found.items():
-                ended = dict.fromkeys(range(granted.nodes), True) if granted.standing is Standing.ENDED else {}
-                for node, certain in (ended | dict(granted.gone)).items():
+            unsure = time.monotonic() + self.context.lease + MARGIN_SECONDS
+            for name, allocation in found.items():
+                ended = (
+                    dict.fromkeys(range(allocation.nodes), True)
+                    if allocation.state is AllocationState.ENDED
+                    else {}
+                )
+                for node, certain in (ended | dict(allocation.gone)).items():
                     ends[name, node] = 0.0 if certain else self._ends.get((name, node), unsure)
             self._ends = ends
 
     def _submit(self) -> None:
-        for name, (claim, command) in list(self._due.items()):
+        for name, (request, command) in list(self._due.items()):
             with self._submitting:
                 if name not in self._due:
                     continue
-                wrong = self.patiently(partial(self.submit, claim, command))
-                standing = Standing.ENDED if wrong else Standing.WAITING
+                wrong = self.patiently(partial(self.submit, request, command))
+                state = AllocationState.ENDED if wrong else AllocationState.WAITING
                 with self._looking:
-                    self._found = {**self._found, name: Granted(name=name, standing=standing, nodes=claim.nodes)}
+                    self._found = {
+                        **self._found,
+                        name: Allocation(name=name, state=state, nodes=request.nodes),
+                    }
                 self._due.pop(name, None)
             self.note(wrong)

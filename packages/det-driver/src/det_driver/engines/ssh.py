@@ -1,4 +1,7 @@
-"""Runs on machines that a command such as ssh reaches: an agent on each of `engine.hosts`, which connects to this driver."""
+"""Runs on hosts that a command such as ssh reaches.
+
+An agent on each of `engine.hosts` connects to this driver.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,27 @@ from contextlib import suppress
 from pathlib import Path
 
 from det_core.config import Ssh
-from det_core.launch import SSH, reaching
-from det_core.machine import address_for
+from det_node.agent import RunSpec
+from det_node.launch import SSH, reaching
+from det_node.machine import address_for
 
 from .agents import AgentEngine
-from .base import Hears
-from .claims import AgentCommand, Claim, Granted, Standing, spawn
+from .allocations import AgentCommand, Allocation, AllocationRequest, AllocationState, spawn
+from .base import EngineContext, OnEvent
 
 _DIRECTORY = Path("~/.cache/det/agents")
 _REACH_SECONDS = 20.0
 
 
 class SshEngine(AgentEngine):
-    """Starts an agent on each host when trials wait; what it is told travels on the standard input of the command.
+    """Starts an agent on each host when trials wait.
 
-    Which agents there are is noted beside the experiment; whether one is still there, its host is asked.
+    The agent's start message travels on the standard input of the command. A file of the experiment
+    lists the agents. To find out whether an agent still runs, its host is asked.
     """
 
-    def __init__(self, hears: Hears) -> None:
-        super().__init__(hears)
+    def __init__(self, on_event: OnEvent) -> None:
+        super().__init__(on_event)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -37,55 +42,75 @@ class SshEngine(AgentEngine):
 
     @property
     def _settings(self) -> Ssh:
-        assert isinstance(self.site.settings, Ssh)
-        return self.site.settings
+        assert isinstance(self.context.settings, Ssh)
+        return self.context.settings
 
-    def claims(self, runs: int, slots: int) -> list[Claim]:
+    def open(self, context: EngineContext) -> tuple[RunSpec, ...]:
+        runs = super().open(context)
+        # The lease of an agent that did not connect has ended, and with it its runs. Its
+        # host gets another agent.
+        for name in [name for name in self.asked if not self.came(name)]:
+            self.drop(name)
+            del self.asked[name]
+        return runs
+
+    def requests(self, runs: int, slots: int) -> list[AllocationRequest]:
         there = {_host(name) for name in self.asked}
-        names = {host: f"{self.new_name()}@{host}" for host in self._settings.hosts if host not in there}
-        return [Claim(name=name, slots=slots) for name in names.values()]
+        names = {
+            host: f"{self.new_name()}@{host}" for host in self._settings.hosts if host not in there
+        }
+        return [AllocationRequest(name=name, slots=slots) for name in names.values()]
 
-    def ask(self, claim: Claim, command: AgentCommand) -> None:
-        names = {*self._noted(), claim.name}
-        self._claims.write_text(json.dumps(sorted(names)))
-        reached = reaching(_host(claim.name), self._template, command.argv)
-        self._processes[claim.name] = spawn(reached, command.start, self.log(claim.name))
+    def ask(self, request: AllocationRequest, command: AgentCommand) -> None:
+        names = {*self._noted(), request.name}
+        self._requests.write_text(json.dumps(sorted(names)))
+        reached = reaching(_host(request.name), self._template, command.argv)
+        self._processes[request.name] = spawn(reached, command.start, self.log(request.name))
 
     def drop(self, name: str, *, at_once: bool = False) -> None:
-        self._there(name, "--kill" if at_once else "--end")
+        self._agent_runs(name, "--kill" if at_once else "--end")
 
-    def look(self) -> Mapping[str, Granted]:
-        found = {name: self._there(name, "--find") for name in self._noted()}
-        self._claims.write_text(json.dumps([name for name, there in found.items() if there is not False]))
+    def look(self) -> Mapping[str, Allocation]:
+        # An agent knows where the driver was that started it, which may be another machine.
+        here = [str(part) for part in self._links.address] if self._links is not None else []
+        found = {name: self._agent_runs(name, "--find", *here) for name in self._noted()}
+        self._requests.write_text(
+            json.dumps([name for name, there in found.items() if there is not False])
+        )
         return {
-            name: Granted(name=name, standing=Standing.ENDED if there is False else Standing.RUNNING)
+            name: Allocation(
+                name=name,
+                state=AllocationState.ENDED if there is False else AllocationState.RUNNING,
+            )
             for name, there in found.items()
         }
 
     def dead(self, name: str, node: int) -> bool:
-        # One that did not end by itself may have left workers, which end before a lease has; one that never came has none.
+        # An agent that did not end by itself may have left workers. They end before its lease does.
+        # An agent that never connected has none.
+
         status = self._processes[name].poll() if name in self._processes else None
         return status == 0 or (status is not None and not self.came(name))
 
-    def directory(self, claim: Claim) -> Path:
+    def directory(self, request: AllocationRequest) -> Path:
         return _DIRECTORY
 
     def address(self) -> str:
-        return address_for(self._settings.hosts[0]) or self.site.host
+        return address_for(self._settings.hosts[0]) or self.context.host
 
     @property
-    def _claims(self) -> Path:
-        return self.site.directory / "claims.json"
+    def _requests(self) -> Path:
+        return self.context.directory / "claims.json"
 
     def _noted(self) -> set[str]:
         try:
-            return set(json.loads(self._claims.read_text()))
+            return set(json.loads(self._requests.read_text()))
         except (OSError, ValueError):
             return set()
 
-    def _there(self, name: str, question: str) -> bool | None:
-        """Ask a host for its agent; None where it does not answer."""
-        argv = (*self.python()[:-1], question, str(_DIRECTORY / f"{name}-0.json"))
+    def _agent_runs(self, name: str, question: str, *words: str) -> bool | None:
+        """Ask a host for its agent. Return None where the host does not answer."""
+        argv = (*self.python()[:-1], question, str(_DIRECTORY / f"{name}-0.json"), *words)
         with suppress(subprocess.TimeoutExpired, OSError):
             asked = subprocess.run(
                 reaching(_host(name), self._template, argv),

@@ -1,4 +1,4 @@
-"""The best practices as rules, looked for in an experiment's code without running it."""
+"""Best practices as rules, which are checked in an experiment's code without running it."""
 
 from __future__ import annotations
 

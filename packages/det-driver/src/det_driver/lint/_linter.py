@@ -1,4 +1,4 @@
-"""The rules by their codes, which of them are asked for, and what they find in an experiment."""
+"""The rules by their codes, which of them are chosen, and what they find in an experiment."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ from det_core.errors import ConfigError, did_you_mean
 from . import _practices, _state
 from ._sources import Finding, Rule, Sources, Text
 
-_FOUND = [each for module in (_practices, _state) for each in vars(module).values() if isinstance(each, Rule)]
-RULES: Mapping[str, Rule] = MappingProxyType({each.code: each for each in sorted(_FOUND, key=lambda rule: rule.code)})
+_FOUND = [
+    each
+    for module in (_practices, _state)
+    for each in vars(module).values()
+    if isinstance(each, Rule)
+]
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {each.code: each for each in sorted(_FOUND, key=lambda rule: rule.code)}
+)
 
 
 def chosen(select: Iterable[str], ignore: Iterable[str]) -> frozenset[str]:
-    """Return the codes of the rules that are asked for: those selected, or all, but for those ignored.
+    """Return the codes of the selected rules, or of all, without the ignored ones.
 
-    Each entry is a code, the beginning of some (`DET3`), a rule's name, or several with commas between. Raises ConfigError
-    for one that names no rule.
+    Each entry is a code, a prefix of codes (`DET3`), a rule's name, or several of them separated by
+    commas. Raises ConfigError for one that matches no rule.
     """
     wanted, left_out = (
         {code for entry in entries for word in entry.split(",") for code in _codes(word.strip())}
@@ -31,12 +38,16 @@ def chosen(select: Iterable[str], ignore: Iterable[str]) -> frozenset[str]:
 
 
 def explained(word: str) -> Rule:
-    """Return the rule of a code or a name; raises ConfigError where there is none."""
+    """Return the rule of a code or a name. Raises ConfigError where there is none."""
     return RULES[_codes(word)[0]]
 
 
 def _codes(word: str) -> list[str]:
-    found = [code for code, rule in RULES.items() if word and (code.startswith(word.upper()) or rule.name == word)]
+    found = [
+        code
+        for code, rule in RULES.items()
+        if word and (code.startswith(word.upper()) or rule.name == word)
+    ]
     if not found:
         names = [*RULES, *(rule.name for rule in RULES.values())]
         near = did_you_mean(word if re.search("[a-z]", word) else word.upper(), names) or ";"
@@ -45,7 +56,10 @@ def _codes(word: str) -> list[str]:
 
 
 def lint(config: ExperimentConfig, root: Path, codes: Iterable[str] = ()) -> list[Finding]:
-    """Return where the code of an experiment breaks rules, all or those asked for, file by file; nothing of it is run."""
+    """Return the places where an experiment's code breaks the chosen rules, by default all.
+
+    They are sorted by file and line. No code is run.
+    """
     sources = Sources.read(config, root)
     asked = frozenset(codes) or RULES.keys()
     found = {finding for finding in sources.unreadable if finding.code in asked}

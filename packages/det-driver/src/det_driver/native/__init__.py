@@ -1,6 +1,7 @@
 """The Native API: a script, or a notebook, that is its own experiment.
 
-`create(trial_class, config, mode)` is for trial classes of any framework; plugins build the `init()` of their own on `begin`.
+`create(trial_class, config, mode)` is for trial classes of any framework. Plugins build their own
+`init()` on `begin`.
 """
 
 from __future__ import annotations

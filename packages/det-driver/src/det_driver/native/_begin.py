@@ -1,4 +1,4 @@
-"""Where a script that is its own experiment finds itself when it says so, and what it makes there of a trial class."""
+"""The run that a script is part of, and training of a trial class from a script."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from det_core.adapter import RunInfo
-from det_core.backend import Ranks, Serial
 from det_core.config import ExperimentConfig
-from det_core.distributed import DistributedContext
-from det_core.environ import WorkerEnv
 from det_core.errors import DetError
-from det_core.host import Target
-from det_core.interrupts import preempted_by
-from det_core.local import LocalHost
-from det_core.plugins import Plugins, extensions_of
-from det_core.run import length_of, run_trial
-from det_core.saving import Keep
+from det_core.hooks import Plugins, extensions_of
+from det_core.ranks.backend import Ranks, Serial
+from det_core.ranks.distributed import DistributedContext
 from det_core.storage import LocalStorage
-from det_core.trial_context import TrialContext
-from det_core.worker import run_info
+from det_core.train.adapter import RunInfo
+from det_core.train.environ import WorkerEnv
+from det_core.train.host import Target
+from det_core.train.interrupts import preempted_by
+from det_core.train.local import LocalHost
+from det_core.train.run import length_of, run_trial
+from det_core.train.run_setup import run_info
+from det_core.train.saving import CheckpointSink
+from det_core.train.trial_context import TrialContext
 
 from ..check import first_choice
 from ..config import load
@@ -38,7 +38,11 @@ _ELSEWHERE = ("bind_mounts", "checkpoint_storage", "environment", "pbs", "resour
 
 
 class Mode(enum.Enum):
-    """LOCAL trains here and now, with one choice of hyperparameters; CLUSTER submits the experiment and follows it."""
+    """Where to train.
+
+    - LOCAL trains in this process, with one choice of hyperparameters.
+    - CLUSTER submits the experiment and follows it.
+    """
 
     CLUSTER = "cluster"
     LOCAL = "local"
@@ -50,9 +54,10 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptPlace:
-    """The run that a script is part of: in a worker (`local` false), or here and now.
+    """The run that a script is part of, in a worker (`local` is false) or in this process.
 
-    Until training begins, `run.distributed` of several ranks knows where this one stands, and cannot talk to the others.
+    With several ranks, `run.distributed` has ranks and sizes only, and cannot communicate until
+    training begins.
     """
 
     run: RunInfo
@@ -62,9 +67,9 @@ class ScriptPlace:
 
 
 class NativeContext(TrialContext):
-    """Hyperparameters, batch sizes, ids and the data's configuration; a plugin's own derives from it.
+    """Hyperparameters, batch sizes, ids and the configuration of the data.
 
-    `place` says where the script finds itself.
+    Plugins derive their contexts from it. `place` is the run that the script is part of.
     """
 
     def __init__(self, place: ScriptPlace) -> None:
@@ -82,11 +87,16 @@ def begin(
     as_trial: bool = True,
     launcher: str = "",
 ) -> ScriptPlace:
-    """Return where this script finds itself; in CLUSTER mode, outside of a worker, submit it and never return.
+    """Return the run that this script is part of.
 
-    With `as_trial` the workers execute the script to find its trial, which it hands over by `take_over`; without, the script is
-    the entrypoint, and trains by itself; where a trial has several slots, the module `launcher` (`det_core.launch...`) starts it on
-    each. Raises ConfigError for what is wrong with `config`, DetError for the rest.
+    In CLUSTER mode, outside of a worker, this submits the script instead and never returns: to the
+    server of `$DET_MASTER`, or to the home where that is not set.
+
+    - With `as_trial`, workers execute the script to find its trial, which it passes to `take_over`.
+    - Otherwise the script is the entrypoint and trains by itself. If a trial has several slots, the
+      module `launcher` (`det_node.launch...`) starts it on each.
+
+    Raises ConfigError for mistakes in `config`, and DetError for other errors.
     """
     plugins = Plugins.installed()
     home = Path(os.environ.get("DET_HOME") or Path.home() / ".det").expanduser().absolute()
@@ -95,28 +105,49 @@ def begin(
     if env is not None:
         env = env.typed(extensions_of(plugins))
         alone = env.ranks.size == 1
-        distributed = DistributedContext() if alone else DistributedContext.from_backend(_Before(env.ranks))
+        distributed = (
+            DistributedContext() if alone else DistributedContext.from_backend(_Before(env.ranks))
+        )
         run = run_info(env, plugins, framework, Path.cwd(), distributed)
         return ScriptPlace(run=run, local=False, home=home, plugins=plugins)
     if as_trial and WorkerEnv.read(os.environ) is not None:
-        raise DetError(f"this script is run by a worker that looks for no trial; its entrypoint has to be {ENTRYPOINT}")
+        raise DetError(
+            "this script is run by a worker that looks for no trial; its entrypoint has to be"
+            f" {ENTRYPOINT}"
+        )
     data = {**_DEFAULTS, **(config or {})}
     if Mode(mode) is Mode.CLUSTER:
         several = (data.get("resources") or {}).get("slots_per_trial", 1) != 1
         start = f"python3 -m {launcher} -- " if launcher and several else ""
-        submit(data, context_dir, command, home=home, entrypoint=ENTRYPOINT if as_trial else None, start=start)
+        submit(
+            data,
+            context_dir,
+            command,
+            home=home,
+            entrypoint=ENTRYPOINT if as_trial else None,
+            start=start,
+            master=os.environ.get("DET_MASTER", ""),
+        )
     run = _local(data, framework, plugins, context_dir, as_trial)
     return ScriptPlace(run=run, local=True, home=home, plugins=plugins)
 
 
-def _local(data: Data, framework: str, plugins: Plugins, context_dir: str | Path, as_trial: bool) -> RunInfo:
+def _local(
+    data: Data, framework: str, plugins: Plugins, context_dir: str | Path, as_trial: bool
+) -> RunInfo:
     left_out = sorted(name for name in _ELSEWHERE if name in data)
     if left_out:
-        sys.stderr.write(f"det: {', '.join(left_out)} of the configuration is for Mode.CLUSTER and not used here\n")
+        sys.stderr.write(
+            f"det: {', '.join(left_out)} of the configuration is for Mode.CLUSTER and not used"
+            " here\n"
+        )
     kept = {name: value for name, value in data.items() if name not in left_out}
     entrypoint = ENTRYPOINT if as_trial else "python3 script.py"
-    config: ExperimentConfig = load({**kept, "entrypoint": entrypoint}, extensions=extensions_of(plugins)).config
-    hparams, seed = first_choice(config, plugins)
+    config: ExperimentConfig = load(
+        {**kept, "entrypoint": entrypoint}, extensions=extensions_of(plugins)
+    ).config
+    code_dir = Path(context_dir).resolve() if str(context_dir) else None
+    hparams, seed = first_choice(config, plugins, code_dir or Path.cwd())
     return RunInfo(
         config=config,
         hparams=hparams,
@@ -124,19 +155,20 @@ def _local(data: Data, framework: str, plugins: Plugins, context_dir: str | Path
         build=plugins.build(framework),
         distributed=DistributedContext(),
         length=length_of(config),
-        code_dir=Path(context_dir).resolve() if str(context_dir) else None,
+        code_dir=code_dir,
     )
 
 
 class _Before(Serial):
-    """Knows where this process stands, and cannot talk to the others yet."""
+    """Ranks and sizes before training begins. It cannot communicate yet."""
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
 
     def barrier(self) -> NoReturn:
         raise DetError(
-            "the ranks of this run talk to one another once training has begun; ask for ranks and sizes before"
+            "the ranks of this run talk to one another once training has begun; ask for ranks and"
+            " sizes before"
         )
 
     def allgather(self, value: Any) -> NoReturn:
@@ -155,15 +187,19 @@ def create(
     *,
     stacklevel: int = 1,
 ) -> LocalResult | None:
-    """Train a trial class: `config` is an experiment configuration without its entrypoint.
+    """Train a trial class. `config` is an experiment configuration without its entrypoint.
 
-    `Mode.LOCAL` trains here, to the searcher's `max_length`, with the hyperparameters of the search's first trial, and returns
-    what came of it. `Mode.CLUSTER` submits the code in `context_dir`, follows the experiment, and ends this process with its
-    status: each worker executes the script again, as `command` says (by default as it was called here; a notebook by its path), up
-    to this call. When the script is imported, such as by who loads a checkpoint, nothing happens and None is returned;
-    `stacklevel` says how many calls away the script is.
+    - `Mode.LOCAL` trains in this process, to the searcher's `max_length`, with the hyperparameters
+      of the search's first trial. It returns the result.
+    - `Mode.CLUSTER` submits the code in `context_dir` to the home, or to the server of
+      `$DET_MASTER`, follows the experiment, and ends this process with its status. Each worker
+      executes the script again, up to this call, by its path and arguments in `command`. By default
+      these are the path and the arguments of this process. For a notebook, give its path.
 
-    Raises ConfigError for what is wrong with `config`, and DetError for the rest.
+    If the script is imported, for example to load a checkpoint, nothing happens and the result is
+    None. `stacklevel` is the number of calls between the script and this function.
+
+    Raises ConfigError for mistakes in `config`, and DetError for other errors.
     """
     if not inspect.isclass(trial_def):
         raise DetError(f"create got {trial_def!r:.60}; give a trial class")
@@ -177,9 +213,10 @@ def create(
 
 @dataclass(frozen=True, kw_only=True)
 class LocalResult:
-    """What came of a training here and now.
+    """The result of training in this process.
 
-    `reports` are (group, batches, metrics) in order; `checkpoints` the directories that were saved, newest last.
+    `reports` are (group, batches, metrics) in order. `checkpoints` are the directories of
+    checkpoints, the newest last.
     """
 
     hparams: Mapping[str, Any]
@@ -188,18 +225,24 @@ class LocalResult:
 
     @property
     def validation(self) -> dict[str, Any]:
-        """The metrics of the last validation, empty where there was none."""
-        return next((metrics for group, _, metrics in reversed(self.reports) if group == "validation"), {})
+        """The metrics of the last validation. Empty if there was none."""
+        return next(
+            (metrics for group, _, metrics in reversed(self.reports) if group == "validation"), {}
+        )
 
 
 def train_here(trial: type, place: ScriptPlace) -> LocalResult:
-    """Train a trial class to the searcher's `max_length`; Ctrl-C saves and returns, twice ends at once."""
+    """Train a trial class to the searcher's `max_length`.
+
+    Ctrl-C saves a checkpoint and returns. A second Ctrl-C ends at once.
+    """
     framework = place.plugins.framework_of(trial)
     searcher = place.run.config.searcher
     length = getattr(searcher, "max_length", None)
     if searcher is None or length is None:
         raise DetError(
-            "searcher.max_length is missing, and Mode.LOCAL trains until there; give it, such as {'epochs': 3}"
+            "searcher.max_length is missing, and Mode.LOCAL trains until there; give it, such as"
+            " {'epochs': 3}"
         )
     host = LocalHost(
         Target(n=length.n, unit=length.unit),
@@ -208,9 +251,12 @@ def train_here(trial: type, place: ScriptPlace) -> LocalResult:
         listener=_say,
     )
     info = replace(place.run, build=place.plugins.build(framework.name))
-    keep = Keep(storage=LocalStorage(place.home / "checkpoints"))
+    keep = CheckpointSink(storage=LocalStorage(place.home / "checkpoints"))
     shown = " ".join(f"{name}={value}" for name, value in sorted(info.hparams.items()))
-    sys.stdout.write(f"training {trial.__qualname__} here for {length.n} {length.unit}{': ' if shown else ''}{shown}\n")
+    sys.stdout.write(
+        f"training {trial.__qualname__} here for {length.n}"
+        f" {length.unit}{': ' if shown else ''}{shown}\n"
+    )
     with preempted_by(host.preempted, signal.SIGINT, signal.SIGTERM):
         run_trial(framework, trial, info, host, keep)
     saved = [storage.removeprefix("file://") for _, storage in host.checkpoints]
@@ -218,6 +264,8 @@ def train_here(trial: type, place: ScriptPlace) -> LocalResult:
 
 
 def _say(group: str, batches: int, metrics: Mapping[str, Any]) -> None:
-    shown = " ".join(f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in metrics.items())
+    shown = " ".join(
+        f"{k}={v:.6g}" if isinstance(v, float) else f"{k}={v}" for k, v in metrics.items()
+    )
     sys.stdout.write(f"batch {batches} {group}: {shown}\n")
     sys.stdout.flush()

@@ -1,6 +1,7 @@
-"""A script that is its own experiment: submitting it, or a notebook, and following that; and its entrypoint in a worker.
+"""A script that is its own experiment: its submission, and its entrypoint in a worker.
 
-A worker that loads `det_driver.native.script:Trial` executes the script of the working directory until it hands over its trial.
+It may also be a notebook. A worker that loads `det_driver.native.script:Trial` executes the script
+of the working directory until it passes its trial to `take_over`.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from det_core.code import copy_code
-from det_core.environ import WorkerEnv
+from det_core.checkpoint.code import copy_code
 from det_core.errors import DetError, EntrypointError
-from det_core.plugins import Plugins, extensions_of
+from det_core.hooks import Plugins, extensions_of
+from det_core.train.environ import WorkerEnv
 
 from ..client import Client, StatusLine
 from ..config import load
 from ..store import Store
 
 ENTRYPOINT = "det_driver.native.script:Trial"
-_FILE = "det-native.json"  # of the code of an experiment: its command
+# The file with the command, in the code of an experiment.
+_FILE = "det-native.json"
 _SUFFIX = "__det__.py"
 _POLL_SECONDS = 0.5
+_STATUS = {"COMPLETED": 0, "PAUSED": 130}
 _MAGIC = ("!", "%")
 
 
@@ -46,41 +49,67 @@ def submit(
     home: Path,
     entrypoint: str | None,
     start: str = "",
+    master: str = "",
 ) -> NoReturn:
-    """Make an experiment of the script, follow it, and end this process with the status of `det run`.
+    """Make an experiment of the script, follow it, and end this process with its status.
 
-    `entrypoint` is what the workers load; by default they run the script itself, with `start` before it. What `config` says of
-    the entrypoint is not used.
+    With a `master`, it is made on the server at that address.
+
+    The status is that of `det run`. `entrypoint` is what the workers load. By default they run the
+    script itself, with `start` before it. An entrypoint in `config` is ignored.
     """
     script = ScriptCommand.of(context_dir, command)
     plugins = Plugins.installed()
-    data = {"name": Path(script.path).stem, **config, "entrypoint": entrypoint or start + script.shell()}
+    data = {
+        "name": Path(script.path).stem,
+        **config,
+        "entrypoint": entrypoint or start + script.shell(),
+    }
     notices = load(data, extensions=extensions_of(plugins)).notices
     with tempfile.TemporaryDirectory(prefix="det-code-") as scratch:
         code = Path(scratch) / "code"
         copy_code(script.context_dir, code)
         script.write(code)
-        experiment = Client(home).create_experiment(data, code, start=False)
+        client = Client(master=master) if master else Client(home)
+        experiment = client.create_experiment(data, code, start=bool(master))
+    to = f" to {master}" if master else ""
     for notice in notices:
         sys.stderr.write(f"det: {notice}\n")
     sys.stdout.write(
-        f"experiment {experiment.id} ({experiment.name}) is submitted; its workers run {script.path} again, and nothing that "
-        "follows runs here\n"
+        f"experiment {experiment.id} ({experiment.name}) is submitted{to}; its workers run"
+        f" {script.path} again, and nothing that follows runs here\n"
     )
     sys.stdout.flush()
+    if master:
+        argv = ["-m", master, "logs", "--follow", str(experiment.id), "--driver"]
+        status = _execute(argv, home)
+        raise SystemExit(status or _STATUS.get(experiment.state, 1))
     raise SystemExit(_follow(experiment.id, home))
 
 
 def _follow(experiment: int, home: Path) -> int:
-    """Drive the experiment in a process of its own, as `det resume` does; Ctrl-C is for that one."""
-    argv = [sys.executable, "-P", "-m", "det_driver.cli", "resume", str(experiment)]
+    """Drive the experiment in a child process, as `det resume` does.
+
+    Ctrl-C goes to that process.
+    """
     notebook = "ipykernel" in sys.modules
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if notebook or hasattr(sys, "ps1") else {}
+    argv = ["-m", "", "resume", str(experiment), *(["--quiet"] if notebook else [])]
+    return _execute(argv, home, experiment if notebook else None)
+
+
+def _execute(argv: Sequence[str], home: Path, shown: int | None = None) -> int:
+    """Execute a command of det, and print what it prints. Show the progress of an experiment."""
+    notebook = "ipykernel" in sys.modules
+    output = (
+        {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        if notebook or hasattr(sys, "ps1")
+        else {}
+    )
     env = {**os.environ, "DET_HOME": str(home)}
-    argv += ["--quiet"] if notebook else []
-    with _interrupts_ignored(), subprocess.Popen(argv, env=env, text=True, **output) as process:  # type: ignore[call-overload]
-        if notebook:
-            _say_progress(process, experiment, home)
+    words = [sys.executable, "-P", "-m", "det_driver.cli", *argv]
+    with _interrupts_ignored(), subprocess.Popen(words, env=env, text=True, **output) as process:  # type: ignore[call-overload]
+        if shown is not None:
+            _say_progress(process, shown, home)
         for line in process.stdout or ():
             sys.stdout.write(line)
         return int(process.wait())
@@ -92,7 +121,7 @@ def _is_readable(process: subprocess.Popen[str]) -> bool:
 
 
 def _say_progress(process: subprocess.Popen[str], experiment: int, home: Path) -> None:
-    """Keep one line up to date until a driver, which says nothing before, has last words."""
+    """Update one status line until the driver writes its final output. It writes nothing before."""
     line = StatusLine(shown=True)
     with Store.reader(home) as store:
         while not _is_readable(process):
@@ -103,7 +132,7 @@ def _say_progress(process: subprocess.Popen[str], experiment: int, home: Path) -
 
 @contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Leave Ctrl-C, which a terminal sends to both, to the process that is followed."""
+    """Ignore Ctrl-C, which a terminal sends to both processes, in this one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -116,7 +145,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ScriptCommand:
-    """A script, or a notebook, by its path below `context_dir`, with its arguments."""
+    """A script or a notebook, by its path below `context_dir`, with its arguments."""
 
     context_dir: Path
     path: str
@@ -124,35 +153,48 @@ class ScriptCommand:
 
     @classmethod
     def of(cls, context_dir: str | Path, command: str | Sequence[str] | None) -> ScriptCommand:
-        """Return what `command` means, by default the running script with its arguments.
+        """Return the parsed `command`, by default the running script with its arguments.
 
-        Raises DetError where there is no such file in the context directory, or what runs is no script.
+        Raises DetError if the context directory has no such file, or if no script is running.
         """
         if str(context_dir) == "":
             raise DetError("context_dir is empty; name the directory of your code, such as '.'")
         root = Path(context_dir).resolve()
         if not root.is_dir():
-            raise DetError(f"context_dir is {str(context_dir)!r}, which is no directory; name that of your code")
+            raise DetError(
+                f"context_dir is {str(context_dir)!r}, which is no directory; name that of your"
+                " code"
+            )
         words = _running(root) if command is None else _words(command)
         path = words[0]
         if not path.endswith((".py", ".ipynb")):
             raise DetError(
-                f"command is {' '.join(words)!r}; begin it with the path of a .py or .ipynb file in context_dir"
+                f"command is {' '.join(words)!r}; begin it with the path of a .py or .ipynb file in"
+                " context_dir"
             )
         file = (root / path).resolve()
         if not file.is_file() or not file.is_relative_to(root):
-            raise DetError(f"command begins with {path!r}, which is no file in {root}; give a path below context_dir")
+            raise DetError(
+                f"command begins with {path!r}, which is no file in {root}; give a path below"
+                " context_dir"
+            )
         return cls(root, path, tuple(words[1:]))
 
     @property
     def script(self) -> str:
-        """The path of what the workers run: the script, or that which is made of the notebook."""
-        return self.path.removesuffix(".ipynb") + _SUFFIX if self.path.endswith(".ipynb") else self.path
+        """The path of the script that the workers run. For a notebook it is generated."""
+        return (
+            self.path.removesuffix(".ipynb") + _SUFFIX
+            if self.path.endswith(".ipynb")
+            else self.path
+        )
 
     def write(self, code: Path) -> None:
-        """Add to a copy of the context directory what the workers need."""
+        """Add the files that the workers need to a copy of the context directory."""
         if self.script != self.path:
-            (code / self.script).write_text(script_of(self.context_dir / self.path), encoding="utf-8")
+            (code / self.script).write_text(
+                script_of(self.context_dir / self.path), encoding="utf-8"
+            )
         (code / _FILE).write_text(json.dumps([self.script, *self.arguments]))
 
     def shell(self) -> str:
@@ -164,11 +206,15 @@ def _running(root: Path) -> list[str]:
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     if file is None or hasattr(sys, "ps1"):
         raise DetError(
-            "this is no script that a worker could run again; give command=['notebook.ipynb'], or the path of a script"
+            "this is no script that a worker could run again; give command=['notebook.ipynb'], or"
+            " the path of a script"
         )
     script = Path(file).resolve()
     if not script.is_relative_to(root):
-        raise DetError(f"the script {script} is not in context_dir {str(root)!r}; name a directory that holds it")
+        raise DetError(
+            f"the script {script} is not in context_dir {str(root)!r}; name a directory that"
+            " holds it"
+        )
     return [script.relative_to(root).as_posix(), *sys.argv[1:]]
 
 
@@ -180,27 +226,34 @@ def _words(command: str | Sequence[str]) -> list[str]:
 
 
 def script_of(notebook: Path) -> str:
-    """Return the code cells of a notebook as a script, without the lines for the shell and for IPython.
+    """Return the code cells of a notebook as a script, without shell and IPython lines.
 
     Raises DetError for a file that is no notebook.
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]  # a text, or its lines
+        # A source is a text, or a list of its lines.
+        codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         kind = type(error).__name__
-        raise DetError(f"{notebook} cannot be read as a notebook: {kind}; give an .ipynb file") from error
+        raise DetError(
+            f"{notebook} cannot be read as a notebook: {kind}; give an .ipynb file"
+        ) from error
     return "\n\n".join(_plain(code) for code in codes) + "\n"
 
 
 def _plain(code: str) -> str:
+    # A cell in another language, or for another program.
     if code.lstrip().startswith("%%"):
-        return ""  # a cell in another language, or for another program
+        return ""
     return "\n".join(line for line in code.splitlines() if not line.lstrip().startswith(_MAGIC))
 
 
 class TrialFound(BaseException):
-    """Ends a script in a worker where its trial is known; no Exception, so that no `except Exception` keeps it going."""
+    """Ends a script in a worker once its trial is known.
+
+    It is no Exception, so that no `except Exception` catches it.
+    """
 
     def __init__(self, trial: type) -> None:
         self.trial = trial
@@ -209,7 +262,7 @@ class TrialFound(BaseException):
 
 @dataclass(frozen=True)
 class Loading:
-    """A script that a worker executes; `module` is the name under which it could be imported."""
+    """A script that a worker executes. `module` is the name under which it could be imported."""
 
     env: WorkerEnv
     module: str
@@ -219,31 +272,39 @@ LOADING: ContextVar[Loading | None] = ContextVar("det_loading", default=None)
 
 
 def take_over(trial: type) -> NoReturn:
-    """Hand a trial class to the worker that executes this script; the script ends here."""
+    """Pass a trial class to the worker that executes this script. The script ends here."""
     loading = LOADING.get()
     if loading is not None and trial.__module__ == "__main__":
-        trial.__module__ = loading.module  # where a checkpoint's reader will find it
+        # The module from which a reader of the checkpoint imports it.
+        trial.__module__ = loading.module
     raise TrialFound(trial)
 
 
 def __getattr__(name: str) -> Any:
-    """Return `Trial`, the class that the script hands over; it is executed once."""
+    """Return `Trial`, the trial class of the script, which is executed once."""
     if name != "Trial":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     env = WorkerEnv.read(os.environ)
     if env is None:
-        raise EntrypointError("det_driver.native.script is loaded by det's workers; run the script itself")
+        raise EntrypointError(
+            "det_driver.native.script is loaded by det's workers; run the script itself"
+        )
     trial = execute(Path.cwd(), env)
     globals()[name] = trial
     return trial
 
 
 def execute(code_dir: Path, env: WorkerEnv) -> type:
-    """Execute the script of an experiment's code; return its trial. Raises EntrypointError where it hands over none."""
+    """Execute the script of an experiment's code and return its trial.
+
+    Raises EntrypointError if the script does not provide one.
+    """
     try:
         script, *arguments = json.loads((code_dir / _FILE).read_text())
     except (OSError, ValueError) as error:
-        raise DetError(f"{code_dir} holds no {_FILE}; submit the script itself, by running it") from error
+        raise DetError(
+            f"{code_dir} holds no {_FILE}; submit the script itself, by running it"
+        ) from error
     module = ".".join(Path(script).with_suffix("").parts)
     before, token = sys.argv, LOADING.set(Loading(env, module))
     sys.argv = [script, *arguments]
@@ -251,12 +312,19 @@ def execute(code_dir: Path, env: WorkerEnv) -> type:
         runpy.run_path(str(code_dir / script), run_name="__main__")
     except TrialFound as found:
         if env.ranks.rank == 0:
-            sys.stdout.write(f"{script} has handed over {found.trial.__qualname__}; what follows in it does not run\n")
+            sys.stdout.write(
+                f"{script} has handed over {found.trial.__qualname__}; what follows in it does not"
+                " run\n"
+            )
             sys.stdout.flush()
         return found.trial
     except SystemExit as error:
-        raise EntrypointError(f"{script} called sys.exit({error.code!r}) before it began to train") from error
+        raise EntrypointError(
+            f"{script} called sys.exit({error.code!r}) before it began to train"
+        ) from error
     finally:
         sys.argv = before
         LOADING.reset(token)
-    raise EntrypointError(f"{script} came to its end and began no training; call create(), or fit what init() wrapped")
+    raise EntrypointError(
+        f"{script} came to its end and began no training; call create(), or fit what init() wrapped"
+    )

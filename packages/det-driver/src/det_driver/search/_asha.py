@@ -1,10 +1,10 @@
-"""Asynchronous successive halving, in two kinds: one promotes the better trials, the other stops the worse."""
+"""Asynchronous successive halving, in two kinds: promoting good trials, and stopping bad ones."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -12,18 +12,20 @@ from msgspec import Struct
 from det_core.errors import MetricError
 
 from ._rungs import Standings
-from ._search import Births, Method
+from ._search import Method, TrialFactory
 from .base import WORST, Close, Exit, Objective, Operation, Train, read_number
 
 
 class Bracket(Struct, frozen=True, kw_only=True):
-    """The settings of one bracket; `lengths`, of its rungs, are absolute."""
+    """The settings of one bracket. `lengths`, one for each rung, are absolute."""
 
     objective: Objective
     lengths: Sequence[int]
     divisor: float
     max_trials: int
     initial_trials: int
+    at_once: int = 0
+    """How many trials may be open at a time after trials were added. 0: `initial_trials`."""
 
 
 class _ASHA(Method):
@@ -34,46 +36,75 @@ class _ASHA(Method):
         self._top = len(lengths) - 1
         self._divisor = bracket.divisor
         self._initial = bracket.initial_trials
+        self._at_once = bracket.at_once or bracket.initial_trials
         self._standings = Standings(len(lengths), bracket.max_trials)
 
-    def begin(self, births: Births) -> list[Operation]:
-        return [op for _ in range(self._initial) for op in self._create(births)]
+    def begin(self, factory: TrialFactory) -> list[Operation]:
+        return [op for _ in range(self._initial) for op in self._create(factory)]
+
+    @property
+    def trains(self) -> bool:
+        return bool(self._under_training)
+
+    @property
+    def wants_more(self) -> bool:
+        return self._standings.wants_more
+
+    def extend(self, factory: TrialFactory, count: int) -> list[Operation]:
+        self._standings.grow(count)
+        room = max(0, self._at_once - len(self._under_training))
+        return [op for _ in range(min(count, room)) for op in self._create(factory)]
+
+    @property
+    @abstractmethod
+    def _under_training(self) -> Collection[int]:
+        """The trials that train. The search continues when one reports or ends."""
 
     def progress(self, going: Mapping[int, float]) -> float:
         return self._standings.progress(self._lengths, self._divisor)
 
-    def _create(self, births: Births) -> list[Operation]:
+    def _create(self, factory: TrialFactory) -> list[Operation]:
         self._standings.created += 1
-        self._enter(births.count)
-        return births.start(1, self._lengths[0])
+        self._enter(factory.count)
+        return factory.start(1, self._lengths[0])
 
     @abstractmethod
     def _enter(self, trial: int) -> None:
-        """Take note of a new trial, which is under way to the lowest rung."""
+        """Note that a new trial trains to the lowest rung."""
 
 
 class PromotionASHA(_ASHA):
-    """Asynchronous successive halving, promotion kind: a trial trains to its rung's length and waits there.
+    """Asynchronous successive halving by promotion: a trial trains to its rung's length and waits.
 
-    As soon as it is among the best 1/`divisor` of its rung it is promoted: it trains to the length of the next. While
-    there is none to promote, new trials are created, up to `max_trials`. When all have passed the lowest rung, those
-    that wait in a rung to which no trial is under way are closed. A trial that fails stands as the worst of its rung;
-    promoted all the same, it takes part as the worst of the next; one that raises InvalidHP is replaced and forgotten.
+    - A trial among the best 1/`divisor` of its rung is promoted: it trains to the next length.
+    - While there is none to promote, new trials are created, up to `max_trials`.
+    - When all have passed the lowest rung, trials that wait in a rung are closed if no other trains
+      to it or to a lower one.
+    - A trial that fails ranks as the worst of its rung. If it is promoted nevertheless, it ranks as
+      the worst of the next.
+    - A trial that raises InvalidHP is replaced and removed from the ranks.
 
-    Equal lengths of rungs (short searches have them) are taken as one.
+    Rungs of equal length, as short searches have them, are merged.
 
-    Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning", MLSys, algorithm 2.
+    Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning", MLSys,
+    algorithm 2.
     """
 
     def __init__(self, bracket: Bracket) -> None:
         super().__init__(bracket, sorted(set(bracket.lengths)))
         self._under_way = [0 for _ in self._lengths]
-        self._training: dict[int, int] = {}  # trials under way, and the rung to which
-        self._waiting: list[dict[int, float]] = [{} for _ in self._lengths]  # by rung, with the loss in it
-        self._passed: dict[int, list[float]] = {}  # of promoted trials, the losses in the rungs below
-        self._gone: list[set[int]] = [set() for _ in self._lengths]  # ended, yet may be promoted
+        # The rung to which each trial trains.
+        self._training: dict[int, int] = {}
+        # The trials that wait in each rung, with their loss.
+        self._waiting: list[dict[int, float]] = [{} for _ in self._lengths]
+        # The losses of each promoted trial in the rungs below.
+        self._passed: dict[int, list[float]] = {}
+        # The trials in each rung that have ended. They may be promoted nevertheless.
+        self._gone: list[set[int]] = [set() for _ in self._lengths]
 
-    def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
+    def validated(
+        self, factory: TrialFactory, trial: int, length: int, metrics: Mapping[str, float]
+    ) -> list[Operation]:
         loss = self._objective.loss(metrics)
         rung = self._training.get(trial)
         if rung is None or length < self._lengths[rung]:
@@ -81,15 +112,18 @@ class PromotionASHA(_ASHA):
         del self._training[trial]
         rank = self._rank(trial, rung, loss)
         if rung == self._top:
-            return [Close(trial), *self._next(births, None)]
+            return [Close(trial), *self._next(factory, None)]
         self._waiting[rung][trial] = loss
-        return self._next(births, self._promotion(rung, rank))
+        return self._next(factory, self._promotion(rung, rank))
 
-    def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
+    def exited(
+        self, factory: TrialFactory, trial: int, reason: Exit, closed: bool
+    ) -> list[Operation]:
         self._standings.finished += 1
         passed = self._passed.pop(trial, [])
         rung = self._training.pop(trial, None)
-        if rung is None:  # it waited, or was closed: its rank stays, nothing is due
+        if rung is None:
+            # It waited, or was closed. Its rank stays, and nothing follows.
             for waiting, gone in zip(self._waiting, self._gone, strict=True):
                 if waiting.pop(trial, None) is not None:
                     gone.add(trial)
@@ -97,10 +131,13 @@ class PromotionASHA(_ASHA):
         if reason is Exit.INVALID_HP:
             self._under_way[rung] -= 1
             self._standings.forget(trial, passed)
-            return self._create(births)
+            if not factory.replaces:
+                self._standings.shrink()
+                return self._next(factory, None)
+            return self._create(factory)
         rank = self._rank(trial, rung, WORST)
         self._gone[rung].add(trial)
-        return self._next(births, self._promotion(rung, rank))
+        return self._next(factory, self._promotion(rung, rank))
 
     def state(self) -> dict[str, Any]:
         return {
@@ -121,14 +158,28 @@ class PromotionASHA(_ASHA):
         for rung in self._training.values():
             self._under_way[rung] += 1
 
+    def close_all(self) -> list[Operation]:
+        operations: list[Operation] = [Close(trial) for trial in self._training]
+        for waiting in self._waiting:
+            operations += map(Close, waiting)
+            waiting.clear()
+        self._training.clear()
+        self._under_way = [0 for _ in self._lengths]
+        return operations
+
+    @property
+    def _under_training(self) -> Collection[int]:
+        return self._training
+
     def _rank(self, trial: int, rung: int, loss: float) -> int:
         self._under_way[rung] -= 1
         return self._standings.rungs[rung].insert(loss, trial, behind_ties=True)
 
     def _promotion(self, rung: int, newest: int) -> Train | None:
-        """Return the promotion that a new entry in `rung`, of rank `newest`, brings about.
+        """Return the promotion that follows from a new entry in `rung` with the rank `newest`.
 
-        A promoted trial that is gone makes the worst entry of the next rung, which may bring about another.
+        A promoted trial that has ended becomes the worst entry of the next rung, from which another
+        promotion may follow.
         """
         while rung < self._top and (trial := self._promotable(rung, newest)) is not None:
             rung += 1
@@ -143,7 +194,10 @@ class PromotionASHA(_ASHA):
         return None
 
     def _promotable(self, rung: int, newest: int) -> int | None:
-        """Return the trial to promote: the newest, or one that the growth of the rung has brought into its best."""
+        """Return the trial to promote, if any.
+
+        It is the newest, or one that has become one of the best because the rung has grown.
+        """
         ranking = self._standings.rungs[rung]
         before = int((len(ranking) - 1) / self._divisor)
         now = int(len(ranking) / self._divisor)
@@ -152,18 +206,18 @@ class PromotionASHA(_ASHA):
         trial = ranking.at(before) if now > before else None
         return trial if trial in self._waiting[rung] or trial in self._gone[rung] else None
 
-    def _next(self, births: Births, promotion: Train | None) -> list[Operation]:
+    def _next(self, factory: TrialFactory, promotion: Train | None) -> list[Operation]:
         operations: list[Operation] = []
         if promotion is not None:
             operations.append(promotion)
         elif self._standings.wants_more:
-            operations += self._create(births)
+            operations += self._create(factory)
         if self._standings.all_seen:
             operations += self._close_hopeless()
         return operations
 
     def _close_hopeless(self) -> list[Operation]:
-        """Close the trials that wait in a rung to which no other is under way, nor to any below."""
+        """Close the trials that wait in a rung if no other trains to it or to a lower one."""
         operations: list[Operation] = []
         for waiting, under_way in zip(self._waiting, self._under_way, strict=True):
             if under_way:
@@ -178,23 +232,28 @@ class PromotionASHA(_ASHA):
 
 
 class StoppingASHA(_ASHA):
-    """Asynchronous successive halving, stopping kind: a trial goes on while it is among the best of its rung.
+    """Asynchronous successive halving by stopping: only the best trials of a rung continue.
 
-    A report past the length of a rung enters it; the trial goes on if it is then among the best 1/`divisor` of those
-    that entered (the first always is), else it is closed and a new one created. One report may pass several rungs.
-    Time is the metric `time_metric`, or the length of the validation where there is none. A trial that fails stands as
-    the worst in the rung that it had not yet passed; one that raises InvalidHP is replaced and forgotten.
+    - A report past the length of a rung enters it. One report may pass several rungs.
+    - The trial continues if it is then among the best 1/`divisor` of those that entered. The first
+      one always is. Otherwise it is closed and a new trial is created.
+    - Time is the metric `time_metric`, or the length of the validation if that is None.
+    - A trial that fails ranks as the worst in the rung that it had not yet passed.
+    - A trial that raises InvalidHP is replaced and removed from the ranks.
 
-    Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning", MLSys, in the variant that
-    Determined calls stop-once: no trial is resumed once it was left behind.
+    Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning", MLSys, in the
+    variant that Determined calls stop-once: a trial that was stopped never continues.
     """
 
     def __init__(self, bracket: Bracket, time_metric: str | None) -> None:
         super().__init__(bracket, bracket.lengths)
         self.time_metric = time_metric
-        self._open: dict[int, list[float]] = {}  # the losses with which a trial entered its rungs so far
+        # The losses with which each open trial has entered its rungs.
+        self._open: dict[int, list[float]] = {}
 
-    def validated(self, births: Births, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
+    def validated(
+        self, factory: TrialFactory, trial: int, length: int, metrics: Mapping[str, float]
+    ) -> list[Operation]:
         loss = self._objective.loss(metrics)
         time = self._time(length, metrics)
         losses = self._open[trial]
@@ -205,40 +264,61 @@ class StoppingASHA(_ASHA):
             losses.append(loss)
             going_on = max(int(len(self._standings.rungs[rung]) / self._divisor), 1)
             if rung == self._top or rank >= going_on:
-                return [Close(trial), *self._create_if_any_left(births)]
+                del self._open[trial]
+                return [Close(trial), *self._create_if_any_left(factory)]
         if len(losses) == entered:
             return []
         return [Train(trial, self._lengths[len(losses)])]
 
-    def exited(self, births: Births, trial: int, reason: Exit, closed: bool) -> list[Operation]:
+    def exited(
+        self, factory: TrialFactory, trial: int, reason: Exit, closed: bool
+    ) -> list[Operation]:
         self._standings.finished += 1
-        losses = self._open.pop(trial)
+        losses = self._open.pop(trial, [])
         if closed:
             return []
         if reason is Exit.INVALID_HP:
             self._standings.forget(trial, losses)
-            return self._create(births)
-        if reason is not Exit.COMPLETED:  # one that ended by itself keeps the standing that it earned
+            if not factory.replaces:
+                self._standings.shrink()
+                return self._create_if_any_left(factory)
+            return self._create(factory)
+        # A trial that ended by itself keeps its rank.
+        if reason is not Exit.COMPLETED:
             self._standings.rungs[len(losses)].insert(WORST, trial, behind_ties=False)
-        return self._create_if_any_left(births)
+        return self._create_if_any_left(factory)
 
     def state(self) -> dict[str, Any]:
-        return {**self._standings.state(), "open": [[trial, list(losses)] for trial, losses in self._open.items()]}
+        return {
+            **self._standings.state(),
+            "open": [[trial, list(losses)] for trial, losses in self._open.items()],
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._standings.restore(state)
         self._open = {trial: list(losses) for trial, losses in state["open"]}
+
+    def close_all(self) -> list[Operation]:
+        operations: list[Operation] = [Close(trial) for trial in self._open]
+        self._open.clear()
+        return operations
+
+    @property
+    def _under_training(self) -> Collection[int]:
+        return self._open
 
     def _time(self, length: int, metrics: Mapping[str, float]) -> float:
         if self.time_metric is None:
             return length
         time = read_number("searcher.time_metric", self.time_metric, metrics)
         if math.isnan(time):
-            raise MetricError(f"searcher.time_metric is {self.time_metric!r}, which the trial reports as NaN")
+            raise MetricError(
+                f"searcher.time_metric is {self.time_metric!r}, which the trial reports as NaN"
+            )
         return time
 
     def _enter(self, trial: int) -> None:
         self._open[trial] = []
 
-    def _create_if_any_left(self, births: Births) -> list[Operation]:
-        return self._create(births) if self._standings.wants_more else []
+    def _create_if_any_left(self, factory: TrialFactory) -> list[Operation]:
+        return self._create(factory) if self._standings.wants_more else []

@@ -1,28 +1,52 @@
-"""A searcher of the user's own, and the ledger that holds it to the contract."""
+"""A user's searcher, and the ledger that checks it against the contract."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
-from det_core.errors import PluginError
+from det_core.errors import EntrypointError, PluginError
 
 from ._search import shutdown
 from .base import Close, Create, Exit, Operation, Searcher, Shutdown, Train
 
 
-class CustomSearch(Searcher):
-    """Runs a user's searcher, holds it to the contract, and spares it what every search needs.
+def import_class(key: str, name: str, base: type) -> Any:
+    """Return the class derived from `base` that the setting `key` names as `module:Class`.
 
-    Operations that break the contract raise PluginError. A validation of a trial that is closed or has ended does not
-    reach it, nor does a second exit. Where every trial has ended and it asks for nothing more, the search shuts down.
+    The user's code must be importable already. Raises EntrypointError if there is no such class.
+    """
+    module, _, path = name.partition(":")
+    try:
+        found: Any = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise EntrypointError(f"{key} is {name!r}; there is no module {module}") from None
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise EntrypointError(
+            f"{key} is {name!r}; name a class derived from det_driver.search.{base.__name__}"
+        )
+    return found
+
+
+class CustomSearch(Searcher):
+    """Runs a user's searcher, checks it against the contract, and does what every search needs.
+
+    - PluginError: an operation breaks the contract.
+    - Validations of a closed or ended trial, and second exits, are not passed to it.
+    - The search shuts down when every trial has ended and it requests nothing more.
     """
 
     def __init__(self, searcher: Searcher) -> None:
         self.metric = searcher.metric
         self.time_metric = searcher.time_metric
         self.version = searcher.version
+        self.limits = searcher.limits
         self._searcher = searcher
         self._ledger = Ledger(type(searcher).__name__)
         self._exits: Counter[str] = Counter()
@@ -31,7 +55,8 @@ class CustomSearch(Searcher):
         operations = self._noted(self._searcher.start())
         if not self._ledger.created and not self._ledger.over:
             raise PluginError(
-                f"searcher {type(self._searcher).__name__} starts without a trial; give Create in start()"
+                f"searcher {type(self._searcher).__name__} starts without a trial; give Create in"
+                " start()"
             )
         return operations
 
@@ -71,9 +96,12 @@ class CustomSearch(Searcher):
 
 
 class Ledger:
-    """Follows the operations of a searcher and refuses those that break the contract, with PluginError.
+    """Follows the operations of a searcher. PluginError: an operation breaks the contract.
 
-    Trials are numbered in order of creation, trained further and never less, closed once, and left alone after that.
+    - Trials are numbered in order of creation.
+    - A later `Train` has a larger length.
+    - A trial is closed once, and nothing follows for it.
+
     `name` is the searcher's, for the messages.
     """
 
@@ -82,15 +110,18 @@ class Ledger:
         self.created = 0
         self.over = False
         self.open: dict[int, int | None] = {}
-        """The trials that are neither closed nor ended, and the length to which each may train."""
+        """The trials that are neither closed nor ended, with the length to which each may train."""
         self.ended = 0
-        self._going: set[int] = set()  # trials that have not ended
+        # The trials that have not ended.
+        self._going: set[int] = set()
 
     def note(self, operations: Iterable[Operation]) -> None:
-        """Take operations in the order in which they were given."""
+        """Check operations in the order in which they were returned."""
         for operation in operations:
             if self.over:
-                raise self._error(f"gives {operation} after Shutdown; make Shutdown the last operation")
+                raise self._error(
+                    f"gives {operation} after Shutdown; make Shutdown the last operation"
+                )
             match operation:
                 case Create():
                     self._create(operation)
@@ -105,7 +136,7 @@ class Ledger:
                     raise self._error(f"gives {operation!r}; give Create, Train, Close or Shutdown")
 
     def end(self, trial: int) -> bool:
-        """Take note that a trial has ended; False where that was known."""
+        """Note that a trial has ended. Return False if that was known."""
         self.open.pop(trial, None)
         if trial not in self._going:
             return False
@@ -114,7 +145,7 @@ class Ledger:
         return True
 
     def state(self) -> dict[str, Any]:
-        """Return what was asked for so far, as JSON can hold it."""
+        """Return the trials and requests so far, in JSON's types."""
         return {
             "open": [[trial, until] for trial, until in self.open.items()],
             "going": sorted(self._going),
@@ -123,7 +154,7 @@ class Ledger:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from where `state` was taken."""
+        """Restore the state."""
         self.open = dict(state["open"])
         self._going = set(state["going"])
         self.created = state["created"]
@@ -132,12 +163,17 @@ class Ledger:
 
     def _create(self, create: Create) -> None:
         if create.trial != self.created:
-            raise self._error(f"creates trial {create.trial}; number it {self.created}, in order of creation")
+            raise self._error(
+                f"creates trial {create.trial}; number it {self.created}, in order of creation"
+            )
         if not 0 <= create.seed < 2**31:
-            raise self._error(f"gives trial {create.trial} the seed {create.seed}; draw it from 0 to 2**31 - 1")
+            raise self._error(
+                f"gives trial {create.trial} the seed {create.seed}; draw it from 0 to 2**31 - 1"
+            )
         if create.source is not None and not 0 <= create.source < create.trial:
             raise self._error(
-                f"starts trial {create.trial} from trial {create.source}; name one that was created before"
+                f"starts trial {create.trial} from trial {create.source}; name one that was created"
+                " before"
             )
         self.created += 1
         self.open[create.trial] = 0
@@ -147,7 +183,10 @@ class Ledger:
         self._require_open(trial, "trains")
         before = self.open[trial]
         if before is None or (until is not None and until <= before):
-            raise self._error(f"trains trial {trial} until {until} after until {before}; lengths are absolute and grow")
+            raise self._error(
+                f"trains trial {trial} until {until} after until {before}; lengths are absolute and"
+                " grow"
+            )
         self.open[trial] = until
 
     def _require_open(self, trial: int, verb: str) -> None:

@@ -1,149 +1,146 @@
-"""From the searcher's section of a configuration to the searcher."""
+"""Makes the searcher of a configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
 
 from det_core import config as settings
 from det_core.config import Hyperparameter, Length
-from det_core.errors import ConfigError, EntrypointError, PluginError
+from det_core.errors import ConfigError, PluginError
 
-from ._asha import Bracket, PromotionASHA, StoppingASHA
-from ._custom import CustomSearch
+from ..space import Limits
+from ._auto import choose
+from ._budget import Budgeted
+from ._combined import combined
+from ._custom import CustomSearch, import_class
 from ._hyperband import SyncHalving, hyperband_brackets
 from ._pbt import PBT
-from ._rungs import (
-    bracket_max_concurrent_trials,
-    bracket_max_trials,
-    bracket_rungs,
-    initial_trials,
-    rung_lengths,
-    useful_rungs,
-)
+from ._sampler import Evolution
+from ._schedules import adaptive_asha, async_halving, length_if_any, length_of
 from ._search import Method, Search, Tournament
-from ._uniform import Points, UniformSearch
+from ._uniform import UniformSearch, grid
 from .base import Objective, Searcher
+
+Make = Callable[..., Any]
 
 
 def make(config: object, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> Searcher:
-    """Return the built-in searcher of these settings; a stranger's is made by its record.
+    """Return the built-in searcher of these settings. Records of plugins make the others.
 
-    The same settings and seed (`reproducibility.experiment_seed`) give the same search. ConfigError where a range of a grid
-    has no count.
+    The same settings and seed (`reproducibility.experiment_seed`) give the same search.
+
+    ConfigError: a range of a grid has no count.
     """
     if isinstance(config, settings.Custom):
         return _custom(config, hyperparameters, seed)
-    return Search(_method(config, hyperparameters), hyperparameters, seed)
+    if isinstance(config, settings.Auto):
+        config = choose(config, hyperparameters).config
+    if isinstance(config, settings.Combined):
+        return combined(config, hyperparameters, seed, {})
+    limits = Limits(
+        hyperparameters, config.constraints if isinstance(config, settings.SearcherConfig) else ()
+    )
+    method = _method(config, hyperparameters, limits)
+    if getattr(config, "sampler", "random") == "random":
+        return Search(method, hyperparameters, seed, limits=limits)
+    assert isinstance(config, settings.SearcherConfig)
+    objective = Objective(config.metric, config.smaller_is_better)
+    return Search(
+        method, hyperparameters, seed, Evolution(hyperparameters, limits), objective, limits
+    )
 
 
-def _method(config: object, hyperparameters: Mapping[str, Hyperparameter]) -> Method:
+def made(
+    config: settings.SearcherConfig,
+    hyperparameters: Mapping[str, Hyperparameter],
+    seed: int,
+    make: Make,
+    samplers: Mapping[str, Make] | None = None,
+) -> Searcher:
+    """Return the searcher that `make`, of a plugin or built in, makes of these settings.
+
+    `samplers` are those of plugins, by name.
+
+    ConfigError: the settings have constraints, which the searcher does not support.
+    """
+    if isinstance(config, settings.Combined):
+        searcher: Searcher = combined(config, hyperparameters, seed, samplers or {})
+    else:
+        searcher = make(config, hyperparameters, seed)
+    known = () if searcher.limits is None else searcher.limits.constraints
+    if tuple(getattr(config, "constraints", ())) != known:
+        raise ConfigError(
+            f"searcher.constraints are given, and the searcher {config.name} knows of none; leave"
+            " them out, raise det_core.InvalidHP in the trial instead, or let the searcher set its"
+            " `limits`"
+        )
+    length = getattr(config, "max_length", None) or getattr(config, "length_per_round", None)
+    unit = length.unit if isinstance(length, Length) else getattr(config, "time_metric", None)
+    if getattr(config, "learn_from", ()):
+        # A searcher that does not learn raises an error here, before anything is trained.
+        searcher.learn(())
+    most, stop_when = getattr(config, "max_epochs_total", None), getattr(config, "stop_when", None)
+    if most is not None and unit != "epochs":
+        raise ConfigError(
+            f"searcher.max_epochs_total is {most}, and lengths are in {unit or 'no unit'}; give"
+            " max_length in epochs"
+        )
+    return Budgeted(searcher, stop_when, most)
+
+
+def _method(
+    config: object, hyperparameters: Mapping[str, Hyperparameter], limits: Limits
+) -> Method:
     match config:
         case settings.Single():
-            return UniformSearch(1, max_length=_length_if_any(config.max_length))
+            return UniformSearch(1, max_length=length_if_any(config.max_length))
         case settings.Random():
             return UniformSearch(
                 config.max_trials,
                 max_concurrent_trials=config.max_concurrent_trials,
-                max_length=_length_if_any(config.max_length),
+                max_length=length_if_any(config.max_length),
                 replace_invalid=True,
             )
         case settings.Grid():
-            points = Points(hyperparameters)
+            points = grid(hyperparameters, limits)
             return UniformSearch(
                 len(points),
                 max_concurrent_trials=config.max_concurrent_trials,
-                max_length=_length_if_any(config.max_length),
+                max_length=length_if_any(config.max_length),
                 points=points,
             )
         case settings.AsyncHalving():
-            return _asha_bracket(config, config.num_rungs, config.max_trials, config.max_concurrent_trials)
+            return async_halving(config, config.max_trials)
         case settings.AdaptiveAsha():
-            return Tournament([_asha_bracket(config, *bracket) for bracket in adaptive_brackets(config)])
+            return adaptive_asha(config)
         case settings.Hyperband():
             objective = Objective(config.metric, config.smaller_is_better)
-            brackets = hyperband_brackets(_length(config.max_length), config.divisor)
+            brackets = hyperband_brackets(length_of(config.max_length), config.divisor)
             return Tournament([SyncHalving(objective, rungs) for rungs in brackets])
         case settings.Pbt():
-            return PBT(config, hyperparameters, _length(config.length_per_round, "searcher.length_per_round"))
-        case _:
-            raise PluginError(f"{type(config).__name__} is no built-in searcher's settings; make it by its record")
-
-
-def _custom(config: settings.Custom, hyperparameters: Mapping[str, Hyperparameter], seed: int) -> CustomSearch:
-    """Return the searcher that `searcher.entrypoint` names: a class, called with these three arguments.
-
-    The user's code has to be importable already. EntrypointError where there is no such class.
-    """
-    module, _, path = config.entrypoint.partition(":")
-    try:
-        found: Any = import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise
-        raise EntrypointError(f"searcher.entrypoint is {config.entrypoint!r}; there is no module {module}") from None
-    for name in path.split("."):
-        found = getattr(found, name, None)
-    if not (isinstance(found, type) and issubclass(found, Searcher)):
-        raise EntrypointError(f"searcher.entrypoint is {config.entrypoint!r}; name a class derived from Searcher")
-    construct: Callable[..., Searcher] = found
-    return CustomSearch(construct(config, hyperparameters, seed))
-
-
-def adaptive_brackets(config: settings.AdaptiveAsha) -> list[tuple[int, int, int]]:
-    """Return the number of rungs, of trials, and of trials at a time of each bracket of adaptive ASHA.
-
-    Brackets differ in how early they stop trials, since nobody knows beforehand how early is right; `mode` or
-    `bracket_rungs` says which there are. At least one trial of each bracket runs at a time.
-
-    Source: Li et al. 2018, "Hyperband", JMLR 18(185), for the brackets; Li et al. 2020, "A System for Massively
-    Parallel Hyperparameter Tuning", MLSys, for what runs in them.
-    """
-    most = useful_rungs(config.max_rungs, config.divisor, _longest(config), config.max_trials)
-    rungs = sorted(config.bracket_rungs, reverse=True) or bracket_rungs(config.mode, most)
-    trials = bracket_max_trials(config.max_trials, config.divisor, rungs)
-    concurrent = bracket_max_concurrent_trials(config.max_concurrent_trials, config.divisor, trials)
-    return list(zip(rungs, trials, concurrent, strict=False))
-
-
-def _asha_bracket(
-    config: settings.AsyncHalving | settings.AdaptiveAsha, num_rungs: int, max_trials: int, max_concurrent_trials: int
-) -> Method:
-    """Return a bracket: stopping by `max_time`, or with `stop_once`; else promotion by `max_length`."""
-    bracket = Bracket(
-        objective=Objective(config.metric, config.smaller_is_better),
-        lengths=rung_lengths(num_rungs, config.divisor, _longest(config)),
-        divisor=config.divisor,
-        max_trials=max_trials,
-        initial_trials=initial_trials(max_concurrent_trials, max_trials, config.divisor, num_rungs),
-    )
-    if config.max_time is None and not config.stop_once:
-        return PromotionASHA(bracket)
-    return StoppingASHA(bracket, None if config.max_time is None else config.time_metric)
-
-
-def _longest(config: settings.AsyncHalving | settings.AdaptiveAsha) -> int:
-    """Return how long the best trials train: `max_time` in units of `time_metric`, else `max_length`."""
-    if config.max_time is not None:
-        if config.time_metric is None:
-            raise ConfigError(
-                f"searcher.max_time is {config.max_time}, but there is no time_metric; name the validation metric "
-                "that says how long a trial has trained, such as batches"
+            return PBT(
+                config,
+                hyperparameters,
+                limits,
+                length_of(config.length_per_round, "searcher.length_per_round"),
             )
-        return config.max_time
-    if config.max_length is None:
-        raise ConfigError(f"searcher {config.name} has no length; give max_length, or max_time and time_metric")
-    return _length(config.max_length)
+        case _:
+            raise PluginError(
+                f"{type(config).__name__} is no built-in searcher's settings; make it by its record"
+            )
 
 
-def _length(length: Length, place: str = "searcher.max_length") -> int:
-    """Return the number, in whichever unit; ConfigError where there is nothing to train."""
-    if length.n < 1:
-        raise ConfigError(f"{place} is {length}; give 1 or more")
-    return length.n
+def _custom(
+    config: settings.Custom, hyperparameters: Mapping[str, Hyperparameter], seed: int
+) -> CustomSearch:
+    """Return the searcher of `searcher.entrypoint`: a class, called with these three arguments.
 
+    The user's code must be importable already.
 
-def _length_if_any(length: Length | None) -> int | None:
-    """Return the number, or None where the trial decides."""
-    return None if length is None else _length(length)
+    EntrypointError: there is no such class.
+    """
+    construct: Callable[..., Searcher] = import_class(
+        "searcher.entrypoint", config.entrypoint, Searcher
+    )
+    return CustomSearch(construct(config, hyperparameters, seed))

@@ -1,4 +1,4 @@
-"""Successive halving: the standings of the trials in a bracket, and the arithmetic of rungs and brackets."""
+"""Successive halving: the ranks of a bracket's trials, and the arithmetic of rungs and brackets."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _CHUNK = 8192
 class Ranking:
     """Trials sorted by loss, the best (smallest) first.
 
-    Kept in chunks of at most 8192 packed numbers, so that inserting costs about the same at a million entries as at a
-    thousand, and an entry takes 16 bytes.
+    They are kept in chunks of at most 8192 packed numbers. Inserting therefore costs about the same
+    at a million entries as at a thousand, and an entry takes 16 bytes.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Ranking:
         return self._count
 
     def insert(self, loss: float, trial: int, *, behind_ties: bool) -> int:
-        """Insert before or behind those of equal loss, and return how many come before it."""
+        """Insert an entry before or behind those of equal loss. Return how many come before it."""
         bisect = bisect_right if behind_ties else bisect_left
         chunk = min(bisect(self._losses, loss, key=_last), len(self._losses) - 1)
         losses, trials = self._losses[chunk], self._trials[chunk]
@@ -43,7 +43,7 @@ class Ranking:
         return sum(map(len, self._losses[:chunk])) + place
 
     def remove(self, loss: float, trial: int) -> None:
-        """Remove an entry; KeyError where there is none."""
+        """Remove an entry. KeyError: there is none."""
         for chunk in range(bisect_left(self._losses, loss, key=_last), len(self._losses)):
             losses, trials = self._losses[chunk], self._trials[chunk]
             for place in range(bisect_left(losses, loss), bisect_right(losses, loss)):
@@ -68,9 +68,12 @@ class Ranking:
         return {"losses": [*chain(*self._losses)], "trials": [*chain(*self._trials)]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Hold what `state` says and nothing else."""
+        """Restore the state."""
         self._count = len(state["losses"])
-        parts = [slice(start, start + _CHUNK // 2) for start in range(0, max(self._count, 1), _CHUNK // 2)]
+        parts = [
+            slice(start, start + _CHUNK // 2)
+            for start in range(0, max(self._count, 1), _CHUNK // 2)
+        ]
         self._losses = [array("d", state["losses"][part]) for part in parts]
         self._trials = [array("q", state["trials"][part]) for part in parts]
 
@@ -103,9 +106,10 @@ class Standings:
         return len(self.rungs[0]) == self._max_trials
 
     def progress(self, lengths: Sequence[int], divisor: float) -> float:
-        """Return how much of what is to be trained is done, 0 to 1, where the best 1/`divisor` of a rung go on to the next.
+        """Return the progress, 0 to 1, where the best 1/`divisor` of a rung continue to the next.
 
-        As nobody waits for the others to tell the best, more go on: about a standard deviation of that number.
+        Since trials do not wait until the best are known, more of them continue: about a standard
+        deviation of that number.
         """
         if self.finished - self._invalid >= self._max_trials:
             return 1.0
@@ -113,11 +117,25 @@ class Standings:
         for rung, length in zip(self.rungs, lengths, strict=True):
             done += (length - before) * len(rung)
             whole += (length - before) * max(len(rung), expected)
-            expected, before = int(expected * best + math.sqrt(expected * best * (1 - best))), length
+            expected, before = (
+                int(expected * best + math.sqrt(expected * best * (1 - best))),
+                length,
+            )
         return done / whole
 
+    def grow(self, count: int) -> None:
+        """Note that `count` more trials are to be created."""
+        self._max_trials += count
+
+    def shrink(self) -> None:
+        """Note that an invalid trial is not replaced."""
+        self._max_trials -= 1
+
     def forget(self, trial: int, losses: Sequence[float]) -> None:
-        """Take an invalid trial out of the rungs that it entered with `losses`, the lowest first."""
+        """Remove an invalid trial from the rungs that it entered.
+
+        `losses` are the losses with which it did, the lowest rung first.
+        """
         self._invalid += 1
         for rung, loss in zip(self.rungs, losses, strict=False):
             rung.remove(loss, trial)
@@ -129,19 +147,21 @@ class Standings:
             "created": self.created,
             "invalid": self._invalid,
             "finished": self.finished,
+            "max_trials": self._max_trials,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Hold what `state` says and nothing else."""
+        """Restore the state."""
         for rung, saved in zip(self.rungs, state["rungs"], strict=True):
             rung.restore(saved)
         self.created = state["created"]
         self._invalid = state["invalid"]
         self.finished = state["finished"]
+        self._max_trials = state.get("max_trials", self._max_trials)
 
 
 def power(base: float, exponent: int) -> float:
-    """Return `base ** exponent`, or about the largest number there is where that is too large."""
+    """Return `base ** exponent`, or 1e300 where that overflows."""
     try:
         return float(base) ** exponent
     except OverflowError:
@@ -149,33 +169,44 @@ def power(base: float, exponent: int) -> float:
 
 
 def rung_lengths(num_rungs: int, divisor: float, max_length: int) -> list[int]:
-    """Return the absolute length of every rung: `max_length` divided by powers of `divisor`, 1 at least.
+    """Return the absolute length of every rung: `max_length` by powers of `divisor`, at least 1.
 
     >>> rung_lengths(4, 2, 10)
     [1, 2, 5, 10]
     """
-    return [max(int(max_length / power(divisor, num_rungs - 1 - rung)), 1) for rung in range(num_rungs)]
+    return [
+        max(int(max_length / power(divisor, num_rungs - 1 - rung)), 1) for rung in range(num_rungs)
+    ]
 
 
-def initial_trials(max_concurrent_trials: int, max_trials: int, divisor: float, num_rungs: int) -> int:
-    """Return how many trials a bracket starts with; without a limit, as many as take one of them to the top."""
+def initial_trials(
+    max_concurrent_trials: int, max_trials: int, divisor: float, num_rungs: int
+) -> int:
+    """Return the number of trials with which a bracket starts.
+
+    Without a limit, it is the number that takes one of them to the top.
+    """
     if max_concurrent_trials > 0:
         return min(max_concurrent_trials, max_trials)
     return int(min(power(divisor, num_rungs - 1), max_trials))
 
 
 def bracket_rungs(mode: str, max_rungs: int) -> list[int]:
-    """Return the numbers of rungs of the brackets of a mode, the one that stops most trials early first.
+    """Return the number of rungs of each bracket of a mode.
+
+    The bracket that stops most trials early is first.
 
     >>> bracket_rungs("standard", 4)
     [4, 3, 2]
     """
-    fewest = {"conservative": 1, "standard": (max_rungs - 1) // 2 + 1, "aggressive": max_rungs}[mode]
+    fewest = {"conservative": 1, "standard": (max_rungs - 1) // 2 + 1, "aggressive": max_rungs}[
+        mode
+    ]
     return list(range(max_rungs, fewest - 1, -1))
 
 
 def useful_rungs(max_rungs: int, divisor: float, max_length: int, max_trials: int) -> int:
-    """Return how many rungs of `max_rungs` the length and the number of trials have room for."""
+    """Return for how many of `max_rungs` rungs the length and the number of trials suffice."""
 
     def room(size: int) -> int:
         return int(math.log(size) / math.log(divisor)) + 1
@@ -184,9 +215,10 @@ def useful_rungs(max_rungs: int, divisor: float, max_length: int, max_trials: in
 
 
 def bracket_max_trials(max_trials: int, divisor: float, rungs: Sequence[int]) -> list[int]:
-    """Share `max_trials` among brackets so that each trains about as long; `rungs` is sorted, most rungs first.
+    """Share `max_trials` among brackets so that each trains about equally long.
 
-    Each bracket gets a trial at least; brackets for which none is left are dropped.
+    `rungs` is sorted, most rungs first. Each bracket gets at least one trial. Brackets for which no
+    trial is left are dropped.
 
     >>> bracket_max_trials(20, 3, [3, 2, 1])
     [12, 5, 3]
@@ -200,8 +232,12 @@ def bracket_max_trials(max_trials: int, divisor: float, rungs: Sequence[int]) ->
     return shares
 
 
-def bracket_max_concurrent_trials(max_concurrent_trials: int, divisor: float, max_trials: Sequence[int]) -> list[int]:
-    """Share `max_concurrent_trials` evenly among brackets, one each at least; 0 stands for a reasonable number.
+def bracket_max_concurrent_trials(
+    max_concurrent_trials: int, divisor: float, max_trials: Sequence[int]
+) -> list[int]:
+    """Share `max_concurrent_trials` evenly among brackets, at least one for each.
+
+    0 stands for a default number.
 
     >>> bracket_max_concurrent_trials(11, 3, [9, 3, 1])
     [4, 4, 3]

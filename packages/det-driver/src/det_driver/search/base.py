@@ -1,20 +1,22 @@
-"""What a search is: events go in, operations come out; and what it reads of an event."""
+"""The interface of a search: events go in, operations come out."""
 
 from __future__ import annotations
 
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
 from msgspec import Struct
 
-from det_core.errors import MetricError, PluginError
+from det_core.errors import ConfigError, MetricError, PluginError
+
+from ..space import Limits
 
 WORST = sys.float_info.max
-"""The loss of a trial that ended early or reported NaN: finite, because JSON knows no infinity."""
+"""The loss of a trial that ended early or reported NaN. Finite, because JSON has no infinity."""
 
 
 class Exit(StrEnum):
@@ -30,8 +32,8 @@ class Exit(StrEnum):
 class Create(Struct, frozen=True, tag="create"):
     """A new trial, numbered 0, 1, 2, ... in order of creation.
 
-    `seed` is in 0 ... 2**31 - 1. `source` names the trial from whose latest checkpoint this one starts; its own
-    lengths count from zero all the same.
+    `seed` is in 0 ... 2**31 - 1. The trial starts from the latest checkpoint of the trial `source`,
+    if any. Its own lengths count from zero nevertheless.
     """
 
     trial: int
@@ -43,8 +45,9 @@ class Create(Struct, frozen=True, tag="create"):
 class Train(Struct, frozen=True, gc=False, tag="train"):
     """Train until the absolute length `until`, then validate and report.
 
-    `until` is in the searcher's own unit: that of `max_length`, or of `time_metric`. None means until the trial ends
-    by itself. It may come again later for the same trial with a larger `until`; in between the trial waits.
+    `until` is in the searcher's own unit, that of `max_length` or of `time_metric`. None means
+    until the trial ends by itself. The operation may follow again for the same trial with a larger
+    `until`. Until then the trial waits.
     """
 
     trial: int
@@ -52,37 +55,57 @@ class Train(Struct, frozen=True, gc=False, tag="train"):
 
 
 class Close(Struct, frozen=True, gc=False, tag="close"):
-    """Nothing more for this trial: it stops, early if it is running, and is complete."""
+    """End a trial, early if it is running. It is complete."""
 
     trial: int
 
 
 class Shutdown(Struct, frozen=True, gc=False, tag="shutdown"):
-    """The search is over; `failed` when every trial failed, `cancelled` when every trial was cancelled."""
+    """The search is over.
+
+    `failed`: every trial failed. `cancelled`: every trial was cancelled.
+    """
 
     failed: bool = False
     cancelled: bool = False
+
+
+class EarlierResult(Struct, frozen=True):
+    """The best metric of a trial of an earlier experiment, and its hyperparameters by dotted names.
+
+    `length` is how long it trained, in the unit of the search that learns from it.
+    """
+
+    hparams: dict[str, Any]
+    length: float
+    metric: float
 
 
 Operation = Create | Train | Close | Shutdown
 
 
 class Searcher(ABC):
-    """Decides which trials to make and how long to train each.
+    """Decides which trials to create and how long to train each.
 
-    Pure: no I/O, no clock, no randomness but that of its own seed, so that the same events always give the same
-    operations. `start` is called once, before any other event. `exited` is called once for every trial that was
-    created, also for one that was closed.
+    Pure: it has no I/O, no clock and no randomness except from its own seed. The same events always
+    give the same operations. `start` is called once, before any other event. `exited` is called
+    once for every created trial, also for one that was closed.
     """
 
     metric: str | None = None
-    """The validation metric that it reads, where it reads a single one."""
+    """The validation metric that it reads, if it reads a single one."""
 
     time_metric: str | None = None
-    """The validation metric that says how long a trial has trained; where it is None, `length` does."""
+    """The validation metric that measures how long a trial has trained. None: `length` does."""
+
+    limits: Limits | None = None
+    """The conditions and constraints that its proposals satisfy. None: it supports none."""
 
     version: int = 1
-    """Of its `state`: raise it with any change of what that holds or means, and states of another version are passed over."""
+    """The version of its `state`. Every change of its content or meaning raises it.
+
+    States of another version are ignored.
+    """
 
     @abstractmethod
     def start(self) -> list[Operation]:
@@ -90,43 +113,93 @@ class Searcher(ABC):
 
     @abstractmethod
     def validated(self, trial: int, length: int, metrics: Mapping[str, float]) -> list[Operation]:
-        """Take the validation that `trial` reported after `length`; also one that nothing asked for.
+        """Handle the validation that `trial` reported after `length`, even if not requested.
 
-        Raises MetricError where a metric that it reads is missing or not a number.
+        MetricError: a metric that it reads is missing or not a number.
         """
 
     @abstractmethod
     def exited(self, trial: int, reason: Exit) -> list[Operation]:
-        """Take note that `trial` has ended for good; a second report of it changes nothing."""
+        """Handle the end of `trial`. A second report of it changes nothing."""
 
     @abstractmethod
     def progress(self, trial_progress: Mapping[int, float]) -> float:
-        """Return how much of the search is done, 0 to 1.
+        """Return the progress of the search, 0 to 1.
 
-        `trial_progress` says the same of the trials that have not ended; those left out count as not begun.
+        `trial_progress` has the progress of the trials that have not ended. Missing ones have not
+        begun.
         """
 
-    def state(self) -> dict[str, Any] | None:
-        """Return everything it remembers, as JSON can hold it (no NaN, no infinity, string keys).
+    stopped: bool = False
+    """Whether `stop` was called."""
 
-        Now and then it is asked and the answer kept, so that `det resume` need not give it all of its past events. None, for
-        good, where it keeps no state: it goes on by hearing them anew.
+    def stop(self) -> list[Operation]:
+        """End the search: close every trial, and create no more."""
+        raise PluginError(
+            f"searcher {type(self).__name__} cannot be stopped; cancel the experiment"
+        )
+
+    def extend(self, count: int, enqueued: Sequence[Mapping[str, Any]] = ()) -> list[Operation]:
+        """Create `count` more trials, and before them one with each of `enqueued`.
+
+        The hyperparameters in `enqueued` have dotted names. Those that are left out are drawn at
+        random. A search whose trials have all ended continues.
+
+        ConfigError: it cannot, or the space does not have such hyperparameters.
+        """
+        raise ConfigError(
+            f"searcher {type(self).__name__} takes no more trials; start another search"
+        )
+
+    @property
+    def may_fill(self) -> bool:
+        """Whether it creates further trials for idle slots now."""
+        return False
+
+    def fill(self, count: int) -> list[Operation]:
+        """Create further trials for `count` idle slots. They end with the last of the others."""
+        return []
+
+    def learn(self, results: Sequence[EarlierResult]) -> list[str]:
+        """Learn from earlier experiments.
+
+        Return sentences that say from how many, and what is left out.
+        """
+        raise ConfigError(
+            f"searcher {type(self).__name__} learns nothing from earlier experiments; leave out"
+            " learn_from"
+        )
+
+    def stop_at(self, condition: str) -> list[Operation]:
+        """End the search when a validation meets this condition.
+
+        It replaces an earlier condition.
+        """
+        raise ConfigError(f"searcher {type(self).__name__} takes no condition to stop")
+
+    def state(self) -> dict[str, Any] | None:
+        """Return the complete state in JSON's types, with string keys and without NaN and infinity.
+
+        It is saved from time to time, so that `det resume` need not replay all past events. A
+        searcher that returns None is not asked again: all events are replayed.
         """
         return None
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Become the searcher whose state this is; from there on the two cannot be told apart."""
-        raise PluginError(f"searcher {type(self).__name__} keeps no state; give it its past events anew")
+        """Restore the state. The searcher then behaves exactly like the one that returned it."""
+        raise PluginError(
+            f"searcher {type(self).__name__} keeps no state; give it its past events again"
+        )
 
 
 class Objective(Struct, frozen=True):
-    """Reads the searcher's metric as a loss, smaller being better."""
+    """Reads the searcher's metric as a loss, where smaller is better."""
 
     metric: str
     smaller_is_better: bool = True
 
     def loss(self, metrics: Mapping[str, float]) -> float:
-        """Return the metric, negated where larger is better; NaN is the worst there is."""
+        """Return the metric, negated where larger is better. NaN is the worst loss."""
         value = read_number("searcher.metric", self.metric, metrics)
         if math.isnan(value):
             return WORST
@@ -134,14 +207,21 @@ class Objective(Struct, frozen=True):
 
 
 def read_number(setting: str, name: str, metrics: Mapping[str, float]) -> float:
-    """Return `metrics[name]`; MetricError, naming those present, where it is missing or not a number."""
+    """Return `metrics[name]`.
+
+    MetricError: it is missing or not a number. The message names the metrics that are present.
+    """
     try:
         value = metrics[name]
     except KeyError:
         present = ", ".join(sorted(metrics)) or "none"
-        raise MetricError(f"{setting} is {name!r}, which the trial does not report; reported: {present}") from None
+        raise MetricError(
+            f"{setting} is {name!r}, which the trial does not report; reported: {present}"
+        ) from None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise MetricError(f"{setting} is {name!r}, which the trial reports as {value!r}; report a number") from None
+        raise MetricError(
+            f"{setting} is {name!r}, which the trial reports as {value!r}; report a number"
+        ) from None
     try:
         return float(value)
     except OverflowError:

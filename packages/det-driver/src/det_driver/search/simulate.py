@@ -1,4 +1,4 @@
-"""What a search would do, without training anything."""
+"""Simulates a search without training."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 from msgspec import Struct
 
 from .base import Close, Create, Exit, Operation, Searcher, Train
 
 _ENDED = -1
+SAMPLES = 5
 
 
 class Segment(Struct, frozen=True):
-    """One stretch of training: `trial` holds `slot` from `start` to `end`, in units of the searcher."""
+    """A stretch of training: `trial` has `slot` from `start` to `end`, in the searcher's units."""
 
     trial: int
     slot: int
@@ -27,12 +29,14 @@ class Segment(Struct, frozen=True):
 class Simulation:
     """The outcome of `simulate`.
 
-    `trials` were created; `reached` says how many ended at each length (None: those that end by themselves);
-    `units` were trained in all, over `makespan` units of time on `slots` slots.
+    - `trials`: the number of trials. `samples` has the hyperparameters of the first few.
+    - `reached`: the number of trials that ended at each length (None: by themselves).
+    - `units`: the units trained in total, over `makespan` units of time on `slots` slots.
     """
 
     def __init__(self) -> None:
         self.trials = 0
+        self.samples: list[dict[str, Any]] = []
         self.reached: Counter[int | None] = Counter()
         self.units = 0
         self.makespan = 0
@@ -49,7 +53,7 @@ class Simulation:
 
     @property
     def occupancy(self) -> float:
-        """The part of the time for which the slots were in use."""
+        """The fraction of the time for which the slots were in use."""
         held = self.slots * self.makespan
         return (sum(self._columns[3]) - sum(self._columns[2])) / held if held else 0.0
 
@@ -57,10 +61,12 @@ class Simulation:
 def simulate(searcher: Searcher, slots: int | None = None, seed: int = 0) -> Simulation:
     """Run a searcher that has not started against trials of random quality.
 
-    A trial's metric is one number in [0, 1), drawn once from `seed`; training one unit of the searcher's takes one
-    unit of time on one slot. There are `slots` slots, or as many as it asks for (None). A trial that goes on keeps
-    its slot, one that waits for a promotion holds none, and the others come in the order in which they were asked
-    for. A trial that the searcher gives no length takes one unit and counts under None.
+    - A trial's metric is one number in [0, 1), drawn once from `seed`.
+    - Training one of the searcher's units takes one unit of time on one slot.
+    - There are `slots` slots, or as many as it requests (None).
+    - A trial that continues keeps its slot. One that waits for a promotion holds none. The others
+      start in the order in which they were requested.
+    - A trial to which the searcher gives no length takes one unit, and counts under None.
     """
     return _Run(searcher, slots, seed).run()
 
@@ -69,14 +75,17 @@ class _Run:
     def __init__(self, searcher: Searcher, slots: int | None, seed: int) -> None:
         self.searcher = searcher
         self.outcome = Simulation()
+        # It simulates a search, reproducibly.
         self.random = Random(seed).random
         self.metrics = _Metrics()
-        self.qualities = array("d")  # of each trial
-        self.lengths = array("q")  # that each trial has reached, or _ENDED
+        # Of each trial. A length is the one that it has reached, or _ENDED.
+        self.qualities = array("d")
+        self.lengths = array("q")
         self.limit = slots
         self.free: list[int] = []
         self.queue: deque[tuple[int, int | None]] = deque()
-        self.running: list[tuple[int, int, int, int, int | None]] = []  # end, order, slot, trial, until
+        # A heap of: end, order, slot, trial, until.
+        self.running: list[tuple[int, int, int, int, int | None]] = []
         self.now = 0
 
     def run(self) -> Simulation:
@@ -100,8 +109,9 @@ class _Run:
         return self.searcher.validated(trial, until, self.metrics)
 
     def obey(self, operations: list[Operation], held: tuple[int, int] | None) -> None:
-        """Carry out operations; `held` is the trial that has just reported, and its slot."""
-        for operation in operations:  # grows while it is read
+        """Apply operations. `held` is the trial that has just reported, and its slot."""
+        # The list grows during the loop.
+        for operation in operations:
             if isinstance(operation, Train):
                 if held is not None and operation.trial == held[0]:
                     self.begin(held[0], held[1], operation.until)
@@ -110,6 +120,8 @@ class _Run:
                     self.queue.append((operation.trial, operation.until))
             elif isinstance(operation, Create):
                 self.outcome.trials += 1
+                if len(self.outcome.samples) < SAMPLES:
+                    self.outcome.samples.append(operation.hparams)
                 self.qualities.append(self.random())
                 self.lengths.append(0)
             elif isinstance(operation, Close):
@@ -144,7 +156,7 @@ class _Run:
 
 
 class _Metrics(dict[str, float]):
-    """Answers to any name with the quality of the trial that reports."""
+    """Has the quality of the reporting trial under any name."""
 
     value = 0.0
 

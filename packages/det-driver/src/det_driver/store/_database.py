@@ -1,30 +1,40 @@
-"""One connection to the file: opening, migrating, transactions, and SQLite's errors as sentences."""
+"""One connection to a database file: opening, migrations, transactions and error messages."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from det_core.errors import StoreError, StoreUnwritable
 from det_driver.store._file import keep_private, use_journal
 from det_driver.store._memory import Memory
+from det_driver.store._schema import UNREADABLE
 
 BUSY_SECONDS = 30.0
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 Row = tuple[Any, ...]
+Flag = Literal[0, 1]
+# Its types are tuples and enums, and no structs: two threads must not inspect a struct for the
+# first time at once.
+_convert = msgspec.convert
 
 
 class Database(AbstractContextManager[None]):
-    """A connection for one thread of one process; its statements are atomic, alone or grouped by `transaction`.
+    """A connection for one thread of one process.
 
-    `id` is the experiment's, where it is one's; a writer waits at most `patience` seconds for another. What is `put` in a
-    transaction is written when something is read, or at its end: so a part of it that writes nothing else needs no
-    savepoint, which costs as much as what is in it.
+    Its statements are atomic, alone or in a `transaction`.
+
+    `id` is the number of the experiment if the file is an experiment's. A writer waits at most
+    `patience` seconds for another writer. `put` defers a statement to the next read or to the end
+    of the transaction. So an inner transaction that only puts needs no savepoint, which would cost
+    as much as its statements.
     """
 
     def __init__(
@@ -39,25 +49,30 @@ class Database(AbstractContextManager[None]):
         self.path = path
         self.readonly = readonly
         self.id = id
+        # A value that cannot be read costs the experiment at most, and never the home.
+        self._unit = path.parent if id else path
         self.memory = Memory()
-        """What its only writer knows of it; nothing, whenever something was undone."""
+        """What the only writer has cached. It is cleared when a transaction is undone."""
         self._patience = BUSY_SECONDS if patience is None else patience
         self._pid = os.getpid()
         self._depth = 0
         self._put: list[tuple[str, Parameters]] = []
-        self._parts: list[int | None] = []  # how much was put when each began, None where it is a savepoint by now
+        # For each inner transaction the length of `_put` at its start, or None for a savepoint.
+        self._parts: list[int | None] = []
         self._afterwards: list[Callable[[], None]] = []
-        self._followed: list[int] = []  # how many of those there were when each transaction began
+        # For each transaction the length of `_afterwards` at its start.
+        self._followed: list[int] = []
         self._once: dict[str, Row] = {}
         try:
             self._connection = self._connect()
             with ExitStack() as undo:
                 undo.callback(self._connection.close)
-                self._check_version(migrations)  # before anything of a newer store is changed
+                # Check first: a newer store must not be changed.
+                self._check_version(migrations)
                 self._set_up()
                 self._migrate(migrations)
                 undo.pop_all()
-        except sqlite3.Error as error:
+        except _BROKEN as error:
             raise self._explain(error) from error
 
     def _connect(self) -> sqlite3.Connection:
@@ -72,14 +87,15 @@ class Database(AbstractContextManager[None]):
             return
         use_journal(self._connection, self.path, BUSY_SECONDS)
         self._connection.execute("PRAGMA journal_size_limit = 67108864")
-        # Pages that are written again and again reach the file more rarely, and those of a large search stay in memory.
+        # Write pages that change often to the file less often, and keep a large search in memory.
         self._connection.execute("PRAGMA wal_autocheckpoint = 4000")
         self._connection.execute("PRAGMA cache_size = -16384")
         self._connection.execute("PRAGMA foreign_keys = ON")
 
     def _read_mode(self) -> str:
-        # Reading a WAL needs its shared-memory file, hence write access to the directory; on a read-only disk
-        # nobody writes, and a store that was closed properly has no WAL, so the file alone is the truth.
+        # Reading a WAL needs its shared-memory file, and so write access to the directory. On a
+        # read-only disk nobody writes, and a store that was closed properly has no WAL. The file
+        # is complete then.
         if self._writable():
             return "mode=rw"
         return "mode=ro" if Path(f"{self.path}-wal").exists() else "mode=ro&immutable=1"
@@ -93,25 +109,30 @@ class Database(AbstractContextManager[None]):
             return
         if not self.readonly:
             with self.transaction():
-                # Another process may have taken the steps while this one waited for its turn to write.
+                # Another process may have migrated the file while this one waited for the lock.
                 for number in range(self._version(), len(migrations)):
                     for statement in migrations[number]:
                         self._connection.execute(statement)
                     self._connection.execute(f"PRAGMA user_version = {number + 1}")
+        elif not version:
+            # A process that makes the file creates all tables in one transaction.
+            raise StoreError(
+                f"{self.path} is empty; restore it from a copy, or remove {self._unit}"
+            )
         elif self._writable():
             Database(self.path, migrations).close()
         else:
             raise StoreError(
-                f"{self.path} has schema version {version}, and this det reads version {len(migrations)}; "
-                "open it once where it can be written"
+                f"{self.path} has schema version {version}, and this det reads version"
+                f" {len(migrations)}; open it once where it can be written"
             )
 
     def _check_version(self, migrations: Sequence[Sequence[str]]) -> int:
         version = self._version()
         if version > len(migrations):
             raise StoreError(
-                f"{self.path} has schema version {version}, newer than the {len(migrations)} that this det knows; "
-                "upgrade det-driver"
+                f"{self.path} has schema version {version}, newer than the {len(migrations)} that"
+                " this det knows; upgrade det-driver"
             )
         return version
 
@@ -123,15 +144,32 @@ class Database(AbstractContextManager[None]):
         return self._execute(sql, parameters)[0]
 
     def put(self, sql: str, parameters: Sequence[Any] = ()) -> None:
-        """Write something of which nothing is to be known, with the rest of the transaction; SQLite must take the values."""
+        """Write something whose result is not needed, with the rest of the transaction.
+
+        SQLite must accept the values.
+        """
         if self._depth:
             self._put.append((sql, parameters))
         else:
             self.run(sql, parameters)
 
     def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        """All rows at once: a half-read cursor would hold a snapshot, and a stale snapshot cannot write."""
+        """Return all rows at once.
+
+        A half-read cursor would hold a snapshot, and a connection with a stale snapshot cannot
+        write.
+        """
         return self._execute(sql, parameters)[1]
+
+    def typed(self, kind: Any, sql: str, parameters: Parameters = ()) -> list[Any]:
+        """Return all rows, each of a type such as `tuple[int, str]`.
+
+        Raises StoreError for values of other types, as SQLite accepts any value in any column.
+        """
+        rows = self.rows(sql, parameters)
+        with self.decoding():
+            found: list[Any] = _convert(rows, list[kind])
+        return found
 
     def _execute(self, sql: str, parameters: Parameters) -> tuple[int, list[Row]]:
         if self._put or self._parts:
@@ -139,7 +177,7 @@ class Database(AbstractContextManager[None]):
         return self._do(sql, parameters)
 
     def _write_out(self, *, reads: bool) -> None:
-        """Write what was put, and make savepoints of the parts in which something is written."""
+        """Write the deferred statements, and make savepoints of inner transactions that write."""
         put, self._put = self._put, []
         if put:
             self._check()
@@ -157,13 +195,14 @@ class Database(AbstractContextManager[None]):
                         self._parts[number] = None
             for sql, parameters in put[done:]:
                 write(sql, parameters)
-        except sqlite3.Error as error:  # nobody is left who could take it back alone
+        except _BROKEN as error:
+            # The inner transaction that put the statement may have ended, so undo the whole one.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise StoreUnwritable(str(self._explain(error))) from error
 
     def _do(self, sql: str, parameters: Parameters = ()) -> tuple[int, list[Row]]:
-        # Constraint errors stay `sqlite3.IntegrityError`, for the caller to put into words.
+        # Constraint errors stay `sqlite3.IntegrityError`. The caller explains them.
         self._check()
         try:
             cursor = self._connection.execute(sql, parameters)
@@ -172,34 +211,45 @@ class Database(AbstractContextManager[None]):
         except sqlite3.IntegrityError:
             raise
         except OverflowError as error:
-            raise StoreError("a number of an experiment or trial has at most 18 digits; det list shows them") from error
-        except sqlite3.Error as error:
+            raise StoreError(
+                "a number of an experiment or trial has at most 18 digits; det list shows them"
+            ) from error
+        except _BROKEN as error:
             raise self._explain(error) from error
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
-            raise StoreError(f"the store {self.path} was opened by process {self._pid}; open it anew in this one")
+            raise StoreError(
+                f"the store {self.path} was opened by process {self._pid}; open it again in this"
+                " one"
+            )
         if self._depth and not self._connection.in_transaction:
-            raise StoreUnwritable(f"{self.path}: an error has undone this transaction; nothing of it was written")
+            raise StoreUnwritable(
+                f"{self.path}: an error has undone this transaction; nothing of it was written"
+            )
 
     def row(self, sql: str, parameters: Parameters = ()) -> Row | None:
-        """The first row, or None."""
+        """Return the first row, or None."""
         rows = self.rows(sql, parameters)
         return rows[0] if rows else None
 
     def once(self, sql: str) -> Row:
-        """The first row of what never changes, which is asked once."""
+        """Return the first row of a query whose result never changes. It is queried once."""
         if sql not in self._once:
             self._once[sql] = self.rows(sql)[0]
         return self._once[sql]
 
     def transaction(self) -> AbstractContextManager[None]:
-        """All or nothing; one inside another undoes only itself. A reader's transaction is one snapshot."""
+        """Return a context whose changes are committed together or undone together.
+
+        A transaction inside another one undoes only its own changes. A reader's transaction is one
+        snapshot.
+        """
         return self
 
     @property
     def joined(self) -> AbstractContextManager[None]:
-        """The transaction that is open, whose owner undoes it if this fails, or else one of its own."""
+        """The open transaction, whose owner undoes it if this part fails, or else a new one."""
         return _JOINED if self._depth else self
 
     def __enter__(self) -> None:
@@ -233,23 +283,38 @@ class Database(AbstractContextManager[None]):
 
     def _undo(self, mark: int | None) -> None:
         del self._put[mark or 0 :]
-        # A full disk makes SQLite roll back by itself, and then there is nothing left to undo.
+        # On a full disk SQLite rolls back by itself, and nothing is left to undo.
         if mark is None and self._connection.in_transaction:
             self._connection.execute("ROLLBACK TO part" if self._depth else "ROLLBACK")
             if self._depth:
                 self._connection.execute("RELEASE part")
 
+    @contextmanager
+    def decoding(self) -> Iterator[None]:
+        """Turn errors in decoding the values of rows into a StoreError that names the file."""
+        try:
+            yield
+        except UNREADABLE as error:
+            raise StoreError(
+                f"{self.path} holds a value that cannot be read ({error}); restore it from a copy,"
+                f" or remove {self._unit}"
+            ) from error
+
     def afterwards(self, act: Callable[[], None]) -> None:
-        """Do it when the transaction has been committed, or now where there is none; never when it is undone."""
+        """Call `act` after the transaction is committed, or now if no transaction is open.
+
+        It is never called if the transaction is undone.
+        """
         self._afterwards.append(act) if self._depth else act()
 
     def close(self) -> None:
-        """Give the file back; closing twice is harmless."""
+        """Close the file. A second call does nothing."""
         self._connection.close()
 
-    def _explain(self, error: sqlite3.Error) -> StoreError:
-        code = getattr(error, "sqlite_errorcode", 0)
-        code = code if code in _SENTENCES else code & 0xFF  # the rest mostly says more than a sentence needs
+    def _explain(self, error: Exception) -> StoreError:
+        code = _code(error)
+        # The upper bits of an extended code rarely matter for the message.
+        code = code if code in _SENTENCES else code & 0xFF
         if code == sqlite3.SQLITE_READONLY and self.readonly:
             return StoreError(f"{self.path} was opened for reading only; open a Store to change it")
         kind = StoreUnwritable if code in _SENTENCES else StoreError
@@ -257,19 +322,45 @@ class Database(AbstractContextManager[None]):
 
 
 _JOINED = nullcontext()
+_BROKEN = (sqlite3.Error, UnicodeDecodeError)
+"""The errors of a damaged or unusable file.
+
+UnicodeDecodeError occurs if SQLite's message quotes bytes that are no text, as of a damaged schema.
+"""
 _SENTENCES = {
-    sqlite3.SQLITE_FULL: "{path}: the disk is full; nothing of the last change was written; free some space",
-    sqlite3.SQLITE_IOERR_SHMSIZE: "{path} needs some room beside it: the disk is full, or has failed; free some space",
-    sqlite3.SQLITE_READONLY: "{path} cannot be written: it is read-only here; choose a home that you can write to",
-    sqlite3.SQLITE_CORRUPT: "{path} is damaged ({error}); restore it from a copy, or move it away to begin anew",
-    sqlite3.SQLITE_NOTADB: "{path} is not a store of det ({error}); move it away, or choose another home",
+    sqlite3.SQLITE_FULL: (
+        "{path}: the disk is full; nothing of the last change was written; free some space"
+    ),
+    sqlite3.SQLITE_IOERR_SHMSIZE: (
+        "{path} needs some room beside it: the disk is full, or has failed; free some space"
+    ),
+    sqlite3.SQLITE_READONLY: (
+        "{path} cannot be written: it is read-only here; choose a home that you can write to"
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        "{path} is damaged ({error}); restore it from a copy, or move it away to begin again"
+    ),
+    sqlite3.SQLITE_NOTADB: (
+        "{path} is not a store of det ({error}); move it away, or choose another home"
+    ),
     sqlite3.SQLITE_BUSY: "{path} has been locked by another process for too long; try again later",
-    sqlite3.SQLITE_CANTOPEN: "{path} cannot be opened ({error}); choose a home that you can read and write",
-    sqlite3.SQLITE_IOERR: "{path}: the disk failed ({error}); nothing of the last change was written",
+    sqlite3.SQLITE_CANTOPEN: (
+        "{path} cannot be opened ({error}); choose a home that you can read and write"
+    ),
+    sqlite3.SQLITE_IOERR: (
+        "{path}: the disk failed ({error}); nothing of the last change was written"
+    ),
 }
 
 
 def damaged(error: StoreError) -> bool:
-    """Tell whether the file itself is at fault, so that asking again will not help."""
-    code = getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF
-    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    """Return whether the file itself is damaged, so that a retry is useless."""
+    return _code(error.__cause__) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def _code(error: BaseException | None) -> int:
+    return (
+        sqlite3.SQLITE_CORRUPT
+        if isinstance(error, UnicodeDecodeError)
+        else getattr(error, "sqlite_errorcode", 0)
+    )

@@ -1,4 +1,7 @@
-"""The file of a database: its owner's alone, and with a journal that its readers, its writer and its place allow."""
+"""The file of a database: its permissions and its journal mode.
+
+Only the owner can read the file. The journal mode depends on whether several machines use it.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,18 @@ from det_driver.store._locks import is_shared
 
 
 def beside(path: Path) -> list[Path]:
-    """What SQLite may have beside a file."""
+    """Return the paths of the files that SQLite may create next to a database."""
     return [Path(f"{path}{end}") for end in ("-wal", "-shm", "-journal")]
 
 
 def keep_private(path: Path) -> None:
-    """Let nobody else read the file, which may be made here; SQLite gives its other files the same rights.
+    """Make the file if necessary, and let only its owner read it.
 
-    It is not opened: closing it would take the locks of all other connections of this process, which SQLite counts on.
+    SQLite gives its other files the same permissions. This does not open the file: closing it would
+    release the POSIX locks of all other connections of this process.
     """
-    with suppress(OSError):  # it is there, or SQLite says what is wrong with the place
+    # The file exists, or SQLite reports the error when it opens the file.
+    with suppress(OSError):
         os.mknod(path, 0o600)
     with suppress(OSError):
         if path.stat().st_mode & 0o077:
@@ -31,11 +36,16 @@ def keep_private(path: Path) -> None:
 
 
 def use_journal(connection: sqlite3.Connection, path: Path, patience: float) -> None:
-    """Have the journal that the place allows; SQLite does not wait for others there, so wait here.
+    """Set the journal mode that suits the place, with retries for up to `patience` seconds.
 
-    With a log written ahead a writer and readers go on side by side, by memory that they share. Several machines have none: there
-    it is a journal of what was before, which SQLite's locks do with alone. It stays, emptied, as others may not see at once that
-    there is a new file; and it is on the disk before a transaction is said to be over, as a machine may be gone the next moment.
+    SQLite itself does not wait for other processes here. On a single machine the mode is WAL. It
+    lets one writer and readers work at the same time, through shared memory.
+
+    Several machines have no shared memory. There the mode is a rollback journal, for which SQLite's
+    locks suffice:
+
+    - Its file persists, emptied, as other machines may see a new file too late.
+    - It is synced before a commit returns, as a machine may fail at any moment.
     """
     shared = is_shared(path.parent)
     wanted, deadline = "persist" if shared else "wal", time.monotonic() + patience

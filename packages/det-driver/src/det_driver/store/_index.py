@@ -1,4 +1,7 @@
-"""The index of a home: what `det list` shows, which numbers are taken, who holds which device. All of it can be made again."""
+"""The index of a home: the summaries for `det list`, the assigned numbers and the device leases.
+
+All of it can be rebuilt.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -17,23 +20,25 @@ import msgspec
 from det_core.errors import StoreError
 from det_driver.store._database import Database, Row, damaged
 from det_driver.store._file import beside
+from det_driver.store._locks import GUARD
 from det_driver.store._records import ExperimentSummary
 from det_driver.store._schema import INDEX
 
 T = TypeVar("T")
 Entry = tuple[int, ExperimentSummary | None, list[Row]]
-"""An experiment's number, what there is to say of it (None where it cannot be read), and the blocks of its trials' numbers."""
+"""An experiment's number, its summary (None if unreadable), and its blocks of trial numbers."""
 
 PATIENCE_SECONDS = 0.05
-"""How long anybody waits for the index: so long, a driver waits for others."""
+"""The time that a process waits for the index at most. A driver is blocked meanwhile."""
 _ATTEMPTS = 40
 _decode = msgspec.msgpack.Decoder(ExperimentSummary).decode
 
 
 class Index:
-    """`<home>/index.db`, a cache. Where it is missing or damaged it is made again of `entries`, the experiments' directories.
+    """`<home>/index.db`, a cache.
 
-    What cannot be asked of it is answered with nothing, and what cannot be written is left out: it is no failure of anybody's.
+    A missing or damaged index is rebuilt from `entries`, the experiments' directories. Failures of
+    the index raise no errors: a failed read returns None or nothing, and a failed write is skipped.
     """
 
     def __init__(self, home: Path, entries: Callable[[], Iterable[Entry]]) -> None:
@@ -44,17 +49,27 @@ class Index:
         self._owner = os.getpid(), threading.get_ident()
 
     def summaries(self) -> dict[int, ExperimentSummary]:
-        """What was noted of each experiment, which may be out of date."""
-        rows = self.attempt(lambda database: database.rows("SELECT id, summary FROM experiments")) or []
-        return {id: _decode(summary) for id, summary in rows}
+        """Return the last known summary of each experiment, which may be out of date."""
+        rows = (
+            self.attempt(lambda database: database.rows("SELECT id, summary FROM experiments"))
+            or []
+        )
+        found = {}
+        for id, summary in rows:
+            # The experiment is read from its directory instead.
+            with suppress(msgspec.DecodeError, TypeError, UnicodeDecodeError):
+                found[id] = _decode(summary)
+        return found
 
     def put(self, summary: ExperimentSummary) -> None:
-        """Note how an experiment stands."""
+        """Write the summary of an experiment."""
         row = (summary.experiment.id, msgspec.msgpack.encode(summary))
-        self.attempt(lambda database: database.run("INSERT OR REPLACE INTO experiments VALUES (?, ?)", row))
+        self.attempt(
+            lambda database: database.run("INSERT OR REPLACE INTO experiments VALUES (?, ?)", row)
+        )
 
     def forget(self, id: int) -> None:
-        """Drop an experiment that has been deleted; its numbers are not used again."""
+        """Remove a deleted experiment. Its numbers are not used again."""
 
         def drop(database: Database) -> None:
             database.run("DELETE FROM experiments WHERE id = ?", (id,))
@@ -62,41 +77,89 @@ class Index:
 
         self.attempt(drop)
 
+    def check_writable(self) -> None:
+        """Raise StoreError if the file is another user's, as no device could be leased then."""
+        if self.path.exists() and not os.access(self.path, os.W_OK):
+            raise StoreError(
+                f"{self.path} cannot be written: it is another user's; choose a home that you can"
+                " write to"
+            )
+
     def number(self) -> int | None:
-        """A number for an experiment that none has had; None where the index cannot say."""
+        """Return an unused number for an experiment, or None if the index fails."""
         return self._claim("experiment", 1, None)
 
     def block(self, experiment_id: int, count: int) -> int | None:
-        """The first of `count` numbers for an experiment's trials, which no other trial of the home has; None likewise."""
+        """Return the first of `count` unused numbers for trials, or None if the index fails."""
         return self._claim("trial", count, experiment_id)
 
     def experiment_of(self, trial_id: int) -> int | None:
-        """The experiment to which a trial's number was given, as far as the index knows."""
-        sql = "SELECT experiment_id FROM blocks WHERE first <= :id AND last >= :id ORDER BY first DESC LIMIT 1"
+        """Return the experiment to which a trial's number was given, if the index knows it."""
+        sql = (
+            "SELECT experiment_id FROM blocks WHERE first <= :id AND last >= :id ORDER BY first"
+            " DESC LIMIT 1"
+        )
         row = self.attempt(lambda database: database.row(sql, {"id": trial_id}))
         return row[0] if row else None
 
     def taken(self, first: int, last: int) -> bool:
-        """Whether any number of a range may have been given to a trial."""
+        """Return whether any number of a range may have been given to a trial."""
         sql = "SELECT 1 FROM blocks WHERE first <= ? AND last >= ?"
         rows = self.attempt(lambda database: database.rows(sql, (last, first)))
         return rows is None or bool(rows)
+
+    def reserve(self, experiment_id: int, ranges: Sequence[tuple[int, int]]) -> bool | None:
+        """Give certain numbers to an experiment and its trials: all of them or none.
+
+        Returns whether they were free, or None if the index fails.
+        """
+
+        def take(database: Database) -> bool:
+            sql = "SELECT last FROM blocks WHERE first <= ? ORDER BY first DESC LIMIT 1"
+            with database.transaction():
+                for first, last in ranges:
+                    if (below := database.row(sql, (last,))) and below[0] >= first:
+                        return False
+                for first, last in ranges:
+                    database.run(
+                        "INSERT INTO blocks VALUES (?, ?, ?)", (first, last, experiment_id)
+                    )
+                for name, value in (
+                    ("experiment", experiment_id),
+                    ("trial", max((last for _, last in ranges), default=0)),
+                ):
+                    database.run(
+                        "UPDATE counters SET value = max(value, ?) WHERE name = ?", (value, name)
+                    )
+            return True
+
+        return next(
+            (free for _ in range(_ATTEMPTS) if (free := self.attempt(take)) is not None), None
+        )
 
     def _claim(self, name: str, count: int, experiment_id: int | None) -> int | None:
         def take(database: Database) -> int:
             with database.transaction():
                 (last,) = database.rows(
-                    "UPDATE counters SET value = value + ? WHERE name = ? RETURNING value", (count, name)
+                    "UPDATE counters SET value = value + ? WHERE name = ? RETURNING value",
+                    (count, name),
                 )[0]
                 first: int = last - count + 1
                 if experiment_id is not None:
-                    database.run("INSERT INTO blocks VALUES (?, ?, ?)", (first, last, experiment_id))
+                    database.run(
+                        "INSERT INTO blocks VALUES (?, ?, ?)", (first, last, experiment_id)
+                    )
                 return first
 
-        return next((first for _ in range(_ATTEMPTS) if (first := self.attempt(take)) is not None), None)
+        return next(
+            (first for _ in range(_ATTEMPTS) if (first := self.attempt(take)) is not None), None
+        )
 
     def repair(self) -> list[Entry]:
-        """Make it again of the directories; leases, and numbers that are given away, stay. Returns what it was made of."""
+        """Rebuild the index from the directories, and return the entries.
+
+        Leases and counters of numbers stay.
+        """
         found = [*self._entries()]
         try:
             with self.database.transaction():
@@ -108,11 +171,11 @@ class Index:
         return found
 
     def attempt(self, act: Callable[[Database], T]) -> T | None:
-        """Do something with it, once more where it was damaged; None where that does not go."""
+        """Call `act` with the index, and again if the file was damaged. Return None on failure."""
         if self._owner != (os.getpid(), threading.get_ident()):
             raise StoreError(
-                f"the store of {self.path} was opened by process {self._owner[0]} and can only be used in that same thread; "
-                "open it anew in this one"
+                f"the store of {self.path} was opened by process {self._owner[0]} and can only be"
+                " used in that same thread; open it again in this one"
             )
         try:
             return act(self.database)
@@ -126,7 +189,10 @@ class Index:
 
     @property
     def database(self) -> Database:
-        """The database itself, opened anew where the file is not the one that was opened; StoreError where it cannot be."""
+        """The database, which is opened again if the file has been replaced.
+
+        Raises StoreError if it cannot be opened.
+        """
         if self._database is None or self._inode != self._there():
             self.close()
             readonly = not os.access(self.path.parent, os.W_OK)
@@ -138,14 +204,17 @@ class Index:
                         self._fill(database, found)
                         if found:
                             many = f"{len(found)} experiment{'s' * (len(found) > 1)}"
-                            made = "was missing or damaged, and has been made again of the directories of"
+                            made = (
+                                "was missing or damaged, and has been made again of the"
+                                " directories of"
+                            )
                             sys.stderr.write(f"det: {self.path} {made} {many}\n")
             self._database, self._inode = database, self._there()
         return self._database
 
     @property
     def known(self) -> Database | None:
-        """The database if it is open, and still the file."""
+        """The database if it is open and its file has not been replaced."""
         return self._database if self._inode == self._there() else None
 
     def close(self) -> None:
@@ -165,24 +234,28 @@ class Index:
         last = 0
         for id, summary, blocks in entries:
             if summary is not None:
-                database.run("INSERT INTO experiments VALUES (?, ?)", (id, msgspec.msgpack.encode(summary)))
+                database.run(
+                    "INSERT INTO experiments VALUES (?, ?)", (id, msgspec.msgpack.encode(summary))
+                )
             for first, upto in blocks:
                 last = max(last, upto)
                 database.run("INSERT OR IGNORE INTO blocks VALUES (?, ?, ?)", (first, upto, id))
         active = any(summary and summary.experiment.pid for _, summary, _ in entries)
         numbers = {"experiment": max((id for id, *_ in entries), default=0), "trial": last}
         if database.row("SELECT 1 FROM counters") is None and active:
-            numbers["made"] = int(time.time())  # drivers may hold devices that they have not named again yet
+            # Drivers may hold devices that they have not written to the new index yet.
+            numbers["made"] = int(time.time())
         for name, value in numbers.items():
             database.run(
-                "INSERT INTO counters VALUES (?, ?) ON CONFLICT DO UPDATE SET value = max(value, excluded.value)",
+                "INSERT INTO counters VALUES (?, ?) ON CONFLICT DO UPDATE SET value = max(value,"
+                " excluded.value)",
                 (name, value),
             )
 
     def _replace(self) -> None:
-        """Put a new file in the place of a damaged one, unless another process has just done so."""
+        """Replace a damaged file by a new one, unless another process has just done so."""
         self.close()
-        with (self.path.parent / "index.lock").open("a") as lock:
+        with (self.path.parent / GUARD).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
                 database = Database(self.path, INDEX, readonly=True)

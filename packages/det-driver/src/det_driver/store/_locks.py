@@ -1,4 +1,4 @@
-"""The lock of an experiment, and what tells processes apart."""
+"""The lock of an experiment, and the tests for a shared file system and for a reboot."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ import re
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from io import FileIO
 from pathlib import Path
 
 from det_core.errors import ExperimentBusy, StoreError
 
+GUARD = "index.lock"
+"""The process that replaces a damaged index holds this lock."""
 _BRIEF_SECONDS = 0.3
-"""Who looks whether an experiment is held, or changes its name, has done so by then."""
+"""The time in which a process that tests the lock, or renames the experiment, has finished."""
 
 
 @contextmanager
 def experiment_lock(experiment_id: int, directory: Path) -> Iterator[None]:
-    """Be the only one inside; the kernel releases the lock when the process dies, however it dies.
+    """Hold the lock of an experiment. The kernel releases it when the process dies in any way.
 
-    ExperimentBusy names the process that holds it, StoreError says why it cannot be made.
+    Raises ExperimentBusy, which names the process that holds the lock, and StoreError if the lock
+    file cannot be made.
     """
     path = directory / "lock"
     with ExitStack() as undo:
@@ -35,11 +38,15 @@ def experiment_lock(experiment_id: int, directory: Path) -> Iterator[None]:
         except BlockingIOError as error:
             holder = os.pread(file.fileno(), 32, 0).decode(errors="replace") or "unknown"
             raise ExperimentBusy(
-                f"experiment {experiment_id} is held by process {holder}; det pause {experiment_id} asks it to stop"
+                f"experiment {experiment_id} is held by process {holder}; det pause {experiment_id}"
+                " asks it to stop"
             ) from error
         except OSError as error:
-            raise StoreError(f"cannot lock {path}: {error.strerror}; choose a home that you can write to") from error
-        # A flock belongs to the open file, which a child made by a bare fork would share and so keep locked.
+            raise StoreError(
+                f"cannot lock {path}: {error.strerror}; choose a home that you can write to"
+            ) from error
+        # A flock belongs to the open file. A child made by a bare fork would share the file and so
+        # keep it locked.
         reference = weakref.ref(file)
 
         def leave() -> None:
@@ -52,7 +59,7 @@ def experiment_lock(experiment_id: int, directory: Path) -> Iterator[None]:
 
 
 def is_free(directory: Path) -> bool:
-    """Tell whether nobody holds the lock of an experiment, or nobody ever did."""
+    """Return whether no process holds the lock of an experiment."""
     try:
         file = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -66,6 +73,36 @@ def is_free(directory: Path) -> bool:
     finally:
         os.close(file)
     return True
+
+
+def check_locks(home: Path) -> None:
+    """Raise StoreError if a home's file system has no locks.
+
+    SQLite would report such a file as locked by another process. NFS has no locks without its lock
+    service, and some FUSE file systems have none at all.
+    """
+    path = home / GUARD
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        # The next process that writes reports the error.
+        return
+    try:
+        for lock in (fcntl.flock, fcntl.lockf):
+            # A lock that another process holds shows that locks work.
+            with suppress(BlockingIOError, PermissionError):
+                lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                lock(file, fcntl.LOCK_UN)
+    except OSError as error:
+        kind = network_file_system(home)
+        raise StoreError(
+            f"cannot lock {path}: {error.strerror}; the file system of the"
+            f" home{f' ({kind})' * bool(kind)} has no locks, which the store needs: mount it with"
+            " locks (NFS: start its lock service, mount without nolock), or choose another home"
+            " with DET_HOME"
+        ) from error
+    finally:
+        os.close(file)
 
 
 def _open(path: str, flags: int) -> int:
@@ -84,18 +121,27 @@ def _wait(file: FileIO) -> None:
 
 
 def _unlock(file: FileIO) -> None:
-    """Unlock at once, though a child may not have closed its copy yet; in such a child it is closed, and the lock stays."""
+    """Unlock at once, even if a child has not closed its inherited copy yet.
+
+    In such a child the file is closed already, and this leaves the parent's lock alone.
+    """
     if not file.closed:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "lustre", "gpfs", "beegfs")
 SEVERAL = "several-machines"
-"""Lies in a home that is used from several machines, be it of a network file system here or not."""
+"""The name of a file that marks a home as used from several machines.
+
+The home's file system need not be a network file system here.
+"""
 
 
 def network_file_system(place: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """The type of the file system of a place, such as nfs4, where that is one of another machine; empty otherwise."""
+    """Return the type of a place's file system, such as nfs4, if another machine serves it.
+
+    Returns an empty text otherwise.
+    """
     found, best = "", -1
     try:
         lines = mounts.read_text(errors="replace").splitlines()
@@ -104,21 +150,21 @@ def network_file_system(place: Path, mounts: Path = Path("/proc/self/mountinfo")
     for line in lines:
         before, _, after = line.partition(" - ")
         point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4]))
-        # Of two in one place the later one counts.
+        # Of two mounts at one point the later one counts.
         if place.resolve().is_relative_to(point) and len(point.parts) >= best:
             found, best = after.split()[0], len(point.parts)
     return found if found in _REMOTE or found.partition(".")[0] == "fuse" else ""
 
 
 def is_shared(directory: Path) -> bool:
-    """Tell whether other machines may use what lies in a home, or in the directory of one of its experiments."""
+    """Return whether other machines may use a home, or the directory of one of its experiments."""
     marked = ((each / SEVERAL).exists() for each in (directory, directory.parent.parent))
     return any(marked) or bool(network_file_system(directory))
 
 
 @cache
 def boot_id() -> str:
-    """What tells this start of the machine from every other; empty where the system does not say."""
+    """Return the id of this boot of the machine, or an empty text if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the only writer of an experiment knows of it without asking, as nobody else changes it."""
+"""A cache of the only writer of an experiment. It stays valid, as no other process writes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Reports:
-    """Of a trial: no report is behind `floor`, but those of the groups in `last`; its position, its best value.
+    """The cached state of a trial's reports.
 
-    `unpacked` counts what has come of each group since any were packed, and `whole` says that it has counted all.
+    - No report is after `floor`, except in the groups of `last`, which has their last positions.
+    - `batches` is the position of the trial, and `best` its best metric.
+    - `unpacked` counts the reports of each group since any were packed. With `whole` it counts all.
     """
 
     floor: int
@@ -22,9 +24,10 @@ class Reports:
 
 @dataclass(slots=True)
 class Memory:
-    """The trials that there are, the newest numbers, what runs have reported; `best` is of the experiment, once it is known.
+    """The trials, the newest numbers and the reports of an experiment.
 
-    `free` is the next number of a trial, and the last of those that were given to the experiment.
+    `free` is the next number of a trial, and the last number of the block that the experiment has.
+    `best` is the best metric of the experiment, once it is known.
     """
 
     trials: set[int] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""An experiment as one file: its directory and its checkpoints in a tar, out of one home and into another."""
+"""Move an experiment between homes as one tar file of its directory and its checkpoints."""
 
 from __future__ import annotations
 
@@ -9,27 +9,51 @@ import os
 import secrets
 import shutil
 import tarfile
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path, PurePath
+from types import MappingProxyType
 from typing import Any
 
+from det_core.config import MASK, ExperimentConfig, from_json, masked, to_builtins, without_secrets
 from det_core.errors import StoreError
+from det_core.support.archives import extract
 from det_driver.store._database import Database
 from det_driver.store._databases import FILE
 from det_driver.store._file import beside
+from det_driver.store._foreign import check_import
 from det_driver.store._records import ExperimentState
 from det_driver.store._schema import EXPERIMENT
+from det_driver.store._secrets import FILE as SECRETS
 from det_driver.store._store import AGENTS, Store
 
 _HEAD, _END = "det-experiment.json", "det-digests.json"
 _FORMAT = 1
-_LEFT_OUT = (AGENTS, "commands", "lock", FILE, f"{FILE}.new", *(path.name for path in beside(Path(FILE))))
+_LEFT_OUT = (
+    AGENTS,
+    SECRETS,
+    f".{SECRETS}",
+    "commands",
+    "lock",
+    FILE,
+    f"{FILE}.new",
+    *(path.name for path in beside(Path(FILE))),
+)
 
 
-def export_experiment(store: Store, id: int, file: Path, *, checkpoints: bool = True) -> int:
-    """Write an experiment to a file that does not exist yet; return how many checkpoints it holds.
+def export_experiment(
+    store: Store,
+    id: int,
+    file: Path,
+    mask_text: Callable[[str], str] = str,
+    *,
+    checkpoints: bool = True,
+) -> int:
+    """Write an experiment to a new file, and return the number of checkpoints in it.
 
-    Those are the ones that lie in the home, its trials' own and those that they started from. ExperimentBusy where it is driven.
+    The checkpoints are those of its trials and those from which they started, as far as the files
+    are in the home. Two kinds of secrets are left out: those of its configuration, and those that
+    `mask_text` removes from the YAML files of its code. Raises ExperimentBusy while it is driven.
     """
     if file.exists():
         raise StoreError(f"{file} exists already; name another file")
@@ -39,31 +63,51 @@ def export_experiment(store: Store, id: int, file: Path, *, checkpoints: bool = 
         copy = store.experiment_dir(id) / f".{FILE}.{secrets.token_hex(4)}"
         undo.callback(copy.unlink, missing_ok=True)
         database.run("VACUUM INTO ?", (str(copy),))
-        uuids = [row.uuid for row in store.checkpoints.list(experiment_id=id) if row.state != "DELETED"]
-        uuids += [trial.source_checkpoint for trial in store.trials.list(id) if trial.source_checkpoint]
-        held = [u for u in dict.fromkeys(uuids) if checkpoints and (store.home / "checkpoints" / u).is_dir()]
+        _mask_secrets(copy)
+        masks = _masked_code(store.code_dir(id), store.experiments.config(id), mask_text)
+        uuids = [
+            row.uuid for row in store.checkpoints.list(experiment_id=id) if row.state != "DELETED"
+        ]
+        uuids += [
+            trial.source_checkpoint for trial in store.trials.list(id) if trial.source_checkpoint
+        ]
+        held = [
+            u
+            for u in dict.fromkeys(uuids)
+            if checkpoints and (store.home / "checkpoints" / u).is_dir()
+        ]
         try:
-            with tarfile.open(part, "x") as tar:
+            with (
+                os.fdopen(
+                    os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+                ) as stream,
+                tarfile.open(fileobj=stream, mode="w") as tar,
+            ):
                 _add_text(tar, _HEAD, {"format": _FORMAT, "experiment": id})
                 digests = _add(tar, copy, f"experiment/{FILE}")
                 for path in sorted(store.experiment_dir(id).iterdir()):
                     if path.name not in _LEFT_OUT and not path.name.startswith(f".{FILE}."):
-                        digests |= _add(tar, path, f"experiment/{path.name}")
+                        digests |= _add(tar, path, f"experiment/{path.name}", masks)
                 for uuid in held:
                     digests |= _add(tar, store.home / "checkpoints" / uuid, f"checkpoints/{uuid}")
                 _add_text(tar, _END, digests)
             os.rename(part, file)
         except OSError as error:
-            raise StoreError(f"cannot write {file}: {error.strerror}; choose another place") from error
+            raise StoreError(
+                f"cannot write {file}: {error.strerror}; choose another place"
+            ) from error
     return len(held)
 
 
 def import_experiment(store: Store, file: Path) -> int:
-    """Take over an experiment from a file; return its number here, the one that it had unless that is taken.
+    """Import an experiment from a file, and return its number in this home.
 
-    So it is with its trials' numbers. StoreError for a file that is no export or is damaged; nothing of it is left then.
+    The experiment and its trials keep their numbers, unless these are taken. Raises StoreError for
+    a file that is damaged or no export. Nothing is left then.
     """
     scratch = store.home / "experiments" / f".importing-{secrets.token_hex(4)}"
+    # Make the index before the first experiment: a home with experiments and no index has lost it.
+    store.index.attempt(lambda database: None)
     with ExitStack() as undo:
         undo.callback(shutil.rmtree, scratch, ignore_errors=True)
         try:
@@ -71,14 +115,18 @@ def import_experiment(store: Store, file: Path) -> int:
             wanted = _unpack(file, scratch)
         except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError) as error:
             raise StoreError(
-                f"{file} is no whole export of an experiment ({error}); make another with det export"
+                f"{file} is no whole export of an experiment ({error}); make another with det"
+                " export"
             ) from error
         except OSError as error:
             raise StoreError(
-                f"cannot import {file}: {error.strerror}; see that it can be read, and the home written"
+                f"cannot import {file}: {error.strerror}; see that it can be read, and the home"
+                " written"
             ) from error
         with closing(Database(scratch / "experiment" / FILE, EXPERIMENT)) as database:
-            if database.rows("PRAGMA quick_check") != [("ok",)] or not database.row("SELECT 1 FROM experiment"):
+            if database.rows("PRAGMA quick_check") != [("ok",)] or not database.row(
+                "SELECT 1 FROM experiment"
+            ):
                 raise StoreError(f"{file} holds a damaged experiment; make another with det export")
             try:
                 store.experiment_dir(wanted).mkdir()
@@ -86,18 +134,28 @@ def import_experiment(store: Store, file: Path) -> int:
             except FileExistsError:
                 id = store.experiments.new_directory()
             undo.callback(
-                lambda: store.experiment_dir(id).rmdir() if not any(store.experiment_dir(id).iterdir()) else None
+                lambda: (
+                    store.experiment_dir(id).rmdir()
+                    if not any(store.experiment_dir(id).iterdir())
+                    else None
+                )
             )
             _renumber(store, database, id, scratch / "experiment")
             sql = "UPDATE experiment SET state = ?, pid = NULL, boot = NULL WHERE state = ?"
             database.run(sql, (ExperimentState.PAUSED, ExperimentState.ACTIVE))
+            database.run("UPDATE checkpoints SET imported = 1")
+            # They were for webhooks of the other home.
+            database.run("DELETE FROM alerts")
             for saved in (scratch / "checkpoints").glob("*"):
                 place = store.home / "checkpoints" / saved.name
                 place.parent.mkdir(exist_ok=True)
                 if not place.exists():
                     os.rename(saved, place)
                     undo.callback(shutil.rmtree, place, ignore_errors=True)
-                database.run("UPDATE checkpoints SET storage = ? WHERE uuid = ?", (place.as_uri(), saved.name))
+                database.run(
+                    "UPDATE checkpoints SET storage = ? WHERE uuid = ?",
+                    (place.as_uri(), saved.name),
+                )
         os.rename(scratch / "experiment", store.experiment_dir(id))
         undo.pop_all()
     shutil.rmtree(scratch, ignore_errors=True)
@@ -105,17 +163,83 @@ def import_experiment(store: Store, file: Path) -> int:
     return id
 
 
-def _add(tar: tarfile.TarFile, path: Path, name: str) -> dict[str, str]:
-    """Add a file or a directory; return the digests of the files."""
+def _mask_secrets(copy: Path) -> None:
+    """Mask the secrets in the configuration of the copy, so that no page of the file holds them."""
+    with closing(Database(copy, EXPERIMENT)) as database:
+        (text,) = database.rows("SELECT config FROM experiment")[0]
+        config = from_json(text)
+        blotted = json.dumps(masked(config), allow_nan=False)
+        if blotted != json.dumps(to_builtins(config), allow_nan=False):
+            database.run("UPDATE experiment SET config = ?", (blotted,))
+            database.run("VACUUM")
+            database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+            database.rows("PRAGMA journal_mode = DELETE")
+
+
+def _masked_code(
+    code: Path, config: ExperimentConfig, mask_text: Callable[[str], str]
+) -> dict[Path, bytes]:
+    """Return the masked content of code files that hold secrets: YAML and JSON configurations."""
+    found = {}
+    for path in code.rglob("*"):
+        if path.suffix in (".yaml", ".yml", ".json") and path.is_file() and not path.is_symlink():
+            with suppress(UnicodeDecodeError):
+                text = path.read_bytes().decode()
+                if (masked := mask_text(without_secrets(text, config))) != text:
+                    found[path] = masked.encode()
+    return found
+
+
+def missing_secrets(config: ExperimentConfig) -> list[str]:
+    """Return the names of the variables and keys whose secrets an export has left out."""
+    return sorted(set(_find_masked(to_builtins(config), "")))
+
+
+def _find_masked(value: Any, key: str) -> Iterator[str]:
+    if isinstance(value, str) and MASK in value:
+        name, given, _ = value.partition(f"={MASK}")
+        yield name if given else key
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _find_masked(inner, f"{key}.{name}" if key else name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _find_masked(inner, key)
+
+
+def _add(
+    tar: tarfile.TarFile,
+    path: Path,
+    name: str,
+    instead: Mapping[Path, bytes] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Add a file or a directory to the archive, and return the digests of the files.
+
+    `instead` has the content of files that replaces their own.
+    """
+    others = {
+        (PurePath(name) / each.relative_to(path)).as_posix(): each
+        for each in instead
+        if each.is_relative_to(path)
+    }
 
     def look(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         member.uid = member.gid = 0
         member.uname = member.gname = ""
+        if (other := others.get(member.name)) is not None:
+            member.size = len(instead[other])
+            tar.addfile(member, io.BytesIO(instead[other]))
+            return None
         return member if member.isreg() or member.isdir() or member.issym() else None
 
     tar.add(path, name, filter=look)
     files = [each for each in (path, *path.rglob("*")) if each.is_file() and not each.is_symlink()]
-    return {(PurePath(name) / each.relative_to(path)).as_posix(): _digest(each) for each in files}
+    digests = {
+        (PurePath(name) / each.relative_to(path)).as_posix(): _digest(each) for each in files
+    }
+    return digests | {
+        name: hashlib.sha256(instead[other]).hexdigest() for name, other in others.items()
+    }
 
 
 def _digest(path: Path) -> str:
@@ -131,7 +255,7 @@ def _add_text(tar: tarfile.TarFile, name: str, value: Any) -> None:
 
 
 def _unpack(file: Path, scratch: Path) -> int:
-    """Unpack an export, compare its files with their digests, and return the number that the experiment had."""
+    """Unpack an export, check the digests of its files, and return its experiment's number."""
     with tarfile.open(file, "r:") as tar:
         head = tar.next()
         if head is None or head.name != _HEAD:
@@ -139,34 +263,47 @@ def _unpack(file: Path, scratch: Path) -> int:
         told = json.loads((tar.extractfile(head) or io.BytesIO()).read())
         if told["format"] != _FORMAT:
             raise ValueError(f"its format is {told['format']}, and this det reads {_FORMAT}")
-        tar.extractall(scratch, filter="data")  # refuses whatever would lie elsewhere
+        extract(tar, scratch)
     digests = json.loads((scratch / _END).read_bytes()) if (scratch / _END).is_file() else {}
-    files = {p for p in scratch.rglob("*") if p.is_file() and not p.is_symlink()} - {scratch / _HEAD, scratch / _END}
+    files = {p for p in scratch.rglob("*") if p.is_file() and not p.is_symlink()} - {
+        scratch / _HEAD,
+        scratch / _END,
+    }
     for path in files:
         if _digest(path) != digests.pop(path.relative_to(scratch).as_posix(), ""):
             raise ValueError(f"{path.name} is not as it was written")
     if digests or not (scratch / "experiment" / FILE).is_file():
         raise ValueError("files are missing")
-    return int(told["experiment"])
+    check_import(scratch, _LEFT_OUT)
+    number = told["experiment"]
+    if type(number) is not int or not 0 < number < 10**9:
+        raise ValueError(f"it is of experiment {number!r}")
+    return number
 
 
 def _renumber(store: Store, database: Database, id: int, directory: Path) -> None:
-    """Give the trials other numbers where one of theirs is taken here, in the rows and in the directories' names."""
+    """Give the trials new numbers if any of theirs is taken in this home.
+
+    This changes the rows and the names of directories.
+    """
     blocks = database.rows("SELECT first, last FROM blocks")
     if not any(store.index.taken(first, last) for first, last in blocks):
         return
     low, high = database.rows("SELECT coalesce(min(id), 0), coalesce(max(id), 0) FROM trials")[0]
     first = store.index.block(id, high - low + 1)
     if first is None:
-        raise StoreError(f"{store.index.path} gives no numbers for trials; see that it can be written")
+        raise StoreError(
+            f"{store.index.path} gives no numbers for trials; see that it can be written"
+        )
     numbers = [number for (number,) in database.rows("SELECT id FROM trials")]
     by = first - low
     with database.transaction():
         database.run("PRAGMA defer_foreign_keys = ON")
         for table in ("trials", "runs", "metrics", "chunks", "checkpoints"):
             column = "id" if table == "trials" else "trial_id"
-            database.run(f"UPDATE {table} SET {column} = -({column} + ?)", (by,))  # past those that are to move yet
-            database.run(f"UPDATE {table} SET {column} = -{column}")
+            # Names of tables and columns are constants of ours; values are parameters.
+            database.run(f"UPDATE {table} SET {column} = -({column} + ?)", (by,))  # nosec B608
+            database.run(f"UPDATE {table} SET {column} = -{column}")  # nosec B608
         database.run("UPDATE runs SET log_dir = 'trials/' || trial_id || '/run-' || number")
         database.run("DELETE FROM blocks")
         database.run("INSERT INTO blocks (first, last) VALUES (?, ?)", (first, first + high - low))

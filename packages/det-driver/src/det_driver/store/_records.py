@@ -1,16 +1,19 @@
-"""What the store gives back: frozen records, one for each kind of row."""
+"""The records that the store returns: frozen structs, one for each kind of row."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from det_driver.store._schema import OUTSIDE
+from det_node.task import find_kind
+
 
 class ExperimentState(StrEnum):
-    """Where an experiment stands."""
+    """The state of an experiment."""
 
     ACTIVE = "ACTIVE"
     PAUSED = "PAUSED"
@@ -20,14 +23,16 @@ class ExperimentState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen to it by itself."""
+        """Whether it has ended: completed, failed or canceled."""
         return self not in (ExperimentState.ACTIVE, ExperimentState.PAUSED)
 
 
 class TrialState(StrEnum):
-    """Where a trial stands.
+    """The state of a trial.
 
-    PREPARING has its environment made, QUEUED wants a slot, WAITING has none and wants none until the searcher speaks.
+    - PREPARING: its environment is being made.
+    - QUEUED: it waits for a slot.
+    - WAITING: it has no slot and needs none until the searcher decides.
     """
 
     PREPARING = "PREPARING"
@@ -43,22 +48,32 @@ class TrialState(StrEnum):
     @property
     def ended(self) -> bool:
         """Whether it will not run again."""
-        return self in (TrialState.COMPLETED, TrialState.ERROR, TrialState.CANCELED, TrialState.INVALID_HP)
+        return self in (
+            TrialState.COMPLETED,
+            TrialState.ERROR,
+            TrialState.CANCELED,
+            TrialState.INVALID_HP,
+        )
 
 
 class CheckpointState(StrEnum):
-    """What is left of a checkpoint's files."""
+    """The state of a checkpoint's files. The files of a DAMAGED one differ from those written."""
 
     COMPLETED = "COMPLETED"
     PARTIALLY_DELETED = "PARTIALLY_DELETED"
     DELETED = "DELETED"
+    DAMAGED = "DAMAGED"
 
 
 class ExperimentRow(msgspec.Struct, frozen=True):
-    """One experiment; times are unix seconds, `config` is JSON text, `pid` and `boot` name its newest driver.
+    """One experiment.
 
-    `engine` is the name of what executes its runs, `reason` says why it ended or paused, where that is known. `journal` is the
-    version of the journal's events, `det` that of the det-driver that drove it last.
+    - Times are Unix seconds, and `config` is JSON text.
+    - `pid` and `boot` identify its newest driver.
+    - `engine` is the name of the engine of its runs.
+    - `reason` says why it ended or paused, if that is known.
+    - `journal` is the version of the journal's events.
+    - `det` is the version of det-driver that drove it last.
     """
 
     id: int
@@ -82,9 +97,29 @@ class ExperimentRow(msgspec.Struct, frozen=True):
     journal: int = 1
     det: str | None = None
 
+    @property
+    def outside(self) -> bool:
+        """Whether det did not start its script, and so cannot stop or resume it."""
+        return self.engine == OUTSIDE
+
+    @property
+    def task(self) -> str:
+        """The kind of task that runs instead of a training, such as `command`, or ""."""
+        return find_kind(self.entrypoint)
+
+    @property
+    def abandoned(self) -> str:
+        """A sentence that says what to do where it is ACTIVE and has lost its process."""
+        if self.outside:
+            return f"the script of experiment {self.id} was killed; run it again as you did before"
+        return f"the driver of experiment {self.id} is gone; go on with: det resume {self.id}"
+
 
 class TrialRow(msgspec.Struct, frozen=True):
-    """One trial; positions are batches from its start, the metrics are values of the searcher's metric."""
+    """One trial.
+
+    Positions are batches from its start. Metrics are values of the searcher's metric.
+    """
 
     id: int
     experiment_id: int
@@ -107,10 +142,13 @@ class TrialRow(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One attempt of a trial, the `number`-th from 1, which began at position `first_batch`.
+    """One attempt to train a trial, which began at position `first_batch`.
 
-    `backend` is what reduces the gradients of its ranks, where there are several; `reason` says why it failed, and `host`
-    names the machine, or machines, as far as that was noted; `origin` names what the run's first rank ran in.
+    - `number` counts the attempts from 1.
+    - `backend` is the backend that reduces the gradients of several ranks.
+    - `reason` says why the run failed.
+    - `host` names its hosts, if they are known.
+    - `origin` names the recorded environment of its first rank.
     """
 
     id: int
@@ -140,7 +178,10 @@ class Metric(msgspec.Struct, frozen=True):
 
 
 class CheckpointRow(msgspec.Struct, frozen=True):
-    """One checkpoint; `validation` holds the values validated at its position, `metric` the searcher's among them."""
+    """One checkpoint.
+
+    `validation` holds the values validated at its position, and `metric` the searcher's among them.
+    """
 
     uuid: str
     trial_id: int
@@ -156,8 +197,53 @@ class CheckpointRow(msgspec.Struct, frozen=True):
     metric: float | None
 
 
+class ModelRow(msgspec.Struct, frozen=True):
+    """One model of the registry.
+
+    - Times are Unix seconds.
+    - `versions` counts its versions, and `latest` is the highest number of one.
+    - `aliases` maps each alias to the number of its version.
+    """
+
+    id: int
+    name: str
+    description: str
+    notes: str
+    labels: tuple[str, ...]
+    metadata: dict[str, Any]
+    archived: bool
+    created: float
+    updated: float
+    versions: int
+    latest: int | None
+    aliases: dict[str, int]
+
+
+class ModelVersionRow(msgspec.Struct, frozen=True):
+    """One version of a model: the checkpoint `uuid`.
+
+    `version` counts the versions of the model from 1. Times are Unix seconds.
+    """
+
+    id: int
+    model_id: int
+    model: str
+    version: int
+    uuid: str
+    name: str
+    notes: str
+    labels: tuple[str, ...]
+    metadata: dict[str, Any]
+    aliases: tuple[str, ...]
+    created: float
+    updated: float
+
+
 class Event(msgspec.Struct, frozen=True):
-    """One line of an experiment's journal; `seq` counts from 1 without a gap, `data` is JSON."""
+    """One event of an experiment's journal.
+
+    `seq` counts from 1 without a gap, and `data` is JSON.
+    """
 
     seq: int
     time: float
@@ -165,7 +251,10 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """A search after the event `seq`, written by `det` in a `format`; `state` has its searcher's, of that searcher's `version`."""
+    """A search after the event `seq`, written by version `det` in a `format`.
+
+    `state` includes the state of the searcher, in that searcher's `version`.
+    """
 
     seq: int
     det: str
@@ -175,23 +264,53 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class CommandRow(msgspec.Struct, frozen=True):
-    """What somebody asked an experiment's driver to do."""
+    """A command for an experiment's driver."""
 
     kind: str
     args: dict[str, Any]
     sent: float
 
 
+class AlertRow(msgspec.Struct, frozen=True):
+    """An alert to one webhook that is not sent yet.
+
+    `due` is when it is tried next. A dead one is not. `error` says why the last attempt failed.
+    """
+
+    experiment_id: int
+    seq: int
+    id: str
+    webhook: str
+    kind: str
+    content: dict[str, Any]
+    created: float
+    attempts: int
+    due: float
+    dead: Literal[0, 1]
+    error: str | None
+
+
 class Lease(msgspec.Struct, frozen=True):
-    """The devices that a driver holds until it releases them or dies; `slots` are their places among those it may use."""
+    """The devices that a driver holds until it releases them or dies.
+
+    `slots` are their indices among the devices that it may use.
+    """
 
     experiment_id: int
     slots: tuple[int, ...]
     devices: tuple[str, ...]
 
 
+class RunSpan(msgspec.Struct, frozen=True):
+    """When a run ran, in unix seconds, and the state of its trial now."""
+
+    started: float
+    ended: float
+    state: TrialState
+
+
 class ExperimentSummary(msgspec.Struct, frozen=True):
-    """An experiment with its trials counted by state, and the best of them by the searcher's metric."""
+    """An experiment with the number of its trials by state, and its best trial."""
 
     experiment: ExperimentRow
     trials: dict[TrialState, int]
@@ -200,8 +319,12 @@ class ExperimentSummary(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The state, and PREPARING while trials wait for their environment and none runs."""
-        preparing = self.trials.get(TrialState.PREPARING) and not self.trials.get(TrialState.RUNNING)
+        """The state, or PREPARING while trials wait for their environment and none runs."""
+        preparing = self.trials.get(TrialState.PREPARING) and not self.trials.get(
+            TrialState.RUNNING
+        )
         return (
-            "PREPARING" if preparing and self.experiment.state is ExperimentState.ACTIVE else str(self.experiment.state)
+            "PREPARING"
+            if preparing and self.experiment.state is ExperimentState.ACTIVE
+            else str(self.experiment.state)
         )

@@ -1,4 +1,4 @@
-"""The tables, as the list of steps that lead from an empty file to the newest version, and how values are written in them."""
+"""The tables as a list of migrations, and the encoding of values in them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import msgspec
 
-# A step, once released, is never edited: stores out there have already taken it. Append another.
-# Nothing in an experiment's database says its number, which is its directory's name.
-# Metrics: `archived` is 0 for a row that counts and the row's own id otherwise, so that one unique index both holds
-# "one live row per position" and gives every query its order. `metric` is the searcher's metric, for validations. Chunks hold
-# reports of the other groups, packed; those of one trial and group that count do not overlap, nor with the rows behind them.
+# Never edit a released step, as existing stores have applied it. Append another.
+# An experiment's database does not hold its number, which is its directory's name.
+# Metrics: `archived` is 0 for a row that counts, and otherwise the row's own id. So one unique
+# index both allows only one live row per position and gives every query its order. `metric` is the
+# searcher's metric of a validation. Chunks hold packed reports of the other groups. The chunks of
+# one trial and group that count do not overlap, and all later rows are after them.
 EXPERIMENT: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE experiment (
@@ -21,7 +22,10 @@ EXPERIMENT: tuple[tuple[str, ...], ...] = (
             engine TEXT NOT NULL, state TEXT NOT NULL, archived INTEGER NOT NULL DEFAULT 0,
             progress REAL NOT NULL DEFAULT 0, created REAL NOT NULL, started REAL, ended REAL, reason TEXT,
             pid INTEGER, boot TEXT)""",
-        "CREATE TABLE blocks (seq INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT NULL)",
+        (
+            "CREATE TABLE blocks (seq INTEGER PRIMARY KEY, first INTEGER NOT NULL, last INTEGER NOT"
+            " NULL)"
+        ),
         """CREATE TABLE trials (
             id INTEGER PRIMARY KEY, request INTEGER NOT NULL UNIQUE, hparams TEXT NOT NULL, seed INTEGER NOT NULL,
             state TEXT NOT NULL, batches INTEGER NOT NULL DEFAULT 0, restarts INTEGER NOT NULL DEFAULT 0,
@@ -30,7 +34,10 @@ EXPERIMENT: tuple[tuple[str, ...], ...] = (
             exit_reason TEXT)""",
         "CREATE INDEX trials_by_state ON trials (state)",
         "CREATE INDEX trials_by_metric ON trials (best_metric, id) WHERE best_metric IS NOT NULL",
-        "CREATE INDEX trials_by_source ON trials (source_checkpoint) WHERE source_checkpoint IS NOT NULL",
+        (
+            "CREATE INDEX trials_by_source ON trials (source_checkpoint) WHERE source_checkpoint IS"
+            " NOT NULL"
+        ),
         """CREATE TABLE runs (
             id INTEGER PRIMARY KEY AUTOINCREMENT, trial_id INTEGER NOT NULL REFERENCES trials ON DELETE CASCADE,
             number INTEGER NOT NULL, first_batch INTEGER NOT NULL, log_dir TEXT NOT NULL,
@@ -71,17 +78,38 @@ EXPERIMENT: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE origins (digest TEXT PRIMARY KEY, facts TEXT NOT NULL) WITHOUT ROWID",
         "ALTER TABLE runs ADD COLUMN origin TEXT",
     ),
+    # The storage of an imported checkpoint comes from another user's database.
+    ("ALTER TABLE checkpoints ADD COLUMN imported INTEGER NOT NULL DEFAULT 0",),
+    # Alerts that are not sent yet. `webhook` is a name, so that no address is here.
+    (
+        """CREATE TABLE alerts (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, webhook TEXT NOT NULL, kind TEXT NOT NULL,
+            content TEXT NOT NULL, created REAL NOT NULL, attempts INTEGER NOT NULL DEFAULT 0, due REAL NOT NULL,
+            dead INTEGER NOT NULL DEFAULT 0, error TEXT)""",
+    ),
 )
 
 JOURNAL = 1
-"""The version of the events in journals, which an experiment's row has: to be raised with any change of their meaning."""
+"""The version of the events in journals, stored in an experiment's row.
 
-# The index is a cache: it has no steps, but is made again where a version of det expects another one.
+Raise it with any change in the meaning of events.
+"""
+
+OUTSIDE = "outside"
+"""The engine of experiments whose scripts det did not start: they record themselves."""
+
+NO_JOURNAL = 0
+"""The version of an experiment that was trained elsewhere, whose search has no journal."""
+
+# The index is a cache. It has no migrations: a version of det that expects another one rebuilds it.
 INDEX: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID",
         "CREATE TABLE experiments (id INTEGER PRIMARY KEY, summary BLOB NOT NULL)",
-        "CREATE TABLE blocks (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, experiment_id INTEGER NOT NULL)",
+        (
+            "CREATE TABLE blocks (first INTEGER PRIMARY KEY, last INTEGER NOT NULL, experiment_id"
+            " INTEGER NOT NULL)"
+        ),
         """CREATE TABLE leases (
             boot TEXT NOT NULL, device TEXT NOT NULL, experiment_id INTEGER NOT NULL, pid INTEGER NOT NULL,
             born TEXT NOT NULL, PRIMARY KEY (boot, device)) WITHOUT ROWID""",
@@ -90,14 +118,74 @@ INDEX: tuple[tuple[str, ...], ...] = (
             pid INTEGER NOT NULL, born TEXT NOT NULL, devices TEXT NOT NULL, asked REAL NOT NULL,
             UNIQUE (boot, experiment_id, pid, born))""",
     ),
+    # This step is one, because the leases of drivers of an earlier version count. `run` is the first
+    # device of a run, `since` the time of CLOCK_MONOTONIC at which it got its devices, `gained` what
+    # its request had gained by waiting, and `recalled` the experiment for which it is asked to give
+    # them back. `used` are an experiment's slot-seconds until `at`.
+    (
+        "ALTER TABLE leases ADD COLUMN run TEXT",
+        "ALTER TABLE leases ADD COLUMN since REAL",
+        "ALTER TABLE leases ADD COLUMN gained INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE leases ADD COLUMN recalled INTEGER",
+        "ALTER TABLE waiting ADD COLUMN slots INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE waiting ADD COLUMN runs INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE waiting ADD COLUMN since REAL",
+        "ALTER TABLE waiting ADD COLUMN preempts INTEGER NOT NULL DEFAULT 1",
+        "ALTER TABLE waiting ADD COLUMN owed INTEGER NOT NULL DEFAULT 0",
+        """CREATE TABLE shares (
+            boot TEXT NOT NULL, experiment_id INTEGER NOT NULL, priority INTEGER, weight REAL,
+            used REAL NOT NULL DEFAULT 0, at REAL NOT NULL DEFAULT 0,
+            PRIMARY KEY (boot, experiment_id)) WITHOUT ROWID""",
+    ),
+    # `user` is whose experiment it is, empty where that is not known.
+    ("ALTER TABLE shares ADD COLUMN user TEXT NOT NULL DEFAULT ''",),
+    # `until` is when `used` counts nothing any more, in seconds since the epoch.
+    ("ALTER TABLE shares ADD COLUMN until REAL NOT NULL DEFAULT 0",),
 )
+
+# The registry is no cache: never edit a released step.
+MODELS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE models (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, description TEXT NOT NULL,
+            notes TEXT NOT NULL, labels TEXT NOT NULL, metadata TEXT NOT NULL, archived INTEGER NOT NULL DEFAULT 0,
+            last_version INTEGER NOT NULL DEFAULT 0, created REAL NOT NULL, updated REAL NOT NULL)""",
+        """CREATE TABLE versions (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, model_id INTEGER NOT NULL REFERENCES models ON DELETE CASCADE,
+            version INTEGER NOT NULL, uuid TEXT NOT NULL, name TEXT NOT NULL, notes TEXT NOT NULL,
+            labels TEXT NOT NULL, metadata TEXT NOT NULL, created REAL NOT NULL, updated REAL NOT NULL,
+            UNIQUE (model_id, version), UNIQUE (model_id, uuid))""",
+        "CREATE INDEX versions_of_checkpoint ON versions (uuid)",
+        """CREATE TABLE aliases (
+            model_id INTEGER NOT NULL, alias TEXT NOT NULL, version INTEGER NOT NULL,
+            PRIMARY KEY (model_id, alias), FOREIGN KEY (model_id, version)
+            REFERENCES versions (model_id, version) ON DELETE CASCADE) WITHOUT ROWID""",
+    ),
+)
+
+UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    msgspec.DecodeError,
+)
+"""The errors that arise from decoding values that det has not written.
+
+RuntimeError arises if columns end too early or JSON is nested too deeply.
+"""
 
 # JSON as the store keeps it: compact, and with NaN and Infinity, which metrics may be.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def dump(value: Any) -> str:
-    """JSON text; numbers that are not finite are written as Python, JavaScript and JSON5 write them."""
+    """Return JSON text.
+
+    Numbers that are not finite are written as in Python, JavaScript and JSON5.
+    """
     if type(value) is not dict and isinstance(value, Mapping):
         value = dict(value)
     try:
@@ -105,27 +193,47 @@ def dump(value: Any) -> str:
     except (TypeError, ValueError, OverflowError):
         return _encode(value)
     return (
+        # msgspec is faster, but writes numbers that are not finite as null.
         _encode(value) if b"null" in text else text.decode()
-    )  # it writes them as null; else it is the same, and faster
+    )
 
 
 def load(text: str | bytes) -> Any:
-    """The value of JSON text: the strict and ten times faster reader first."""
+    """Return the value of JSON text. The strict reader, ten times faster, is tried first."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
         return json.loads(text)
 
 
+def load_object(text: str | bytes) -> dict[str, Any]:
+    """Return the value of JSON text that describes an object.
+
+    Raises ValueError for another value.
+    """
+    value = load(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"{type(value).__name__} instead of an object")
+    return value
+
+
 def assignments(changes: Mapping[str, Any], allowed: type) -> tuple[str, list[Any]]:
-    """The text after SET and its parameters; the names come from a TypedDict, so that none is made up."""
+    """Return the text after SET and its parameters.
+
+    The names come from a TypedDict, so that only known columns occur.
+    """
     unknown = changes.keys() - allowed.__annotations__.keys()
     if unknown or not changes:
-        raise TypeError(f"cannot change {sorted(unknown) or 'nothing'}; give some of {sorted(allowed.__annotations__)}")
-    return ", ".join(f"{name} = ?" for name in changes), [storable(value) for value in changes.values()]
+        raise TypeError(
+            f"cannot change {sorted(unknown) or 'nothing'}; give some of"
+            f" {sorted(allowed.__annotations__)}"
+        )
+    return ", ".join(f"{name} = ?" for name in changes), [
+        storable(value) for value in changes.values()
+    ]
 
 
 def storable(value: Any) -> Any:
-    """A value as SQLite takes it."""
-    # A traceback may quote a file name that is no UTF-8, and SQLite would refuse it.
+    """Return a value in a form that SQLite accepts."""
+    # A traceback may quote a file name that is not UTF-8, which SQLite rejects.
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value

@@ -1,142 +1,313 @@
-"""The devices of this machine, leased by their ids to the drivers of a home."""
+"""The devices of this machine, leased by their ids to the drivers of a home.
+
+There is no daemon: the process that holds the lock of the index decides, by `det_driver.queue`.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import chain
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from det_core.errors import StoreError, StoreUnwritable
-from det_core.process import born, is_running
+from det_driver.queue import (
+    DEFAULT_PRIORITY,
+    Holding,
+    Request,
+    decayed,
+    decide,
+    in_order,
+    negligible_after,
+    used,
+)
 from det_driver.store._database import Database
 from det_driver.store._index import Index
 from det_driver.store._locks import boot_id
 from det_driver.store._records import Lease
 from det_driver.store._schema import dump, load
+from det_node.process import is_running, process_identity
 
 T = TypeVar("T")
 WAITING_SECONDS = 10.0
 NEW_SECONDS = 5.0
-"""How long nothing is leased from an index that was made again under drivers: by then each has said what it holds."""
+"""The time without leases after an index was rebuilt while drivers run.
+
+In that time each driver writes its leases to the new index.
+"""
+
+
+SETTLE_SECONDS = 1.0
+"""A refused request that is repeated sooner is decided again only if something has changed."""
+
+
+class _Refused(NamedTuple):
+    """A request that got nothing, the changes that were made until then, and when it was made."""
+
+    request: tuple[object, ...]
+    changes: int
+    since: float
+
+
+class _Held(NamedTuple):
+    """A device that this process holds, as in the table of leases."""
+
+    run: str
+    since: float
+    gained: int
+
+
+class QueueView(NamedTuple):
+    """The requests that wait, in order, and the runs that hold devices of this machine."""
+
+    waiting: list[Request]
+    holding: list[Holding]
+    now: float
 
 
 class Slots:
-    """Leases devices, such as `cuda:GPU-…` or `cpu:0`, first come, first served; no device is leased twice.
+    """Leases devices, such as `cuda:GPU-…` or `cpu:0`, in the order of `det_driver.queue`.
 
-    Whoever is refused is put on the waiting list and keeps its place by asking again within `WAITING_SECONDS`. The
-    free devices that an earlier one waits for are kept for it, so that a trial of two slots is not starved by trials of
-    one. What dead processes held or waited for is taken back. An index that cannot be used leases nothing until it can.
+    No device is leased twice. A refused request joins the waiting list. It keeps its place if it is
+    repeated within `WAITING_SECONDS`. Free devices that an earlier request waits for are reserved
+    for it, so that trials of one slot do not starve a trial of two slots. A request for which runs
+    of lower priority hold devices recalls these, and their drivers learn it from `recalled`.
+    Devices and places of dead processes are freed. If the index cannot be used, nothing is leased.
     """
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._held: dict[int, set[str]] = {}
-        self._said = False
-        self._database: Database | None = None  # the index in which all that is held here has been said, and as whose
+        self._held: dict[int, dict[str, _Held]] = {}
+        self._shares: dict[int, tuple[int, float, str]] = {}
+        self._refused: dict[int, _Refused] = {}
+        self._warned = False
+        # The index in which all held leases are written, and the holder in whose name.
+        self._database: Database | None = None
         self._said_as = (0, "")
         self.holder = os.getpid()
-        """The process in whose name devices are leased, for as long as it lives."""
+        """The process that holds the leases. They end with it."""
 
-    def lease(self, experiment_id: int, slots: int, devices: Sequence[str], *, most: int | None = None) -> Lease | None:
-        """Lease `slots` of `devices`, or None: ask again soon. No more than `most` are leased to an experiment at once."""
+    def set_share(self, experiment_id: int, priority: int, weight: float, user: str = "") -> None:
+        """Set the priority, weight and user of an experiment's requests and leases, from now on."""
+        if self._shares.get(experiment_id) != (priority, weight, user):
+            self._shares[experiment_id] = (priority, weight, user)
+            if self._database is not None:
+                self._settled(lambda database, birth: _count_change(database))
+
+    def lease(
+        self, experiment_id: int, slots: int, devices: Sequence[str], *, most: int | None = None
+    ) -> Lease | None:
+        """Lease `slots` of `devices`. None means that the caller should retry soon.
+
+        An experiment gets at most `most` devices at once.
+        """
         return next(iter(self.leases(experiment_id, slots, devices, most=most)), None)
 
     def leases(
-        self, experiment_id: int, slots: int, devices: Sequence[str], *, most: int | None = None, count: int = 1
+        self,
+        experiment_id: int,
+        slots: int,
+        devices: Sequence[str],
+        *,
+        most: int | None = None,
+        count: int = 1,
+        preempts: bool = True,
     ) -> list[Lease]:
-        """Lease `slots` of `devices` for each of `count` runs, or of as many as there are devices for."""
-        total = len(devices)
-        if slots > total:
-            raise StoreError(f"slots_per_trial is {slots}, and this machine has {total} slots; ask for {total} at most")
-        held = self._held.setdefault(experiment_id, set())
+        """Lease `slots` of `devices` for each of `count` runs, or for as many as possible.
+
+        Without `preempts` no run of lower priority is recalled for them.
+        """
+        if slots > (total := len(devices)):
+            raise StoreError(
+                f"slots_per_trial is {slots}, and this machine has {total} slots; ask for {total}"
+                " at most"
+            )
+        held = self._held.setdefault(experiment_id, {})
         if most is not None and slots:
             count = min(count, (most - len(held)) // slots)
+        if not slots or count <= 0:
+            return [Lease(experiment_id, (), ())] * max(count, 0)
+        asked = (slots, tuple(devices), count, preempts, self.holder)
+        refused, changes = self._read_refused(experiment_id, asked)
+        # Many that wait would otherwise hold the lock of the index in turn.
+        if refused is not None and refused.changes == changes:
+            return []
 
-        def take(database: Database, birth: str) -> list[list[str]]:
+        def take(database: Database, birth: str) -> list[tuple[str, ...]]:
             made = database.row("SELECT value FROM counters WHERE name = 'made'")
-            if made and slots and 0 <= time.time() - made[0] < NEW_SECONDS:
+            if made and 0 <= time.time() - made[0] < NEW_SECONDS:
                 return []
+            now, wanted = _now(), count - len(found)
             me = (boot_id(), experiment_id, self.holder, birth)
-            waits = database.row(
-                "SELECT id FROM waiting WHERE boot = ? AND experiment_id = ? AND pid = ? AND born = ?", me
+            # Another process may have deleted the row while this experiment waited for nothing.
+            self._put_shares(database, (experiment_id,))
+            place = database.row(
+                "SELECT id, since, owed FROM waiting WHERE boot = ? AND experiment_id = ?"
+                " AND pid = ? AND born = ?",
+                me,
             )
-            free = _available(database, waits[0] if waits else _LAST, [d for d in devices if d not in held])
-            wanted = count - len(found)
-            chosen = [
-                free[k * slots : (k + 1) * slots] for k in range(min(wanted, len(free) // slots if slots else wanted))
-            ]
-            if waits and chosen:
-                database.run("DELETE FROM waiting WHERE id = ?", waits)
+            turn, since, owed = place or (_LAST, now, 0)
+            state = _State(database, now)
+            mine = state.request(turn, experiment_id, slots, wanted, devices, since, preempts, owed)
+            others = [each for each in state.requests() if each.turn != turn]
+            decision = decide([*others, mine], state.holdings, now)
+            recalls.extend(decision.recalls)
+            chosen = [got for request, got in decision.starts if request is mine]
+            if place and chosen:
+                database.run("DELETE FROM waiting WHERE id = ?", place[:1])
+                _count_change(database)
             if len(chosen) < wanted:
-                database.run(_ASK, (*me, dump([*devices]), _now()))
-            for device in chain.from_iterable(chosen):
-                database.run("INSERT INTO leases VALUES (?, ?, ?, ?, ?)", (me[0], device, *me[1:]))
+                # What is given back for it later goes to it, too.
+                owed = any(each.recalled_by == experiment_id for each in state.holdings)
+                row = (dump([*devices]), now, slots, wanted - len(chosen), now, preempts, owed)
+                database.run(_ASK, (*me, *row))
+                # Devices of dead processes may be free after the first attempt.
+                for victim, needed_by in decision.recalls if settled else ():
+                    database.run(_OWE, (me[0], needed_by))
+                    for device in victim.devices:
+                        database.run(_RECALL, (needed_by, me[0], device))
+            elif place:
+                database.run(_FORGET, (me[0], me[0]))
+            gained = mine.priority - mine.rank(now)
+            for got in chosen:
+                taken.update(dict.fromkeys(got, _Held(got[0], now, gained)))
+                for device in got:
+                    database.run(_TAKE, (me[0], device, *me[1:], *taken[device]))
+            self._refused[experiment_id] = _Refused(
+                asked, _changes(database), refused.since if refused else now
+            )
             return chosen
 
-        found: list[list[str]] = []
-        for attempt in (self._attempt, self._settled):  # the dead may hold some
-            if len(found) < count:
-                found += attempt(take) or []
-                held.update(chain.from_iterable(found))
+        found: list[tuple[str, ...]] = []
+        taken: dict[str, _Held] = {}
+        recalls: list[tuple[Holding, int]] = []
+        # The second attempt first frees the devices of dead processes. It is made once a second,
+        # and at once where others are to give devices back.
+        for settled in (False, True):
+            if len(found) < count and not (settled and refused and not recalls):
+                taken.clear()
+                if (got := self._settled(take) if settled else self._attempt(take)) is not None:
+                    found += got
+                    held.update(taken)
+        if found:
+            self._refused.pop(experiment_id, None)
         places = {device: place for place, device in enumerate(devices)}
-        return [Lease(experiment_id, tuple(places[device] for device in each), tuple(each)) for each in found]
+        return [
+            Lease(experiment_id, tuple(places[device] for device in each), tuple(each))
+            for each in found
+        ]
 
     def hold(self, *leases: Lease) -> None:
-        """Take up leases that the holder has had since an earlier driver."""
+        """Add leases that the holder has from an earlier driver."""
         for lease in leases:
-            self._held.setdefault(lease.experiment_id, set()).update(lease.devices)
+            held = self._held.setdefault(lease.experiment_id, {})
+            for device in lease.devices:
+                held.setdefault(device, _Held(lease.devices[0], _now(), 0))
         self.keep()
 
     def release(self, *leases: Lease) -> None:
-        """Give the devices back; again is harmless."""
+        """Release the devices. A second call does nothing."""
         mine = [
-            (device, lease.experiment_id)
+            (device, lease.experiment_id, self._held[lease.experiment_id].pop(device))
             for lease in leases
             for device in lease.devices
             if device in self._held.get(lease.experiment_id, ())
         ]
-        for device, experiment_id in mine:
-            self._held[experiment_id].discard(device)
 
         def free(database: Database, birth: str) -> bool:
-            sql = "DELETE FROM leases WHERE boot = ? AND device = ? AND experiment_id = ? AND pid = ? AND born = ?"
-            for device, experiment_id in mine:
+            sql = (
+                "DELETE FROM leases WHERE boot = ? AND device = ? AND experiment_id = ? AND pid = ?"
+                " AND born = ?"
+            )
+            for device, experiment_id, _ in mine:
                 database.put(sql, (boot_id(), device, experiment_id, self.holder, birth))
+            _charge(database, ((experiment, held.since) for _, experiment, held in mine))
             return True
 
         if mine and self._attempt(free) is None:
             self.keep()
 
     def stop_waiting(self, experiment_id: int) -> None:
-        """Leave the waiting list at once, not only when the place expires."""
+        """Leave the waiting list at once, before the place expires."""
         sql = "DELETE FROM waiting WHERE experiment_id = ? AND pid = ?"
-        self._index.attempt(lambda database: database.run(sql, (experiment_id, self.holder)))
+
+        def leave(database: Database) -> None:
+            if database.run(sql, (experiment_id, self.holder)):
+                _count_change(database)
+            database.run(_FORGET, (boot_id(), boot_id()))
+
+        self._index.attempt(leave)
+
+    def recalled(self, experiment_id: int) -> dict[str, int]:
+        """Return the held devices to give back, with the experiment that needs each of them."""
+        if not self._held.get(experiment_id):
+            return {}
+        sql = (
+            "SELECT device, recalled FROM leases WHERE boot = :boot AND experiment_id = :id AND"
+            " recalled IN (SELECT experiment_id FROM waiting WHERE boot = :boot)"
+        )
+        named = {"boot": boot_id(), "id": experiment_id}
+        return dict(self._index.attempt(lambda database: database.rows(sql, named)) or ())
 
     def holders(self) -> dict[int, list[str]]:
-        """The devices of this machine that are held, by the experiment whose driver holds them."""
-        sql = "SELECT experiment_id, device FROM leases WHERE boot = ? ORDER BY experiment_id, device"
+        """Return the leased devices of this machine, by the experiment whose driver holds them."""
+        sql = (
+            "SELECT experiment_id, device FROM leases WHERE boot = ? ORDER BY experiment_id, device"
+        )
         found: dict[int, list[str]] = {}
-        for experiment, device in self._index.attempt(lambda database: database.rows(sql, (boot_id(),))) or ():
+        for experiment, device in (
+            self._index.attempt(lambda database: database.rows(sql, (boot_id(),))) or ()
+        ):
             found.setdefault(experiment, []).append(device)
         return found
 
     def waiting(self) -> list[int]:
-        """The experiments on the waiting list, the first one first."""
-        sql = "SELECT experiment_id FROM waiting WHERE boot = ? ORDER BY id"
-        rows = self._index.attempt(lambda database: database.rows(sql, (boot_id(),))) or ()
-        return [experiment for (experiment,) in rows]
+        """Return the experiments on the waiting list, the first one first."""
+        return [request.experiment for request in self.queue().waiting]
+
+    def queue(self) -> QueueView:
+        """Return what waits for devices of this machine and what holds them."""
+        now = _now()
+
+        def read(database: Database) -> QueueView:
+            state = _State(database, now)
+            return QueueView(in_order(state.requests(), now), state.holdings, now)
+
+        return self._index.attempt(read) or QueueView([], [], now)
 
     def keep(self) -> None:
-        """Say again what is held here: the index may have been made anew, or have been busy when it was told."""
+        """Write the held leases to the index again, as it may have been rebuilt or busy before."""
         if self._held:
             self._settled(lambda database, birth: None)
 
+    def _put_shares(self, database: Database, experiments: Iterable[int]) -> None:
+        for experiment in experiments:
+            if experiment in self._shares:
+                database.run(_SHARE, (boot_id(), experiment, *self._shares[experiment]))
+
+    def _read_refused(
+        self, experiment_id: int, request: tuple[object, ...]
+    ) -> tuple[_Refused | None, int]:
+        """Return the same request if it was refused lately, and the number of changes by now."""
+        refused, database = self._refused.get(experiment_id), self._index.known
+        if (
+            refused is not None
+            and database is not None
+            and refused.request == request
+            and _now() - refused.since < SETTLE_SECONDS
+        ):
+            with suppress(StoreError):
+                return refused, _changes(database)
+        return None, 0
+
     def _attempt(self, act: Callable[[Database, str], T]) -> T | None:
-        """Do something in a transaction, where the index is the one that was settled before; None where it is not, or is busy."""
+        """Call `act` in a transaction of the index in which all leases are known to be written.
+
+        Returns None if the index is another one, or busy.
+        """
         (pid, birth), database = self._said_as, self._index.known
         if database is None or database is not self._database or pid != self.holder:
             return None
@@ -145,29 +316,60 @@ class Slots:
         return None
 
     def _settled(self, act: Callable[[Database, str], T]) -> T | None:
-        """Do something in a transaction that first takes back what the dead held, and holds what is held here."""
+        """Call `act` in a transaction that first frees the leases of dead processes.
+
+        It also writes all leases that this process holds.
+        """
         boot, pid = boot_id(), self.holder
-        birth = born(pid) or ""
+        birth = process_identity(pid) or ""
 
         def settle(database: Database) -> T:
             with database.transaction():
-                sql = "SELECT pid, born FROM leases WHERE boot = ? UNION SELECT pid, born FROM waiting WHERE boot = ?"
+                sql = (
+                    "SELECT pid, born FROM leases WHERE boot = ? UNION SELECT pid, born FROM"
+                    " waiting WHERE boot = ?"
+                )
                 for other, others in database.rows(sql, (boot, boot)):
                     if not is_running(other, others):
-                        for table in ("leases", "waiting"):
-                            database.run(
-                                f"DELETE FROM {table} WHERE boot = ? AND pid = ? AND born = ?", (boot, other, others)
-                            )
-                database.run("DELETE FROM waiting WHERE boot = ? AND asked < ?", (boot, _now() - WAITING_SECONDS))
-                held = {(experiment, device) for experiment, devices in self._held.items() for device in devices}
-                sql = "SELECT experiment_id, device FROM leases WHERE boot = ? AND pid = ? AND born = ?"
-                there = {each for each in database.rows(sql, (boot, pid, birth)) if each[0] in self._held}
-                for experiment, device in there - held:
-                    sql = "DELETE FROM leases WHERE boot = ? AND experiment_id = ? AND device = ?"
-                    database.run(sql, (boot, experiment, device))
-                for experiment, device in held - there:
-                    row = (boot, device, experiment, pid, birth)
-                    database.run("INSERT OR IGNORE INTO leases VALUES (?, ?, ?, ?, ?)", row)
+                        gone = (boot, other, others)
+                        freed = (
+                            "DELETE FROM leases WHERE boot = ? AND pid = ? AND born = ?"
+                            " RETURNING experiment_id, since"
+                        )
+                        _charge(database, database.rows(freed, gone))
+                        if database.run(
+                            "DELETE FROM waiting WHERE boot = ? AND pid = ? AND born = ?", gone
+                        ):
+                            _count_change(database)
+                if database.run(
+                    "DELETE FROM waiting WHERE boot = ? AND asked < ?",
+                    (boot, _now() - WAITING_SECONDS),
+                ):
+                    _count_change(database)
+                database.run(_FORGET, (boot, boot))
+                database.run(_PRUNE, (time.time(),))
+                self._put_shares(database, self._shares)
+                held = {
+                    (experiment, device): each
+                    for experiment, devices in self._held.items()
+                    for device, each in devices.items()
+                }
+                sql = (
+                    "SELECT experiment_id, device FROM leases WHERE boot = ? AND pid = ? AND"
+                    " born = ?"
+                )
+                there = {
+                    each for each in database.rows(sql, (boot, pid, birth)) if each[0] in self._held
+                }
+                for experiment, device in there - held.keys():
+                    sql = (
+                        "DELETE FROM leases WHERE boot = ? AND experiment_id = ? AND device = ?"
+                        " RETURNING experiment_id, since"
+                    )
+                    _charge(database, database.rows(sql, (boot, experiment, device)))
+                for experiment, device in held.keys() - there:
+                    row = (boot, device, experiment, pid, birth, *held[experiment, device])
+                    database.run(_TAKE, row)
                 done = act(database, birth)
             self._database, self._said_as = database, (pid, birth)
             return done
@@ -178,28 +380,179 @@ class Slots:
             done = self._index.attempt(settle)
             if done is None and isinstance(error, StoreUnwritable) and "locked" not in str(error):
                 raise
-            if done is None and not self._said and "locked" not in str(error):
-                self._said = True
+            if done is None and not self._warned and "locked" not in str(error):
+                self._warned = True
                 sys.stderr.write(f"det: no device can be leased: {error}\n")
             return done
 
 
 _LAST = 2**63 - 1
 _ASK = """
-INSERT INTO waiting (boot, experiment_id, pid, born, devices, asked) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT DO UPDATE SET devices = excluded.devices, asked = excluded.asked
+INSERT INTO waiting
+    (boot, experiment_id, pid, born, devices, asked, slots, runs, since, preempts, owed)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET devices = excluded.devices, asked = excluded.asked,
+    slots = excluded.slots, runs = excluded.runs, preempts = excluded.preempts
+"""
+_TAKE = """
+INSERT OR IGNORE INTO leases (boot, device, experiment_id, pid, born, run, since, gained)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_SHARE = """
+INSERT INTO shares (boot, experiment_id, priority, weight, user) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET priority = excluded.priority, weight = excluded.weight,
+    user = excluded.user
+"""
+# Shares of all boots, as those of this machine's earlier boots would remain for ever.
+_PRUNE = """
+DELETE FROM shares WHERE until < ? AND (boot, experiment_id) NOT IN
+(SELECT boot, experiment_id FROM leases UNION ALL SELECT boot, experiment_id FROM waiting)
+"""
+_OWE = "UPDATE waiting SET owed = 1 WHERE boot = ? AND experiment_id = ?"
+_RECALL = "UPDATE leases SET recalled = ? WHERE boot = ? AND device = ?"
+# An experiment that does not wait any more needs nothing back.
+_FORGET = """
+UPDATE leases SET recalled = NULL WHERE boot = ? AND recalled IS NOT NULL
+AND recalled NOT IN (SELECT experiment_id FROM waiting WHERE boot = ?)
 """
 
 
-def _available(database: Database, turn: int, devices: Sequence[str]) -> list[str]:
-    leased = "SELECT device FROM leases WHERE boot = ? AND device IN (SELECT value FROM json_each(?))"
-    taken = {device for (device,) in database.rows(leased, (boot_id(), dump([*devices])))}
-    # What an earlier one could use is kept for it, whether it is free by now or not.
-    for (wanted,) in database.rows("SELECT devices FROM waiting WHERE id < ? AND boot = ?", (turn, boot_id())):
-        taken.update(load(wanted))
-    return [device for device in devices if device not in taken]
+class _Share(NamedTuple):
+    """What decides the place of an experiment in the queue. `used` is in slot-seconds."""
+
+    priority: int
+    weight: float
+    used: float
+    user: str
+
+
+_USUAL = _Share(DEFAULT_PRIORITY, 1.0, 0.0, "")
+
+
+class _State:
+    """The leases and the requests of this machine, as the tables have them."""
+
+    def __init__(self, database: Database, now: float) -> None:
+        boot = (boot_id(),)
+        self._now = now
+        self._waiting = database.rows(
+            "SELECT id, experiment_id, slots, runs, devices, since, preempts, owed FROM waiting"
+            " WHERE boot = ?",
+            boot,
+        )
+        self._shares = {
+            experiment: _Share(
+                priority or DEFAULT_PRIORITY,
+                1.0 if weight is None else weight,
+                decayed(until, now - at),
+                user,
+            )
+            for experiment, priority, weight, until, at, user in database.rows(
+                "SELECT experiment_id, priority, weight, used, at, user FROM shares WHERE boot = ?",
+                boot,
+            )
+        }
+        sql = (
+            "SELECT experiment_id, pid, coalesce(run, device), gained, recalled,"
+            " coalesce(since, ?), json_group_array(device) FROM leases WHERE boot = ?"
+            " GROUP BY 1, 2, 3"
+        )
+        awaited = {row[1] for row in self._waiting}
+        self.holdings = [
+            Holding(
+                experiment=experiment,
+                devices=tuple(load(devices)),
+                priority=self._share(experiment).priority,
+                gained=gained,
+                since=since,
+                recalled_by=recalled if recalled in awaited else None,
+            )
+            for experiment, _, _, gained, recalled, since, devices in database.rows(
+                sql, (now, *boot)
+            )
+        ]
+        self._using = defaultdict[int, float](float)
+        for each in self.holdings:
+            self._using[each.experiment] += len(each.devices) * used(now - each.since)
+        self._by_user = defaultdict[str, float](float)
+        for experiment in self._shares.keys() | self._using.keys():
+            share = self._share(experiment)
+            self._by_user[share.user] += share.used + self._using.get(experiment, 0.0)
+
+    def requests(self) -> list[Request]:
+        """Return what waits, in the order of arrival."""
+        # Most requests have the same devices, which are read once.
+        known = {text: tuple(load(text)) for text in {row[4] for row in self._waiting}}
+        return [
+            self.request(id, experiment, slots, runs, known[devices], since, preempts, owed)
+            for id, experiment, slots, runs, devices, since, preempts, owed in self._waiting
+        ]
+
+    def request(
+        self,
+        turn: int,
+        experiment: int,
+        slots: int,
+        runs: int,
+        devices: Sequence[str],
+        since: float | None,
+        preempts: bool,
+        owed: bool,
+    ) -> Request:
+        share = self._share(experiment)
+        return Request(
+            experiment=experiment,
+            slots=slots,
+            runs=runs,
+            devices=tuple(devices),
+            priority=share.priority,
+            user=share.user,
+            weight=share.weight,
+            used=share.used + self._using.get(experiment, 0.0),
+            used_by_user=self._by_user[share.user],
+            since=self._now if since is None else since,
+            turn=turn,
+            preempts=bool(preempts),
+            owed=bool(owed),
+        )
+
+    def _share(self, experiment: int) -> _Share:
+        return self._shares.get(experiment, _USUAL)
+
+
+def _charge(database: Database, freed: Iterable[tuple[int, float | None]]) -> None:
+    """Add the time for which devices were leased to the use of their experiments."""
+    now, amounts = _now(), defaultdict[int, float](float)
+    for experiment, since in freed:
+        amounts[experiment] += used(now - (now if since is None else since))
+    if amounts:
+        _count_change(database)
+    for experiment, amount in amounts.items():
+        key = (boot_id(), experiment)
+        row = database.row("SELECT used, at FROM shares WHERE boot = ? AND experiment_id = ?", key)
+        total = amount + (decayed(row[0], now - row[1]) if row else 0.0)
+        # By the clock of the day, which goes on when this machine is started again.
+        until = time.time() + negligible_after(total)
+        database.put(
+            "INSERT INTO shares (boot, experiment_id, used, at, until) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET used = excluded.used, at = excluded.at,"
+            " until = excluded.until",
+            (*key, total, now, until),
+        )
+
+
+def _count_change(database: Database) -> None:
+    """Note that a request which was refused may be granted now."""
+    database.run(
+        "INSERT INTO counters VALUES ('changes', 1) ON CONFLICT DO UPDATE SET value = value + 1"
+    )
+
+
+def _changes(database: Database) -> int:
+    row = database.row("SELECT value FROM counters WHERE name = 'changes'")
+    return int(row[0]) if row else 0
 
 
 def _now() -> float:
-    # One clock for all processes of the machine, which nobody sets back.
+    # All processes of the machine share this clock, and nobody can set it back.
     return time.clock_gettime(time.CLOCK_MONOTONIC)

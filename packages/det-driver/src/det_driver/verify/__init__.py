@@ -1,4 +1,4 @@
-"""Training again, and comparing: `det verify`, and `det check --determinism`."""
+"""Train again and compare, for `det verify` and `det check --determinism`."""
 
 from ._check import check_determinism
 from ._compare import Difference

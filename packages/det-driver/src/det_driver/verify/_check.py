@@ -1,4 +1,4 @@
-"""`det check --determinism`: a few batches twice, and once through a checkpoint, before a long run."""
+"""`det check --determinism`: train a few batches twice, and once from a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from det_core.config import ExperimentConfig, to_json
-from det_core.plugins import Plugins
+from det_core.hooks import Plugins
 
 from ..check import first_choice
 from ..driver import environment_of
@@ -18,10 +18,18 @@ from ._verify import CAUSES, RESUMED
 
 
 def check_determinism(
-    config: ExperimentConfig, code: Path, plugins: Plugins, scratch: Path, environ: Mapping[str, str], batches: int = 8
+    config: ExperimentConfig,
+    code: Path,
+    plugins: Plugins,
+    scratch: Path,
+    environ: Mapping[str, str],
+    batches: int = 8,
 ) -> tuple[Difference, str] | None:
-    """Train that many batches twice, and once from a checkpoint in the middle; return the first difference and its cause."""
-    hparams, seed = first_choice(config, plugins)
+    """Train `batches` batches twice, and once from a checkpoint in the middle.
+
+    Returns the first difference and its cause, or None.
+    """
+    hparams, seed = first_choice(config, plugins, code)
     first = Replay(
         entrypoint=str(config.entrypoint),
         config=to_json(config),
@@ -34,11 +42,18 @@ def check_determinism(
     )
     variables = environment_of(environ, config, gpus=False)
     once = train(first, variables)
-    saved = {str(at): str(scratch / "once" / "checkpoints" / uuid) for at, uuid in once.checkpoints.items()}
+    saved = {
+        str(at): str(scratch / "once" / "checkpoints" / uuid)
+        for at, uuid in once.checkpoints.items()
+    }
 
     def again(name: str, checkpoint: str | None) -> Seen:
         replay = msgspec.structs.replace(
-            first, scratch=str(scratch / name), against=saved, checkpoint=checkpoint, warm=False if checkpoint else None
+            first,
+            scratch=str(scratch / name),
+            against=saved,
+            checkpoint=checkpoint,
+            warm=False if checkpoint else None,
         )
         if checkpoint:
             place = Path(replay.scratch) / "checkpoints"

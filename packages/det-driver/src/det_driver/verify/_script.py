@@ -1,4 +1,7 @@
-"""Running a trial's script again: this process is its driver, which answers as the trial's own one did, and keeps what it hears."""
+"""Run a trial's script again.
+
+This process is its driver. It replies as the trial's own driver did, and records the messages.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +16,29 @@ from pathlib import Path
 
 import msgspec
 
-from det_core import protocol, wire
-from det_core.agent import hooked
-from det_core.backends.socket import START_SECONDS
+from det_core.checkpoint.manifest import METADATA
 from det_core.config import ExperimentConfig
-from det_core.environ import WorkerEnv, shortened
 from det_core.errors import DetError
-from det_core.host import Target
-from det_core.local import LocalHost
-from det_core.manifest import METADATA
-from det_core.process import end_group
-from det_core.schedule import NEVER
+from det_core.ranks.backend import START_SECONDS
 from det_core.storage import MANIFEST
-from det_core.worker import FAILURES
+from det_core.train.ending import FAILURES
+from det_core.train.environ import WorkerEnv, shortened
+from det_core.train.host import Target
+from det_core.train.local import LocalHost
+from det_core.train.schedule import NEVER
+from det_node import protocol, wire
+from det_node.agent import hooked
+from det_node.process import end_group
 
 from ..driver import UNITS, AskedLength, unit_of
 from ._spec import SAW, UNREAD, Replay, Seen, Tensor, read_seen
 
 
 class ScriptRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes to run an experiment's script as its driver did.
+    """The parameters to run an experiment's script as its driver did.
 
-    `cut` says that it is to end before its searcher would; `frameworks` are those that its code imports.
+    - `cut` says that the script has to end before its searcher would end it.
+    - `frameworks` are the frameworks that its code imports.
     """
 
     config: ExperimentConfig
@@ -46,7 +50,10 @@ class ScriptRun(msgspec.Struct, frozen=True, kw_only=True):
     cut: bool = False
 
     def train(self, replay: Replay) -> Seen:
-        """Run the script until it has trained as far as it did. Raises DetError, with its last words, where it fails."""
+        """Run the script until it has trained as far as it did before.
+
+        Raises DetError with its last line of output if it fails.
+        """
         scratch, slots = Path(replay.scratch), range(replay.ranks)
         scratch.mkdir(parents=True, exist_ok=True)
         key, run = wire.new_key(), 1
@@ -72,8 +79,12 @@ class ScriptRun(msgspec.Struct, frozen=True, kw_only=True):
                 scratch=scratch / "kept",
                 warm=bool(replay.warm),
             )
-            devices = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus[: replay.ranks])} if self.gpus else {}
-            path = os.pathsep.join([str(Path(self.python).parent), self.environ.get("PATH", os.defpath)])
+            devices = (
+                {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus[: replay.ranks])} if self.gpus else {}
+            )
+            path = os.pathsep.join(
+                [str(Path(self.python).parent), self.environ.get("PATH", os.defpath)]
+            )
             variables = {**self.environ, "PATH": path, **devices}
             said = self.config.entrypoint
             script = said if isinstance(said, str) else shlex.join(said or ())
@@ -95,7 +106,8 @@ class ScriptRun(msgspec.Struct, frozen=True, kw_only=True):
         words = (scratch / "output").read_text(errors="replace").strip().splitlines()
         if answers.failure or status:
             raise DetError(
-                f"training again failed: {answers.failure or (words[-1] if words else f'exit status {status}')}"
+                "training again failed:"
+                f" {answers.failure or (words[-1] if words else f'exit status {status}')}"
             )
         seen = answers.seen(replay)
         read = _by_tensors(self.frameworks, seen, replay, variables) if self.frameworks else None
@@ -103,7 +115,7 @@ class ScriptRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Answers:
-    """The driver of one run: takes the words of its ranks, and answers as the searcher did."""
+    """The driver of one run: receives messages of its ranks, and replies as the searcher did."""
 
     def __init__(self, run: ScriptRun, replay: Replay) -> None:
         searcher = run.config.searcher
@@ -113,66 +125,83 @@ class _Answers:
         self._last = replay.batches
         self._cut = run.cut
         self._unit = unit_of(run.config)
-        self._lengths = [each for each in run.lengths if each.at is None or replay.began < each.at or not replay.began]
-        self._host = LocalHost(Target(n=None), metric=searcher.metric if searcher else None, smaller_is_better=smaller)
+        self._lengths = [
+            each
+            for each in run.lengths
+            if each.at is None or replay.began < each.at or not replay.began
+        ]
+        self._host = LocalHost(
+            Target(n=None), metric=searcher.metric if searcher else None, smaller_is_better=smaller
+        )
         self._validated: int | None = None
         self._links: list[wire.Connection] = []
         self._chief: tuple[str, int] | None = None
         self._lock = threading.Condition()
 
     def serve(self, connection: wire.Connection) -> None:
-        """Talk to one rank until it goes."""
+        """Serve one rank until it disconnects."""
         with suppress(wire.ConnectionLost, OSError):
             if protocol.greeted(connection, START_SECONDS) is None:
                 return
             connection.send(protocol.encode(protocol.welcome()))
             self._links.append(connection)
             while True:
-                said = protocol.decode_said(connection.recv())
-                if not isinstance(said, protocol.Said):
+                said = protocol.decode_envelope(connection.recv())
+                if not isinstance(said, protocol.Envelope):
                     return
                 with self._lock:
-                    answer = self._taken(said.word)
+                    answer = self._taken(said.message)
                 if answer is not None:
-                    connection.send(protocol.encode(msgspec.structs.replace(answer, number=said.number)))
+                    connection.send(
+                        protocol.encode(msgspec.structs.replace(answer, number=said.number))
+                    )
 
     def seen(self, replay: Replay) -> Seen:
-        """Return what was heard."""
+        """Return the record of the reports and checkpoints."""
         saved = {manifest.batches: manifest.uuid for manifest, _ in self._host.checkpoints}
-        return Seen(history=[(group, at, dict(values)) for group, at, values in self._host.history], checkpoints=saved)
+        return Seen(
+            history=[(group, at, dict(values)) for group, at, values in self._host.history],
+            checkpoints=saved,
+        )
 
-    def _taken(self, word: protocol.Word) -> protocol.Answer | None:
+    def _taken(self, word: protocol.Message) -> protocol.Reply | None:
         host = self._host
         match word:
             case protocol.AskTarget():
-                return protocol.Answer(target=self._target())
+                return protocol.Reply(target=self._target())
             case protocol.Validated() | protocol.Completed():
                 fresh = isinstance(word, protocol.Validated) or self._validated != word.batches
                 self._validated = word.batches
-                best = host.validated(word.batches, word.metrics, word.length).best if fresh else False
-                if self._lengths and word.length is not None and word.length >= (self._lengths[0].until or NEVER):
+                best = (
+                    host.validated(word.batches, word.metrics, word.length).best if fresh else False
+                )
+                if (
+                    self._lengths
+                    and word.length is not None
+                    and word.length >= (self._lengths[0].until or NEVER)
+                ):
                     self._lengths.pop(0)
                 self._must_end(word.batches)
-                return protocol.Answer(target=msgspec.structs.replace(self._target(), best=best))
+                return protocol.Reply(target=msgspec.structs.replace(self._target(), best=best))
             case protocol.Reported():
                 host.report(word.group, word.batches, word.metrics)
                 self._must_end(word.batches)
             case protocol.Checkpointed():
                 host.checkpointed(word.manifest, word.storage)
-                return protocol.Answer()
+                return protocol.Reply()
             case protocol.AskBest():
-                return protocol.Answer(value=host.best)
+                return protocol.Reply(value=host.best)
             case protocol.Finished():
                 if word.outcome in FAILURES:
                     self.failure = self.failure or word.message or str(word.outcome.value)
-                return protocol.Answer()
+                return protocol.Reply()
             case protocol.Deleted():
-                return protocol.Answer()
+                return protocol.Reply()
             case protocol.Meet():
                 self._chief = word.address or self._chief
                 self._lock.notify_all()
                 self._lock.wait_for(lambda: self._chief is not None, START_SECONDS)
-                return protocol.Answer(address=self._chief)
+                return protocol.Reply(address=self._chief)
         return None
 
     def _target(self) -> Target:
@@ -183,16 +212,26 @@ class _Answers:
         return Target(n=until, unit=self._unit) if numbered else Target(n=NEVER)
 
     def _must_end(self, batches: int) -> None:
-        """Where the trial went no further, or is not to: it saves and ends, as one that is paused."""
+        """Preempt the run after its last position, or at it if the run is `cut`.
+
+        It saves a checkpoint and ends, like a paused one.
+        """
         if batches > self._last or (batches == self._last and self._cut):
             self._lengths.clear()
             for link in self._links:
                 with suppress(wire.ConnectionLost, OSError):
-                    link.send(protocol.encode(protocol.Preempt("it is trained as far as is compared")))
+                    link.send(
+                        protocol.encode(protocol.Preempt("it is trained as far as is compared"))
+                    )
 
 
-def _by_tensors(frameworks: Sequence[str], seen: Seen, replay: Replay, environ: Mapping[str, str]) -> Seen | None:
-    """Compare checkpoints in a process that has the frameworks; None where none of these can read them."""
+def _by_tensors(
+    frameworks: Sequence[str], seen: Seen, replay: Replay, environ: Mapping[str, str]
+) -> Seen | None:
+    """Compare checkpoints in a process that has the frameworks.
+
+    Returns None if none of them can read the checkpoints.
+    """
     spec, saw = Path(replay.scratch) / "replay.json", Path(replay.scratch) / SAW.format(rank=0)
     spec.write_bytes(msgspec.json.encode(replay))
     saw.write_bytes(msgspec.json.encode(msgspec.structs.replace(seen, history=[])))
@@ -201,21 +240,28 @@ def _by_tensors(frameworks: Sequence[str], seen: Seen, replay: Replay, environ: 
     if done.returncode == UNREAD:
         return None
     if done.returncode:
-        raise DetError(f"the checkpoints cannot be compared: {done.stderr.strip().splitlines()[-1]}")
+        raise DetError(
+            f"the checkpoints cannot be compared: {done.stderr.strip().splitlines()[-1]}"
+        )
     return msgspec.structs.replace(read_seen(saw.read_bytes()), history=seen.history)
 
 
 def _by_files(seen: Seen, replay: Replay) -> Seen:
-    """Compare the files of checkpoints, byte by byte, as nobody else knows what is in them.
+    """Compare the files of checkpoints byte by byte, as their format is unknown.
 
-    Those of a script that went on from a checkpoint may say the same in other bytes: what it reports has to do.
+    The checkpoints of a script that continued from a checkpoint may have the same content in other
+    bytes. For them, only the reports are compared.
     """
     for batches, uuid in sorted(seen.checkpoints.items()):
         if (before := replay.against.get(str(batches))) is None or replay.warm is False:
             continue
         mine, theirs = _files(Path(replay.scratch, "checkpoints", uuid)), _files(Path(before))
         seen.compared.append(batches)
-        differ = [name for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]
+        differ = [
+            name
+            for name in sorted(mine.keys() | theirs.keys())
+            if mine.get(name) != theirs.get(name)
+        ]
         if differ:
             seen.tensor = Tensor(batches, differ[0], None)
             break

@@ -1,4 +1,4 @@
-"""What a replay is told, and what it has seen: one process trains one trial again, and writes down what it met."""
+"""The specification and the record of a replay, in which a process trains one trial again."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from typing import Any
 
 import msgspec
 
-from det_core.agent import hooked
-from det_core.backend import Ranks, rank_variables
 from det_core.errors import DetError
+from det_core.ranks.backend import Ranks, rank_variables
+from det_node.agent import hooked
 
 SAW = "seen-{rank}.json"
-UNREAD = 3  # the exit status where no framework can read a checkpoint
+# The exit status if no framework can read a checkpoint.
+UNREAD = 3
 _BY_TORCH = re.compile(r"^\[rank\d+\]: ")
-_GRACE_SECONDS = 10.0  # for the other ranks to see that one is gone
+# The time for the other ranks to notice that one is gone.
+_GRACE_SECONDS = 10.0
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """One trial to be trained to the position `batches`; what it saves lies in `scratch`/checkpoints.
+    """One trial to train to the position `batches`. Its checkpoints go to `scratch`/checkpoints.
 
-    `checkpoint`, which lies there already, is where it begins, at position `began`; `warm` says that it is another trial's.
-    `against` are directories of checkpoints, by position, whose tensors those of the replay are compared with, within
-    `tolerance`. Several `ranks` prove to one another that they hold `key`.
+    - `checkpoint`, which is there already, is where it begins, at position `began`.
+    - `warm` says that the checkpoint is another trial's.
+    - `against` are directories of checkpoints by position. Their tensors are compared with those of
+      the replay, within `tolerance`.
+    - `key` authenticates several `ranks` to each other.
     """
 
     entrypoint: str
@@ -51,7 +55,10 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tensor(msgspec.Struct, frozen=True):
-    """A tensor, or another value of a checkpoint, that differs; `by` is the largest difference of its numbers."""
+    """A tensor, or another value of a checkpoint, that differs.
+
+    `by` is the largest difference of its numbers.
+    """
 
     batches: int
     name: str
@@ -59,10 +66,13 @@ class Tensor(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, kw_only=True):
-    """What a replay met: reports as (group, batches, metrics), what each batch of data and each row of numbers was.
+    """The record of a replay.
 
-    `data` has for the number of each batch a digest of each rank's, `rows` the numbers of training of each batch or chunk, with
-    the position behind it. `opened` and `modules` are files that were read, `checkpoints` uuids by position.
+    - `history` has reports as (group, batches, metrics).
+    - `data` has for the number of each batch the digest of each rank.
+    - `rows` has the training numbers of each batch or chunk, with the position after it.
+    - `opened` and `modules` are files that were read.
+    - `checkpoints` are uuids by position.
     """
 
     history: list[tuple[str, int, dict[str, Any]]] = []
@@ -80,18 +90,29 @@ read_replay = msgspec.json.Decoder(Replay).decode
 read_seen = msgspec.json.Decoder(Seen).decode
 
 
-def train(replay: Replay, environ: Mapping[str, str], python: str = sys.executable, gpus: Sequence[str] = ()) -> Seen:
-    """Train in a process of its own for each rank, which begins as a worker does, with the GPU of its number where there are any.
+def train(
+    replay: Replay,
+    environ: Mapping[str, str],
+    python: str = sys.executable,
+    gpus: Sequence[str] = (),
+) -> Seen:
+    """Train in one process for each rank, which begins like a worker.
 
-    Raises DetError, with the last words of the rank that failed, where one fails.
+    If there are GPUs, each rank uses the one with its number. Raises DetError with the last line of
+    output of a rank that failed.
     """
     if 0 < len(gpus) < replay.ranks:
-        raise DetError(f"it was trained on {replay.ranks} GPUs, and here are {len(gpus)}: it cannot be trained again")
+        raise DetError(
+            f"it was trained on {replay.ranks} GPUs, and here are {len(gpus)}: it cannot be trained"
+            " again"
+        )
     scratch = Path(replay.scratch)
     scratch.mkdir(parents=True, exist_ok=True)
     spec = scratch / "replay.json"
     spec.touch(mode=0o600)
-    spec.write_bytes(msgspec.json.encode(msgspec.structs.replace(replay, key=secrets.token_bytes(32))))
+    spec.write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(replay, key=secrets.token_bytes(32)))
+    )
     command = hooked([python, "-P", "-m", "det_driver.verify.replay", str(spec)], Path(replay.code))
     processes = []
     try:
@@ -100,7 +121,11 @@ def train(replay: Replay, environ: Mapping[str, str], python: str = sys.executab
             own = rank_variables(stands) | ({"CUDA_VISIBLE_DEVICES": gpus[rank]} if gpus else {})
             with (scratch / f"output-{rank}").open("wb") as output:
                 env = {**environ, **own}
-                processes.append(subprocess.Popen(command, cwd=replay.code, env=env, stdout=output, stderr=output))
+                processes.append(
+                    subprocess.Popen(
+                        command, cwd=replay.code, env=env, stdout=output, stderr=output
+                    )
+                )
         _wait(processes)
     finally:
         for process in processes:
@@ -109,7 +134,9 @@ def train(replay: Replay, environ: Mapping[str, str], python: str = sys.executab
     statuses = [process.returncode for process in processes]
     if any(statuses) or not (scratch / SAW.format(rank=0)).is_file():
         raise DetError(f"training again failed: {_last_words(scratch, statuses)}")
-    saw, *others = (read_seen((scratch / SAW.format(rank=rank)).read_bytes()) for rank in range(replay.ranks))
+    saw, *others = (
+        read_seen((scratch / SAW.format(rank=rank)).read_bytes()) for rank in range(replay.ranks)
+    )
     for other in others:
         for number, digests in other.data.items():
             saw.data[number] = [*saw.data.get(number, []), *digests]
@@ -118,7 +145,7 @@ def train(replay: Replay, environ: Mapping[str, str], python: str = sys.executab
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait until all have ended; where one has failed, the others have a short time to see it."""
+    """Wait until all processes have ended. If one fails, the others get a short time to notice."""
     until = None
     while any(process.poll() is None for process in processes):
         if until is None and any(process.returncode for process in processes):
@@ -129,7 +156,10 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _last_words(scratch: Path, statuses: Sequence[int]) -> str:
-    """Return the last line of the rank that failed; those that only say that another is gone come last."""
+    """Return the last line of output of the rank that failed.
+
+    A line that only reports the loss of another rank is the last choice.
+    """
     words = []
     for rank, status in enumerate(statuses):
         said = (scratch / f"output-{rank}").read_text(errors="replace").strip().splitlines()

@@ -1,6 +1,8 @@
-"""Trains one trial again, writing down what it meets: `python -m det_driver.verify.replay SPEC`.
+"""Train one trial again and record what it reads and computes.
 
-With names of frameworks after that, the checkpoints of a script that was run again are compared, by the first that can read them.
+Run `python -m det_driver.verify.replay SPEC`. With names of frameworks as further arguments, this
+compares the checkpoints of a script that was run again. The first framework that can read them is
+used.
 """
 
 from __future__ import annotations
@@ -20,35 +22,36 @@ from typing import Any
 
 import msgspec
 
-from det_core.adapter import Adapter, RunInfo
-from det_core.backend import RankLost, ranks_in
-from det_core.backends import Socket, choose_backend, wanted_backend
-from det_core.backends.socket import START_SECONDS
 from det_core.config import from_json
-from det_core.distributed import LOOPBACK, DistributedContext
-from det_core.entrypoint import load_trial
-from det_core.host import Target
-from det_core.local import LocalHost
-from det_core.plugins import Plugins, extensions_of
-from det_core.records import Framework
-from det_core.run import length_of, run_trial
-from det_core.saving import Keep
-from det_core.schedule import Every, Schedule
+from det_core.hooks import Plugins, extensions_of
+from det_core.hooks.records import Framework
+from det_core.ranks.backend import START_SECONDS, RankLost, ranks_in
+from det_core.ranks.choice import choose_backend, wanted_backend
+from det_core.ranks.distributed import LOOPBACK, DistributedContext
 from det_core.storage import LocalStorage
-from det_core.wire import Address
+from det_core.train.adapter import Adapter, RunInfo
+from det_core.train.entrypoint import load_trial
+from det_core.train.host import Target
+from det_core.train.local import LocalHost
+from det_core.train.run import length_of, run_trial
+from det_core.train.saving import CheckpointSink
+from det_core.train.schedule import Every, Schedule
+from det_node.backends import Socket
+from det_node.wire import Address
 
 from ._spec import SAW, UNREAD, Replay, Seen, Tensor, read_replay, read_seen
 
 
 def main(spec: Path) -> None:
-    """Train what the file says, and write what was seen beside it."""
+    """Train as the file specifies, and write the record into its scratch directory."""
     replay = read_replay(spec.read_bytes())
     seen = Seen()
     opened: dict[str, None] = {}
     sys.addaudithook(lambda event, args: _note(opened, args) if event == "open" else None)
     plugins = Plugins.installed()
     config = from_json(replay.config, extensions=extensions_of(plugins))
-    random.seed(replay.seed)  # as a worker does
+    # A worker does the same.
+    random.seed(replay.seed)
     trial = load_trial(replay.entrypoint, Path(replay.code))
     framework = plugins.framework_of(trial)
     scratch = Path(replay.scratch)
@@ -76,9 +79,11 @@ def main(spec: Path) -> None:
     every = Schedule(report=Every(1), checkpoint=Every(replay.every), policy="none", metric=metric)
     schedule = (lambda adapter: every) if replay.every else None
     if replay.ranks > 1:
-        info = replace(info, backend=choose_backend(wanted_backend(config), framework.name, plugins.backends()))
+        info = replace(
+            info, backend=choose_backend(wanted_backend(config), framework.name, plugins.backends())
+        )
     with distributed:
-        run_trial(watched, trial, info, host, Keep(storage=storage), schedule=schedule)
+        run_trial(watched, trial, info, host, CheckpointSink(storage=storage), schedule=schedule)
         distributed.barrier()
     seen.history = [(group, batches, _plain(values)) for group, batches, values in host.history]
     seen.checkpoints = {manifest.batches: manifest.uuid for manifest, _ in host.checkpoints}
@@ -91,13 +96,17 @@ def main(spec: Path) -> None:
 
 
 def compare(spec: Path, *frameworks: str) -> None:
-    """Find the first tensor that differs in the checkpoints of a script, which are named beside the specification."""
+    """Find the first tensor that differs in the checkpoints of a script.
+
+    The record in the scratch directory names them.
+    """
     replay = read_replay(spec.read_bytes())
     file = Path(replay.scratch) / SAW.format(rank=0)
     known = Plugins.installed().frameworks()
     for name in frameworks:
         seen = read_seen(file.read_bytes())
-        with suppress(Exception):  # they are of another framework, or the script's own
+        # The checkpoints may be of another framework, or in the script's own format.
+        with suppress(Exception):
             _compare(known[name], replay, seen)
             file.write_bytes(msgspec.json.encode(seen))
             return
@@ -105,7 +114,7 @@ def compare(spec: Path, *frameworks: str) -> None:
 
 
 def _met(replay: Replay, scratch: Path) -> DistributedContext:
-    """Meet the other ranks, at an address that the first of them leaves in a file."""
+    """Connect to the other ranks, at an address that rank 0 writes to a file."""
     if replay.ranks == 1:
         return DistributedContext()
     ranks, file = ranks_in(os.environ), scratch / "chief.json"
@@ -133,7 +142,7 @@ def _note(opened: dict[str, None], args: tuple[Any, ...]) -> None:
 
 
 def _watched(framework: Framework, seen: Seen) -> Framework:
-    """Return the framework with an adapter that writes down the numbers of every batch."""
+    """Return the framework with an adapter that records the numbers of every batch."""
     adapter = framework.load()
 
     class Watched(adapter):  # type: ignore[valid-type,misc]
@@ -144,16 +153,21 @@ def _watched(framework: Framework, seen: Seen) -> Framework:
 
     Watched.__name__, Watched.__qualname__ = adapter.__name__, adapter.__qualname__
     loaded: type[Adapter[Any]] = Watched
-    return Framework(name=framework.name, trial=framework.trial, load=lambda: loaded, tensors=framework.tensors)
+    return Framework(
+        name=framework.name, trial=framework.trial, load=lambda: loaded, tensors=framework.tensors
+    )
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values as JSON keeps them exactly: what is not finite as text."""
-    return {k: repr(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+    """Return values that JSON keeps exactly: numbers that are not finite become text."""
+    return {
+        k: repr(v) if isinstance(v, float) and not math.isfinite(v) else v
+        for k, v in values.items()
+    }
 
 
 def digest(batch: Any) -> str:
-    """Return a short digest of a batch, whatever its structure and its framework's arrays."""
+    """Return a short digest of a batch of any structure and any framework's arrays."""
     sha = hashlib.sha256()
     for name, leaf in leaves(batch):
         sha.update(name.encode())
@@ -162,7 +176,7 @@ def digest(batch: Any) -> str:
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what is not a dict, list or tuple, each with its place."""
+    """Yield all values that are no dict, list or tuple, each with its path."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from leaves(inner, f"{name}.{key}" if name else str(key))
@@ -174,7 +188,7 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def content(leaf: Any) -> bytes:
-    """Return the bytes of an array or tensor, and of anything else what it prints."""
+    """Return the bytes of an array or tensor, and the `repr` of anything else."""
     try:
         leaf = leaf.detach().cpu() if hasattr(leaf, "detach") else leaf
         array = leaf.numpy() if hasattr(leaf, "numpy") else leaf
@@ -207,7 +221,9 @@ def _compare(framework: Framework, replay: Replay, seen: Seen) -> None:
 
 def _distance(mine: Any, theirs: Any) -> float | None:
     try:
-        by = float(abs(mine - theirs).max()) if hasattr(mine, "shape") else float(abs(mine - theirs))
+        by = (
+            float(abs(mine - theirs).max()) if hasattr(mine, "shape") else float(abs(mine - theirs))
+        )
     except (TypeError, ValueError, AttributeError, RuntimeError):
         return None
     return by if math.isfinite(by) else None

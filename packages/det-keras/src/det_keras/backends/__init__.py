@@ -1,10 +1,10 @@
-"""How the ranks of a trial, and the workers of a script, exchange what they have to."""
+"""The backends by which ranks of a trial, and workers of a script, exchange data."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_core.lazy import lazy
+from det_core.support.lazy import lazy
 
 if TYPE_CHECKING:
     from ._base import KerasBackend as KerasBackend

@@ -1,6 +1,7 @@
-"""The ranks of a trial over Horovod, under Keras 3 as under Keras 2.
+"""Connects the ranks of a trial over Horovod, with Keras 3 and Keras 2.
 
-Horovod's own integration accepts an optimizer of Keras 3 and exchanges nothing; here its operations are called, by our own wrapper.
+Horovod's own integration accepts a Keras 3 optimizer but exchanges nothing. So det's own wrapper
+calls Horovod's operations.
 """
 
 from __future__ import annotations
@@ -29,3 +30,6 @@ class HorovodBackend(Begun, KerasBackend):
 
     def sum(self, tensors: list[Any]) -> list[Any]:
         return list(self._hvd.grouped_allreduce(tensors, op=self._hvd.Sum))
+
+    def concat(self, tensors: list[Any]) -> list[Any]:
+        return [self._hvd.allgather(tensor) for tensor in tensors]

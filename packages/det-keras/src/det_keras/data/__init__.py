@@ -1,4 +1,7 @@
-"""The five kinds of data: arrays, weighted arrays, `tf.data`, sequences and adapted sequences, each by position."""
+"""The five kinds of data: arrays, weighted arrays, `tf.data`, sequences and adapted sequences.
+
+Each can begin at any batch.
+"""
 
 from __future__ import annotations
 

@@ -16,27 +16,34 @@ _PARTS = ("x", "y", "sample_weights")
 
 
 class ArrayFeed(Feed):
-    """Batches of arrays, in an order that is a function of the seed and the epoch.
+    """Batches of arrays, in an order that depends on the seed and the epoch only.
 
-    An epoch of training leaves out the records that do not fill a batch of all ranks; without shuffling the next one begins with
-    them. Validation has them all.
+    An epoch of training leaves out the records that do not fill a batch of all ranks. Without
+    shuffling, the next epoch begins with them. Validation uses all records.
     """
 
-    def __init__(self, data: tuple[Any, ...], name: str, reading: Reading, *, training: bool) -> None:
+    def __init__(
+        self, data: tuple[Any, ...], name: str, reading: Reading, *, training: bool
+    ) -> None:
         if len(data) not in (2, 3):
-            raise TrialError(f"{name} returned a tuple of {len(data)}; return (x, y) or (x, y, sample_weights)")
+            raise TrialError(
+                f"{name} returned a tuple of {len(data)}; return (x, y) or (x, y, sample_weights)"
+            )
         if reading.batch_size is None:
             raise TrialError(
-                f"{name} returned arrays, but nothing says how to batch them; set the hyperparameter global_batch_size"
+                f"{name} returned arrays, but nothing says how to batch them; set the"
+                " hyperparameter global_batch_size"
             )
         self._reading, self._batch = reading, reading.batch_size
         with tf.device("cpu"):
-            self._tensors = tuple(_tensors(part, f"{_PARTS[i]} of {name}") for i, part in enumerate(data))
+            self._tensors = tuple(
+                _tensors(part, f"{_PARTS[i]} of {name}") for i, part in enumerate(data)
+            )
         self._records = _length(self._tensors, name)
         if training and self._batch * reading.size > self._records:
             raise TrialError(
-                f"{name} returned {self._records} records, fewer than the {self._batch * reading.size} of one batch; "
-                "make global_batch_size smaller"
+                f"{name} returned {self._records} records, fewer than the"
+                f" {self._batch * reading.size} of one batch; make global_batch_size smaller"
             )
 
     @property
@@ -50,17 +57,21 @@ class ArrayFeed(Feed):
     def training(self, first: int) -> Any:
         epochs = tf.data.Dataset.range(first // self.batches_per_epoch, ENDLESS)
         indices = epochs.flat_map(self._indices).skip(first % self.batches_per_epoch)
-        return indices.map(self._records_at, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        return indices.map(self._records_at, num_parallel_calls=tf.data.AUTOTUNE).prefetch(
+            tf.data.AUTOTUNE
+        )
 
     def validation(self) -> Any:
         mine = tf.data.Dataset.range(self._reading.rank, self._records, self._reading.size)
         if self._reading.rank >= self._records:
             return None
         batches = mine.batch(self._batch).take(self._reading.validation_steps or -1)
-        return batches.map(self._records_at, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        return batches.map(self._records_at, num_parallel_calls=tf.data.AUTOTUNE).prefetch(
+            tf.data.AUTOTUNE
+        )
 
     def _indices(self, epoch: Any) -> Any:
-        """Return this rank's batches of record numbers of an epoch."""
+        """Return the record numbers of this rank's batches in an epoch."""
         batches, size, rank = self.batches_per_epoch, self._reading.size, self._reading.rank
         used = batches * self._batch * size
         order = tf.range(self._records, dtype=tf.int64)
@@ -77,7 +88,10 @@ class ArrayFeed(Feed):
 
 
 def _tensors(part: Any, name: str) -> Any:
-    """Turn arrays, and lists and dicts of arrays, into tensors; real numbers become Keras's default type."""
+    """Convert arrays, and lists and dicts of arrays, to tensors.
+
+    Real numbers get Keras's default type.
+    """
     if isinstance(part, dict):
         return {key: _tensors(value, f"{key!r} in {name}") for key, value in part.items()}
     if isinstance(part, (list, tuple)) and part and all(hasattr(each, "shape") for each in part):
@@ -90,17 +104,24 @@ def _tensors(part: Any, name: str) -> Any:
             array = array.astype(keras.backend.floatx(), copy=False)
         tensor = tf.convert_to_tensor(array)
     except (ValueError, TypeError) as error:
-        raise TrialError(f"{name} is {type(part).__name__}, which is no array: {str(error).splitlines()[0]}") from error
+        raise TrialError(
+            f"{name} is {type(part).__name__}, which is no array: {str(error).splitlines()[0]}"
+        ) from error
     if tensor.shape.rank == 0:
         raise TrialError(f"{name} is {part!r:.60}; give an array with a record in each row")
     return tensor
 
 
 def _length(parts: tuple[Any, ...], name: str) -> int:
-    lengths = {int(tensor.shape[0]): _PARTS[i] for i, part in enumerate(parts) for tensor in tf.nest.flatten(part)}
+    lengths = {
+        int(tensor.shape[0]): _PARTS[i]
+        for i, part in enumerate(parts)
+        for tensor in tf.nest.flatten(part)
+    }
     if len(lengths) != 1:
         found = ", ".join(f"{part} {length}" for length, part in lengths.items())
         raise TrialError(
-            f"the arrays that {name} returned differ in length: {found} records; give one of each for every record"
+            f"the arrays that {name} returned differ in length: {found} records; give one of each"
+            " for every record"
         )
     return next(iter(lengths))

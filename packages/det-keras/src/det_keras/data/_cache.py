@@ -1,4 +1,4 @@
-"""Datasets on disk: every record by its number, so that shuffling and position survive a restart."""
+"""Datasets on disk, with each record by its number, so that a resumed run can continue exactly."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from det_core.data import DatasetCache, Records, ValueCodec
 
 from ._feed import ENDLESS
 
-_BLOCK = 256  # records that are read in one go
+# The number of records that are read at a time.
+_BLOCK = 256
 _CODEC = ValueCodec()
 _BATCHES = "_det_batches_per_epoch"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """Which records one rank reads: of every `batch` times `size`, from batch `first` on, `batch` for `rank`."""
+    """The records that one rank reads: `batch` of every `batch` times `size`.
+
+    It begins with batch `first`.
+    """
 
     seed: int
     rank: int
@@ -31,24 +35,30 @@ class Share:
 
 
 class CachedDataset:
-    """The records of a dataset in det's cache: of each the tensors as TensorFlow writes them."""
+    """The records of a dataset in det's cache. Each is a list of serialized tensors."""
 
     def __init__(self, records: Records, spec: Any) -> None:
         self._stored, self._spec = records, spec
 
     @classmethod
-    def open(cls, cache: DatasetCache, name: str, version: str, make: Callable[[], Any]) -> CachedDataset:
-        """Return the cache of a name and a version; where there is none, write what `make()` gives.
+    def open(
+        cls, cache: DatasetCache, name: str, version: str, make: Callable[[], Any]
+    ) -> CachedDataset:
+        """Return the cache of a name and a version.
 
-        Raises TrialError where it holds records of another kind.
+        If there is none, the dataset of `make()` is written first. Raises TrialError if the cache
+        holds records of another kind.
         """
         dataset = make()
         if not isinstance(dataset, tf.data.Dataset):
             raise TrialError(
-                f"the function that makes {name!r} returned {type(dataset).__name__}; return a tf.data.Dataset"
+                f"the function that makes {name!r} returned {type(dataset).__name__}; return a"
+                " tf.data.Dataset"
             )
         spec = dataset.element_spec
-        return cls(cache.open(name, version, lambda *_: _encoded(dataset, name), kind=repr(spec)), spec)
+        return cls(
+            cache.open(name, version, lambda *_: _encoded(dataset, name), kind=repr(spec)), spec
+        )
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -58,16 +68,16 @@ class CachedDataset:
         return self._records(tf.data.Dataset.range(rank, len(self), size))
 
     def endless(self, share: Share, *, shuffle: bool, reshuffle: bool) -> Any:
-        """Return a dataset of this rank's records from its first batch on, epoch behind epoch, without end.
+        """Return an endless dataset of this rank's records, beginning with its first batch.
 
-        An epoch leaves out the records that do not fill a batch of all ranks; where it is not shuffled anew, the next one begins
-        with them.
+        An epoch leaves out the records that do not fill a batch of all ranks. Unless each epoch is
+        shuffled differently, the next one begins with them.
         """
         batches = len(self) // (share.batch * share.size)
         if not batches:
             raise TrialError(
-                f"the cached dataset has {len(self)} records, fewer than the {share.batch * share.size} of one batch; make "
-                "global_batch_size smaller"
+                f"the cached dataset has {len(self)} records, fewer than the"
+                f" {share.batch * share.size} of one batch; make global_batch_size smaller"
             )
 
         used = batches * share.batch * share.size
@@ -75,7 +85,12 @@ class CachedDataset:
         def indices(epoch: Any) -> Any:
             order = tf.range(len(self), dtype=tf.int64)
             if shuffle:
-                seed = tf.stack([tf.constant(share.seed, tf.int64), epoch if reshuffle else tf.zeros_like(epoch)])
+                seed = tf.stack(
+                    [
+                        tf.constant(share.seed, tf.int64),
+                        epoch if reshuffle else tf.zeros_like(epoch),
+                    ]
+                )
                 order = tf.random.experimental.stateless_shuffle(order, seed=seed)
             if not (shuffle and reshuffle):
                 order = tf.roll(order, -(epoch * used % len(self)), 0)
@@ -92,27 +107,39 @@ class CachedDataset:
 
         def parsed(record: Any) -> Any:
             tensors = [
-                tf.ensure_shape(tf.io.parse_tensor(record[i], part.dtype), part.shape) for i, part in enumerate(parts)
+                tf.ensure_shape(tf.io.parse_tensor(record[i], part.dtype), part.shape)
+                for i, part in enumerate(parts)
             ]
             return tf.nest.pack_sequence_as(self._spec, tensors)
 
         read = self._reader(len(parts))
         blocks = numbers.batch(_BLOCK).map(
-            lambda block: tf.ensure_shape(tf.numpy_function(read, [block], tf.string), (None, len(parts)))
+            lambda block: tf.ensure_shape(
+                tf.numpy_function(read, [block], tf.string), (None, len(parts))
+            )
         )
-        return blocks.unbatch().map(parsed, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        return (
+            blocks.unbatch()
+            .map(parsed, num_parallel_calls=tf.data.AUTOTUNE)
+            .prefetch(tf.data.AUTOTUNE)
+        )
 
     def _reader(self, parts: int) -> Callable[[Any], Any]:
         stored, decode = self._stored, _CODEC.decode
 
         def read(block: Any) -> Any:
-            return np.array([decode(stored[number]) for number in block.tolist()], dtype=object).reshape(-1, parts)
+            return np.array(
+                [decode(stored[number]) for number in block.tolist()], dtype=object
+            ).reshape(-1, parts)
 
         return read
 
 
 def epoch_of(dataset: Any) -> int | None:
-    """Return the batches in an epoch of what was made from a cached training dataset, None for any other."""
+    """Return the batches in an epoch of a cached training dataset, or None for others.
+
+    Datasets that are made from a cached one count too.
+    """
     waiting = [dataset]
     while waiting:
         each = waiting.pop()
@@ -125,6 +152,10 @@ def epoch_of(dataset: Any) -> int | None:
 
 def _encoded(dataset: Any, name: str) -> Iterator[bytes]:
     if int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY:
-        raise TrialError(f"the dataset {name!r} has no end and cannot be cached; leave out .repeat()")
+        raise TrialError(
+            f"the dataset {name!r} has no end and cannot be cached; leave out .repeat()"
+        )
     for record in dataset:
-        yield _CODEC.encode([tf.io.serialize_tensor(tensor).numpy() for tensor in tf.nest.flatten(record)])
+        yield _CODEC.encode(
+            [tf.io.serialize_tensor(tensor).numpy() for tensor in tf.nest.flatten(record)]
+        )

@@ -1,4 +1,4 @@
-"""What training and validation ask of data, whatever its kind."""
+"""The interface of all kinds of data for training and validation."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ ENDLESS = 2**62
 
 
 class BatchError(TrialError):
-    """A batch is not what it should be; found while training reads it."""
+    """A batch is malformed. Raised while training reads it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How data is read: records in a batch of one rank, the seed of the order, and which of the ranks reads.
+    """How data is read.
 
-    `batch_size` is None where the trial has no `global_batch_size`. `batches_per_epoch` is what the configuration says,
-    for data that does not know its length. `first` is the batch that a run begins with.
+    `batch_size` is the number of records in a batch of one rank, or None without
+    `global_batch_size`. `seed` determines the order. `rank` and `size` say which rank reads.
+    `batches_per_epoch` is the configuration's value, for data that does not know its length.
     """
 
     batch_size: int | None
@@ -37,28 +38,33 @@ class Reading:
 
 
 class Feed(ABC):
-    """Data as batches, by their number."""
+    """Data as batches that are identified by their number."""
 
     @property
     @abstractmethod
     def batches_per_epoch(self) -> int | None:
-        """Training batches of one rank in an epoch, None where that is unknown."""
+        """Training batches of one rank in an epoch, or None if that is unknown."""
 
     @property
     def batch_size(self) -> int | None:
-        """Records in a batch of one rank, None where that is unknown."""
+        """Records in a batch of one rank, or None if that is unknown."""
+        return None
+
+    @property
+    def pipeline(self) -> Any:
+        """The user's `tf.data` pipeline, or None."""
         return None
 
     @abstractmethod
     def training(self, first: int) -> Any:
-        """Return an endless `tf.data.Dataset` of batches that begins with batch `first` of the trial."""
+        """Return an endless `tf.data.Dataset` of batches from batch `first` of the trial on."""
 
     @abstractmethod
     def validation(self) -> Any:
-        """Return a finite `tf.data.Dataset` of this rank's batches, None where it has none."""
+        """Return a finite `tf.data.Dataset` of this rank's batches, or None if it has none."""
 
     def failure(self) -> BaseException | None:
-        """Return what stopped the reading of data in the user's own code, if anything did."""
+        """Return the error of the user's code that stopped the reading of data, or None."""
         return None
 
     def close(self) -> None:

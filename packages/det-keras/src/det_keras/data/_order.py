@@ -1,4 +1,4 @@
-"""What is random in the reading of data, as a function of the seed and the position."""
+"""Makes the random numbers in the reading of data depend on the seed and the position only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from det_core.rng import untouched_host_rng
+from det_core.train.rng import untouched_host_rng
 
 
 def permutation(length: int, seed: int, epoch: int) -> Any:
@@ -19,9 +19,10 @@ def permutation(length: int, seed: int, epoch: int) -> Any:
 
 
 class SeededReading:
-    """Runs the user's reading of data under Python's and NumPy's generators as they are for a position.
+    """Runs the user's reading of data with Python's and NumPy's generators seeded for a position.
 
-    The generators of the process, which are training's, are put back afterwards. `paused` keeps readers away from them.
+    Afterwards it restores the process's generators, from which training draws. While `paused`, no
+    reader uses them.
     """
 
     def __init__(self, seed: int) -> None:
@@ -30,19 +31,19 @@ class SeededReading:
 
     @contextmanager
     def at(self, *position: int) -> Iterator[None]:
-        """Read under generators that are a function of the seed and these numbers."""
+        """Read with generators that depend on the seed and these numbers only."""
         with self._lock, untouched_host_rng():
             begin(self._seed, *position)
             yield
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Let no reader touch the generators meanwhile."""
+        """Keep readers from using the generators inside the body."""
         with self._lock:
             yield
 
 
 def begin(*numbers: int) -> None:
-    """Seed Python's and NumPy's generators by numbers."""
+    """Seed Python's and NumPy's generators with numbers."""
     np.random.seed(np.array(numbers, dtype=np.uint64).view(np.uint32))
     random.seed(":".join(map(str, numbers)))

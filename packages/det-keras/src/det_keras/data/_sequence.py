@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
+import multiprocessing.pool
+import signal
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,25 +17,40 @@ import tensorflow as tf
 
 from det_core import TrialError
 
-from ..versions import keras
+from ..versions import KERAS_3, keras
 from ._feed import BatchError, Feed, Reading
-from ._order import SeededReading, permutation
-from ._readers import Reader, make_reader
+from ._order import SeededReading, begin, permutation
 
-_EPOCH_END, _BATCH, _VALIDATION = 0, 1, 2
+_EPOCH_END, _BATCH, _VALIDATION, _EPOCH_BEGIN = 0, 1, 2, 3
 
 
 class SequenceAdapter:
-    """A sequence, and how it is read: in how many threads or, with `use_multiprocessing`, processes, and how far ahead."""
+    """A sequence with settings for reading it.
+
+    `workers` is the number of threads, or of processes with `use_multiprocessing`. `max_queue_size`
+    is the number of batches to read ahead.
+    """
 
     def __init__(
-        self, sequence: Any, use_multiprocessing: bool = False, workers: int = 1, max_queue_size: int = 10
+        self,
+        sequence: Any,
+        use_multiprocessing: bool = False,
+        workers: int = 1,
+        max_queue_size: int = 10,
     ) -> None:
         if not hasattr(sequence, "__getitem__"):
-            raise TrialError(f"SequenceAdapter got {type(sequence).__name__}; give a keras.utils.Sequence")
+            raise TrialError(
+                f"SequenceAdapter got {type(sequence).__name__}; give a keras.utils.Sequence"
+            )
         for name, value in (("workers", workers), ("max_queue_size", max_queue_size)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < (name == "max_queue_size"):
-                raise TrialError(f"SequenceAdapter got {name}={value!r}; give a whole number of 1 or more")
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int)
+                or value < (name == "max_queue_size")
+            ):
+                raise TrialError(
+                    f"SequenceAdapter got {name}={value!r}; give a whole number of 1 or more"
+                )
         self.sequence = sequence
         self.use_multiprocessing = use_multiprocessing
         self.workers = workers
@@ -40,12 +61,15 @@ class SequenceAdapter:
 
 
 class SequenceFeed(Feed):
-    """Batches of a sequence, each asked for by its index: what was trained is not read again.
+    """Batches of a sequence, which are read by their index.
 
-    The order of an epoch is a function of the seed and the epoch; what an item draws at random, of the seed and the number of
-    the batch; what `on_epoch_end` draws, of the seed and the epoch. Ranks share the items of an epoch, one each in turn; those at
-    its end that are not enough for one each are left out, and without shuffling the next epoch begins with them. A
-    sequence whose `det_sharded` is true has this rank's items only, and is read whole.
+    Batches that were trained are not read again. The order of an epoch depends on the seed and the
+    epoch. The random numbers of an item depend on the seed and the number of the batch. The random
+    numbers of `on_epoch_end` depend on the seed and the epoch.
+
+    Ranks take the items of an epoch in turn. Items at its end that do not suffice for all ranks are
+    left out, and without shuffling the next epoch begins with them. A sequence whose `det_sharded`
+    is true holds this rank's items only, and is read completely.
     """
 
     def __init__(self, adapter: SequenceAdapter, name: str, reading: Reading) -> None:
@@ -54,17 +78,26 @@ class SequenceFeed(Feed):
         self._seeded = SeededReading(reading.seed)
         self._length = _length(adapter.sequence, name)
         self._rank, self._size = (
-            (0, 1) if getattr(adapter.sequence, "det_sharded", False) else (reading.rank, reading.size)
+            (0, 1)
+            if getattr(adapter.sequence, "det_sharded", False)
+            else (reading.rank, reading.size)
         )
         if self._length < self._size:
             raise TrialError(
-                f"{name} returned a sequence of {self._length} batches; give one at least for each of {reading.size} ranks"
+                f"{name} returned a sequence of {self._length} batches; give one at least for each"
+                f" of {reading.size} ranks"
             )
-        self._turns = _overrides(adapter.sequence, "on_epoch_end") or _overrides(adapter.sequence, "on_epoch_begin")
+        self._turns = _overrides(adapter.sequence, "on_epoch_end") or _overrides(
+            adapter.sequence, "on_epoch_begin"
+        )
         self._turned = 0
         self._readers: list[Reader] = []
         self._failure: BaseException | None = None
         self._spec: Any = None
+        # Keras 2 never calls this hook.
+        if KERAS_3:
+            with self._seeded.at(_EPOCH_BEGIN, 0):
+                getattr(adapter.sequence, "on_epoch_begin", lambda: None)()
         with self._seeded.at(reading.seed, _VALIDATION):
             first = [self._checked(self._sequence[index]) for index in range(min(2, self._length))]
         self._spec = _spec(first, name)
@@ -100,7 +133,7 @@ class SequenceFeed(Feed):
         return tf.data.Dataset.from_generator(generate, output_signature=self._spec)
 
     def _trained(self, first: int) -> Iterator[Any]:
-        """Yield the batches behind `first`, without end."""
+        """Yield the batches from number `first` on, without end."""
         epoch, at = divmod(first, self.batches_per_epoch)
         size, rank, ranks = self._size, self._rank, self._reading.size
         while True:
@@ -115,7 +148,11 @@ class SequenceFeed(Feed):
             epoch, at = epoch + 1, 0
 
     def _turn_to(self, epoch: int) -> None:
-        """Call the sequence's own ends of epochs, those of an interrupted run too: they may change what it holds."""
+        """Call the sequence's own epoch hooks for all epochs up to this one.
+
+        That includes the epochs of an interrupted run, because the hooks may change what the
+        sequence holds.
+        """
         if not self._turns:
             return
         while self._turned < epoch:
@@ -129,7 +166,11 @@ class SequenceFeed(Feed):
 
     def _read(self, indices: list[int], positions: list[tuple[int, ...]]) -> Iterator[Any]:
         reader = make_reader(
-            self._sequence, self._seeded, self._reading.seed, self._adapter.workers, self._adapter.use_multiprocessing
+            self._sequence,
+            self._seeded,
+            self._reading.seed,
+            self._adapter.workers,
+            self._adapter.use_multiprocessing,
         )
         self._readers.append(reader)
         ahead: deque[Any] = deque()
@@ -147,17 +188,35 @@ class SequenceFeed(Feed):
             reader.close()
 
     def _checked(self, item: Any) -> Any:
-        """Return an item in the form that TensorFlow reads. Raises BatchError for one that is no batch."""
-        if not isinstance(item, (tuple, list)) or (len(item) not in (2, 3) and not self._reading.any_structure):
-            what = f"a {type(item).__name__} of {len(item)}" if isinstance(item, (tuple, list)) else type(item).__name__
-            raise BatchError(
-                f"the sequence that {self._name} returned has an item that is {what}; let its items be (inputs, targets) or "
-                "(inputs, targets, sample_weights)"
+        """Return an item in the form that TensorFlow reads.
+
+        Raises BatchError if it is not a batch.
+        """
+        if not isinstance(item, (tuple, list)) or (
+            len(item) not in (2, 3) and not self._reading.any_structure
+        ):
+            what = (
+                f"a {type(item).__name__} of {len(item)}"
+                if isinstance(item, (tuple, list))
+                else type(item).__name__
             )
-        plain = tuple(_plain(part) for part in item if part is not None)
+            raise BatchError(
+                f"the sequence that {self._name} returned has an item that is {what}; let its items"
+                " be (inputs, targets) or (inputs, targets, sample_weights)"
+            )
+        given = list(item)
+        while given and given[-1] is None:
+            given.pop()
+        if any(part is None for part in given):
+            raise BatchError(
+                f"the sequence that {self._name} returned has an item with None before another"
+                " part; only parts at its end may be None"
+            )
+        plain = tuple(_plain(part) for part in given)
         if self._spec is not None and not _same_structure(plain, self._spec):
             raise BatchError(
-                f"the items of the sequence that {self._name} returned differ in their parts; let all have the same"
+                f"the items of the sequence that {self._name} returned differ in their parts; let"
+                " all have the same"
             )
         return plain
 
@@ -167,7 +226,8 @@ def _length(sequence: Any, name: str) -> int:
         length = len(sequence)
     except (TypeError, NotImplementedError, AttributeError) as error:
         raise TrialError(
-            f"{name} returned a sequence without a length; define __len__(self) on {type(sequence).__name__}"
+            f"{name} returned a sequence without a length; define __len__(self) on"
+            f" {type(sequence).__name__}"
         ) from error
     if not isinstance(length, int) or length < 1:
         raise TrialError(f"{name} returned a sequence of {length} batches; give it one at least")
@@ -181,7 +241,7 @@ def _overrides(sequence: Any, method: str) -> bool:
 
 
 def _plain(part: Any) -> Any:
-    """Turn a part of an item into arrays, in the structure that it has."""
+    """Convert a part of an item to arrays, and keep its structure."""
     if isinstance(part, dict):
         return {key: _plain(value) for key, value in part.items()}
     if isinstance(part, (list, tuple)) and part and all(hasattr(each, "shape") for each in part):
@@ -199,15 +259,22 @@ def _same_structure(item: Any, spec: Any) -> bool:
 
 
 def _spec(items: list[Any], name: str) -> Any:
-    """Return what TensorFlow must know of items: their types, and the sizes that they have in common but for the batch's."""
+    """Return the types and the common sizes of items, for TensorFlow.
+
+    The batch dimension stays open.
+    """
     if not all(_same_structure(item, items[0]) for item in items):
-        raise BatchError(f"the items of the sequence that {name} returned differ in their parts; let all have the same")
+        raise BatchError(
+            f"the items of the sequence that {name} returned differ in their parts; let all have"
+            " the same"
+        )
 
     def common(*arrays: Any) -> Any:
         ranks = {array.ndim for array in arrays}
         if ranks == {0} or len(ranks) > 1:
             raise BatchError(
-                f"the items of the sequence that {name} returned hold numbers, or arrays of different axes; let each hold arrays"
+                f"the items of the sequence that {name} returned hold numbers, or arrays of"
+                " different axes; let each hold arrays"
             )
         sizes = [
             size if len({array.shape[axis] for array in arrays}) == 1 else None
@@ -216,3 +283,99 @@ def _spec(items: list[Any], name: str) -> Any:
         return tf.TensorSpec([None, *sizes[1:]], arrays[0].dtype)
 
     return tf.nest.map_structure(common, *items)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Reader(ABC):
+    """Reads items by index. `ask` returns a function that waits for the item."""
+
+    @abstractmethod
+    def ask(self, index: int, position: tuple[int, ...]) -> Callable[[], Any]: ...
+
+    def ahead(self, wanted: int) -> int:
+        """Return how many items may be requested before the first is awaited."""
+        return wanted
+
+    def close(self) -> None:
+        pass
+
+
+def make_reader(
+    sequence: Any, seeded: SeededReading, seed: int, workers: int, processes: bool
+) -> Reader:
+    if processes and workers > 0:
+        return _Processes(sequence, seed, workers)
+    return _Threads(sequence, seeded, workers) if workers > 1 else _Here(sequence, seeded)
+
+
+class _Here(Reader):
+    """Reads items one by one in the calling thread."""
+
+    def __init__(self, sequence: Any, seeded: SeededReading) -> None:
+        self._sequence, self._seeded = sequence, seeded
+
+    def ask(self, index: int, position: tuple[int, ...]) -> Callable[[], Any]:
+        def read() -> Any:
+            with self._seeded.at(*position):
+                return self._sequence[index]
+
+        return read
+
+    def ahead(self, wanted: int) -> int:
+        return 0
+
+
+class _Threads(Reader):
+    """Reads items in threads.
+
+    They share the process's generators, so that random draws are not reproducible.
+    """
+
+    def __init__(self, sequence: Any, seeded: SeededReading, workers: int) -> None:
+        self._sequence = sequence
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="det-sequence")
+
+    def ask(self, index: int, position: tuple[int, ...]) -> Callable[[], Any]:
+        return self._pool.submit(self._sequence.__getitem__, index).result
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+
+class _Processes(Reader):
+    """Reads items in forked processes, as Keras does.
+
+    Each process seeds its generators for every item, and ends with this process.
+    """
+
+    def __init__(self, sequence: Any, seed: int, workers: int) -> None:
+        self._seed = seed
+        context = multiprocessing.get_context("fork")
+        self._pool: multiprocessing.pool.Pool = context.Pool(workers, _enter, (sequence,))
+
+    def ask(self, index: int, position: tuple[int, ...]) -> Callable[[], Any]:
+        return self._pool.apply_async(_item, (index, self._seed, position)).get
+
+    def close(self) -> None:
+        self._pool.terminate()
+        self._pool.join()
+
+
+class _Entered:
+    """The sequence that a worker process reads. It is set once when the process starts."""
+
+    sequence: Any = None
+
+
+def _enter(sequence: Any) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _Entered.sequence = sequence
+
+
+def _item(index: int, seed: int, position: tuple[int, ...]) -> Any:
+    begin(seed, *position)
+    return _Entered.sequence[index]

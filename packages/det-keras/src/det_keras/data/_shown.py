@@ -1,4 +1,4 @@
-"""Batches of a `tf.data` pipeline, shown to whoever asks in which order they come."""
+"""Shows an observer the batches of a `tf.data` pipeline in their order."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import tensorflow as tf
 
 
 class Shown:
-    """Calls `observe` with the number and the arrays of each batch that a dataset gives, in their order.
+    """Calls `observe` with the number and the arrays of each batch of a dataset, in order.
 
-    What a pipeline reads ahead is shown ahead. `number` is that of the next batch.
+    Batches that a pipeline prefetches are shown when they are read. `number` is the number of the
+    next batch.
     """
 
     def __init__(self, observe: Callable[[int, Any], None], number: int = 0) -> None:
         self._observe, self.number = observe, number
 
     def of(self, dataset: Any) -> Any:
-        """Return the dataset, which shows its batches."""
+        """Return a dataset that gives the same batches and shows them."""
 
         def shown(*batch: Any) -> Any:
             leaves = tf.nest.flatten(batch, expand_composites=True)

@@ -1,10 +1,12 @@
-"""How the ranks of a trial exchange tensors: over Horovod, over `torch.distributed`, or over core's own connections."""
+"""Backends that exchange tensors between ranks: Horovod, `torch.distributed`, and det's own
+connections.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from det_core.lazy import lazy
+from det_core.support.lazy import lazy
 
 if TYPE_CHECKING:
     from ._base import TorchBackend as TorchBackend

@@ -1,4 +1,7 @@
-"""The verbs that det-torch needs beside those of every backend: two of them, on tensors."""
+"""The base of all backends of det-torch.
+
+It adds operations on tensors to those of core's `Backend`.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,33 @@ import torch
 
 from det_core import Backend
 
-_CHUNK = 1 << 28  # bytes that are copied, and sent, in one go
+# Bytes that are copied and sent at a time.
+_CHUNK = 1 << 28
 
 
 class TorchBackend(Backend):
-    """A backend that sums and sends tensors, in place, on whichever device they are."""
+    """Sums and broadcasts tensors in place, on the device that holds them."""
 
     @abstractmethod
     def start_sum(self, tensor: torch.Tensor, name: str) -> Callable[[], object]:
-        """Begin to sum a contiguous tensor over the ranks; call what is returned before it is read.
+        """Start to sum a contiguous tensor over the ranks.
 
-        Every rank begins the same sums in the same order; `name` tells those apart that are under way at once.
+        Call the returned function before the result is read.
+
+        Every rank must start the same sums in the same order. `name` distinguishes sums that are in
+        progress at the same time.
         """
 
     @abstractmethod
     def send(self, data: torch.Tensor) -> None:
-        """Replace bytes (a flat tensor of uint8) by those of the chief, on every rank."""
+        """Replace the data on every rank by the chief's. `data` is a flat tensor of uint8."""
 
     def carries(self, dtype: torch.dtype) -> bool:
-        """Tell whether tensors of a type can be summed; those of others travel as float32."""
+        """Return whether tensors of a type can be summed. Other types are sent as float32."""
         return True
 
     def spread(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Give every rank the chief's values. Shapes and types must be the same on all ranks."""
+        """Copy the chief's values to every rank. Shapes and types must be the same on all ranks."""
         for device in dict.fromkeys(tensor.device for tensor in tensors):
             for some in _chunks([tensor for tensor in tensors if tensor.device == device]):
                 self._spread(some)
@@ -44,9 +51,10 @@ class TorchBackend(Backend):
             return
         parts = torch.split(data, [piece.numel() for piece in pieces])
         for tensor, theirs in zip(tensors, parts, strict=True):
-            # cloned, as bytes in the middle of others need not lie where numbers of this type may
+            # The clone is aligned for this type. A slice of the received bytes may not be.
             values = theirs.clone().view(tensor.dtype).view(tensor.shape)
-            tensor.data.copy_(values)  # a backward pass under way must not take it for a change of its inputs
+            # `.data` hides the write from autograd, which may be in a backward pass.
+            tensor.data.copy_(values)
 
 
 def _chunks(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""The ranks of a trial over Horovod."""
+"""The backend that exchanges tensors over Horovod."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from det_core.ranks import lost
+from det_core.train.ranks import lost
 from det_horovod import Begun
 
 from ._base import TorchBackend
@@ -20,11 +20,11 @@ _SUMMED = {
 
 
 class HorovodBackend(Begun, TorchBackend):
-    """Horovod's global process set."""
+    """Uses Horovod's global process set."""
 
     module = "horovod.torch"
     named: ClassVar[Mapping[str, str]] = {"name": "det.objects"}
-    """Horovod would name them by their types, and wait for ranks that have another one."""
+    """The name of objects. Horovod's default contains the type, which may differ between ranks."""
 
     def barrier(self) -> None:
         self._call(self._hvd.barrier)
@@ -42,5 +42,8 @@ class HorovodBackend(Begun, TorchBackend):
     def _call(self, verb: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         try:
             return verb(*arguments, **options)
-        except RuntimeError as error:  # HorovodInternalError is one
-            raise lost(error, self.ranks.rank, self.ranks.size, "while tensors were exchanged") from error
+        except RuntimeError as error:
+            # HorovodInternalError is a RuntimeError.
+            raise lost(
+                error, self.ranks.rank, self.ranks.size, "while tensors were exchanged"
+            ) from error

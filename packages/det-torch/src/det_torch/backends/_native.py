@@ -1,4 +1,6 @@
-"""The ranks of a trial over `torch.distributed`: Gloo between CPUs, NCCL between GPUs."""
+"""The backend that exchanges tensors over `torch.distributed`: Gloo between CPUs, NCCL between
+GPUs.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # it lists them nowhere
+
+# Imported before a group is made: the defaults of its functions keep the process group that exists
+# at import. If that were a group of det, it could not end its threads, and a tensor that it freed
+# while Python exits would abort the process.
+import torch.distributed.nn.functional
+
+# Its `__all__` does not list them.
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from det_core import Communicator, DetError, Ranks
-from det_core.backends import launched
-from det_core.machine import address_to_bind, interface_towards
-from det_core.ranks import lost
+from det_core.ranks.distributed import launched
+from det_core.ranks.network import address_to_bind, interface_towards
+from det_core.train.ranks import lost
 
 from ._base import TorchBackend
 
@@ -32,10 +41,12 @@ LOOPBACK = "lo"
 
 
 class Native(TorchBackend):
-    """The default process group. One that the script has made already is used, and left to it.
+    """Uses the default process group.
 
-    Objects travel over the connections on which the ranks of a trial, or of a script that det launched, have met; those of
-    other scripts over the group.
+    If the script has made one already, this class uses it and does not destroy it.
+
+    Objects travel over det's own connections if det started the ranks, and otherwise over the
+    process group.
     """
 
     def __init__(self) -> None:
@@ -101,9 +112,11 @@ class Native(TorchBackend):
         try:
             return verb(*arguments, **options)
         except RuntimeError as error:
-            raise lost(error, self.ranks.rank, self.ranks.size, "while tensors were exchanged") from error
+            raise lost(
+                error, self.ranks.rank, self.ranks.size, "while tensors were exchanged"
+            ) from error
 
-    # Meeting
+    # Connecting the ranks
 
     def _meet(self, control: Communicator) -> Ranks:
         ranks = control.ranks
@@ -122,13 +135,15 @@ class Native(TorchBackend):
         return ranks
 
     def _in_a_file(self, control: Communicator) -> Store:
-        """Meet by a file that only this user can read; no port is opened for it.
+        """Return a store in a file that only this user can read, so that no port is opened.
 
-        `_left` deletes it. torch leaves it where two stores go at once, as each finds that the other is still there.
+        `_left` deletes the file. torch does not delete it if two stores are closed at the same
+        time, as each sees the other as open.
         """
         folder = ""
         if control.rank == 0:
-            place = os.environ.get("DET_SCRATCH_DIR")  # it is deleted with the run, also where this process is killed
+            # The scratch directory is deleted with the run, even if this process is killed.
+            place = os.environ.get("DET_SCRATCH_DIR")
             if place:
                 os.makedirs(place, exist_ok=True)
             folder = tempfile.mkdtemp(prefix="det-ranks-", dir=place)
@@ -136,11 +151,15 @@ class Native(TorchBackend):
         return FileStore(str(self._folder / "store"))
 
     def _left(self) -> None:
-        """Delete the file where the ranks met, once each has left it: a store that loses its file waits for it for minutes."""
+        """Delete the store's file after every rank has left it.
+
+        A store whose file is missing waits for it for minutes.
+        """
         folder, self._folder = self._folder, None
         if folder is None:
             return
-        with suppress(OSError):  # another rank was as late, and deletes it
+        # Another rank may delete it at the same time.
+        with suppress(OSError):
             (folder / str(self.ranks.rank)).touch()
             if all((folder / str(rank)).exists() for rank in range(self.ranks.size)):
                 for name in ("store", *map(str, range(self.ranks.size))):
@@ -149,7 +168,7 @@ class Native(TorchBackend):
 
 
 def _at_a_port(control: Communicator) -> Store:
-    """Meet at a port that rank 0 opens on its host's address."""
+    """Return a store at a port that rank 0 opens on the address of its host."""
     if control.rank:
         return TCPStore(control.chief_ip, control.broadcast(None), control.size, is_master=False)
     address = address_to_bind(control.chief_ip)
@@ -177,16 +196,25 @@ def _timeout(seconds: float | str | None) -> timedelta | None:
 
 
 def _collectives() -> str:
-    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    return (
+        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    )
 
 
 def _from_environment() -> Ranks:
-    """Meet as `torchrun` says; `RANK` and the like are read here, as the script that it started has no other launcher."""
+    """Join the process group that the variables of `torchrun` describe, and return this process's
+    ranks.
+
+    `RANK` and the like are read here because det did not launch the script.
+    """
     environ = os.environ
     if not dist.is_initialized():
         missing = [name for name in _VARIABLES if name not in environ]
         if missing:
-            raise DetError(f"{missing[0]} is not set; start the script with torchrun, or with: det launch torch -- CMD")
+            raise DetError(
+                f"{missing[0]} is not set; start the script with torchrun, or with: det launch"
+                " torch -- CMD"
+            )
         dist.init_process_group(
             _collectives(), init_method="env://", timeout=_timeout(environ.get("DET_RANKS_TIMEOUT"))
         )
@@ -204,7 +232,11 @@ def _from_environment() -> Ranks:
 
 @contextmanager
 def _gloo_towards(control: Communicator) -> Iterator[None]:
-    """Let Gloo listen where the other ranks are: it would take the address of the host's name, wherever that leads."""
+    """Make Gloo listen on the network interface that reaches the other ranks.
+
+    By default Gloo takes the address to which the host's name resolves, which the other ranks may
+    not reach.
+    """
     name = LOOPBACK if control.cross_size == 1 else interface_towards(control.chief_ip)
     if name is None or _INTERFACE in os.environ:
         yield

@@ -1,4 +1,7 @@
-"""Tensors as Python objects over the connections that the ranks have anyway: slow, and good enough for a test."""
+"""A backend that sends tensors as Python objects over det's own connections.
+
+It is slow and meant for tests.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Objects(TorchBackend):
-    """The backend of ranks for which no other one was chosen."""
+    """The backend of ranks that have chosen no other."""
 
     def __init__(self, control: Communicator | None = None) -> None:
         self._control = control or DistributedContext()

@@ -1,4 +1,6 @@
-"""Data for training and validation: loaders, their order, and any position of it reached exactly."""
+"""Data for training and validation: loaders, the order of their batches, and exact resume at any
+position.
+"""
 
 from ._cached import CachedDataset, cached
 from ._device import TorchData, data_length, to_device

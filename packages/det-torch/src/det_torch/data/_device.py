@@ -1,4 +1,4 @@
-"""Batches on their way to the device, and how many records they hold."""
+"""Moves batches to the device and counts their records."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ import numpy as np
 import torch
 
 TorchData = dict[str, torch.Tensor] | Sequence[torch.Tensor] | torch.Tensor
-"""A batch as most data loaders make it; for annotations."""
+"""The type of a batch of most data loaders, for annotations."""
 
 _NOTHING_TO_MOVE = (str, bytes, int, float, complex, bool, type(None), np.generic)
 
 
 def to_device(data: Any, device: torch.device, warned_types: set[type] | None = None) -> Any:
-    """Move the tensors and arrays in dicts, lists and tuples, nested at will, and objects with a method `to`.
+    """Move the tensors and arrays in `data`, and objects with a method `to`.
 
-    Numeric arrays become tensors. Anything else is returned as it is, with one warning for its type; text and plain numbers
-    without. Copies from pinned memory to a CUDA device run beside the program. `warned_types` is taken for old callers' sake.
+    Dicts, lists and tuples may be nested.
+
+    Numeric arrays become tensors. Other objects are returned unchanged, with one warning for each
+    type. Text and plain numbers cause no warning. Copies from pinned memory to a CUDA device are
+    asynchronous. `warned_types` has no effect and is accepted for older callers.
     """
     return _moved(data, device, device.type == "cuda")
 
@@ -51,8 +54,11 @@ def _uncommon(data: Any, device: torch.device, beside: bool) -> Any:
     if isinstance(data, Mapping):
         return _mapping(data, device, beside)
     name = type(data).__name__
-    # Python shows a warning of one text at one place once: one for each type
-    warnings.warn(f"a {name} in a batch was not moved to the device; give it a method to(device)", stacklevel=1)
+    # Python shows a warning once for each text and place, so that each type is named once.
+    warnings.warn(
+        f"a {name} in a batch was not moved to the device; give it a method to(device)",
+        stacklevel=1,
+    )
     return data
 
 
@@ -65,19 +71,26 @@ def _mapping(data: Mapping[Any, Any], device: torch.device, beside: bool) -> Any
 
 
 def data_length(batch: Any) -> int:
-    """Return the number of records in a batch: the length of its first tensor or array, inside dicts, lists and tuples.
+    """Return the number of records in a batch.
 
-    Raises ValueError for an empty batch, TypeError where no tensor or array comes first.
+    It is the length of the first tensor or array, in nested dicts, lists and tuples.
+
+    Raises ValueError for an empty batch, and TypeError if no tensor or array comes first.
     """
     if isinstance(batch, (torch.Tensor, np.ndarray)):
         if batch.ndim == 0:
-            raise TypeError(f"a batch begins with a single number ({_kind(batch)}), which is no column of records")
+            raise TypeError(
+                f"a batch begins with a single number ({_kind(batch)}), which is no column of"
+                " records"
+            )
         return len(batch)
     if isinstance(batch, (Mapping, list, tuple)):
         if not batch:
             raise ValueError(f"an empty {_kind(batch)} is no batch")
         return data_length(next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0])
-    raise TypeError(f"cannot tell how many records a {_kind(batch)} holds; put a tensor or an array first")
+    raise TypeError(
+        f"cannot tell how many records a {_kind(batch)} holds; put a tensor or an array first"
+    )
 
 
 def _kind(batch: Any) -> str:

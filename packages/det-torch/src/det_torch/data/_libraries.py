@@ -1,4 +1,6 @@
-"""What streaming libraries keep, cannot keep, and leave behind."""
+"""Knowledge of streaming libraries: how they save a position, what they cannot save, and which
+files they leave.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,16 @@ from pathlib import Path
 from typing import Any, final
 
 _SEGMENT = re.compile(
-    r"\d{6}_(locals|barrier|next_epoch|cache_usage|shard_states|shard_access_times|resume|epoch_shape|epoch_data)"
+    r"\d{6}_(locals|barrier|next_epoch|cache_usage|shard_states|shard_access_times|resume"
+    r"|epoch_shape|epoch_data)"
 )
 
 
 def keeps_place_in_iterators(loader: Any) -> bool:
-    """Tell whether the position is read and set by `get_state` and `set_state`: of the loader, or of its iterators, as in Grain."""
+    """Return whether `get_state` and `set_state` read and set the position.
+
+    The loader has them, or its iterators, as in Grain.
+    """
     if all(callable(getattr(loader, name, None)) for name in ("get_state", "set_state")):
         return True
     return any(base.__module__.partition(".")[0] == "grain" for base in type(loader).__mro__)
@@ -23,7 +29,9 @@ def keeps_place_in_iterators(loader: Any) -> bool:
 
 @final
 class PlacedLoader:
-    """Such a loader with the methods of those that keep their place themselves."""
+    """Gives a loader with `get_state` and `set_state` the methods `state_dict` and
+    `load_state_dict`.
+    """
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -54,35 +62,50 @@ class PlacedLoader:
 
 
 def caveat(holder: Any) -> str | None:
-    """Return in a sentence what the state of a loader does not hold; None where it holds all."""
-    link = getattr(holder, "_ex_iterable", None)  # of Hugging Face's datasets; seen in 5.2.0
+    """Return a sentence that says what the state of a loader lacks, or None if it is complete."""
+    # An attribute of Hugging Face's datasets, seen in 5.2.0.
+    link = getattr(holder, "_ex_iterable", None)
     while link is not None:
         if type(link).__name__.startswith("BufferShuffled"):
             return (
-                "the training data is shuffled by the buffer of Hugging Face's datasets, whose records are no part of its state: "
-                "after a restart those that were in it are missed; shuffle shards only, or a map-style dataset"
+                "the training data is shuffled by the buffer of Hugging Face's datasets, whose"
+                " records are no part of its state: after a restart those that were in it are"
+                " missed; shuffle shards only, or a map-style dataset"
             )
         link = getattr(link, "ex_iterable", None)
     return None
 
 
 def ranks_known_to(loader: Any) -> int:
-    """Return among how many ranks a dataset of a known library shares itself; 1 where it does not."""
+    """Return the number of ranks among which a dataset of a known library shards itself, or 1 if it
+    does not.
+    """
     dataset = getattr(loader, "dataset", loader)
-    # litdata 0.2.76, Hugging Face's datasets 5.2.0 (split_dataset_by_node), MosaicML's streaming 0.14.2
-    homes = (("distributed_env", "world_size"), ("_distributed", "world_size"), ("_unique_rank_world", "num_ranks"))
+    # litdata 0.2.76, Hugging Face's datasets 5.2.0 (split_dataset_by_node),
+    # MosaicML's streaming 0.14.2
+    homes = (
+        ("distributed_env", "world_size"),
+        ("_distributed", "world_size"),
+        ("_unique_rank_world", "num_ranks"),
+    )
     found = [getattr(getattr(dataset, home, None), count, None) for home, count in homes]
     return max((each for each in found if isinstance(each, int)), default=1)
 
 
-def clean_shared_memory(place: Path = Path("/dev/shm")) -> list[str]:
-    """Remove what killed processes of MosaicML's streaming left in shared memory, by which it refuses to begin again.
+# Only what is the user's own is removed there.
+def clean_shared_memory(place: Path = Path("/dev/shm")) -> list[str]:  # nosec B108
+    """Remove segments that killed processes of MosaicML's streaming left in shared memory.
 
-    What is this user's and no living process has open is left over. Returns the names.
+    The library does not start while they exist.
+
+    Segments are removed only if they belong to this user and no living process has them open.
+    Returns their names.
     """
     with suppress(OSError):
         found = [
-            path for path in place.iterdir() if _SEGMENT.fullmatch(path.name) and path.stat().st_uid == os.getuid()
+            path
+            for path in place.iterdir()
+            if _SEGMENT.fullmatch(path.name) and path.stat().st_uid == os.getuid()
         ]
         if not found:
             return []

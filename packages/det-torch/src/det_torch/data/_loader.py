@@ -1,4 +1,6 @@
-"""A data loader as a recipe: det builds the iterators, each rank's share of them, from the position where a run begins."""
+"""det's data loader. det builds its iterators for each rank's share, from the position where a run
+begins.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ from ..samplers import DistributedBatchSampler, RepeatBatchSampler, SkipBatchSam
 
 
 class DataLoader:
-    """Takes what torch's DataLoader takes, with the same meanings; det repeats, shards and skips it without reading data.
+    """Takes the arguments of torch's DataLoader, with the same meanings.
 
-    Outside det it is iterated like torch's, once for each epoch. Raises ValueError for options that exclude one another.
+    det repeats, shards and skips it without reading data. Outside det it is iterated like torch's,
+    once for each epoch. Raises ValueError for options that exclude one another.
     """
 
     def __init__(
@@ -48,7 +51,8 @@ class DataLoader:
         self.sampler = sampler
         self.batch_sampler = batch_sampler
         if not iterable and batch_sampler is None:
-            # torch refuses to shuffle nothing; a loader of length zero is reported when it is used
+            # torch refuses to shuffle an empty dataset. An empty loader raises an error only when
+            # it is used.
             self.sampler = self._default_sampler(shuffle, generator) if sampler is None else sampler
             self.batch_sampler = BatchSampler(self.sampler, batch_size or 1, drop_last)
         self._options: dict[str, Any] = {
@@ -71,23 +75,30 @@ class DataLoader:
     def get_data_loader(
         self, repeat: bool = False, skip: int = 0, num_replicas: int = 1, rank: int = 0
     ) -> TorchDataLoader[Any]:
-        """Return a torch DataLoader of this recipe: repeated, then sharded by batches, then without the first `skip`.
+        """Return a torch DataLoader that is repeated, then sharded by batches, then without the
+        first `skip` batches.
 
-        Raises ValueError for a rank that is not in `range(num_replicas)`, and where an IterableDataset is to be repeated,
-        sharded or skipped, as it has no indices.
+        Raises ValueError if the rank is not in `range(num_replicas)`. Raises it also if an
+        IterableDataset shall be repeated, sharded or skipped, as it has no indices.
         """
         if self.batch_sampler is not None:
             sampler = _adapted(self.batch_sampler, repeat, skip, num_replicas, rank)
-            return self._declared(TorchDataLoader(self.dataset, batch_sampler=sampler, **self._options))
+            return self._declared(
+                TorchDataLoader(self.dataset, batch_sampler=sampler, **self._options)
+            )
         if repeat or skip or num_replicas > 1:
             raise ValueError(
-                f"a {type(self.dataset).__name__} is read in its own order and cannot be repeated, sharded or skipped "
-                "by index; call get_data_loader() without arguments"
+                f"a {type(self.dataset).__name__} is read in its own order and cannot be repeated,"
+                " sharded or skipped by index; call get_data_loader() without arguments"
             )
-        return self._declared(TorchDataLoader(self.dataset, self.batch_size, drop_last=self.drop_last, **self._options))
+        return self._declared(
+            TorchDataLoader(
+                self.dataset, self.batch_size, drop_last=self.drop_last, **self._options
+            )
+        )
 
     def _declared(self, loader: TorchDataLoader[Any]) -> TorchDataLoader[Any]:
-        """Hand on what was said of this loader."""
+        """Copy this loader's `det_sharded` to a torch loader."""
         if (said := getattr(self, "det_sharded", None)) is not None:
             loader.det_sharded = said
         return loader
@@ -103,7 +114,9 @@ class DataLoader:
         return len(self._plain)
 
 
-def _adapted(batches: Iterable[Any], repeat: bool, skip: int, num_replicas: int, rank: int) -> Iterable[Any]:
+def _adapted(
+    batches: Iterable[Any], repeat: bool, skip: int, num_replicas: int, rank: int
+) -> Iterable[Any]:
     if repeat:
         batches = RepeatBatchSampler(batches)
     if num_replicas != 1 or rank:
@@ -111,26 +124,44 @@ def _adapted(batches: Iterable[Any], repeat: bool, skip: int, num_replicas: int,
     return SkipBatchSampler(batches, skip) if skip else batches
 
 
-def _check_workers(num_workers: int, timeout: float, prefetch_factor: int | None, persistent_workers: bool) -> None:
+def _check_workers(
+    num_workers: int, timeout: float, prefetch_factor: int | None, persistent_workers: bool
+) -> None:
     if num_workers < 0:
         raise ValueError(f"num_workers is {num_workers}; give 0 or more")
     if timeout < 0:
         raise ValueError(f"timeout is {timeout}; give 0 (none) or more seconds")
     if prefetch_factor is not None and num_workers == 0:
-        raise ValueError(f"prefetch_factor is {prefetch_factor} but num_workers is 0; leave it out, or give workers")
+        raise ValueError(
+            f"prefetch_factor is {prefetch_factor} but num_workers is 0; leave it out, or give"
+            " workers"
+        )
     if prefetch_factor is not None and prefetch_factor < 1:
         raise ValueError(f"prefetch_factor is {prefetch_factor}; give 1 or more")
     if persistent_workers and num_workers == 0:
-        raise ValueError("persistent_workers is set but num_workers is 0; leave it out, or give workers")
+        raise ValueError(
+            "persistent_workers is set but num_workers is 0; leave it out, or give workers"
+        )
 
 
 def _check_order(
-    iterable: bool, batch_size: int | None, shuffle: bool, sampler: Any, batch_sampler: Any, drop_last: bool
+    iterable: bool,
+    batch_size: int | None,
+    shuffle: bool,
+    sampler: Any,
+    batch_sampler: Any,
+    drop_last: bool,
 ) -> None:
     if iterable and (shuffle or sampler is not None or batch_sampler is not None):
-        raise ValueError("an IterableDataset has its own order; leave out shuffle, sampler and batch_sampler")
-    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
-        raise ValueError("batch_sampler makes the batches; leave out batch_size, shuffle, sampler and drop_last")
+        raise ValueError(
+            "an IterableDataset has its own order; leave out shuffle, sampler and batch_sampler"
+        )
+    if batch_sampler is not None and (
+        batch_size != 1 or shuffle or sampler is not None or drop_last
+    ):
+        raise ValueError(
+            "batch_sampler makes the batches; leave out batch_size, shuffle, sampler and drop_last"
+        )
     if sampler is not None and shuffle:
         raise ValueError("sampler and shuffle both decide the order; leave one out")
     if batch_size is None and batch_sampler is None and not iterable:

@@ -1,6 +1,8 @@
-"""In which order the batches of a map-style dataset come: lists of indices, endless, from any position on.
+"""The order of a map-style dataset's batches: endless streams of index lists that start at any
+position.
 
-Positions are those of the global stream: all epochs one after the other, before it is dealt to the ranks.
+Positions count in the global stream. It holds all epochs in sequence, before batches are dealt to
+ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from det_core.errors import TrialError
 
 from ._rng import PrivateRng, derive
 
-_AHEAD = 64  # batches drawn in one go from a sampler of the user's, as each time the global generators are exchanged
+# Batches drawn from a user's sampler at a time. Each time costs an exchange of the global
+# generators.
+_AHEAD = 64
 
 
 class Order(Protocol):
@@ -25,24 +29,29 @@ class Order(Protocol):
 
     @property
     def length(self) -> int | None:
-        """Batches in an epoch, None where that is unknown."""
+        """Batches in an epoch, or None if that is unknown."""
 
     def endless(self, start: int, step: int) -> Iterator[Any]:
         """Yield the index lists at positions `start`, `start + step`, … of the repeated stream."""
 
     def once(self, start: int, step: int) -> Iterator[Any]:
-        """Yield the index lists at those positions of the first epoch only."""
+        """Yield the index lists at these positions of the first epoch only."""
 
 
 class PositionalOrder:
-    """The order of torch's own samplers: a function of the epoch's number, so that any position is reached at once.
+    """The order of torch's own samplers.
 
-    `records(epoch)` gives the indices of one epoch, `count` of them; `batch_size` None yields them one by one.
+    It depends only on the epoch's number, so that any position is reached at once.
+
+    `records(epoch)` returns the indices of one epoch, `count` of them. With `batch_size` None they
+    are yielded one by one.
     """
 
     length: int
 
-    def __init__(self, records: Callable[[int], Any], count: int, batch_size: int | None, drop_last: bool) -> None:
+    def __init__(
+        self, records: Callable[[int], Any], count: int, batch_size: int | None, drop_last: bool
+    ) -> None:
         self._records = records
         self._batch_size = batch_size
         size = batch_size or 1
@@ -64,15 +73,18 @@ class PositionalOrder:
             for at in range(start, self.length, step):
                 yield int(records[at])
             return
-        plain: Callable[[Any], list[int]] = list if isinstance(records, range) else type(records).tolist
+        plain: Callable[[Any], list[int]] = (
+            list if isinstance(records, range) else type(records).tolist
+        )
         for at in range(start * size, self.length * size, step * size):
             yield plain(records[at : at + size])
 
 
 def shuffled(sampler: RandomSampler, seed: int) -> Callable[[int], Any]:
-    """Return the indices of each epoch as torch's RandomSampler would draw them, from a seed made of (seed, epoch).
+    """Return a function that gives the indices of an epoch as torch's RandomSampler draws them,
+    seeded by (seed, epoch).
 
-    A generator that the user gave decides by its initial seed, instead of the trial's.
+    If the user gave the sampler a generator, its initial seed replaces the trial's seed.
     """
     if sampler.generator is not None:
         seed = sampler.generator.initial_seed()
@@ -89,18 +101,27 @@ def shuffled(sampler: RandomSampler, seed: int) -> Callable[[int], Any]:
 
 
 class SamplerOrder:
-    """The order of a sampler of the user's: its epochs are drawn again from the first on; no data is read for that.
+    """The order of a user's sampler.
 
-    Whatever it draws from the global generators is decided by (seed, epoch). `set_epoch` is called on each of `samplers`
-    that has it. At most 64 batches are drawn ahead. `mark` tells, once it has begun, a sampler apart that begins otherwise.
+    To reach a position, its epochs are drawn again from the first one. No data is read for that.
+
+    The global generators are seeded by (seed, epoch) while it draws. `set_epoch` is called on each
+    of `samplers` that has it. At most 64 batches are drawn ahead. If one of `samplers` has
+    `det_on_demand`, each batch is drawn only when it is needed.
+
+    `mark` is a checksum of the first indices. It shows that a sampler starts with other indices
+    than in an earlier run.
     """
 
-    def __init__(self, indices: Iterable[Any], samplers: Sequence[Any], seed: int, length: int | None) -> None:
+    def __init__(
+        self, indices: Iterable[Any], samplers: Sequence[Any], seed: int, length: int | None
+    ) -> None:
         self.length = length
         self.mark: int | None = None
         self._indices = indices
         self._samplers = samplers
         self._seed = seed
+        self.on_demand = any(getattr(sampler, "det_on_demand", False) for sampler in samplers)
 
     def endless(self, start: int, step: int) -> Iterator[Any]:
         epoch = position = 0
@@ -113,12 +134,15 @@ class SamplerOrder:
                 yield from chunk[ahead::step]
                 position += len(chunk)
             if position == began:
-                raise TrialError(empty(f"its {type(self._indices).__name__} yields nothing in epoch {epoch}"))
+                raise TrialError(
+                    empty(f"its {type(self._indices).__name__} yields nothing in epoch {epoch}")
+                )
             epoch += 1
 
     def once(self, start: int, step: int) -> Iterator[Any]:
         with PrivateRng(derive(self._seed, 0)):
-            indices = list(islice(self._indices, self.length))  # one pass, even of a sampler that repeats
+            # The limit gives one pass, even if the sampler repeats itself.
+            indices = list(islice(self._indices, self.length))
         return iter(indices[start::step])
 
     def _chunks(self, epoch: int) -> Iterator[list[Any]]:
@@ -128,14 +152,14 @@ class SamplerOrder:
             indices = iter(self._indices)
         while True:
             with rng:
-                chunk = list(islice(indices, _AHEAD))
+                chunk = list(islice(indices, 1 if self.on_demand else _AHEAD))
             if not chunk:
                 return
             yield chunk
 
 
 def announce(epoch: int, *objects: Any) -> None:
-    """Tell the epoch to whatever wants to know it: a loader, its dataset, its samplers."""
+    """Call `set_epoch` of each object that has it: a loader, its dataset or its samplers."""
     for thing in objects:
         set_epoch = getattr(thing, "set_epoch", None)
         if callable(set_epoch):
@@ -143,5 +167,5 @@ def announce(epoch: int, *objects: Any) -> None:
 
 
 def empty(why: str, split: str = "training") -> str:
-    """Say that a data loader has nothing to give."""
+    """Return the message for a data loader that has no batch."""
     return f"the {split} data loader is empty: {why}; give it at least one batch"

@@ -1,4 +1,4 @@
-"""Seeds for parts of a trial, and the global generators put aside while somebody else draws."""
+"""Derived seeds, and a context that replaces the global generators for a while."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ from typing import Any
 
 import torch
 
-from det_core.rng import host_rng, seed_host, set_host_rng
+from det_core.train.rng import host_rng, seed_host, set_host_rng
 
 
 def derive(seed: int, *numbers: int) -> int:
-    """Return a 63-bit seed that depends on all of the numbers, and on nothing else."""
+    """Return a 63-bit seed that depends on all of the numbers and on nothing else."""
     text = ",".join(map(str, (seed, *numbers)))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def seed_on_host(seed: int) -> None:
-    """Seed the global generators of Python, NumPy (where it is imported) and torch on the host; 10 µs."""
+    """Seed the global generators of Python, NumPy (if it is imported) and torch on the host.
+
+    This takes 10 µs.
+    """
     seed_host(seed)
     torch.default_generator.manual_seed(seed)
 
 
 def seed_everything(seed: int) -> None:
-    """Seed those of the host, and of the accelerator where this process uses it.
+    """Seed the generators of the host, and those of the accelerator if this process uses it.
 
-    `torch.manual_seed` itself takes 200 µs in a process that does not, to remember the seed until it would.
+    `torch.manual_seed` itself takes 200 µs in a process that does not use it, as it stores the seed
+    for a later use.
     """
     seed_on_host(seed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's lack
@@ -34,9 +38,11 @@ def seed_everything(seed: int) -> None:
 
 
 class PrivateRng:
-    """A context in which the global generators are others, seeded once, which go on where the last use left them.
+    """A context with its own state of the global generators.
 
-    Those of accelerators stay as they are: samplers and datasets draw on the host.
+    It is seeded once and continues at the next use.
+
+    Generators of accelerators are unchanged, as samplers and datasets draw on the host.
     """
 
     def __init__(self, seed: int) -> None:
@@ -53,7 +59,10 @@ class PrivateRng:
             self._seed = None
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._own = _states()
         _restore(self._outside)

@@ -1,4 +1,6 @@
-"""Whose data it is that a loader reads: everybody's, which det deals to the ranks, or this rank's share already."""
+"""Finds out whether a loader reads all of the data, which det then deals to the ranks, or only this
+rank's share.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from ._libraries import ranks_known_to
 
 
 def samplers(loader: Any) -> list[Any]:
-    """Return the samplers of a loader, from the outermost inwards."""
+    """Return the samplers of a loader, the outermost first."""
     found: list[Any] = []
     waiting = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
     while waiting:
@@ -23,13 +25,18 @@ def samplers(loader: Any) -> list[Any]:
             continue
         found.append(sampler)
         waiting += (
-            [vars(sampler).get(name) for name in ("sampler", "batch_sampler")] if hasattr(sampler, "__dict__") else []
+            [vars(sampler).get(name) for name in ("sampler", "batch_sampler")]
+            if hasattr(sampler, "__dict__")
+            else []
         )
     return found
 
 
 def declared(loader: Any) -> bool | None:
-    """Return what data says by `det_sharded`, on the loader, its dataset, or one that this wraps; None where it says nothing."""
+    """Return `det_sharded` of the loader, its dataset, or a dataset that this one wraps.
+
+    None if none of them has it.
+    """
     thing = loader
     while thing is not None:
         said = getattr(thing, "det_sharded", None)
@@ -40,7 +47,11 @@ def declared(loader: Any) -> bool | None:
 
 
 def is_sharded(loader: Any) -> bool:
-    """Tell whether a loader gives this rank its share: it says so, or its dataset or one of its samplers knows of several."""
+    """Return whether a loader gives only this rank's share.
+
+    It does if it says so by `det_sharded`, or if its dataset or one of its samplers knows of
+    several ranks.
+    """
     said = declared(loader)
     if said is not None:
         return said
@@ -50,34 +61,54 @@ def is_sharded(loader: Any) -> bool:
 
 
 def is_skipped(loader: Any) -> bool:
-    """Tell whether the user's own samplers already skip to where the run begins."""
+    """Return whether the user's own samplers already skip to the position where the run begins."""
     return any(isinstance(s, SkipSampler) for s in samplers(loader))
 
 
 def read_by_all(loader: Any, size: int, split: str) -> str | None:
-    """Return what to say of data that every rank reads whole to keep its share; None for a list, and where it is declared."""
-    if size == 1 or isinstance(loader, Sequence) or declared(loader) is not None or is_sharded(loader):
+    """Return advice on data that every rank reads whole to use only its share.
+
+    Returns None for a list of batches, and for data that declares whether it is sharded.
+    """
+    if (
+        size == 1
+        or isinstance(loader, Sequence)
+        or declared(loader) is not None
+        or is_sharded(loader)
+    ):
         return None
     name = type(getattr(loader, "dataset", loader)).__name__
     return (
-        f"each of {size} ranks reads all of the {split} data ({name}) and keeps one batch in {size}; let it read the share of "
-        "context.distributed.rank alone and set its det_sharded to True, or set that to False if this is meant"
+        f"each of {size} ranks reads all of the {split} data ({name}) and keeps one batch in"
+        f" {size}; let it read the share of context.distributed.rank alone and set its det_sharded"
+        " to True, or set that to False if this is meant"
     )
 
 
 def without_padding(loader: Any) -> Iterable[Any] | None:
-    """Return the index lists of a loader with torch's DistributedSampler, less the records that this repeats to make the
-    ranks' shares equal; None for any other loader."""
+    """Return the index lists of a loader with torch's DistributedSampler, without the records that
+    it repeats.
+
+    The sampler repeats records to give all ranks equally many. Returns None for any other loader.
+    """
     batches = loader.batch_sampler
-    sampler = batches.sampler if type(batches) is BatchSampler else loader.sampler if batches is None else None
+    sampler = (
+        batches.sampler
+        if type(batches) is BatchSampler
+        else loader.sampler
+        if batches is None
+        else None
+    )
     if type(sampler) is not torch.utils.data.DistributedSampler or sampler.drop_last:
         return None
     records = _Beginning(sampler)
-    return records if batches is None else BatchSampler(records, batches.batch_size, batches.drop_last)
+    return (
+        records if batches is None else BatchSampler(records, batches.batch_size, batches.drop_last)
+    )
 
 
 class _Beginning(torch.utils.data.Sampler[Any]):
-    """What a DistributedSampler yields before it begins to repeat records."""
+    """Yields the indices of a DistributedSampler until it begins to repeat records."""
 
     def __init__(self, sampler: torch.utils.data.DistributedSampler[Any]) -> None:
         self.sampler = sampler

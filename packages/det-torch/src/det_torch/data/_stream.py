@@ -14,66 +14,97 @@ from ._torch import is_indexed
 
 
 class TrainingStream:
-    """The batches of one rank, from any batch on, over and over: batch i of the repeated data goes to rank i % size.
+    """The repeated batches of one rank, from any position.
 
-    `loader` is det's or torch's DataLoader, a loader with `state_dict` and `load_state_dict`, or any iterable of batches; a
-    finite one is read again for every epoch. One whose `det_sharded`, or that of its dataset, is True, or whose samplers know
-    of several replicas, gives this rank its share and is not dealt; any other must give the same batches on every rank.
+    Batch i of the repeated data goes to rank i % size.
 
-    With worker processes, what a map-style dataset draws at random is seeded for every batch by `seed` and the batch's
-    number in the whole stream. Without, it is read in the training process and draws from its global generators: exact,
-    too, as they are part of a checkpoint and nothing is read ahead. Generators that a dataset keeps for itself are beyond
-    our reach. Neither making a stream nor starting it draws from the global generators.
+    `loader` is det's or torch's DataLoader, a loader with `state_dict` and `load_state_dict`, or
+    any iterable of batches. A finite iterable is read again for every epoch. Data is already
+    sharded if `det_sharded` of the loader or its dataset is True, or if its samplers know of
+    several replicas. It is not dealt. Any other loader must give the same batches on every rank.
 
-    Raises TrialError where the data is empty, or ends and cannot be read again.
+    With worker processes, the randomness of a map-style dataset is seeded for every batch by `seed`
+    and the batch's number in the whole stream. Without them, the dataset draws from the training
+    process's global generators. That is exact too, as checkpoints hold these and nothing is read
+    ahead. The state has those that a dataset keeps for itself, too. Worker processes start with
+    them again, with a warning. Making or starting a stream draws nothing from the global
+    generators.
+
+    `limit` ends each epoch of data without a length after that many batches of a rank. The loader
+    is then started again.
+
+    Raises TrialError if the data is empty, or if it ends and cannot be read again.
     """
 
-    def __init__(self, loader: Any, *, seed: int, rank: int, size: int) -> None:
+    def __init__(
+        self, loader: Any, *, seed: int, rank: int, size: int, limit: int | None = None
+    ) -> None:
         self._source = _source(loader, seed, rank, size)
+        if limit is not None and self._source.batches_per_epoch is None:
+            self._source.limit = limit * self._source.step
         self._size = size
         self._shards = size if self._source.sharded else None
 
-    def batches(self, done: int) -> Iterator[Any]:
-        """Return the stream behind the first `done` batches of this rank. A stream that is open is closed."""
-        return self._source.batches(done)
+    def batches(self, done: int, per_epoch: int | None = None) -> Iterator[Any]:
+        """Return the stream after the first `done` batches of this rank.
+
+        A stream that is open is closed.
+
+        With `per_epoch`, an epoch of this rank has that many batches. Data and indices of an epoch
+        are then read only when its first batch is requested. Worker processes that are not
+        persistent are started again for each epoch.
+        """
+        return (
+            self._source.batches(done)
+            if per_epoch is None
+            else self._source.epochs(done, per_epoch)
+        )
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """Batches in an epoch on the chief, which every rank counts by; None where the data has no length."""
+        """Batches in an epoch on the chief, which all ranks use. None if the data has no length."""
         return self._source.batches_per_epoch
 
     @property
     def exact(self) -> bool:
-        """Whether a run that is resumed reads what it would have read if it had not been interrupted."""
+        """Whether a resumed run reads the same data as an uninterrupted run."""
         return self.warning is None
 
     @property
     def warning(self) -> str | None:
-        """One sentence for the user where resuming is not exact, or reads data only to drop it."""
+        """A sentence for the user if resuming is not exact, or if it reads data and drops it."""
         return self._source.warning
 
     @property
     def advice(self) -> str | None:
-        """One sentence for the user where every rank reads all of the data, as it does not say whether it is a share."""
+        """A sentence for the user if every rank reads all of the data and the data does not say
+        whether it is a share.
+        """
         return self._source.advice
 
     def state(self, done: int) -> dict[str, Any] | None:
-        """Return what a checkpoint must hold of this rank's data after `done` batches; None where `done` says it all."""
+        """Return what a checkpoint must hold of this rank's data after `done` batches.
+
+        None if `done` is enough.
+        """
         state = self._source.state(done)
         if state is not None and self._size > 1:
             state["size"] = self._size
         return state if self._shards is None else {"shards": self._shards, "state": state}
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Take up a state of this rank, or of the chief where there is none, before `batches` is called.
+        """Restore a state of this rank, or of the chief if this rank has none.
 
-        One of another kind of loader, or of data that was sharded otherwise, is left alone, with a warning.
+        Call this before `batches`.
+
+        A state of another kind of loader, or of data that was sharded in another way, is ignored
+        with a warning.
         """
         shards = (state or {}).get("shards")
         if state is not None and shards != self._shards:
             self._source.warning = (
-                f"the training data was {_dealt(shards)} when the checkpoint was written and is {_dealt(self._shards)} now, so "
-                "that some records may be repeated and some missed"
+                f"the training data was {_dealt(shards)} when the checkpoint was written and is"
+                f" {_dealt(self._shards)} now, so that some records may be repeated and some missed"
             )
             return
         if state is not None and shards is not None:
@@ -83,19 +114,21 @@ class TrainingStream:
         size = state.get("size", 1)
         if size != self._size and self._source.kind != "index":
             self._source.warning = (
-                f"the place in the training data was kept by {size} ranks, whose batches were of another size than those of "
-                f"{self._size}: what lies before it is read again and dropped"
+                f"the place in the training data was kept by {size} ranks, whose batches were of"
+                f" another size than those of {self._size}: what lies before it is read again and"
+                " dropped"
             )
         elif state.get("kind") == self._source.kind:
             self._source.restore(state)
         else:
             self._source.warning = (
-                "the checkpoint was written with another kind of training data loader, so that some records may be repeated "
-                "and some missed; resume with the loader that it was written with"
+                "the checkpoint was written with another kind of training data loader, so that some"
+                " records may be repeated and some missed; resume with the loader that it was"
+                " written with"
             )
 
     def close(self) -> None:
-        """End what reads ahead: worker processes, threads, open iterators."""
+        """End worker processes, threads and open iterators."""
         self._source.close()
 
 

@@ -1,4 +1,4 @@
-"""The validation data, once through, dealt to the ranks batch by batch."""
+"""The validation data of one rank."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from det_core.errors import TrialError
 
+from ._generators import find_generators, read_generators, write_generators
 from ._loader import DataLoader
 from ._order import Order, SamplerOrder, empty
 from ._rng import PrivateRng, derive
@@ -18,11 +19,17 @@ from ._torch import Indices, again, is_indexed, is_plain, length_of, order_of, r
 
 
 class ValidationBatches:
-    """The batches of one rank: those whose position, modulo `size`, is `rank`. May be iterated again, with equal results.
+    """Yields the batches of one rank: those whose position modulo `size` is `rank`.
 
-    Data that is sharded already is not dealt; what torch's DistributedSampler repeats, to make the ranks' shares equal, is
-    left out, so that each record counts once. A shuffled loader gives the same order every time. `advice` is one sentence for
-    the user where every rank reads all of the data. Raises TrialError where there is no batch for any rank.
+    It can be iterated again, with the same results. For that, the generators that a data set keeps
+    for itself are set to their first states, and put back at the end.
+
+    Data that is sharded already is not dealt. Records that torch's DistributedSampler repeats to
+    give all ranks equally many are left out, so that each record counts once. A shuffled loader
+    gives the same order every time.
+
+    `advice` is a sentence for the user if every rank reads all of the data. Raises TrialError if
+    there is no batch for any rank.
     """
 
     def __init__(self, loader: Any, rank: int, size: int, seed: int) -> None:
@@ -30,10 +37,15 @@ class ValidationBatches:
         self.sharded = is_sharded(loader)
         self._first, self._step = (0, 1) if self.sharded else (rank, size)
         self.advice = None if is_indexed(loader) else read_by_all(loader, size, "validation")
-        self._seed = derive(seed, -2)  # other draws than those of training
+        # The seed differs from the one of training.
+        self._seed = derive(seed, -2)
         self._iterator: Any = None
         self.loader = self._indexed(loader, rank, size) if is_indexed(loader) else loader
         self._is_indexed = is_indexed(loader)
+        # Worker processes have copies, and start with the first states.
+        own = isinstance(loader, TorchDataLoader) and not loader.num_workers
+        self._generators = find_generators(loader) if own else {}
+        self._first_states = read_generators(self._generators)
 
     def _indexed(self, loader: TorchDataLoader[Any], rank: int, size: int) -> TorchDataLoader[Any]:
         order: Order = order_of(loader, self._seed, "validation")
@@ -46,20 +58,33 @@ class ValidationBatches:
 
     def __iter__(self) -> Iterator[Any]:
         if not self._is_indexed:
-            return self._reread()
-        self._iterator = iter(self.loader)
-        return self._iterator  # type: ignore[no-any-return]
+            batches = self._reread()
+        else:
+            self._iterator = batches = iter(self.loader)
+        return self._from_first_states(batches) if self._generators else batches
+
+    def _from_first_states(self, batches: Iterator[Any]) -> Iterator[Any]:
+        states = read_generators(self._generators)
+        write_generators(self._generators, self._first_states)
+        try:
+            yield from batches
+        finally:
+            write_generators(self._generators, states)
 
     def _reread(self) -> Iterator[Any]:
         with PrivateRng(derive(self._seed, 0)):
-            self._iterator = iterator = iter(again(self.loader, self._seed) if is_plain(self.loader) else self.loader)
+            self._iterator = iterator = iter(
+                again(self.loader, self._seed) if is_plain(self.loader) else self.loader
+            )
             first = list(islice(iterator, 1))
         if not first and not self.sharded:
-            raise TrialError(empty(f"this {type(self.loader).__name__} yields nothing", "validation"))
+            raise TrialError(
+                empty(f"this {type(self.loader).__name__} yields nothing", "validation")
+            )
         yield from islice(chain(first, iterator), self._first, None, self._step)
 
     def __len__(self) -> int:
-        """Return the number of this rank's batches. Raises TypeError where that is unknown."""
+        """Return the number of this rank's batches. Raises TypeError if that is unknown."""
         length = length_of(self.loader)
         if length is None:
             raise TypeError(f"the validation data ({type(self.loader).__name__}) has no length")
@@ -71,15 +96,18 @@ class ValidationBatches:
         return getattr(self.loader, name)
 
     def close(self) -> None:
-        """End worker processes that are kept between validations, or that an interrupted one left."""
+        """End worker processes that persist between validations, and those of an interrupted
+        validation.
+        """
         shut_down(self._iterator, self.loader)
         self._iterator = None
 
 
 def validation_batches(loader: Any, *, rank: int, size: int, seed: int = 0) -> ValidationBatches:
-    """Return one rank's share of the validation data: batch i is for rank i % size.
+    """Return one rank's share of the validation data: batch i belongs to rank i % size.
 
-    Workers are seeded for every batch, as in training. Without workers a dataset that draws at random draws from the global
-    generators: put them aside during a validation. Raises TrialError where the data is empty.
+    Workers are seeded for every batch, as in training. Without workers, a dataset draws from the
+    global generators. The caller must save and restore these around a validation. Raises TrialError
+    if the data is empty.
     """
     return ValidationBatches(loader, rank, size, seed)

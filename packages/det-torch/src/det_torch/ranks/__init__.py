@@ -1,4 +1,6 @@
-"""What several ranks of one trial do together: one gradient, one set of weights, one state of training."""
+"""Keeps several ranks of one trial in step: one gradient, one set of weights, one state of
+training.
+"""
 
 from ._gradients import Gradients
 from ._join import backend_of_script, join_ranks

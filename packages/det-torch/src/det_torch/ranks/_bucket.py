@@ -1,4 +1,4 @@
-"""Some parameters' gradients, which travel in one flat tensor."""
+"""Buckets of gradients, which travel in one flat tensor."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ import torch
 
 from ..backends import TorchBackend
 
-_FIRST, _LIMIT = 1 << 20, 25 << 20  # bytes, as in torch's DistributedDataParallel
+# Sizes of buckets in bytes, as in torch's DistributedDataParallel.
+_FIRST, _LIMIT = 1 << 20, 25 << 20
 
 
 class Bucket:
-    """Gradients of one type and device, and for each how many ranks have one.
+    """Gradients of one type and device, and for each the number of ranks that have one.
 
-    A rank that has none of a parameter adds zeros; it takes the mean over if any other rank has one.
+    A rank without a gradient of a parameter contributes zeros. It gets the mean if any other rank
+    has a gradient.
     """
 
     def __init__(
-        self, parameters: Sequence[torch.nn.Parameter], dtype: torch.dtype, backend: TorchBackend, name: str
+        self,
+        parameters: Sequence[torch.nn.Parameter],
+        dtype: torch.dtype,
+        backend: TorchBackend,
+        name: str,
     ) -> None:
         self.parameters = list(parameters)
-        self.awaited = 0  # gradients that the backward pass has not come to yet
+        # Gradients that the backward pass has not computed yet.
+        self.awaited = 0
         self._backend, self._name = backend, name
         count = sum(parameter.numel() for parameter in parameters)
         self._flat = torch.zeros(count + len(parameters), dtype=dtype, device=parameters[0].device)
@@ -33,23 +40,23 @@ class Bucket:
 
     @property
     def flying(self) -> bool:
-        """Whether it is on its way."""
+        """Whether its sum is in progress."""
         return self._wait is not None
 
     @property
     def early(self) -> bool:
-        """Whether a gradient has changed since it left."""
+        """Whether a gradient has changed since the sum began."""
         return self.flying and self.awaited < 0
 
     def launch(self) -> None:
-        """Send the gradients as they are now."""
+        """Start to sum the gradients as they are now."""
         self.awaited = max(0, self.awaited)
         with torch.no_grad():
             self._fill()
             self._wait = self._backend.start_sum(self._flat, self._name)
 
     def land(self) -> None:
-        """Wait until all have been added up, and give each parameter its mean."""
+        """Wait for the sum, and set the mean as each parameter's gradient."""
         self.wait()
         there = self._there.tolist() if self._missing else []
         missing = {index for index in self._missing if not there[index]}
@@ -58,17 +65,21 @@ class Bucket:
                 parameter.grad = view if self._same else view.to(parameter.dtype)
 
     def wait(self) -> None:
-        """Wait until it has come back."""
+        """Wait for the sum."""
         if self._wait is not None:
             self._wait()
             self._wait = None
 
     def _fill(self) -> None:
-        """Put in the gradients, divided by the number of ranks: before the sum, which could overflow in 16 bits."""
+        """Copy the gradients into the flat tensor, divided by the number of ranks.
+
+        They are divided before the sum, as the sum could overflow in 16 bits.
+        """
         views: list[torch.Tensor] = []
         gradients: list[torch.Tensor] = []
         size = self._backend.ranks.size
-        at_once = self._same and self._flat.device.type == "cpu"  # where memory is slow and calls are not
+        # On the CPU, memory is slow and calls are cheap.
+        at_once = self._same and self._flat.device.type == "cpu"
         self._missing = []
         self._there.fill_(1)
         for index, (parameter, view) in enumerate(zip(self.parameters, self._views, strict=True)):
@@ -88,8 +99,10 @@ class Bucket:
             self._flat.div_(size)
 
 
-def buckets(parameters: Sequence[torch.nn.Parameter], compress: bool, backend: TorchBackend, name: str) -> list[Bucket]:
-    """Return buckets in the order in which a backward pass is likely to fill them."""
+def buckets(
+    parameters: Sequence[torch.nn.Parameter], compress: bool, backend: TorchBackend, name: str
+) -> list[Bucket]:
+    """Return buckets in the order in which a backward pass is likely to complete them."""
     found: list[Bucket] = []
     for (_, _, travelling), members in _sorted(parameters, compress, backend).items():
         some: list[torch.nn.Parameter] = []
@@ -108,7 +121,9 @@ def buckets(parameters: Sequence[torch.nn.Parameter], compress: bool, backend: T
 def _sorted(
     parameters: Sequence[torch.nn.Parameter], compress: bool, backend: TorchBackend
 ) -> dict[tuple[torch.device, torch.dtype, torch.dtype], list[torch.nn.Parameter]]:
-    """Return the parameters, last first, by device, type, and the type in which their gradients travel."""
+    """Return the parameters, last first, by device, type, and the type in which their gradients
+    travel.
+    """
     found: dict[tuple[torch.device, torch.dtype, torch.dtype], list[torch.nn.Parameter]] = {}
     for parameter in reversed(parameters):
         travelling = parameter.dtype
@@ -121,7 +136,7 @@ def _sorted(
 
 
 def _views(flat: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> Iterator[torch.Tensor]:
-    """Yield a part of a flat tensor for each parameter, laid out in memory as the parameter is."""
+    """Yield a part of a flat tensor for each parameter, with the parameter's memory layout."""
     at = 0
     for parameter in parameters:
         part = flat[at : at + parameter.numel()]

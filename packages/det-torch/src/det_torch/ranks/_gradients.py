@@ -1,7 +1,7 @@
-"""One gradient for all ranks: the mean of theirs, there when the backward pass has ended.
+"""Averages gradients over the ranks. The mean is complete when the backward pass has ended.
 
-det does this itself, for Horovod and `torch.distributed` alike, and not by their wrappers of models and optimizers:
-`docs/decisions/0007-gradients-of-ranks.md` says why.
+det does this itself, for Horovod and `torch.distributed` alike. It does not use their wrappers of
+models and optimizers. `docs/decisions/0007-gradients-of-ranks.md` gives the reasons.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ._bucket import Bucket, buckets
 class Gradients:
     """Averages the gradients of the parameters of some optimizers over the ranks.
 
-    With one optimizer, gradients travel while the backward pass goes on. With several, of which one pass may fill the gradients
-    of many and a step use those of one, they travel when it has ended: the ranks then exchange the same things in the same
-    order, whatever order the pass had on each of them.
+    With one optimizer, gradients travel during the backward pass. With several, they travel after
+    it: one pass may fill the gradients of many optimizers, and a step use those of one. The ranks
+    then exchange the same tensors in the same order, whatever order the pass had on each of them.
     """
 
     def __init__(self, backend: TorchBackend) -> None:
@@ -30,16 +30,20 @@ class Gradients:
         self._shares: dict[int, _Share] = {}
         self._overlap = self.passing = False
 
-    def add(self, optimizer: torch.optim.Optimizer, compress: bool, models: Iterable[torch.nn.Module]) -> None:
-        """Take in an optimizer; `compress` lets its gradients travel as 16-bit numbers."""
+    def add(
+        self, optimizer: torch.optim.Optimizer, compress: bool, models: Iterable[torch.nn.Module]
+    ) -> None:
+        """Register an optimizer. With `compress` its gradients travel as 16-bit numbers."""
         name = f"det.gradients.{len(self._shares)}"
-        share = self._shares[id(optimizer)] = _Share(optimizer, self._backend, name, compress, models, self)
+        share = self._shares[id(optimizer)] = _Share(
+            optimizer, self._backend, name, compress, models, self
+        )
         share.watch()
         optimizer.register_step_pre_hook(self._before_step)
         self._overlap = len(self._shares) == 1
 
     def backward(self, run: Callable[[], object]) -> None:
-        """Run a backward pass, and average what it changes."""
+        """Run a backward pass, and average the gradients that it changes."""
         shares = list(self._shares.values())
         for share in shares:
             share.begin()
@@ -51,13 +55,18 @@ class Gradients:
         self._reduce([share for share in shares if share.reached or len(shares) == 1])
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:
-        """Average what backward passes that were not run here have changed of an optimizer's gradients."""
+        """Average the optimizer's gradients that other backward passes than those of `backward`
+        have changed.
+        """
         share = self._shares.get(id(optimizer))
         if share is not None and share.changed:
             self._reduce([share])
 
     def _before_step(self, optimizer: torch.optim.Optimizer, arguments: Any, options: Any) -> Any:
-        """Let no gradient of one rank's own reach a step, whoever called it: each rank would train a model of its own."""
+        """Average gradients before any step, also one that the trial makes itself.
+
+        Otherwise the ranks would train different models.
+        """
         self.settle(optimizer)
         closure = options.get("closure", arguments[1] if len(arguments) > 1 else None)
         if not callable(closure):
@@ -65,10 +74,16 @@ class Gradients:
         rest = {name: value for name, value in options.items() if name != "closure"}
         return (optimizer, self._of_all(closure, optimizer), *arguments[2:]), rest
 
-    def _of_all(self, closure: Callable[[], Any], optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
-        """Return a closure whose gradients, and whose loss where the optimizer goes by it, are the means over the ranks."""
+    def _of_all(
+        self, closure: Callable[[], Any], optimizer: torch.optim.Optimizer
+    ) -> Callable[[], Any]:
+        """Return a closure whose gradients are the means over the ranks.
+
+        The loss is averaged too if the optimizer depends on it.
+        """
         parameter = signature(optimizer.step).parameters.get("closure")
-        goes_by_loss = parameter is not None and parameter.default is Parameter.empty  # it cannot do without, as LBFGS
+        # A required closure means that the optimizer uses its loss, as LBFGS does.
+        goes_by_loss = parameter is not None and parameter.default is Parameter.empty
 
         def evaluate() -> Any:
             loss = closure()
@@ -87,11 +102,11 @@ class Gradients:
 
     @property
     def pending(self) -> bool:
-        """Whether there are gradients that are still each rank's own."""
+        """Whether there are gradients that have not been averaged over the ranks."""
         return any(share.changed for share in self._shares.values())
 
     def resume(self) -> None:
-        """Take note that gradients of each rank's own were put back."""
+        """Mark the gradients as not averaged, after each rank's own gradients were restored."""
         for share in self._shares.values():
             share.changed = True
 
@@ -99,13 +114,17 @@ class Gradients:
         for share in shares:
             share.launch()
         for share in shares:
-            if share.land():  # it had begun too early, and would again
+            # Some gradients were sent too early, which would happen again.
+            if share.land():
                 self._overlap = False
 
 
 class _Share:
-    """The gradients of one optimizer. `reached` says that the pass that goes on has come to one of them, `changed` that
-    some have not been averaged since they changed."""
+    """The gradients of one optimizer.
+
+    - `reached`: whether the current backward pass has computed one of them.
+    - `changed`: whether some have changed since they were averaged.
+    """
 
     def __init__(
         self,
@@ -116,7 +135,12 @@ class _Share:
         models: Iterable[torch.nn.Module],
         owner: Gradients,
     ) -> None:
-        self._optimizer, self._backend, self._name, self._compress = optimizer, backend, name, compress
+        self._optimizer, self._backend, self._name, self._compress = (
+            optimizer,
+            backend,
+            name,
+            compress,
+        )
         self._models, self._owner = models, owner
         self._hooks: dict[int, Any] = {}
         self._known: list[int] = []
@@ -127,7 +151,7 @@ class _Share:
         self.reached = self.changed = False
 
     def begin(self) -> None:
-        """Expect a backward pass."""
+        """Prepare for a backward pass."""
         self.reached = False
         self._next = 0
         parameters = self._parameters()
@@ -138,17 +162,27 @@ class _Share:
             bucket.awaited = sum(p.requires_grad for p in bucket.parameters)
 
     def watch(self) -> None:
-        """Hear of the gradients of all parameters, also of those that have thawed."""
+        """Register hooks on the gradients of all parameters, including those that need a gradient
+        again.
+        """
         for p in self._parameters():
             if p.requires_grad and id(p) not in self._hooks:
                 self._hooks[id(p)] = p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
 
     def _parameters(self) -> list[torch.nn.Parameter]:
-        """Return those that each rank has a copy of; the gradients of others are reduced where they are divided."""
-        return [p for group in self._optimizer.param_groups for p in group["params"] if not is_sharded(p)]
+        """Return the parameters that are not sharded.
+
+        FSDP reduces the gradients of sharded ones.
+        """
+        return [
+            p
+            for group in self._optimizer.param_groups
+            for p in group["params"]
+            if not is_sharded(p)
+        ]
 
     def launch(self) -> None:
-        """Send what is not on its way yet."""
+        """Start to sum the buckets that are not in progress."""
         if not self._known:
             self.begin()
         for bucket in self._buckets[self._next :]:
@@ -156,7 +190,10 @@ class _Share:
         self._next = len(self._buckets)
 
     def land(self) -> bool:
-        """Give all parameters their means; tell whether some had been sent before their gradients were complete."""
+        """Set the means as gradients of all parameters.
+
+        Returns whether some had been sent before they were complete. These are sent again.
+        """
         early = [bucket for bucket in self._buckets if bucket.early]
         for bucket in early:
             bucket.wait()
@@ -171,14 +208,19 @@ class _Share:
 
     def _build(self, parameters: list[torch.nn.Parameter]) -> None:
         self._known = list(map(id, parameters))
-        sparse = {id(m.weight) for model in self._models for m in model.modules() if getattr(m, "sparse", False)}
+        sparse = {
+            id(m.weight)
+            for model in self._models
+            for m in model.modules()
+            if getattr(m, "sparse", False)
+        }
         self._sparse = [p for p in parameters if id(p) in sparse]
         dense = [p for p in parameters if id(p) not in sparse]
         self._buckets = buckets(dense, self._compress, self._backend, self._name)
         self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
 
     def _accumulated(self, parameter: torch.Tensor) -> None:
-        """Take note of a gradient; send the buckets that are complete, in their order."""
+        """Note a gradient. Send the buckets that are complete, in their order."""
         self.reached = self.changed = True
         if not self._owner.passing:
             return
@@ -191,11 +233,16 @@ class _Share:
             self._next += 1
 
     def _average_sparse(self, parameter: torch.nn.Parameter) -> None:
-        """Average the rows that any rank's gradient has; they travel as objects, as their number differs."""
+        """Average the rows that any rank's gradient has.
+
+        They travel as objects, as their number differs.
+        """
         mine = parameter.grad
         if mine is not None:
             mine = mine.coalesce() if mine.is_sparse else mine.to_sparse().coalesce()
-        everyone = self._backend.allgather(None if mine is None else (mine.indices().cpu(), mine.values().cpu()))
+        everyone = self._backend.allgather(
+            None if mine is None else (mine.indices().cpu(), mine.values().cpu())
+        )
         theirs = [answer for answer in everyone if answer is not None]
         if not theirs:
             return

@@ -1,4 +1,4 @@
-"""Which backend the ranks of a run exchange tensors over."""
+"""Chooses the backend over which the ranks of a run exchange tensors."""
 
 from __future__ import annotations
 
@@ -6,28 +6,33 @@ import sys
 
 import torch.distributed as dist
 
-from det_core import BackendRecord, Communicator, Plugins, RunInfo, ranks
-from det_core.backends import choose_backend
+from det_core import BackendRecord, Communicator, Plugins, RunInfo
+from det_core.ranks.choice import choose_backend
+from det_core.train import ranks
 
 from ..backends import Objects, TorchBackend
 
 _REFUSAL = (
-    "the backend {name} cannot reduce torch's gradients; derive it from det_torch.backends.TorchBackend, or set "
-    "distributed.backend to native"
+    "the backend {name} cannot reduce torch's gradients; derive it from"
+    " det_torch.backends.TorchBackend, or set distributed.backend to native"
 )
 
 
 def join_ranks(run: RunInfo) -> TorchBackend | None:
-    """Meet the other ranks of a run; returns None where there is one only.
+    """Connect to the other ranks of a run. Returns None if there is only one.
 
-    Raises PluginError where the run's backend is of a plugin that knows nothing of torch's tensors.
+    Raises PluginError if the run's backend comes from a plugin that cannot sum torch's tensors.
     """
     backend: TorchBackend | None = ranks.join_ranks(run, TorchBackend, _REFUSAL, default=Objects)
     return backend
 
 
-def backend_of_script(distributed: Communicator, wanted: str, plugins: Plugins) -> BackendRecord | None:
-    """Return the backend for a script's ranks: that which has begun already, else what the configuration says."""
+def backend_of_script(
+    distributed: Communicator, wanted: str, plugins: Plugins
+) -> BackendRecord | None:
+    """Return the backend of a script's ranks: one that is initialized already, else the one of the
+    configuration.
+    """
     if distributed.size == 1:
         return None
     records = plugins.backends()

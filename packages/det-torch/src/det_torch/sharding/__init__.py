@@ -1,4 +1,6 @@
-"""Models whose parameters are divided among the ranks: `fully_shard` in the place of a copy on each, checkpoints in parts."""
+"""Models whose parameters are sharded over the ranks by `fully_shard`, and their checkpoints in
+parts.
+"""
 
 from ._files import FOLDER, Like, Place, fill, whole, write
 from ._lockstep import in_step

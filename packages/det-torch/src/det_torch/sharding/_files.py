@@ -1,13 +1,16 @@
-"""The parts of sharded tensors in a checkpoint, written and read by `torch.distributed.checkpoint`.
+"""Writes and reads the parts of sharded tensors in a checkpoint, with
+`torch.distributed.checkpoint`.
 
-Its files are the ones that torch's own tools read (`dcp_to_torch_save`), but nothing that they hold is unpickled here, other
-than the few plain classes that describe them.
+torch's own tools (`dcp_to_torch_save`) read these files. Nothing in them is unpickled here. Only
+names and numbers are taken from the description of the tensors (`_metadata`), and tensors are read
+with `weights_only`.
 """
 
 from __future__ import annotations
 
 import copy
-import pickle
+import io
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,41 +18,27 @@ from typing import Any
 import torch
 
 from det_core import CheckpointError
+from det_core.support.archives import check_zip
 
+from ._metadata import FILE, read_metadata
 from ._tensors import is_sharded
 from ._tensors import like as divided_as
 
 FOLDER = "shards"
 KEY = "sharded"
-_METADATA = ".metadata"
-_MODULE = "torch.distributed.checkpoint."
-_KNOWN = {
-    f"{_MODULE}metadata": {
-        "BytesStorageMetadata",
-        "ChunkStorageMetadata",
-        "Metadata",
-        "MetadataIndex",
-        "StorageMeta",
-        "TensorProperties",
-        "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    },
-    f"{_MODULE}filesystem": {"_StorageInfo"},
-    "torch.serialization": {"_get_layout"},
-    "torch": {"Size"},
-    "pathlib": {"PosixPath", "PurePosixPath"},
-    "collections": {"OrderedDict"},
-}
-
 Place = tuple[Any, ...]
 Like = Callable[[Place, torch.Size], Any]
-"""The tensor of the running trial that has a place in the checkpoint, or one that it goes with; None where there is none."""
+"""Finds the running trial's tensor for a place in the checkpoint and its shape.
+The tensor at that place is sharded like the tensor that it returns. None stands for a whole tensor.
+"""
 
 
 def write(contents: dict[str, Any], directory: Path | None) -> dict[str, Any]:
-    """Write this rank's parts of sharded tensors; return what is left, in which `KEY` says where they belong.
+    """Write this rank's parts of sharded tensors.
 
-    Every rank calls it, with tensors in the same places.
+    Returns the other contents, in which `KEY` lists the places of the parts.
+
+    Every rank must call this, with tensors in the same places.
     """
     found: dict[str, Any] = {}
     facts: dict[str, Any] = {}
@@ -64,15 +53,21 @@ def _without(value: Any, place: Place, found: dict[str, Any], facts: dict[str, A
     if is_sharded(value):
         name = ".".join(map(str, place))
         found[name] = _settled(value.detach())
-        facts[name] = {"place": list(place), "dims": [p.dim if p.is_shard() else None for p in found[name].placements]}
+        facts[name] = {
+            "place": list(place),
+            "dims": [p.dim if p.is_shard() else None for p in found[name].placements],
+        }
         return None
     if isinstance(value, dict):
-        same = copy.copy(value)  # a state's attributes are kept
+        # `copy` keeps the attributes of a state dict.
+        same = copy.copy(value)
         for key, inner in value.items():
             same[key] = _without(inner, (*place, key), found, facts)
         return same
     if type(value) in (list, tuple):
-        return type(value)(_without(inner, (*place, index), found, facts) for index, inner in enumerate(value))
+        return type(value)(
+            _without(inner, (*place, index), found, facts) for index, inner in enumerate(value)
+        )
     return value
 
 
@@ -82,7 +77,9 @@ def _settled(value: Any) -> Any:
 
     if not any(placement.is_partial() for placement in value.placements):
         return value
-    return value.redistribute(placements=[Replicate() if p.is_partial() else p for p in value.placements])
+    return value.redistribute(
+        placements=[Replicate() if p.is_partial() else p for p in value.placements]
+    )
 
 
 def _write(tensors: dict[str, Any], directory: Path) -> None:
@@ -97,29 +94,38 @@ def _write(tensors: dict[str, Any], directory: Path) -> None:
 
 
 def whole(contents: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Put sharded tensors back into contents, in one piece each; no other rank is needed."""
+    """Put sharded tensors back into contents, each as a whole tensor. No other rank is needed."""
     return fill(contents, directory, lambda place, size: None)
 
 
 def fill(contents: dict[str, Any], directory: Path, like: Like) -> dict[str, Any]:
-    """Put sharded tensors back into contents, each divided as what it is `like`; divide what was saved whole, where that is."""
-    facts = contents.pop(KEY, {})
-    if facts:
-        wanted, metadata = {}, _read_metadata(directory / FOLDER / _METADATA)
-        for name, fact in facts.items():
-            described = metadata.state_dict_metadata.get(name)
-            if type(described).__name__ != "TensorStorageMetadata":
-                raise CheckpointError(f"{directory / FOLDER} holds no tensor {name!r}; the checkpoint is damaged")
-            wanted[name] = _empty(fact, described, like(tuple(fact["place"]), described.size))
-        _read(wanted, metadata, directory / FOLDER)
-        for name, fact in facts.items():
-            _put(contents, fact["place"], wanted[name])
+    """Put sharded tensors back into contents, each sharded like the tensor that `like` returns.
+
+    Whole tensors are sharded too if the tensor that `like` returns is.
+    """
+    if facts := contents.pop(KEY, None):
+        metadata = read_metadata(directory / FOLDER / FILE)
+        try:
+            wanted = {
+                name: _empty(fact, metadata.state_dict_metadata[name], like)
+                for name, fact in dict(facts).items()
+            }
+            _read(wanted, metadata, directory / FOLDER)
+            for name, fact in facts.items():
+                _put(contents, fact["place"], wanted[name])
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            # A tensor without a description, an invalid place, or a size that exceeds the memory.
+            reason = f"it has no {error}" if isinstance(error, LookupError) else str(error)
+            raise CheckpointError(
+                f"{directory / FOLDER} does not fit: {reason}; the checkpoint is damaged"
+            ) from error
     return _divided(contents, (), like)  # type: ignore[no-any-return]
 
 
-def _empty(fact: Mapping[str, Any], described: Any, model: Any) -> Any:
-    """Return room for a tensor."""
+def _empty(fact: Mapping[str, Any], described: Any, like: Like) -> Any:
+    """Return an empty tensor to read into."""
     size, dtype = described.size, described.properties.dtype
+    model = like(tuple(fact["place"]), size)
     if not is_sharded(model):
         return torch.empty(size, dtype=dtype)
     from torch.distributed.tensor import Replicate, Shard, empty
@@ -131,47 +137,67 @@ def _empty(fact: Mapping[str, Any], described: Any, model: Any) -> Any:
     return empty(size, dtype=dtype, device_mesh=model.device_mesh, placements=placements)
 
 
-def _read_metadata(file: Path) -> Any:
-    try:
-        with file.open("rb") as stream:
-            metadata = _Unpickler(stream).load()
-        outside = [i.relative_path for i in metadata.storage_data.values() if "/" in i.relative_path]
-    except (OSError, AttributeError, EOFError, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"{file} cannot be read safely: {error}; the checkpoint is damaged") from error
-    if outside:
-        raise CheckpointError(f"{file} names {outside[0]!r}, which is outside of the checkpoint; it is damaged")
-    return metadata
+class _Part(io.RawIOBase):
+    """A part of a file as a file object. torch's own does not find the end of the part."""
 
+    def __init__(self, file: Any, offset: int, length: int) -> None:
+        self._file, self._offset, self._length, self._at = file, offset, length, 0
 
-class _Unpickler(pickle.Unpickler):
-    """Makes what describes tensors, and nothing else."""
+    def seekable(self) -> bool:
+        return True
 
-    def find_class(self, module: str, name: str) -> Any:
-        if name in _KNOWN.get(module, ()):
-            return super().find_class(module, name)
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+    def readable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = max(0, (0, self._at, self._length)[whence] + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        self._file.seek(self._offset + self._at)
+        count: int = self._file.readinto(memoryview(buffer)[: max(0, self._length - self._at)])
+        self._at += count
+        return count
 
 
 def _read(wanted: dict[str, Any], metadata: Any, folder: Path) -> None:
-    """Read what this rank needs, without the others: one that fails lets nobody wait."""
+    """Read the parts that this rank needs, without the other ranks.
+
+    If one rank fails, no other waits for it.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
-    reader, planner = FileSystemReader(folder), DefaultLoadPlanner()
-    planner.set_up_planner(wanted, metadata, True)
-    reader.set_up_storage_reader(metadata, True)
-    plan = reader.prepare_local_plan(planner.create_local_plan())
-    plan = planner.finish_plan(planner.create_global_plan([plan])[0])
+    class TensorPlanner(DefaultLoadPlanner):
+        def load_bytes(self, read_item: Any, value: Any) -> None:
+            """Refuse an object, as torch would unpickle it and run its code."""
+            raise ValueError("it holds an object in the place of a tensor")
+
+    class TensorReader(FileSystemReader):
+        def _slice_file(self, file: Any, sinfo: Any) -> Any:
+            """Refuse a part that takes far more memory than its bytes, before torch decompresses
+            it.
+            """
+            check_zip(_Part(file, sinfo.offset, sinfo.length))
+            return super()._slice_file(file, sinfo)
+
+    reader, planner = TensorReader(folder), TensorPlanner()
     try:
+        planner.set_up_planner(wanted, metadata, True)
+        reader.set_up_storage_reader(metadata, True)
+        plan = reader.prepare_local_plan(planner.create_local_plan())
+        plan = planner.finish_plan(planner.create_global_plan([plan])[0])
         reader.read_data(plan, planner).wait()
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        raise CheckpointError(f"{folder} cannot be read: {error}; the checkpoint is damaged") from error
+    except (Exception, CheckpointException) as error:
+        # For crafted files, torch may raise any exception.
+        raise CheckpointError(
+            f"{folder} cannot be read: {error}; the checkpoint is damaged"
+        ) from error
 
 
 def _put(contents: Any, place: Sequence[Any], value: Any) -> None:
-    """Set a place in nested containers, of which tuples are made anew."""
+    """Set a value at a place in nested containers."""
     for key in place[:-1]:
         contents = contents[key]
     contents[place[-1]] = value

@@ -1,4 +1,6 @@
-"""Batches that all ranks go through together, as each forward pass of a sharded model needs all of them."""
+"""Keeps the ranks in step over batches, as all ranks take part in each forward pass of a sharded
+model.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,10 @@ _NONE = object()
 
 
 def in_step(batches: Iterable[Any], ranks: Communicator) -> Iterator[tuple[Any, bool]]:
-    """Yield this rank's batches and, while another rank still has some, its last one again, which is then not its own.
+    """Yield this rank's batches, each with True.
 
-    A rank that has none at all is lent the first of another.
+    While another rank still has batches, yield the last batch again with False. A rank without any
+    batch gets the first batch of another rank.
     """
     source = iter(batches)
     last: Any = _NONE

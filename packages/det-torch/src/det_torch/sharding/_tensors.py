@@ -1,4 +1,7 @@
-"""What is asked of tensors and modules that may be sharded, without importing what shards them."""
+"""Operations on tensors and modules that may be sharded.
+
+Nothing here imports the code that shards them.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from ..backends import TorchBackend
 
 
 def is_sharded(value: Any) -> bool:
-    """Tell whether a value is a DTensor; whoever has one has imported its module."""
+    """Return whether a value is a DTensor. If its module is not imported, there is none."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
 
 
 def like(tensor: torch.Tensor, model: Any) -> Any:
-    """Return this rank's part of a tensor that every rank has whole, divided as another one is."""
+    """Return this rank's part of a tensor that every rank has whole, sharded like `model`."""
     from torch.distributed.tensor import distribute_tensor
 
     there = tensor.to(model.device)
@@ -28,20 +31,27 @@ def like(tensor: torch.Tensor, model: Any) -> Any:
 
 
 def reshard(models: Iterable[nn.Module]) -> None:
-    """Let modules that a forward pass has left whole, as a validation does the outermost, have their parts again."""
+    """Free the gathered parameters of modules that a forward pass has left whole, such as the
+    outermost after a validation.
+    """
     for model in models:
         for module in model.modules():
-            if callable(give_back := getattr(module, "reshard", None)) and hasattr(module, "unshard"):
+            if callable(give_back := getattr(module, "reshard", None)) and hasattr(
+                module, "unshard"
+            ):
                 give_back()
 
 
 def fingerprint(
-    backend: TorchBackend, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], steps: int
+    backend: TorchBackend,
+    models: Sequence[nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+    steps: int,
 ) -> str:
-    """Return a checksum that ranks have in common only if their parts are of one model.
+    """Return a checksum that is equal on all ranks only if their parts belong to one model.
 
-    Parts differ, but where the model is also copied (a mesh of two dimensions) those of the same place must not. All ranks have
-    stepped as often, and at the same rates.
+    Parts differ. Where the model is also copied (on a mesh of two dimensions), parts of the same
+    place must be equal. All ranks must have stepped equally often and with the same learning rates.
     """
     mine = [p for model in models for p in model.parameters() if is_sharded(p)]
     rates = [[group.get("lr") for group in optimizer.param_groups] for optimizer in optimizers]
@@ -52,7 +62,9 @@ def fingerprint(
 
 
 def _place(parameters: Sequence[Any]) -> list[list[int]]:
-    """Return which part a rank has: its coordinates, but for those along which copies lie."""
+    """Return which part a rank has: its mesh coordinates, without those of
+    dimensions with copies.
+    """
     found: list[list[int]] = []
     for parameter in parameters:
         coordinates = parameter.device_mesh.get_coordinate() or []

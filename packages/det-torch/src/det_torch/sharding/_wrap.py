@@ -1,4 +1,4 @@
-"""Dividing a model's parameters among the ranks."""
+"""Shards a model's parameters over the ranks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from det_core.config import Optimizations
 
 Blocks = Callable[[nn.Module], bool] | Iterable[type[nn.Module]]
-"""Which modules are gathered one at a time: those of these classes, or for which this is true."""
+"""The modules that are gathered one at a time: their classes, or a function that selects them."""
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
 
 class Sharding:
-    """What `optimizations.sharding` asks for, or a trial that has called `fully_shard` itself.
+    """Shards models if `optimizations.sharding` asks for it, and accepts models that a trial has
+    sharded by `fully_shard`.
 
-    `used` says whether there is a model whose parameters are divided.
+    `used` says whether there is a sharded model.
     """
 
     def __init__(self, optimizations: Optimizations, backend: TorchBackend | None) -> None:
@@ -40,14 +41,21 @@ class Sharding:
             self._refuse_backend()
             if optimizations.gradient_compression:
                 raise TrialError(
-                    "optimizations.gradient_compression does not go with sharding: fsdp; leave it out: with "
-                    "optimizations.precision bf16 or fp16, parameters travel in 16 bits"
+                    "optimizations.gradient_compression does not go with sharding: fsdp; leave it"
+                    " out: with optimizations.precision bf16 or fp16, parameters travel in 16 bits"
                 )
 
     def place(
-        self, model: nn.Module, device: torch.device, dtype: torch.dtype | None, blocks: Blocks | None
+        self,
+        model: nn.Module,
+        device: torch.device,
+        dtype: torch.dtype | None,
+        blocks: Blocks | None,
     ) -> nn.Module:
-        """Move a model to the device; divide it, where that is asked for and has not been done."""
+        """Move a model to the device.
+
+        Shard it if that is configured and the trial has not done it.
+        """
         if any(is_sharded(parameter) for parameter in model.parameters()):
             self._check_own(model)
             self.used = True
@@ -60,7 +68,9 @@ class Sharding:
         self.used = True
         return model
 
-    def check_optimizer(self, optimizer: torch.optim.Optimizer, models: Iterable[nn.Module], compress: bool) -> None:
+    def check_optimizer(
+        self, optimizer: torch.optim.Optimizer, models: Iterable[nn.Module], compress: bool
+    ) -> None:
         """Raise TrialError for an optimizer that cannot step a sharded model."""
         if not self.used:
             return
@@ -68,62 +78,84 @@ class Sharding:
         held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if any(id(parameter) not in known and not is_sharded(parameter) for parameter in held):
             raise TrialError(
-                "the optimizer holds parameters from before wrap_model() divided them among the ranks; make it from the "
-                "parameters of the model that wrap_model() returned"
+                "the optimizer holds parameters from before wrap_model() divided them among the"
+                " ranks; make it from the parameters of the model that wrap_model() returned"
             )
         closure = signature(optimizer.step).parameters.get("closure")
         if closure is not None and closure.default is Parameter.empty:
             raise TrialError(
-                f"{type(optimizer).__name__} looks at all parameters at once, and does not go with a sharded model; take "
-                "another optimizer, or optimizations.sharding: none"
+                f"{type(optimizer).__name__} looks at all parameters at once, and does not go with"
+                " a sharded model; take another optimizer, or optimizations.sharding: none"
             )
         if compress:
             raise TrialError("fp16_compression does not go with a sharded model; leave it out")
 
-    # Dividing
+    # Sharding
 
-    def _shard(self, model: nn.Module, device: torch.device, dtype: torch.dtype | None, blocks: Blocks | None) -> None:
+    def _shard(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        dtype: torch.dtype | None,
+        blocks: Blocks | None,
+    ) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         assert self._backend is not None
         if self._mesh is None:
             self._mesh = init_device_mesh(device.type, (self._backend.ranks.size,))
-        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None)
+        policy = MixedPrecisionPolicy(
+            param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None
+        )
         chosen = list(_chosen(model, blocks))
         _refuse_tied(model, chosen)
-        # running statistics are in single precision, and want weights and inputs that go with them
+        # Running statistics are in single precision and need weights and inputs of the same type.
         apart = [m for m in model.modules() if dtype and isinstance(m, _NormBase) and m.affine]
-        for block in (*apart, *reversed(chosen), model):  # the inner ones first
+        # Inner modules are sharded first.
+        for block in (*apart, *reversed(chosen), model):
             materialize(block, device)
             block.to(device)
             self._backend.spread([p for p in block.parameters() if not is_sharded(p)])
-            fully_shard(block, mesh=self._mesh, mp_policy=MixedPrecisionPolicy() if block in apart else policy)
+            fully_shard(
+                block,
+                mesh=self._mesh,
+                mp_policy=MixedPrecisionPolicy() if block in apart else policy,
+            )
 
-    # What cannot be
+    # Checks
 
     def _refuse_backend(self) -> None:
         if not isinstance(self._backend, Native):
             raise TrialError(
-                f"optimizations.sharding: fsdp needs torch.distributed, but the ranks meet by {type(self._backend).__name__}; "
-                "set distributed.backend to native"
+                "optimizations.sharding: fsdp needs torch.distributed, but the ranks meet by"
+                f" {type(self._backend).__name__}; set distributed.backend to native"
             )
 
     def _refuse_sparse(self, model: nn.Module) -> None:
-        name = next((name for name, module in model.named_modules() if getattr(module, "sparse", False)), None)
+        name = next(
+            (name for name, module in model.named_modules() if getattr(module, "sparse", False)),
+            None,
+        )
         if name is not None:
             raise TrialError(
-                f"{name or 'the model'} has sparse gradients, which a sharded model cannot have; give sparse=False"
+                f"{name or 'the model'} has sparse gradients, which a sharded model cannot have;"
+                " give sparse=False"
             )
 
     def _check_own(self, model: nn.Module) -> None:
-        """Let a model that the trial has divided be one that det can train: every rank on data of its own."""
+        """Raise TrialError for a model that the trial has sharded in a way that det cannot train.
+
+        Each rank must be able to train on different data.
+        """
         from torch.distributed.fsdp import FSDPModule
 
         if self._backend is not None:
             self._refuse_backend()
         size = self._backend.ranks.size if self._backend is not None else 1
-        under = {id(p) for m in model.modules() if isinstance(m, FSDPModule) for p in m.parameters()}
+        under = {
+            id(p) for m in model.modules() if isinstance(m, FSDPModule) for p in m.parameters()
+        }
         for name, parameter in model.named_parameters():
             if not is_sharded(parameter):
                 continue
@@ -131,48 +163,72 @@ class Sharding:
             alike = all(placement.is_replicate() for placement in placements[:-1])
             if id(parameter) not in under or not alike or mesh.size() != size:
                 raise TrialError(
-                    f"{name} is a DTensor over {mesh.size()} of {size} ranks that fully_shard did not divide alone; det gives "
-                    "each rank data of its own: shard over all ranks by fully_shard, and leave tensor parallelism out"
+                    f"{name} is a DTensor over {mesh.size()} of {size} ranks that fully_shard did"
+                    " not divide alone; det gives each rank data of its own: shard over all ranks"
+                    " by fully_shard, and leave tensor parallelism out"
                 )
 
 
 def materialize(model: nn.Module, device: torch.device) -> None:
-    """Give modules that were made on the device `meta` memory and their first values, by their `reset_parameters`."""
-    for name, module in reversed(list(model.named_modules())):  # a parent's may set what its children's have set
+    """Give modules on the device `meta` memory and initial values.
+
+    Their `reset_parameters` sets these.
+    """
+    # Children come first, as a parent's method may replace what its children's have set.
+    for name, module in reversed(list(model.named_modules())):
         own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
         if not any(tensor.is_meta for tensor in own):
             continue
-        reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+        reset = getattr(module, "reset_parameters", None) or getattr(
+            module, "_reset_parameters", None
+        )
         if not callable(reset):
             raise TrialError(
-                f"{name or type(model).__name__} was made on the device meta, but has no reset_parameters(), which gives its "
-                "first values; define it, or make the model on the CPU"
+                f"{name or type(model).__name__} was made on the device meta, but has no"
+                " reset_parameters(), which gives its first values; define it, or make the model"
+                " on the CPU"
             )
         module.to_empty(device=device, recurse=False)
         reset()
 
 
 def _chosen(model: nn.Module, blocks: Blocks | None) -> Iterator[nn.Module]:
-    """Yield the modules that are gathered one at a time: by default the outermost whose class is there more than once."""
-    inner = [module for module in model.modules() if module is not model and any(True for _ in module.parameters())]
+    """Yield the modules that are gathered one at a time.
+
+    By default these are the outermost whose class occurs more than once.
+    """
+    inner = [
+        module
+        for module in model.modules()
+        if module is not model and any(True for _ in module.parameters())
+    ]
     if blocks is not None:
         wanted = blocks if callable(blocks) else tuple(blocks)
-        yield from (m for m in inner if (isinstance(m, wanted) if isinstance(wanted, tuple) else wanted(m)))
+        yield from (
+            m for m in inner if (isinstance(m, wanted) if isinstance(wanted, tuple) else wanted(m))
+        )
         return
-    composed = [m for m in inner if any(True for _ in m.children()) and not isinstance(m, _CONTAINERS)]
+    composed = [
+        m for m in inner if any(True for _ in m.children()) and not isinstance(m, _CONTAINERS)
+    ]
     count = Counter(type(module) for module in composed)
     within: set[int] = set()
-    for module in composed:  # parents come first
+    # Parents come first.
+    for module in composed:
         if count[type(module)] > 1 and id(module) not in within:
             within.update(map(id, module.modules()))
             yield module
 
 
 def _refuse_tied(model: nn.Module, chosen: list[nn.Module]) -> None:
-    """Raise TrialError for a parameter of two blocks, or of one and the rest: it can be gathered with one only."""
+    """Raise TrialError for a parameter that two blocks share, or a block and the rest.
+
+    It can be gathered with only one of them.
+    """
     unit_of: dict[int, int] = {}
     owners: dict[int, nn.Module] = {}
-    for block in (model, *chosen):  # the innermost counts
+    # The innermost block wins.
+    for block in (model, *chosen):
         for module in block.modules():
             owners[id(module)] = block
     for name, module in model.named_modules():

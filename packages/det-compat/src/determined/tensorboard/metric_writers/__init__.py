@@ -1,4 +1,4 @@
-"""Writers of TensorBoard's files, one for each framework."""
+"""Writers of TensorBoard's event files, one for each framework."""
 
 from __future__ import annotations
 

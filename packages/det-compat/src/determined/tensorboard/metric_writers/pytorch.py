@@ -1,4 +1,4 @@
-"""A writer of TensorBoard's files for a PyTorchTrial, over det-torch's."""
+"""A writer of TensorBoard's event files for a PyTorchTrial, implemented by det-torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import atexit
 import os
 from typing import Any
 
-from det_core.environ import WorkerEnv
+from det_core.train.environ import WorkerEnv
 
 from ..._names import plugin
 
@@ -14,9 +14,10 @@ _lender = plugin("det_torch.tensorboard", __name__)
 
 
 class TorchWriter:
-    """`writer` is a `torch.utils.tensorboard.SummaryWriter` in the run's directory for TensorBoard's files.
+    """Writes to the run's directory of event files. Outside of a run it writes nothing.
 
-    Outside of a run it takes everything and writes nothing. `context.get_tensorboard_writer()` is det's own.
+    `writer` is a `torch.utils.tensorboard.SummaryWriter`. In det, use
+    `context.get_tensorboard_writer()`.
     """
 
     def __init__(self) -> None:
@@ -30,5 +31,5 @@ class TorchWriter:
         self.writer.add_scalar(name, value, step)
 
     def reset(self) -> None:
-        """Write what is waiting to the disk."""
+        """Flush to disk."""
         self.writer.flush()

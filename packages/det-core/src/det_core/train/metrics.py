@@ -1,0 +1,141 @@
+"""Converts the metrics that a framework returns to plain numbers, and computes their means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from ..errors import MetricError
+
+
+def number(name: str, value: Any) -> float:
+    """Return a metric as a plain number: an int, float, bool, or an array or tensor that holds one.
+
+    Raises MetricError, naming the metric, for anything else.
+    """
+    if type(value) in (float, int, bool):
+        return value  # type: ignore[no-any-return]
+    item = getattr(value, "item", None)
+    try:
+        plain = item() if callable(item) else value
+    except (RuntimeError, ValueError, TypeError):
+        plain = value
+    if isinstance(plain, bool):
+        return plain
+    # Subclasses are converted, as no encoder knows them.
+    for kind in (int, float):
+        if isinstance(plain, kind):
+            return kind(plain)
+    raise MetricError(
+        f"metric {name!r} is {_shown(value)}; return a number, or a tensor or array that holds one"
+    )
+
+
+def _shown(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"a {type(value).__name__} of shape {tuple(shape)}"
+    return f"{value!r:.60} ({type(value).__name__})"
+
+
+def number_or_none(value: Any) -> float | None:
+    """Return a finite or infinite number, or None for NaN and what is not a number."""
+    if isinstance(value, (int, float)) and not math.isnan(value):
+        return float(value)
+    return None
+
+
+def searcher_metric(name: str, metrics: Mapping[str, Any]) -> float:
+    """Return the searcher's metric.
+
+    Raises MetricError when it is missing, naming those present, or when it is not a number.
+    """
+    if name not in metrics:
+        known = ", ".join(sorted(set(metrics) - {"batches", "epochs"})) or "nothing"
+        raise MetricError(
+            f"searcher.metric is {name!r}, but the validation returned {known}; return it, or name"
+            " one of those"
+        )
+    return number(f"{name} (searcher.metric)", metrics[name])
+
+
+def mean(rows: Sequence[Mapping[str, float]], counts: Sequence[int]) -> dict[str, float]:
+    """Return the mean of each metric over the batches that hold it.
+
+    Sums are exactly rounded (`math.fsum`), so that they do not depend on where a run was
+    interrupted.
+    """
+    means = {}
+    for name in dict.fromkeys(chain.from_iterable(rows)):
+        terms = [(row[name], count) for row, count in zip(rows, counts, strict=True) if name in row]
+        means[name] = _sum([value * count for value, count in terms]) / sum(
+            [count for _, count in terms]
+        )
+    return means
+
+
+def _sum(numbers: list[float]) -> float:
+    try:
+        return math.fsum(numbers)
+    except (OverflowError, ValueError):
+        # Infinities of both signs have no exact sum.
+        return sum(numbers)
+
+
+def mapping(metrics: Any) -> Mapping[str, Any]:
+    """Return the result of a validation. Raises MetricError if it is not a mapping."""
+    if not isinstance(metrics, Mapping):
+        raise MetricError(
+            f"validation returned {type(metrics).__name__}; return a dict of metrics by name"
+        )
+    return metrics
+
+
+def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn values into numbers where possible. Text, lists and None stay, and bytes are dropped.
+
+    Text is escaped so that it can be sent. Integers beyond 64 bits become floats for the same
+    reason.
+    """
+    return {
+        _text(str(name)): _plain(value)
+        for name, value in metrics.items()
+        if not isinstance(value, bytes)
+    }
+
+
+def _text(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _plain(value: Any) -> Any:
+    if value is None or type(value) in (bool, float):
+        return value
+    if type(value) is str:
+        return _text(value)
+    if type(value) is int:
+        return _whole(value)
+    if isinstance(value, Mapping):
+        return plain(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    convert = getattr(value, "tolist", None) or getattr(value, "item", None)
+    if callable(convert):
+        converted = convert()
+        return repr(value) if type(converted) is type(value) else _plain(converted)
+    # Subclasses, such as enumerations, are converted, as no encoder knows them.
+    for kind in (int, float, str):
+        if isinstance(value, kind):
+            return _plain(kind(value))
+    return _text(repr(value))
+
+
+def _whole(value: int) -> float:
+    if -(2**63) <= value < 2**63:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

@@ -1,0 +1,412 @@
+"""`det cmd` and `det shell`: work on the slots of this machine, as experiments without a trial."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from det_core.errors import DetError, StoreError, nearest
+from det_node.task import GRACE_SECONDS, SHELL, STATUS, task_words
+from det_node.terminal import SOCKET, attach_terminal
+
+from ..store import ExperimentState, Run, Store
+from ._console import EXPERIMENTS, Settings, ago, as_json, print_json
+from ._table import print_table
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMMAND = "command"
+_POLL_SECONDS = 0.1
+_BY_ITSELF = (ExperimentState.COMPLETED, ExperimentState.ERROR)
+_LONGEST_NAME = 60
+_CHUNK = 1 << 16
+_ENDS_SECONDS = 10.0
+"""How long a shell that has ended may take to give its slots back."""
+_RANKS = {"id": 0, "command": 1, "state": 2, "slots": 3, "created": 4}
+
+
+class Duration(click.FloatRange):
+    """A finite number in a range: comparisons let "nan" through, which would be no limit."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number. Bad input ends the command with a sentence."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+_STARTING = (
+    click.option(
+        "--slots",
+        type=click.IntRange(min=0),
+        default=1,
+        show_default=True,
+        help="The GPUs that it gets, or CPU workers on a machine without GPUs.",
+    ),
+    click.option(
+        "--priority",
+        type=click.IntRange(1, 99),
+        help="Its place in the queue for slots: 1 before 99. 42 if not given.",
+    ),
+    click.option(
+        "--max-hours",
+        type=Duration(min=0, min_open=True),
+        help="End it after so many hours.",
+    ),
+    click.option(
+        "--idle",
+        type=Duration(min=0, min_open=True),
+        metavar="MINUTES",
+        help="End it when it has been idle for so long.",
+    ),
+)
+
+
+def _starting(command: F) -> F:
+    """Add the options with which a task starts."""
+    for option in reversed(_STARTING):
+        command = option(command)
+    return command
+
+
+@click.group()
+def cmd() -> None:
+    """Run commands on the slots of this machine: each waits in the queue like an experiment."""
+
+
+@cmd.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_starting
+@click.option(
+    "--detach", "-d", "in_background", is_flag=True, help="Print its number and return at once."
+)
+@click.argument("words", metavar="COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_obj
+def run(settings: Settings, /, words: tuple[str, ...], in_background: bool, **options: Any) -> int:
+    """Run COMMAND in this directory when there are slots, print its output, and end as it ends.
+
+    Ctrl-C ends the command. It goes on if this terminal is closed, and det cmd logs prints what it
+    wrote. It is idle while it writes nothing and uses less than 1 % of a CPU core.
+    """
+    experiment = _start(settings, COMMAND, words, **options)
+    if in_background:
+        sys.stdout.write(
+            f"command {experiment} runs in the background; follow it: det cmd logs -f"
+            f" {experiment}\n"
+        )
+        return 0
+    return _follow(settings, experiment)
+
+
+def _start(
+    settings: Settings,
+    kind: str,
+    words: Sequence[str],
+    *,
+    slots: int,
+    priority: int | None,
+    max_hours: float | None,
+    idle: float | None,
+) -> int:
+    """Start a task with a driver in the background, and return the number of its experiment."""
+    from det_core.hooks import extensions_of
+
+    from ..config import load
+    from ..driver import check_startable, create, start_driver
+
+    entrypoint = task_words(
+        kind,
+        words,
+        directory=Path.cwd(),
+        max_seconds=None if max_hours is None else 3600 * max_hours,
+        idle_seconds=None if idle is None else 60 * idle,
+    )
+    name = " ".join(shlex.join(words).split())
+    resources: dict[str, Any] = {"slots_per_trial": slots}
+    config = load(
+        {
+            "name": name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}...",
+            "entrypoint": entrypoint,
+            "resources": resources | ({"priority": priority} if priority is not None else {}),
+            "searcher": {"name": "single", "metric": ""},
+            "max_restarts": 0,
+            "preemption_timeout": GRACE_SECONDS,
+        },
+        extensions=extensions_of(settings.plugins),
+    ).config
+    driver = settings.driver()
+    check_startable(config, driver)
+    with settings.store() as store:
+        experiment = create(store, config, None, plugins=settings.plugins, environments=driver.root)
+    with settings.reader() as store:
+        try:
+            start_driver(store, settings.home, experiment, settings.environ)
+        except KeyboardInterrupt:
+            # The driver is in a session of its own, and goes on.
+            _end(settings, experiment, at_once=True)
+            raise
+    return experiment
+
+
+def _follow(settings: Settings, experiment: int) -> int:
+    """Print what a command writes until it ends, and return its exit status."""
+    with settings.reader() as store, _interrupts() as interrupts:
+        output, sent, said = _Output(store, experiment), 0, False
+        while True:
+            # What was written before the end is read after it is seen.
+            over = store.experiments.get(experiment).state is not ExperimentState.ACTIVE
+            orphaned = store.experiments.orphaned(store.experiments.get(experiment))
+            output.print_new()
+            if over or orphaned:
+                break
+            if not said and experiment in store.slots.waiting():
+                said = True
+                sys.stderr.write(f"det: command {experiment} waits for slots; see: det queue\n")
+            if len(interrupts) > sent:
+                sent = len(interrupts)
+                _end(settings, experiment, at_once=sent > 1)
+            time.sleep(_POLL_SECONDS)
+        return _say_end(store, experiment, output.run)
+
+
+def _say_end(store: Store, experiment: int, run: Run | None) -> int:
+    """Print how a command ended, if it did not end well, and return its exit status."""
+    found = store.experiments.get(experiment)
+    if found.state is ExperimentState.ACTIVE:
+        sys.stderr.write(f"det: {found.abandoned}\n")
+        return 1
+    status = _status(run) if found.state in _BY_ITSELF else None
+    if status is None:
+        reason = f": {found.reason}" if found.reason else ""
+        sys.stderr.write(f"det: command {experiment} is {found.state.lower()}{reason}\n")
+        return 1
+    return status
+
+
+def _status(run: Run | None) -> int | None:
+    """Return the exit status of a command, or None if it was killed or ran on another machine."""
+    if run is not None:
+        with suppress(OSError, ValueError):
+            return int((run.log_dir / STATUS).read_text())
+    return None
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Collect Ctrl-C and SIGTERM, which do not end this process."""
+    seen: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        seen.append(number)
+
+    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Output:
+    """Copies what the runs of a command write to the standard output, byte for byte.
+
+    A command that was preempted has several runs. `run` is the newest one.
+    """
+
+    def __init__(self, store: Store, experiment: int) -> None:
+        self.run: Run | None = None
+        self._store = store
+        self._experiment = experiment
+        self._printed: dict[Path, int] = {}
+
+    def print_new(self) -> None:
+        for trial in self._store.trials.list(self._experiment):
+            for run in self._store.runs.list(trial.id):
+                self.run = run
+                self._print(run.log_dir / "rank-0.log")
+
+    def _print(self, log: Path) -> None:
+        with suppress(FileNotFoundError), log.open("rb") as file:
+            file.seek(self._printed.get(log, 0))
+            while chunk := file.read(_CHUNK):
+                while chunk:
+                    chunk = chunk[os.write(1, chunk) :]
+            self._printed[log] = file.tell()
+
+
+def _end(settings: Settings, experiment: int, *, at_once: bool) -> None:
+    from ..driver import send_command
+
+    # It may have ended by itself.
+    with settings.store() as store, suppress(StoreError):
+        send_command(store, experiment, "kill" if at_once else "cancel")
+
+
+def _rows(settings: Settings, kind: str, everything: bool) -> list[dict[str, Any]]:
+    from det_core.config import from_json
+
+    with settings.reader() as store:
+        return [
+            {
+                "id": summary.experiment.id,
+                "command": summary.experiment.name,
+                "state": summary.shown,
+                "slots": from_json(summary.experiment.config).resources.slots_per_trial,
+                "created": summary.experiment.created,
+                "reason": summary.experiment.reason,
+            }
+            for summary in store.experiments.list(archived=None)
+            if summary.experiment.task == kind
+            and (everything or not summary.experiment.state.ended)
+        ]
+
+
+@cmd.command()
+@click.argument("command", metavar="ID", type=int, shell_complete=EXPERIMENTS)
+@click.option("--follow", "-f", is_flag=True, help="Go on printing until the command ends.")
+@click.pass_obj
+def logs(settings: Settings, command: int, follow: bool) -> None:
+    """Print what the command ID wrote, byte for byte."""
+    with settings.reader() as store:
+        _check_kind(store, command, COMMAND)
+        output = _Output(store, command)
+        while True:
+            found = store.experiments.get(command)
+            over = found.state is not ExperimentState.ACTIVE or store.experiments.orphaned(found)
+            output.print_new()
+            if over or not follow:
+                return
+            time.sleep(_POLL_SECONDS)
+
+
+class _Shell(click.Group):
+    """Starts a shell where no other command is given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        word = args[0] if args else ""
+        if word not in self.commands and nearest(word, self.commands) and not shutil.which(word):
+            raise click.UsageError(f"No such command {word!r}.", ctx)
+        if word not in {*self.commands, *ctx.help_option_names}:
+            args = ["start", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Shell)
+def shell() -> None:
+    """Open a shell on slots of this machine: det shell [OPTIONS] is det shell start [OPTIONS]."""
+
+
+@shell.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_starting
+@click.argument("words", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def start(settings: Settings, /, words: tuple[str, ...], **options: Any) -> int:
+    """Open a shell in this directory when there are slots, or another interactive COMMAND.
+
+    Its end gives the slots back. If this terminal is closed, or this process is killed, the shell
+    ends with all that it started. It is idle while nothing is typed or written.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise DetError(
+            "det shell needs a terminal; without one, run a command: det cmd run -- COMMAND"
+        )
+    words = words or (settings.environ.get("SHELL") or "/bin/sh",)
+    experiment = _start(settings, SHELL, words, **options)
+    with settings.reader() as store:
+        try:
+            socket = _await_terminal(store, experiment)
+        except KeyboardInterrupt:
+            _end(settings, experiment, at_once=True)
+            return 130
+        status = None if socket is None else attach_terminal(socket)
+        deadline = time.monotonic() + _ENDS_SECONDS
+        while (found := store.experiments.get(experiment)).state is ExperimentState.ACTIVE:
+            # It would wait for slots again, where it was preempted.
+            if status is None or time.monotonic() > deadline:
+                _end(settings, experiment, at_once=True)
+                break
+            time.sleep(_POLL_SECONDS)
+        if status is None:
+            reason = f": {found.reason}" if found.reason else ""
+            sys.stderr.write(f"det: the shell ended without its status{reason}\n")
+        return 1 if status is None else status
+
+
+def _await_terminal(store: Store, experiment: int) -> Path | None:
+    """Return the socket of a shell, or None if the shell or its driver has ended before."""
+    said = False
+    while (found := store.experiments.get(experiment)).state is ExperimentState.ACTIVE:
+        if store.experiments.orphaned(found):
+            return None
+        for trial in store.trials.list(experiment):
+            for run in store.runs.list(trial.id):
+                if (socket := run.log_dir / "scratch" / SOCKET).is_socket():
+                    return socket
+        if not said and experiment in store.slots.waiting():
+            said = True
+            sys.stderr.write(
+                f"det: shell {experiment} waits for slots; see: det queue. Ctrl-C gives up\n"
+            )
+        time.sleep(_POLL_SECONDS)
+    return None
+
+
+def _check_kind(store: Store, experiment: int, kind: str) -> None:
+    if store.experiments.get(experiment).task != kind:
+        raise DetError(
+            f"experiment {experiment} is no {kind}; det show {experiment} shows what it is"
+        )
+
+
+def _look_after(group: click.Group, kind: str) -> None:
+    """Add the commands `list` and `kill` to the group of a kind of task."""
+
+    @group.command("list", help=f"List the {kind}s that wait or run, the newest first.")
+    @click.option("--all", "everything", is_flag=True, help="Also those that have ended.")
+    @as_json
+    @click.pass_obj
+    def list_(settings: Settings, everything: bool, as_json: bool) -> None:
+        rows = _rows(settings, kind, everything) if Store.is_at(settings.home) else []
+        if as_json:
+            print_json(rows)
+            return
+        if not rows:
+            sys.stdout.write(f"no {kind}s{'' if everything else ' wait or run'}\n")
+            return
+        now = time.time()
+        shown = [
+            (row["id"], row["command"], row["state"], row["slots"], ago(row["created"], now))
+            for row in rows
+        ]
+        print_table(("id", "command", "state", "slots", "created"), shown, _RANKS)
+
+    @group.command(
+        "kill",
+        help=f"End the {kind} ID: it gets SIGTERM, and is killed if it does not end within"
+        f" {GRACE_SECONDS} seconds.",
+    )
+    @click.argument("task", metavar="ID", type=int, shell_complete=EXPERIMENTS)
+    @click.option("--now", is_flag=True, help="End it at once, without SIGTERM before.")
+    @click.pass_obj
+    def kill(settings: Settings, task: int, now: bool) -> None:
+        from ..driver import send_command
+
+        with settings.store() as store:
+            _check_kind(store, task, kind)
+            send_command(store, task, "kill" if now else "cancel")
+        sys.stdout.write(f"{kind} {task} is asked to end\n")
+
+
+_look_after(cmd, COMMAND)
+_look_after(shell, SHELL)

@@ -1,0 +1,126 @@
+"""Commands of other tools: aliases, and what to use instead of what det does not have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from det_core.errors import DetError
+
+ALIASES = {
+    "ls": "list",
+    "ps": "list",
+    "status": "list",
+    "describe": "show",
+    "delete": "rm",
+    "remove": "rm",
+    "log": "logs",
+    "c": "checkpoint",
+    "m": "model",
+    "command": "cmd",
+}
+"""What is typed, and the command that it runs."""
+
+INSTEAD = {
+    "stop": "det pause N, to go on later with det resume N, or det cancel N, for good",
+    "kill": "det cancel --now N",
+    "start": "det run CONFIG, or det resume N",
+    "train": "det run CONFIG",
+    "submit": "det run CONFIG --detach",
+    "create": "det run CONFIG",
+    "init": "det config new FILE",
+    "activate": "det resume N",
+    "continue": "det resume N",
+    "unpause": "det resume N",
+    "restart": "det resume N, or det run CONFIG",
+    "fork": "det run CONFIG with searcher.source_trial_id, or Fork on the page (det ui)",
+    "archive": "the page (det ui), or det_driver.client.Client().get_experiment(N).archive()",
+    "unarchive": "the page (det ui), or det_driver.client.Client().get_experiment(N).unarchive()",
+    "download": "det checkpoint export UUID DIRECTORY",
+    "wait": "det logs -f N",
+    "attach": "det logs -f N",
+    "top": "det list --filter state=ACTIVE",
+    "diff": "det compare N M",
+    "tag": "det label N LABEL",
+    "validate": "det check CONFIG",
+    "test": "det check CONFIG",
+    "dashboard": "det ui",
+    # Commands of Determined.
+    "notebook": "jupyter, with det_driver.client",
+    "task": "det list, det cmd list, or det shell list",
+    "tb": "det tensorboard N",
+    "nb": "jupyter, with det_driver.client",
+    "dev": "the client: det_driver.client.Client",
+    "master": "nothing: there is no master; experiments are in $DET_HOME",
+    "deploy": "nothing: there is no master; det run trains here, or on an engine",
+    "agent": "the engines: det engine check NAME",
+    "slot": "the engines: det engine check NAME",
+    "resources": "the engines: det engine check NAME",
+    "rp": "the engines: det engine check NAME",
+    "resource-pool": "resources.resource_pool in the configuration",
+    "job": "det list --filter state=ACTIVE",
+    "template": "det run CONFIG --template FILE",
+    "tpl": "det run CONFIG --template FILE",
+    "project": "labels: det label N LABEL",
+    "p": "labels: det label N LABEL",
+    "workspace": "a home of its own: DET_HOME",
+    "w": "a home of its own: DET_HOME",
+    "auth": "nothing: there is no master to sign in to",
+    "rbac": "the rights of files: a home is its owner's alone",
+    "user-group": "the rights of files: a home is its owner's alone",
+    "credentials": "environment variables of the machine",
+    "bind-mount": "the paths themselves: without a container they are those of the machine",
+    "oauth": "nothing: there is no master to sign in to",
+    # It is a command, and no secret.
+    "token": "nothing: there is no master to sign in to",  # nosec B105
+}
+"""What is typed, and what to use instead."""
+
+WITHIN = {
+    "run": {
+        "list": "det show N, which lists its trials",
+        "describe": "det show N --runs",
+        "logs": "det logs N --trial TRIAL",
+        "download": "det checkpoint export UUID DIRECTORY",
+        **dict.fromkeys(("kill", "cancel"), "det cancel N --trial TRIAL"),
+        "pause": "det pause N",
+        **dict.fromkeys(("resume", "activate"), "det resume N"),
+        **dict.fromkeys(
+            ("archive", "unarchive"), "the page (det ui), which has archive for an experiment"
+        ),
+        "delete": "det rm N, which deletes them with all else",
+        "move": "labels: det label N LABEL",
+    },
+    "tensorboard": {
+        **dict.fromkeys(
+            ("list", "ls"),
+            "det list: det tensorboard N serves an experiment until it is interrupted",
+        ),
+        **dict.fromkeys(
+            ("kill", "set"),
+            "Ctrl-C where it runs: det tensorboard N serves until it is interrupted",
+        ),
+        **dict.fromkeys(
+            ("logs", "config", "describe", "open"), "det tensorboard N, which prints its address"
+        ),
+        **dict.fromkeys(
+            ("-t", "--trial-ids"), "det tensorboard N, which has all trials of experiment N"
+        ),
+        **dict.fromkeys(("-d", "--detach"), "det tensorboard N, with & of the shell"),
+        "--config-file": "det tensorboard N: there is no task to configure",
+    },
+}
+"""Words of Determined after a command of det, and what to use instead."""
+
+
+def refuse_word(command: str, args: list[str]) -> None:
+    """Say what to use instead of a word of Determined after a command of det.
+
+    A file of that name is what is meant where there is one. Raises DetError.
+    """
+    options = [word for word in args if word.startswith("-")]
+    for word in (*args[:1], *options):
+        if (instead := WITHIN[command].get(word)) and not Path(word).exists():
+            kind, name = (
+                ("option", word) if word.startswith("-") else ("command", f"{command} {word}")
+            )
+            raise DetError(f"no such {kind} {name!r}; use {instead}")

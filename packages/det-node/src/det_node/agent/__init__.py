@@ -1,0 +1,90 @@
+"""The agent starts the ranks of runs. Each node has one agent per experiment.
+
+A driver starts the agent, or finds the one that an earlier driver left. Workers send their messages
+to their agent, which keeps them until the driver has committed them. So a driver may be killed and
+replaced while training continues. An agent without a driver for the time of its lease makes its
+runs save and end.
+"""
+
+from __future__ import annotations
+
+from ._files import pack
+from ._frames import (
+    AgentError,
+    AgentEvent,
+    AgentHello,
+    AgentStart,
+    Attach,
+    Came,
+    CodeTar,
+    Ended,
+    EndRuns,
+    Gone,
+    Heartbeat,
+    LogChunk,
+    LoggedFile,
+    MessageAck,
+    NodeLeaving,
+    Order,
+    PortsReserved,
+    PreemptRun,
+    ReservePorts,
+    RunAck,
+    RunSpec,
+    SignalRun,
+    StartRun,
+    WorkerMessage,
+    WorkerReply,
+    decode_agent_events,
+    decode_agent_hello,
+    encode_frame,
+    encode_start,
+)
+from ._note import NOTE, end, find
+from ._outbox import Outbox
+from ._processes import HOOK, PASSES, hooked
+from ._relay import Relay
+from ._tcp_relay import CHUNK, TcpRelay
+
+__all__ = [
+    "CHUNK",
+    "HOOK",
+    "NOTE",
+    "PASSES",
+    "AgentError",
+    "AgentEvent",
+    "AgentHello",
+    "AgentStart",
+    "Attach",
+    "Came",
+    "CodeTar",
+    "EndRuns",
+    "Ended",
+    "Gone",
+    "Heartbeat",
+    "LogChunk",
+    "LoggedFile",
+    "MessageAck",
+    "NodeLeaving",
+    "Order",
+    "Outbox",
+    "PortsReserved",
+    "PreemptRun",
+    "Relay",
+    "ReservePorts",
+    "RunAck",
+    "RunSpec",
+    "SignalRun",
+    "StartRun",
+    "TcpRelay",
+    "WorkerMessage",
+    "WorkerReply",
+    "decode_agent_events",
+    "decode_agent_hello",
+    "encode_frame",
+    "encode_start",
+    "end",
+    "find",
+    "hooked",
+    "pack",
+]

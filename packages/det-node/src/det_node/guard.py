@@ -1,0 +1,167 @@
+"""Ends a script when its agent is gone: `python -m det_node.guard FD -- COMMAND...`.
+
+A trial class sees by its connection that the agent is gone. A script may have no connection. This
+process holds one end of a pipe, and the agent holds the other one. When the agent's end closes, the
+script gets SIGTERM. It gets SIGKILL after the configuration's `preemption_timeout`, in which it may
+save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from det_node.process import adopt_orphans, kill_below, signal_below
+
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 5.0
+# How long a script waits for a process, and the pauses between attempts.
+_START_SECONDS, _START_PAUSE_SECONDS = 60.0, 0.5
+# The arguments of waitpid: children of this process's group, and all children.
+_GROUP, _ALL = 0, -1
+_TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+LAUNCHERS = (
+    "launch",
+    "torchrun",
+    "torch.distributed.run",
+    "horovodrun",
+    "mpirun",
+    "mpiexec",
+    "srun",
+    "deepspeed",
+    # A command of the user's, who decides what it starts.
+    "det_node.task",
+)
+
+
+def main(argv: list[str]) -> int:
+    """Run the command and return its exit status, which is 128 + n for a signal n."""
+    fd, command, asked = int(argv[0]), argv[2:], list[int]()
+    sys.stderr.write(notice(command[-1], int(os.environ.get("DET_SLOTS", "1"))))
+    sys.stderr.flush()
+    # Whatever the command starts can then be found from here.
+    adopt_orphans()
+    # The signal reaches the whole group, so the command decides what happens.
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    if (process := _start(command, fd, asked)) is None:
+        return 128 + signal.SIGTERM
+    pidfd = os.pidfd_open(process.pid)
+    ready, _, _ = select.select([pidfd, fd], [], [])
+    if pidfd not in ready:
+        _end(process)
+    status = process.wait()
+    if asked:
+        status = _wait_for_orphans(status, _GROUP)
+    elif status == -signal.SIGTERM:
+        # The signal reached the shell alone.
+        signal_below(os.getpid(), signal.SIGTERM)
+        status = _wait_for_orphans(status, _ALL)
+    kill_below(os.getpid())
+    return 128 - status if status < 0 else status
+
+
+def _start(command: list[str], fd: int, asked: list[int]) -> subprocess.Popen[bytes] | None:
+    """Start the command, and wait a minute where its user may have no more processes now.
+
+    Returns None where the script is to end before that. Raises OSError.
+    """
+    deadline, pause = time.monotonic() + _START_SECONDS, 0.0
+    while not asked and not select.select([fd], [], [], pause)[0]:
+        try:
+            return subprocess.Popen(command)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOMEM):
+                raise
+            why = f"{error.strerror}: the machine is out of memory, or its user may have no more"
+            why += " processes (ulimit -u)"
+            if time.monotonic() >= deadline:
+                raise OSError(error.errno, f"the script cannot be started: {why}") from None
+            if not pause:
+                sys.stderr.write(f"det: the script waits until it can be started: {why}\n")
+                sys.stderr.flush()
+            pause = _START_PAUSE_SECONDS
+    return None
+
+
+def _wait_for_orphans(status: int, which: int) -> int:
+    """Wait for processes that a shell or another program left at SIGTERM, as they may be saving.
+
+    Where the signal went to the group alone, processes in other sessions never got it, and are not
+    waited for. Returns
+
+    - the first status that is a failure other than death by SIGTERM,
+    - else 0 where one process ended well,
+    - else `status`, that of the first process.
+    """
+    statuses = [status]
+    deadline = time.monotonic() + (_patience() or _GRACE_SECONDS)
+    while time.monotonic() < deadline:
+        try:
+            pid, how = os.waitpid(which, os.WNOHANG)
+        except ChildProcessError:
+            break
+        if pid:
+            statuses.append(os.waitstatus_to_exitcode(how))
+        else:
+            time.sleep(_POLL_SECONDS)
+    own = [each for each in statuses if each not in _TERMINATED]
+    return next((each for each in own if each), 0 if own else status)
+
+
+def start_guarded(command: Sequence[str], **options: Any) -> tuple[subprocess.Popen[Any], int]:
+    """Start a command that ends when this process ends, in whatever way.
+
+    It also ends when the returned descriptor is closed. It has its own session and no standard
+    input. `options` are those of Popen.
+    """
+    guard, held = os.pipe()
+    argv = [sys.executable, "-P", "-m", "det_node.guard", str(guard), "--", *command]
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=(guard,), **options
+        )
+    except BaseException:
+        os.close(held)
+        raise
+    finally:
+        os.close(guard)
+    return process, held
+
+
+def notice(script: str, slots: int) -> str:
+    """Return a notice for the log of a script that has several slots and no known launcher."""
+    if slots == 1 or any(word in script for word in LAUNCHERS):
+        return ""
+    return (
+        f"det: this run has {slots} slots and its entrypoint is one process; unless that starts its"
+        f" ranks itself, write: python3 -m det_node.launch.torch_distributed {script}\n"
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Make the command save and end within its configured time, then end this process."""
+    os.killpg(0, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        _wait_for_orphans(process.wait(_patience()), _GROUP)
+    kill_below(os.getpid())
+    os.killpg(0, signal.SIGKILL)
+
+
+def _patience() -> float:
+    """Return the seconds that the configuration gives a run to save."""
+    from det_core.train.environ import WorkerEnv
+
+    env = WorkerEnv.read(os.environ)
+    return env.patience if env else 0.0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

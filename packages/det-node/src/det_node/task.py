@@ -1,0 +1,148 @@
+"""Runs a command on the slots of a run: `python -m det_node.task KIND [OPTIONS] -- COMMAND...`.
+
+It is the entrypoint of an experiment without a trial. It ends the command at its time limit, or
+when the command is idle, and writes the command's exit status next to the run's log. A shell gets a
+terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from det_node.process import TIMED_OUT, cpu_seconds, signal_below
+
+MODULE = "det_node.task"
+SHELL = "shell"
+"""The kind of a task that runs in a terminal."""
+STATUS = "exit-status"
+"""The file in the log directory of a run with the exit status of its command."""
+GRACE_SECONDS = 30
+"""How long a command may take to end after SIGTERM."""
+_TERMINATED = 128 + signal.SIGTERM
+_POLL_SECONDS = 1.0
+_BUSY = 0.01
+
+
+def task_words(
+    kind: str,
+    command: Sequence[str],
+    *,
+    directory: Path,
+    max_seconds: float | None = None,
+    idle_seconds: float | None = None,
+) -> list[str]:
+    """Return the entrypoint of a task.
+
+    - `kind`: what users call it, such as `command`, or `SHELL`.
+    - `directory`: where the command runs.
+    - `max_seconds`: how long it may run.
+    - `idle_seconds`: how long it may write nothing and use less than 1 % of a CPU core. In a shell,
+      how long nothing may be typed or written.
+    """
+    limits = {"--max-seconds": max_seconds, "--idle-seconds": idle_seconds}
+    given = [word for option, n in limits.items() if n is not None for word in (option, f"{n:g}")]
+    start = ["python3", "-P", "-m", MODULE, kind, "--directory", str(directory)]
+    return [*start, *given, "--", *command]
+
+
+def find_kind(entrypoint: str) -> str:
+    """Return the kind of task that an entrypoint runs, or "" for a trial or a script."""
+    words = entrypoint.split(maxsplit=5)
+    return words[4] if words[1:4] == ["-P", "-m", MODULE] and len(words) > 4 else ""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the task and return the exit status of its command, 128 + n for a signal n."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog=MODULE)
+    parser.add_argument("kind")
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--max-seconds", type=float)
+    parser.add_argument("--idle-seconds", type=float)
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args(argv)
+    if options.kind == SHELL:
+        return _serve(options.command, options.directory, options.max_seconds, options.idle_seconds)
+    # The signal reaches the whole group, so the command decides what happens.
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    status = _run(options.command, options.directory, options.max_seconds, options.idle_seconds)
+    if scratch := os.environ.get("DET_SCRATCH_DIR"):
+        # Without the file only the state of the experiment says how the command ended.
+        with suppress(OSError):
+            (Path(scratch).parent / STATUS).write_text(f"{status}\n")
+    # A driver takes a run that SIGTERM ended for preempted, and would start it again.
+    return 1 if status == _TERMINATED and not asked else status
+
+
+def _serve(command: Sequence[str], directory: Path, most: float | None, idle: float | None) -> int:
+    from det_node.terminal import SOCKET, serve_terminal
+
+    if os.environ["DET_TRIAL_RUN_ID"] != "1":
+        sys.stderr.write("det: a shell that was preempted or has lost its driver has ended\n")
+        return 0
+    place = Path(os.environ["DET_SCRATCH_DIR"]) / SOCKET
+    serve_terminal(place, command, directory, max_seconds=most, idle_seconds=idle)
+    return 0
+
+
+def _run(command: Sequence[str], directory: Path, most: float | None, idle: float | None) -> int:
+    try:
+        process = subprocess.Popen(command, cwd=directory)
+    except OSError as error:
+        # As shells do: 127 for a command that is not found.
+        found = not isinstance(error, FileNotFoundError)
+        why = f"{error.strerror}: {error.filename}"
+        sys.stderr.write(f"det: the command cannot be started: {why}\n")
+        return 126 if found else 127
+    ended = _wait(process, most, idle)
+    if not ended:
+        status = process.wait()
+        return 128 - status if status < 0 else status
+    sys.stderr.write(f"det: the command is ended: {ended}\n")
+    sys.stderr.flush()
+    signal_below(os.getpid(), signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(GRACE_SECONDS)
+    # Whoever started this process kills what is left.
+    return TIMED_OUT
+
+
+def _wait(process: subprocess.Popen[bytes], most: float | None, idle: float | None) -> str:
+    """Wait for the end of the command, or return why it has to end."""
+    began = active = time.monotonic()
+    written, used, looked = _written(), 0.0, began
+    pidfd = os.pidfd_open(process.pid)
+    poll = None if most is None and idle is None else _POLL_SECONDS
+    while not select.select([pidfd], [], [], poll)[0]:
+        now = time.monotonic()
+        if most is not None and now - began >= most:
+            return f"it ran for {most:g} seconds, which is its limit"
+        if idle is None:
+            continue
+        at, seconds = _written(), cpu_seconds(os.getpid())
+        # The time of processes that have ended may be lost, so it can become less.
+        if at != written or seconds - used > _BUSY * (now - looked):
+            active = now
+        written, used, looked = at, seconds, now
+        if now - active >= idle:
+            return f"it was idle for {idle:g} seconds, which is its limit"
+    return ""
+
+
+def _written() -> int:
+    """Return the size of the run's log, to which the command writes."""
+    return os.fstat(sys.stdout.fileno()).st_size
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,230 @@
+"""Stores whose bytes somebody has changed.
+
+Each reading is good, or a sentence, and does nothing else.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.crafted import mutate_one, mutations, reads_safely
+
+from det_core.config import Extensions, to_json
+from det_core.errors import ConfigError, DetError
+from det_driver.config import load
+from det_driver.store import Snapshot, Store
+from det_driver.store._schema import EXPERIMENT
+
+CONFIG = """
+name: good
+environment: {environment_variables: [HF_TOKEN=hush]}
+searcher: {name: single, metric: loss, max_length: {batches: 1}}
+"""
+TABLES = {
+    "experiment": ("config", "labels", "state"),
+    "trials": ("hparams", "state"),
+    "runs": ("log_dir",),
+    "metrics": ("data",),
+    "chunks": ("data",),
+    "checkpoints": ("uuid", "storage", "metadata"),
+    "journal": ("event",),
+    "snapshots": ("state",),
+}
+few = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with one experiment that has something in every table."""
+    home = tmp_path_factory.mktemp("good") / "home"
+    config = load(CONFIG, extensions=Extensions(open=True), complete=False).config
+    with Store(home) as store:
+        id = store.experiments.create(
+            name="good", config=to_json(config), metric="loss", labels=["a"]
+        ).id
+        with store.lock(id):
+            trial = store.trials.create(id, 0, {"lr": 0.1}, seed=1)
+            run = store.runs.begin(trial.id)
+            for batches in range(300):
+                store.metrics.report(
+                    trial.id, run.id, "training", batches, {"loss": batches / 3, "text": "x"}
+                )
+            store.metrics.report(trial.id, run.id, "validation", 300, {"loss": 0.5})
+            store.metrics.pack(trial.id)
+            store.runs.came_from(run.id, {"python": "3.12"})
+            place = (home / "checkpoints/one").as_uri()
+            store.checkpoints.record(
+                "one", trial.id, run.id, 10, storage=place, size=3, metadata={"a": 1}
+            )
+            store.journal.append(id, '{"type": "started"}')
+            store.snapshots.keep(id, Snapshot(1, "0.1.0", 1, 1, b"{}"))
+    assert read_all(home) == []
+    return home
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("scratch")
+
+
+def read_all(home: Path) -> list[DetError]:
+    """Read everything there is, as commands and the page do; return what could not be read."""
+    errors: list[DetError] = []
+    with Store.reader(home) as store:
+        readings: list[Callable[[], Any]] = [
+            lambda: store.experiments.list(archived=None, unread={}),
+            lambda: store.experiments.summary(1),
+            lambda: store.experiments.config(1),
+            lambda: store.trials.list(1, best_first=True),
+            lambda: store.trials.changed(1),
+            lambda: store.trials.measured(1),
+            lambda: store.trials.best(1),
+            lambda: store.trials.unmeasured(1, 5),
+            lambda: store.trials.failed_alike(1, "x"),
+            lambda: store.trials.invalid_in_a_row(1),
+            lambda: store.runs.open(1),
+            lambda: store.checkpoints.imported(1),
+            lambda: store.checkpoints.elsewhere(1),
+            lambda: store.checkpoints.get("one"),
+            lambda: [store.runs.list(trial.id) for trial in store.trials.list(1)],
+            lambda: store.runs.origins(1),
+            lambda: store.metrics.groups(1),
+            lambda: [*store.metrics.read(experiment_id=1)],
+            lambda: store.metrics.series(1, "training", "loss"),
+            lambda: store.checkpoints.list(experiment_id=1),
+            lambda: [*store.journal.read(1)],
+            lambda: store.snapshots.read(1),
+        ]
+        for reading in readings:
+            try:
+                reading()
+            except DetError as error:
+                errors.append(error)
+    return errors
+
+
+def fresh(good: Path, scratch: Path) -> Path:
+    shutil.rmtree(scratch / "home", ignore_errors=True)
+    return Path(shutil.copytree(good, scratch / "home"))
+
+
+@few
+@given(mutate=mutations())
+def test_summaries_of_other_bytes_are_left_out_of_the_index(
+    good: Path, scratch: Path, mutate: Callable[[bytes], bytes]
+) -> None:
+    home = fresh(good, scratch)
+    with closing(sqlite3.connect(home / "index.db")) as database:
+        ((summary,),) = database.execute("SELECT summary FROM experiments").fetchall()
+        database.execute("UPDATE experiments SET summary = ?", (mutate(summary),))
+        database.commit()
+    assert reads_safely(lambda: read_all(home), scratch, ())
+
+
+@few
+@given(mutate=mutations())
+def test_databases_of_other_bytes_are_read_or_refused(
+    good: Path, scratch: Path, mutate: Callable[[bytes], bytes]
+) -> None:
+    home = fresh(good, scratch)
+    mutate_one([home / "experiments/1/experiment.db"], 0, mutate)
+    assert reads_safely(lambda: read_all(home), scratch, ())
+
+
+def test_a_schema_that_is_no_text_is_a_damaged_file(good: Path, scratch: Path) -> None:
+    """SQLite quotes it in its message, which Python then cannot decode."""
+    home = fresh(good, scratch)
+    file = home / "experiments/1/experiment.db"
+    data = file.read_bytes()
+    assert b"CREATE TABLE trials (" in data
+    file.write_bytes(data.replace(b"CREATE TABLE trials (", b"CREATE TABLE trials \xe5"))
+    with (
+        Store.reader(home) as store,
+        pytest.raises(DetError, match=r"experiment\.db is damaged \(.*restore it from a copy"),
+    ):
+        store.experiments.config(1)
+    assert reads_safely(lambda: read_all(home), scratch, ())
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [(table, column) for table in TABLES for column in TABLES[table]]
+)
+@settings(few, max_examples=10)
+@given(mutate=mutations(), as_text=st.booleans())
+def test_values_of_other_bytes_are_read_or_refused(
+    good: Path,
+    scratch: Path,
+    table: str,
+    column: str,
+    mutate: Callable[[bytes], bytes],
+    as_text: bool,
+) -> None:
+    """A page of SQLite may be whole and its content wrong: any column takes any type."""
+    home = fresh(good, scratch)
+    with closing(sqlite3.connect(home / "experiments/1/experiment.db")) as database:
+        found = database.execute(
+            f"SELECT rowid, CAST({column} AS BLOB) FROM {table} LIMIT 1"
+        ).fetchall()
+        ((row, value),) = found
+        kind = "TEXT" if as_text else "BLOB"
+        database.execute(
+            f"UPDATE {table} SET {column} = CAST(? AS {kind}) WHERE rowid = ?", (mutate(value), row)
+        )
+        database.commit()
+    (home / "index.db").unlink()
+    assert reads_safely(lambda: read_all(home), scratch, ())
+
+
+def columns() -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(":memory:")) as known:
+        for statement in (each for step in EXPERIMENT for each in step):
+            known.execute(statement)
+        tables = [
+            name for (name,) in known.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
+        return [
+            (table, row[1])
+            for table in tables
+            for row in known.execute(f"PRAGMA table_info({table})")
+        ]
+
+
+@settings(few, max_examples=30)
+@given(
+    place=st.sampled_from(columns()),
+    value=st.sampled_from([None, "text", "9" * 400, b"\xff\x00", 1.5, -1, 10**18]),
+)
+def test_values_of_other_types_in_any_column_are_read_or_refused(
+    good: Path, scratch: Path, place: tuple[str, str], value: Any
+) -> None:
+    """SQLite takes any type in any column, and a file may say that it may be empty."""
+    (table, column), home = place, fresh(good, scratch)
+    file = home / "experiments/1/experiment.db"
+    with closing(sqlite3.connect(file)) as database, suppress(sqlite3.IntegrityError):
+        database.execute("PRAGMA foreign_keys = OFF")
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '') WHERE name = ?", (table,)
+        )
+        database.commit()
+    with closing(sqlite3.connect(file)) as database, suppress(sqlite3.IntegrityError):
+        database.execute(f"UPDATE {table} SET {column} = ?", (value,))
+        database.commit()
+    (home / "index.db").unlink()
+    errors: list[DetError] = []
+    assert reads_safely(lambda: errors.extend(read_all(home)), scratch, ())
+    assert [
+        str(error)
+        for error in errors
+        if "experiment.db" not in str(error) and not str(error).startswith("no ")
+        # A configuration of another type is a sentence about the configuration.
+        if not (place == ("experiment", "config") and isinstance(error, ConfigError))
+    ] == []

@@ -1,0 +1,205 @@
+"""Callbacks that change the model.
+
+What they do is kept, put back, or refused when it happens, and never half of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tests.det_keras import models
+
+from det_core import At, Every, Plugins, Schedule, Stop, TrialError
+from det_core.config import Length
+from det_keras.callbacks import EarlyStopping
+from det_keras.load import tensors
+from det_keras.versions import keras
+from det_testing import Runs
+
+EPOCH, LENGTH = 6, 12
+QUIET = Schedule(report=Every(1), validate=At(set()), policy="none")
+EACH_EPOCH = Schedule(report=Every(1), validate=Every(EPOCH), policy="none")
+
+
+class Known(Runs):
+    """Runs of a trial whose length is known."""
+
+    length = LENGTH
+
+    def info(self, **more: Any) -> Any:
+        return replace(super().info(**more), length=Length("batches", self.length))
+
+
+@pytest.fixture
+def trained(plugins: Plugins, tmp_path: Path) -> Callable[..., Any]:
+    """Train a linear model with callbacks."""
+
+    def trained(
+        *callbacks: Any, length: int = LENGTH, schedule: Schedule = QUIET, **more: Any
+    ) -> Any:
+        data = {
+            name: more.pop(name)
+            for name in ("training", "build_training_data_loader")
+            if name in more
+        }
+        runs = Known(
+            plugins, type("Trial", (models.Line,), {"callbacks": callbacks, **data}), tmp_path
+        )
+        runs.length = length
+        keras.backend.clear_session()
+        return runs(length, schedule=schedule, global_batch_size=models.BATCH, **more)
+
+    return trained
+
+
+@pytest.fixture
+def last(tmp_path: Path) -> Callable[[Any], dict[str, Any]]:
+    """Return the arrays of a run's last checkpoint."""
+
+    def last(found: Any) -> dict[str, Any]:
+        held = tensors(tmp_path / "checkpoints" / found.checkpoints[max(found.checkpoints)])
+        return {
+            f"{group}/{name}": array
+            for group, arrays in held.items()
+            for name, array in arrays.items()
+        }
+
+    return last
+
+
+def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name])
+
+
+class Begins(keras.callbacks.Callback):
+    """Sets weights and the learning rate when training begins."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.model.set_weights([np.ones((4, 1)), np.zeros(1)])
+        self.model.optimizer.learning_rate.assign(0.01)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.optimizer.learning_rate.assign(0.01 * (batch + 2))
+
+
+def test_on_train_begin_changes_are_made_once_across_resumes(trained: Any, last: Any) -> None:
+    whole = trained(Begins)
+    first = trained(Begins, preempt_at=5)
+    second = trained(Begins, checkpoint=first.checkpoints[5])
+    assert {**first.losses, **second.losses} == whole.losses
+    assert_same(last(second), last(whole))
+
+
+class Recompiles(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self.model.optimizer = keras.optimizers.SGD(0.001)
+
+
+class InTheMiddle(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.optimizer = keras.optimizers.SGD(0.001)
+
+
+class Freezes(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self.model.layers[-1].trainable = False
+
+
+REFUSED = {
+    Recompiles: "a callback gave the model another optimizer than its SGD",
+    InTheMiddle: "a callback gave the model another optimizer than its SGD",
+    Freezes: "on_epoch_begin of a callback changed which weights are trained",
+}
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("callback", REFUSED, ids=lambda each: str(each.__name__))
+def test_a_callback_that_changes_what_is_trained_is_refused(trained: Any, callback: Any) -> None:
+    with pytest.raises(TrialError, match=REFUSED[callback]) as raised:
+        trained(callback)
+    assert "\n" not in str(raised.value)
+
+
+class Average(keras.callbacks.Callback):
+    """Puts an average of the weights in place for validations, and takes it out again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.average: Any = None
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        weights = self.model.get_weights()
+        old = self.average or weights
+        self.average = [0.9 * a + 0.1 * w for a, w in zip(old, weights, strict=True)]
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.own = self.model.get_weights()
+        self.model.set_weights(self.average)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.model.set_weights(self.own)
+
+
+def test_weights_swapped_for_a_validation_are_not_the_last_ones(
+    trained: Any, tmp_path: Path
+) -> None:
+    """The last report is of the weights in the last checkpoint.
+
+    The best ones, which a swap must not overwrite.
+    """
+    found = trained(Average, lambda: models.best_weights(mode="max"), schedule=EACH_EPOCH)
+    path = tmp_path / "checkpoints" / found.checkpoints[LENGTH]
+    saved = keras.models.load_model(str(path / "model.keras"))
+    evaluated = saved.evaluate(*models.UNSEEN, batch_size=models.BATCH, verbose=0, return_dict=True)
+    assert found.validations[LENGTH]["val_loss"] == evaluated["loss"]
+
+
+class Stops(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.stop_training = epoch == 0
+
+
+@pytest.mark.parametrize("schedule", [EACH_EPOCH, QUIET], ids=["validated", "quiet"])
+def test_run_paused_at_a_callbacks_stop_trains_no_more(
+    trained: Any, last: Any, schedule: Any
+) -> None:
+    whole = trained(Stops, schedule=schedule)
+    first = trained(Stops, schedule=schedule, preempt_at=EPOCH)
+    assert (whole.stop, first.stop, max(whole.reports)) == (
+        Stop.USER_STOPPED,
+        Stop.PREEMPTED,
+        EPOCH,
+    )
+    second = trained(Stops, schedule=schedule, checkpoint=first.checkpoints[EPOCH])
+    assert (second.stop, second.reports) == (Stop.USER_STOPPED, {})
+    assert {**first.validations, **second.validations} == whole.validations
+    assert_same(last(second), last(whole))
+
+
+def endless(self: Any) -> Any:
+    data = self.context.wrap_dataset(
+        tf.data.Dataset.from_tensor_slices((models.POINTS, models.SUMS))
+    )
+    return data.filter(lambda x, y: True).batch(models.BATCH)
+
+
+def test_callbacks_of_epochs_need_data_that_knows_its_length(trained: Any) -> None:
+    """Nobody can tell them of epochs; those that wait for validations only are no worse off."""
+    rate = lambda: keras.callbacks.LearningRateScheduler(lambda epoch, lr: lr)  # noqa: E731
+    with pytest.raises(
+        TrialError,
+        match="the callback LearningRateScheduler would never hear of epochs; set records",
+    ):
+        trained(rate, build_training_data_loader=endless)
+    found = trained(lambda: EarlyStopping("val_loss"), length=2, build_training_data_loader=endless)
+    assert max(found.reports) == 2
