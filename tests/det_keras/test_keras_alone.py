@@ -154,6 +154,7 @@ def arrays_in(directory: Path) -> int:
     return sum(name.startswith(("optimizer/", "of_")) for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.sample
 def test_a_checkpoint_holds_the_state_of_optimizers_once(whole: Runs, tmp_path: Path) -> None:
     found = whole(7, schedule=SCHEDULE, **HPARAMS)
@@ -162,6 +163,7 @@ def test_a_checkpoint_holds_the_state_of_optimizers_once(whole: Runs, tmp_path: 
     assert all(state["variables"] for state in read_state(directory)["optimizers"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", sample(TRIALS, {"NeverCalled"}), indirect=True)
 def test_one_that_holds_it_twice_as_all_did_once_still_goes_on(
     trial: Any, whole: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

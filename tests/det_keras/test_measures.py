@@ -70,6 +70,7 @@ def run_with(runs: Any, notes: list[Notes], **more: Any) -> Any:
     return runs(trial)(LENGTH, schedule=EVERY_FOUR, global_batch_size=models.BATCH, **more)
 
 
+@pytest.mark.slow
 def test_epochs_have_keras_metrics_and_callbacks_alter_no_report(runs: Any, tmp_path: Path) -> None:
     """Reports every four batches do not divide epochs of six; nor does a restart in the middle."""
     notes: list[Notes] = []

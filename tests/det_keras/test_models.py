@@ -103,6 +103,7 @@ class Eager(Small):
     options = {"metrics": ["accuracy"], "run_eagerly": True}  # noqa: RUF012
 
 
+@pytest.mark.slow
 def test_a_model_may_run_eagerly(runs: Any) -> None:
     resumes(runs(Eager))
 
@@ -112,6 +113,7 @@ class Scheduled(Small):
         return keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 4, 0.5))
 
 
+@pytest.mark.slow
 def test_a_schedule_of_the_learning_rate_goes_on(runs: Any) -> None:
     resumes(runs(Scheduled))
 
@@ -169,6 +171,7 @@ class OwnStepInChunks(OwnStep):
     steps = 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [OwnStep, OwnStepInChunks])
 def test_what_a_step_of_ones_own_returns_is_averaged(runs: Any, kind: type) -> None:
     run = runs(kind)(8, schedule=Schedule(report=Every(5), policy="none"))

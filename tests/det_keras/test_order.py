@@ -76,6 +76,7 @@ def plain(*, validates: bool) -> Order:
     return order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("validates", [True, False])
 def test_an_epoch_ends_behind_its_validation_and_once(runs: Any, validates: bool) -> None:
     """Saved behind its last batch, before or after callbacks hear of its end.

@@ -71,6 +71,7 @@ def test_two_ranks_equal_keras_with_other_optimizers(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_rows_that_no_batch_chooses_are_the_same_on_all_ranks() -> None:
     """Keras 3 squares rows before it adds up those that occur twice.
 
@@ -132,6 +133,7 @@ def test_rows_that_no_batch_chooses_are_the_same_on_all_ranks() -> None:
     assert _find_rows(tape.gradient(loss, table)) is Rows.OF_RECORDS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not KERAS_3, reason="Keras 2 does not accumulate")
 def test_accumulated_rows_are_dense_as_in_keras(runs: Any) -> None:
     """On one rank, where det and Keras add up the same numbers."""

@@ -405,6 +405,7 @@ def test_a_script_builds_its_data_when_it_would_have(
     Script(module).goes_on_alike(6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["a group that is added", "BackboneFinetuning"])
 def test_a_warm_start_adds_groups_as_its_own_hooks_do(lab: Any, case: str) -> None:
     """And can be resumed.

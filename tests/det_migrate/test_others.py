@@ -221,6 +221,7 @@ def events(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_all_points_of_event_files_come_along(events: Path, tmp_path: Path, home: Path) -> None:
     tally = bring(find_tensorboard(events), home)
     done = invoke(tmp_path / "other", "migrate", "tensorboard", str(events))
@@ -242,6 +243,7 @@ def test_all_points_of_event_files_come_along(events: Path, tmp_path: Path, home
     assert tally.read("metrics") == 12_000 + 10 + 2 + 1 + 1
 
 
+@pytest.mark.slow
 def test_truncated_event_file_is_read_up_to_its_end(events: Path, home: Path) -> None:
     [file] = (events / "long").iterdir()
     file.write_bytes(file.read_bytes()[:-5])

@@ -73,6 +73,7 @@ def test_an_incomplete_line_is_read_after_a_second(
     assert next(found) == b" done\n"
 
 
+@pytest.mark.slow
 def test_a_slow_reader_tears_no_line(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def search(sampler: str, schedule: str, space: Any = None, **keys: Any) -> Searc
     return combined(config, SPACE if space is None else space, 5, Plugins.installed().samplers())
 
 
+@pytest.mark.slow
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(("sampler", "schedule"), PAIRS)
 def test_the_same_events_give_the_same_proposals(sampler: str, schedule: str) -> None:
@@ -121,6 +122,7 @@ def test_its_memory_is_bounded() -> None:
     assert len(state["sampler"]["points"]) == REMEMBERED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "gp"])
 def test_earlier_results_replace_the_first_random_trials(sampler: str) -> None:
     """The first trials are near the best earlier ones, and a search that was kept goes on so."""

@@ -88,7 +88,9 @@ def mutate(text: str, random: Random) -> str:
         at = random.randrange(len(found))
         others = (string.ascii_letters + string.digits).replace(found[at], "")
         found[at] = random.choice(("", found[at] * 2, random.choice(others)))
-    return "".join(found)
+    changed = "".join(found)
+    # A change may undo another.
+    return changed if changed != text else mutate(text, random)
 
 
 @dataclass(frozen=True)

@@ -229,6 +229,7 @@ def test_a_good_searcher_passes(failures: dict[str, set[str]]) -> None:
     assert failures["Good"] == set()
 
 
+@pytest.mark.slow
 def test_a_searcher_need_not_keep_its_state(failures: dict[str, set[str]]) -> None:
     assert failures["Stateless"] == set()
 

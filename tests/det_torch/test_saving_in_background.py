@@ -150,6 +150,7 @@ def assert_equal(one: Any, other: Any, place: str = "state") -> None:
         assert one == other, place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregation", [1, 3])
 def test_async_checkpoints_hold_their_moment_and_resume_exactly(
     lab: Any, late: Late, aggregation: int
@@ -204,6 +205,7 @@ def test_callbacks_that_read_the_directory_pause_training(lab: Any, late: Late) 
     assert seen == [(["state_dict.pth"], 2), (["state_dict.pth"], 4)]
 
 
+@pytest.mark.slow
 def test_upload_callback_runs_in_the_training_thread(lab: Any, late: Late) -> None:
     """The checkpoint is in the storage by then."""
     heard = []

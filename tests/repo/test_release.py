@@ -100,6 +100,7 @@ def test_what_is_no_version_is_refused(tree: Path) -> None:
         move(tree, "1.2")
 
 
+@pytest.mark.slow
 def test_what_is_not_ready_to_be_published_is_named(tree: Path) -> None:
     move(tree, "0.2.0")
     changelog = tree / "CHANGELOG.md"

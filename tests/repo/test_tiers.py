@@ -5,6 +5,7 @@ Marks say which ones are in the first, and a guard holds them to it.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -81,7 +82,7 @@ def test_sampled(number):
 def test_guard_fails_unmarked_tests_that_start_processes(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "pytest_plugins = ["
-        '"tests.support.processes", "tests.support.samples", "tests.support.tally"]\n'
+        '"tests.support.processes", "tests.support.samples", "tests.support.results"]\n'
     )
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\naddopts = -m 'not thorough'\nmarkers =\n    process: starts one\n"
@@ -115,22 +116,28 @@ def test_guard_fails_unmarked_tests_that_start_processes(tmp_path: Path) -> None
     }
     sampled = result("-m", "thorough", "-k", "sampled").splitlines()[-1]
     assert re.search("2 failed, .* deselected", sampled)
-    tally = f"--tally={tmp_path / 'cases.txt'}"
-    assert (
-        result("-m", "not process and not thorough", tally).splitlines()[-1]
-        == "8 of 10 cases; the rest: nox -t full"
-    )
-    assert (
-        result("-m", "process", tally, "--counted").splitlines()[-1]
-        == "10 of 10 cases; the rest: nox -t full"
-    )
+    results = tmp_path / "results.json"
+    result("-m", "not process and not thorough", f"--results={results}")
+    assert json.loads(results.read_text()) == {
+        "chosen": 8,
+        "all": 10,
+        "failed": {f"test_cases.py::{name}": False for name in failed},
+        "status": 1,
+    }
 
 
-def test_workflow_runs_the_first_tier_and_all_full_lanes() -> None:
-    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))["jobs"]
-    assert jobs["nox"]["steps"][-1]["run"] == "nox"
-    assert jobs["nox"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+def test_workflow_runs_the_gate_for_each_pull_request_and_the_rest_nightly() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    jobs = workflow["jobs"]
+    assert jobs["gate"]["steps"][-1]["run"] == "bash .ci/run"
+    assert "if" not in jobs["gate"]
+    assert jobs["full"]["if"] == "github.event_name == 'schedule' || github.ref_type == 'tag'"
     assert jobs["full"]["steps"][-1]["run"] == "nox -t ${{ matrix.lane }}"
+    release = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    assert "uses: ./.github/workflows/ci.yml" in release
+
+
+def test_continuous_integration_runs_what_nox_does_by_default() -> None:
     run = (ROOT / ".ci/run").read_text(encoding="utf-8")
-    lanes = re.findall(r'^"\$nox" -t (\w+)', run, re.MULTILINE)
-    assert sorted(jobs["full"]["strategy"]["matrix"]["lane"]) == sorted(lanes)
+    assert '-m nox "$@"' in run
+    assert "apt-get" not in run

@@ -166,6 +166,7 @@ def _leaves() -> Iterator[tuple[str, click.Command]]:
             yield name, command
 
 
+@pytest.mark.slow
 def test_no_command_passes_escape_sequences_of_a_trial_on(home: Path, tmp_path: Path) -> None:
     """A walk over the commands that take an experiment or a checkpoint, and over `det list`."""
     of_experiments = {

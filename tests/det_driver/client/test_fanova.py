@@ -55,6 +55,7 @@ def shares_of_optuna(found: Trials) -> dict[str, float]:
     return shares
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_shares_of_numbers_are_those_that_optuna_finds() -> None:
     """Optuna's add up to what is explained by one alone, and ours are of all differences."""

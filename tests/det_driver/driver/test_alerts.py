@@ -331,6 +331,7 @@ def test_silence_is_compared_with_the_usual_interval() -> None:
     assert (silence.usual, silence.began) == (3.5, 17.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon", "brief")
 def test_a_run_that_is_silent_is_reported_once_a_silence(store: Store) -> None:  # noqa: F811
     webhook = {"name": "team", "url": CLOSED, "on": ["stuck"]}

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import pytest
+
 from det_core import Plugins
 from det_core.config import parse, to_json
 from det_driver.driver._search import SearchStarted, TrialPlan
@@ -153,6 +155,7 @@ def test_progress_cost_does_not_grow_with_ended_trials(tmp_path):
     assert found[0] == found[1] > 0
 
 
+@pytest.mark.slow
 def test_a_trial_that_gets_ever_better_takes_no_more_memory(tmp_path):
     """Of all its validations, the driver keeps what is still of interest."""
     with Store(tmp_path) as store, search_of(store, 1) as state:

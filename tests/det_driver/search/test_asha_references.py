@@ -152,6 +152,7 @@ class Stopping(Reference):
         return self.one_more()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["promotes", "stops by length", "stops by time"])
 @settings(max_examples=100, deadline=None)
 @given(given=SETTINGS, data=st.data())

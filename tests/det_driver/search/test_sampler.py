@@ -150,6 +150,7 @@ def test_a_search_without_ranges_proposes_its_constants() -> None:
         sampler.validated(trial, 1, 0.0)
 
 
+@pytest.mark.slow
 def test_ten_thousand_trials_are_decided_quickly_and_kept_small() -> None:
     """Twenty milliseconds for a decision, ten megabytes of state.
 

@@ -109,6 +109,7 @@ def test_the_same_seed_gives_the_same_simulation() -> None:
     assert first == second != other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [False, True])
 def test_an_event_costs_the_same_late_in_a_large_search(stop: bool) -> None:
     """The real measure takes longer than a test may.

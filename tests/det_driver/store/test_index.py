@@ -148,6 +148,7 @@ def test_manually_moved_experiments_are_listed_as_found(
         assert store.trials.get(1).experiment_id == 9
 
 
+@pytest.mark.slow
 def test_an_index_that_cannot_be_written_stops_no_experiment(
     tmp_path: Path, listed: list[ExperimentSummary]
 ) -> None:

@@ -77,6 +77,7 @@ def test_reports_too_large_for_a_chunk_are_split_or_stay_rows(
     assert [*store.metrics.series(trial.id, "training", "batches")[0]] == [*range(CHUNK + 3)]
 
 
+@pytest.mark.slow
 def test_a_chunk_that_decompresses_to_more_than_any_is_refused(
     store: Store, trial: TrialRow, run: Run
 ) -> None:

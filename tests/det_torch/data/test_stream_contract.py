@@ -411,6 +411,7 @@ def test_what_nobody_has_open_is_removed_from_shared_memory(tmp_path):
     assert clean_shared_memory(tmp_path / "none") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["det", "torchdata"])
 def test_resume_skips_nine_tenths_of_a_million_records_in_2_s(library, capsys):
     def make():

@@ -1,0 +1,65 @@
+"""Writes what a run of pytest found, for sessions that count cases and repeat failures.
+
+`--results FILE` writes a JSON object: `chosen` and `all` (numbers of cases, campaigns left out),
+`failed` (each failed test, and whether it starts processes) and `status` (pytest's exit status).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("results").addoption(
+        "--results", type=Path, help="write the numbers of cases and the failed tests to this file"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--results"):
+        config.pluginmanager.register(Results(config), "results")
+
+
+class Results:
+    """Counts cases and notes failures; with xdist, the workers count for the main process."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config, self.chosen, self.all = config, 0, 0
+        self.failed: dict[str, bool] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.all = sum(item.get_closest_marker("thorough") is None for item in items)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.chosen = len(session.items)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed[report.nodeid] = "process" in report.keywords
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take over what a worker of xdist counted: each of them collects all cases."""
+        self.chosen, self.all = getattr(node, "workeroutput", {}).get(
+            "counted", (self.chosen, self.all)
+        )
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["counted"] = (self.chosen, self.all)
+            return
+        found = {
+            "chosen": self.chosen,
+            "all": self.all,
+            "failed": self.failed,
+            "status": int(exitstatus),
+        }
+        file: Path = self.config.getoption("--results")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found), encoding="utf-8")
