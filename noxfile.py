@@ -321,7 +321,9 @@ def prepare(session: nox.Session, package: str, pinned: str) -> list[str]:
 
 
 QUICKLY = "gate or not (process or slow or thorough)"
-SLOWLY = "(process or slow) and not (gate or end_to_end or thorough)"
+SLOWLY = "(process or slow or hypothesis) and not (gate or end_to_end or thorough)"
+FEWER = "--examples-times=0.3"
+"""Property tests of the gate try fewer examples than those of the full tier."""
 
 
 def tested_by(names: Iterable[str]) -> list[str]:
@@ -386,7 +388,7 @@ def add_quick_sessions(environment: str) -> None:
             pytest = sessions.program(session, "pytest")
             session.run(pytest, *found, "-m", QUICKLY, *own, external=True)
             return
-        run_tests(session, *found, marks=QUICKLY)
+        run_tests(session, *found, marks=QUICKLY, options=[FEWER])
         test_inside(session, TOGETHER if environment == QUICK[0] else [f"det-{environment}"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -89,6 +90,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if times != 1 and before is not None:
             many = settings(before, max_examples=max(1, int(before.max_examples * times)))
             test._hypothesis_internal_use_settings = many  # type: ignore[union-attr]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave what collection made out of garbage collection: it is not looked at again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass

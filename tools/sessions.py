@@ -146,7 +146,9 @@ def run_tests(
     in one process that fails has failed.
     """
     result = _results[session.name]
-    file = Path(session.create_tmp()).absolute() / "results.json"
+    # A folder of the session's own for temporary files would be in the repository, where a test's
+    # pytest would find its settings.
+    file = RUN / "cases" / _file_name(session.name)
     file.unlink(missing_ok=True)
     common = (*options, f"--results={file}")
     pytest = program(session, "pytest")
@@ -235,7 +237,8 @@ def tree_name() -> str:
         environ = {**os.environ, "GIT_INDEX_FILE": str(index)}
         try:
             for command in (["git", "add", "--all"], ["git", "write-tree"]):
-                done = subprocess.run(
+                # git is the one that the user calls by this name.
+                done = subprocess.run(  # nosec B607
                     command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True
                 )
         except (OSError, subprocess.CalledProcessError):

@@ -44,9 +44,9 @@ def main(arguments: list[str]) -> int:
 
 def processes_below(pid: int) -> list[int]:
     """Return a process and all that descend from it, parents first."""
-    listed = subprocess.run(
-        ["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True
-    ).stdout
+    columns = ["ps", "-e", "-o", "pid=,ppid="]
+    # The system's own, wherever it is.
+    listed = subprocess.run(columns, capture_output=True, text=True, check=True).stdout
     children: dict[int, list[int]] = {}
     for line in listed.splitlines():
         child, parent = (int(each) for each in line.split())
@@ -61,7 +61,8 @@ def show_tree(pids: list[int]) -> None:
     """Print processes with their age in seconds, their state and their command."""
     chosen = ",".join(str(pid) for pid in pids)
     columns = "pid,ppid,etimes,pcpu,stat,args"
-    subprocess.run(["ps", "--forest", "-ww", "-o", columns, "-p", chosen], check=False)
+    command = ["ps", "--forest", "-ww", "-o", columns, "-p", chosen]
+    subprocess.run(command, check=False)
     sys.stdout.flush()
 
 

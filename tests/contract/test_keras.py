@@ -6,11 +6,17 @@ from typing import Any
 
 import pytest
 from tests.contract.oracle import Oracle
+from tests.support.tf_data import disable_autotune
 
 from det_testing import AdapterSuite
 
 pytest.importorskip("tensorflow")
 pytest.importorskip("det_keras")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _iterators_tune_nothing() -> None:
+    disable_autotune()
 
 
 class TestKeras(Oracle, AdapterSuite):

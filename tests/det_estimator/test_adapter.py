@@ -167,6 +167,7 @@ def test_an_optimizer_wrapped_twice_is_wrapped_once(lab: Any, frequency: int) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["AdamOptimizer", "MomentumOptimizer", "FtrlOptimizer"])
 def test_slots_and_powers_are_part_of_the_checkpoint(lab: Any, name: str) -> None:
     """With aggregated gradients, of which some wait, and without."""

@@ -143,6 +143,7 @@ PIPELINES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", list(PIPELINES))
 @pytest.mark.filterwarnings("ignore:Seed")
 def test_a_run_resumes_at_its_place_in_the_data(lab: Any, pipeline: str) -> None:

@@ -20,6 +20,7 @@ LENGTH = 12
 HPARAMS = {"global_batch_size": normalized.BATCH}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumed", [False, True])
 def test_one_rank_trains_as_the_estimator_alone_does(
     lab: Any, tmp_path: Path, resumed: bool

@@ -148,6 +148,7 @@ LOOPS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(LOOPS))
 def test_those_in_loops_and_branches_go_on_too(name: str) -> None:
     begun = Drawn(LOOPS[name])

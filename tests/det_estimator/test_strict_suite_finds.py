@@ -119,12 +119,14 @@ def resumed(whole: tuple[Runs, Run], fault: Fault, folder: Path) -> list[str]:
         return [str(refusal)]
 
 
+@pytest.mark.slow
 def test_nothing_is_found_where_nothing_is_left_out(
     whole: tuple[Runs, Run], tmp_path: Path
 ) -> None:
     assert resumed(whole, lambda folder: None, tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_item_that_is_left_out_is_found(
     whole: tuple[Runs, Run], fault: str, tmp_path: Path

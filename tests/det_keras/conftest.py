@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.tf_data import disable_autotune
 
 from det_core import DistributedContext, Plugins, RunInfo
 from det_core.config import parse
 from det_testing import Runs
 
 collect_ignore_glob = [] if find_spec("tensorflow") else ["*"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _iterators_tune_nothing() -> None:
+    disable_autotune()
 
 
 @pytest.fixture

@@ -121,6 +121,7 @@ def test_training_is_reported_every_so_many_batches(context):
     assert [batches for batches, _ in reports(context, "training")] == [4, 8]
 
 
+@pytest.mark.slow
 def test_batches_are_counted_where_several_are_trained_at_once(context):
     model = make_model()
     model.compile(
@@ -215,6 +216,7 @@ def test_training_at_its_last_epoch_trains_no_more(context):
     assert len(checkpoints(context)) == 2
 
 
+@pytest.mark.slow
 def test_the_next_fit_of_a_resumed_model_begins_where_it_is_told(context):
     fit(context, make_model(), 1)
     model = make_model()
@@ -290,6 +292,7 @@ def test_training_resumes_from_weights_before_the_end_hooks(context, preempted):
     assert_equal(weights(model), weights(whole))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False])
 def test_checkpoint_matches_reports_and_script_has_keras_weights(context, first):
     """Whichever callback comes first.
@@ -324,6 +327,7 @@ def test_checkpoint_matches_reports_and_script_has_keras_weights(context, first)
     assert {name: reported[name] for name in found} == pytest.approx(found, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_early_stopping_keeps_its_patience_over_a_restart(context):
     def stopping():
         return keras.callbacks.EarlyStopping(monitor="never_better", patience=3, mode="min")
@@ -340,6 +344,7 @@ def test_early_stopping_keeps_its_patience_over_a_restart(context):
     assert history.epoch == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_what_a_users_callback_has_to_remember_is_asked_of_it(context):
     class Counter(keras.callbacks.Callback):
         epochs = 0

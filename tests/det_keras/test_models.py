@@ -291,6 +291,7 @@ class TwoOptimizers(Small):
         return model
 
 
+@pytest.mark.slow
 def test_a_subclassed_model_may_have_two_optimizers(runs: Any) -> None:
     whole = resumes(runs(TwoOptimizers))
     assert whole.reports[16]["error"] > 0
@@ -310,6 +311,7 @@ class OwnOptimizer(Small):
     optimizer: Any
 
 
+@pytest.mark.slow
 def test_build_optimizer_gives_what_the_model_is_compiled_with(runs: Any, info: Any) -> None:
     with_hook = KerasAdapter.create(OwnOptimizer, info())
     with_hook.close()

@@ -156,6 +156,7 @@ def resumed(whole: tuple[Runs, Run], at: int, fault: Fault, folder: Path) -> lis
     return found.get(at, [])
 
 
+@pytest.mark.slow
 @pytest.mark.sample
 @pytest.mark.parametrize("at", [3, 4])
 def test_nothing_is_found_where_nothing_is_left_out(
@@ -164,6 +165,7 @@ def test_nothing_is_found_where_nothing_is_left_out(
     assert resumed(whole, at, lambda state, folder: None, tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_item_that_is_left_out_is_found(

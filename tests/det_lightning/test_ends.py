@@ -248,6 +248,7 @@ def test_plugins_may_wrap_optimizers_and_schedulers(lab: Any) -> None:
     assert rates == [0.25] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_compiled_module_is_trained_and_goes_on(lab: Any, backend: str) -> None:
     """Equal to one that is not, as these backends generate no code of their own."""

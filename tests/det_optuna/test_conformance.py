@@ -35,6 +35,7 @@ class TestTpe(SearcherSuite):
         return maker(startup_trials=5)
 
 
+@pytest.mark.slow
 class TestGp(SearcherSuite):
     @pytest.fixture
     def make_searcher(self) -> Make:
@@ -45,6 +46,7 @@ class TestGp(SearcherSuite):
         return maker({"x": Double(minval=0, maxval=1)}, sampler="gp", **settings)
 
 
+@pytest.mark.slow
 class TestCmaEs(SearcherSuite):
     @pytest.fixture
     def make_searcher(self) -> Make:
@@ -77,6 +79,7 @@ class TestWithoutLength(SearcherSuite):
         return maker(max_length=None, startup_trials=5)
 
 
+@pytest.mark.slow
 class TestTimeMetric(SearcherSuite):
     label = "by a time metric"
 
@@ -122,6 +125,7 @@ class TestTwoMetrics(SearcherSuite):
         return lambda seed: Measured(one(seed))
 
 
+@pytest.mark.slow
 class TestTpeWithTwoMetrics(SearcherSuite):
     label = "tpe with two metrics"
 

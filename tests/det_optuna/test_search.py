@@ -22,6 +22,7 @@ def bowl(create: Create) -> dict[str, float]:
     return {"loss": (create.hparams["x"] - 0.3) ** 2 + (create.hparams["y"] + 0.6) ** 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sampler", "trials"), [("tpe", 60), ("cmaes", 60), ("gp", 14)])
 def test_a_sampler_that_learns_leaves_bad_regions(make, train, sampler: str, trials: int) -> None:
     if sampler == "gp":

@@ -234,6 +234,7 @@ def test_a_searcher_need_not_keep_its_state(failures: dict[str, set[str]]) -> No
     assert failures["Stateless"] == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"), [(name, expected) for name, (_, expected) in BROKEN.items()]
 )

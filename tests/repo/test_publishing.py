@@ -32,6 +32,7 @@ def jobs() -> dict[str, Any]:
 
 
 def test_only_what_was_tested_is_published(jobs: dict[str, Any]) -> None:
+    assert jobs["build"]["needs"] == "tests"
     assert jobs["test"]["needs"] == "build"
     assert jobs["publish"]["needs"] == ["build", "test"]
     for job in ("test", "publish"):  # the same files, which nobody builds again
@@ -71,6 +72,9 @@ def test_publishing_needs_no_token_and_attests_what_it_publishes(jobs: dict[str,
 
 def test_foreign_actions_are_pinned_to_commits() -> None:
     for action, comment in USES.findall(read(".github/workflows/release.yml")):
+        if action.startswith("./"):
+            # A workflow of this repository has no version of its own.
+            continue
         assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", action), action
         assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), f"{action} does not say its version"
 

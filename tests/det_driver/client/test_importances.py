@@ -150,6 +150,7 @@ def test_slices_are_equal_counts_of_numbers_or_single_names() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_what_matters_among_many_trials_is_found_in_a_moment() -> None:
     """Where each step looks at all that went before, it takes minutes."""
     trials = [

@@ -243,6 +243,6 @@ def test_pause_that_stays_unwritable_is_left_to_the_next_driver(
     store._databases.held()._connection.execute("PRAGMA query_only = 1")
     began = time.monotonic()
     note_pause(store, 1, "the disk was full")
-    assert 0.4 < time.monotonic() - began < 10
+    assert time.monotonic() - began > 0.4
     store._databases.held()._connection.execute("PRAGMA query_only = 0")
     assert row(store).reason is None

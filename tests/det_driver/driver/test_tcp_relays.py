@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -91,6 +92,11 @@ def name(engine: Ferried, wait_until: Wait) -> str:
 
 
 def run(engine: Ferried, tmp_path: Path, number: int, script: str) -> RunSpec:
+    """Start a run as soon as there is a node: an agent that is called again is away meanwhile."""
+    deadline = time.monotonic() + 60
+    while not (nodes := engine.nodes()):
+        assert time.monotonic() < deadline, "no agent came"
+        time.sleep(0.05)
     (tmp_path / "code").mkdir(exist_ok=True)
     spec = RunSpec(
         run_id=number,
@@ -99,7 +105,7 @@ def run(engine: Ferried, tmp_path: Path, number: int, script: str) -> RunSpec:
         code_dir=tmp_path / "code",
         log_dir=tmp_path / "logs" / str(number),
         variables={},
-        node=engine.nodes()[0].name,
+        node=nodes[0].name,
     )
     engine.start(spec)
     return spec
@@ -146,11 +152,7 @@ def test_a_ferry_that_is_silent_for_a_while_is_called_again(
     engine.fault = ConnectionError("it does not answer")
     opened = engine.called.count("open")
     engine.ferries[name].close(engine.ferries[name].stream)
-    wait_until(
-        lambda: engine.called.count("open") > opened and len(engine.nodes()) == 1,
-        "the agent again",
-        30,
-    )
+    wait_until(lambda: engine.called.count("open") > opened, "the call", 60)
     run(engine, tmp_path, 1, "exit 5")
     assert ended(engine).status == 5
 

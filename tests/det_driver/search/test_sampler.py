@@ -45,6 +45,7 @@ PAIRS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 @settings(max_examples=15, deadline=None)
 @given(

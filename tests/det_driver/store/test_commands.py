@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,11 +70,12 @@ def test_command_that_a_killed_driver_journaled_counts_once(
 def test_asking_does_not_touch_what_the_driver_writes(
     store: Store, experiment: ExperimentRow
 ) -> None:
-    """A driver in the middle of a transaction blocks no command, and no command blocks it."""
+    """A driver in the middle of a transaction blocks no command, and no command blocks it.
+
+    A command that had to wait for the transaction would fail.
+    """
     with store.transaction(), Store(store.home) as other:
-        began = time.monotonic()
         other.commands.send(experiment.id, "pause")
-        assert time.monotonic() - began < 1
     assert [each.kind for each in store.commands.take(experiment.id)] == ["pause"]
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,11 +60,8 @@ def test_readers_see_whole_transactions_and_hold_nobody_up(
 def test_a_writer_goes_on_while_a_reader_keeps_its_snapshot(store: Store, trial: TrialRow) -> None:
     with Store.reader(store.home) as reader, reader.transaction():
         reader.trials.get(trial.id)
-        began = time.monotonic()
         for batches in range(50):
             store.trials.update(trial.id, batches=batches)
-
-        assert time.monotonic() - began < 5
         assert reader.trials.get(trial.id) == trial
 
 

@@ -90,7 +90,10 @@ def compare_with_torch(trained: Any, way: str, alone: Any, trial: Any, result: A
     )
 
 
-@NAMES
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name == "compiled" else []) for name in TITLES],
+)
 def test_det_trains_as_torch_alone_does(
     trained: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

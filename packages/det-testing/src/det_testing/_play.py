@@ -34,7 +34,7 @@ from det_node.backends import Socket
 from ._runs import Run, Runs
 
 LIMIT_SECONDS = 240.0
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 _ABORT_SECONDS = 5.0
 # The time that the other ranks have to end when one has failed.
 _GRACE_SECONDS = 10.0
