@@ -91,7 +91,8 @@ MYPY = ["mypy==2.4.1", "types-PyYAML"]
 AUDIT = "pip-audit>=2.9,<3"
 MUTATION = "cosmic-ray==8.7.0"
 NOX = "nox>=2026.10"
-BOOTSTRAP = [NOX, "uv>=0.8", "py-spy>=0.4"]
+PY_SPY = "py-spy>=0.4"
+BOOTSTRAP = [NOX, "uv>=0.8", PY_SPY]
 BUILD = ["hatchling>=1.24", "editables>=0.5"]
 
 
@@ -239,10 +240,10 @@ Python 3.11 only.
 """
 nox.options.sessions = [
     *(f"quick({each})" for each in QUICK),
-    "lint",
+    "runs",
     "types",
     "demo",
-    "runs",
+    "lint",
     "table",
 ]
 # The gate's sessions run two at once, each in a process of its own.
@@ -258,7 +259,7 @@ def install_gate(session: nox.Session, environment: str, *, locked: bool = True)
     """Install what the gate's sessions with a framework need."""
     lock = lock_of(environment) if locked else None
     if environment == "torch":
-        install(session, PACKAGES, MUTATION, NOX, *MYPY, lock=lock)
+        install(session, PACKAGES, MUTATION, NOX, PY_SPY, *MYPY, lock=lock)
     else:
         name = f"det-{environment}"
         install(session, [name], pinned=name, lock=lock)
@@ -455,7 +456,7 @@ def tests(session: nox.Session, package: str, pinned: str) -> None:
 @recorded(keep=True)
 def repo(session: nox.Session) -> None:
     """Test the repository itself: its packages, its architecture, its docs, its examples."""
-    install(session, PACKAGES, MUTATION, NOX)
+    install(session, PACKAGES, MUTATION, NOX, PY_SPY)
     install_horovod(session)
     if own := sessions.chosen(session):
         session.run("pytest", "tests/repo", *own)

@@ -242,6 +242,7 @@ def test_a_broken_searcher_fails(failures: dict[str, set[str]], name: str, expec
     assert expected in failures[name]
 
 
+@pytest.mark.slow
 def test_each_test_of_the_kit_can_fail(failures: dict[str, set[str]]) -> None:
     from det_testing import SearcherSuite
     from det_testing._suite import kit_tests

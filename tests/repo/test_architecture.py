@@ -154,14 +154,14 @@ def test_nothing_public_is_missing_from_all(init: Path) -> None:
     assert {n for n in found if not n.startswith("_")} - inner - set(public) == set()
 
 
-@pytest.mark.parametrize("path", PLUGINS, ids=named)
-def test_a_plugin_imports_public_names_of_core_and_node_only(path: Path) -> None:
-    own = named(path).split("/")[0]
+def test_a_plugin_imports_public_names_of_core_and_node_only() -> None:
     private = [
-        f"{node.lineno}: from {node.module} import {alias.name}"
+        f"{named(path)}:{node.lineno}: from {node.module} import {alias.name}"
+        for path in PLUGINS
         for node in ast.walk(tree(path))
         if isinstance(node, ast.ImportFrom)
-        and (node.module or "").split(".")[0] in {"det_core", "det_node"} - {own}
+        and (node.module or "").split(".")[0]
+        in {"det_core", "det_node"} - {named(path).split("/")[0]}
         for alias in node.names
         if any(
             part.startswith("_") and not part.endswith("__")
@@ -236,13 +236,17 @@ MUTABLE = (
 )
 
 
-@pytest.mark.parametrize("path", FILES, ids=named)
-def test_modules_keep_no_state(path: Path) -> None:
+def test_modules_keep_no_state() -> None:
     """At module level there are constants, in capitals or private, and loggers.
 
     Nothing rebinds or fills them.
     """
-    module = tree(path)
+    found = {named(path): state_of(tree(path)) for path in FILES}
+    assert {name: state for name, state in found.items() if state} == {}
+
+
+def state_of(module: ast.Module) -> list[str]:
+    """Return the statements that give a module a state."""
     state = [
         f"{node.lineno}: global {', '.join(node.names)}"
         for node in ast.walk(module)
@@ -259,33 +263,43 @@ def test_modules_keep_no_state(path: Path) -> None:
         )
         if empty or maker in MUTABLE:
             state.append(f"{node.lineno}: {ast.unparse(node)}")
-    assert state == []
+    return state
 
 
-@pytest.mark.parametrize("path", FILES, ids=named)
-def test_the_environment_is_read_at_the_edges_only(path: Path) -> None:
+def is_edge(path: Path) -> bool:
+    """Return whether a module may read the environment."""
     name = (
         named(path).removeprefix("det_core/").removeprefix("det_node/").removeprefix("det_driver/")
     )
-    edge = any(name == place or name.startswith(f"{place}/") for place in READS_ENVIRONMENT)
+    return any(name == place or name.startswith(f"{place}/") for place in READS_ENVIRONMENT)
+
+
+def test_the_environment_is_read_at_the_edges_only() -> None:
     reads = [
-        node.lineno
+        f"{named(path)}:{node.lineno}"
+        for path in FILES
+        if not is_edge(path)
         for node in ast.walk(tree(path))
         if (isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb"))
         and isinstance(node.value, ast.Name)
         and node.value.id == "os"
     ]
-    assert edge or reads == []
+    assert reads == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=named)
-def test_types_are_looked_at_while_modules_are_imported(path: Path) -> None:
+def test_types_are_looked_at_while_modules_are_imported() -> None:
     """Where two threads decode to a new struct, one finds it half known, and the process crashes.
 
     A `Decoder` at the level of its module has looked at its type before there are threads; so has
     what is made of its `type`.
     """
-    late = []
+    found = {named(path): late_looks(tree(path)) for path in FILES}
+    assert {name: late for name, late in found.items() if late} == {}
+
+
+def late_looks(module: ast.Module) -> list[str]:
+    """Return the calls in functions that have msgspec look at a type."""
+    late: list[str] = []
 
     def look(node: ast.AST, inside: bool) -> None:
         if isinstance(node, ast.Call) and inside:
@@ -301,5 +315,5 @@ def test_types_are_looked_at_while_modules_are_imported(path: Path) -> None:
         for child in ast.iter_child_nodes(node):
             look(child, (inside or function) and not alone)
 
-    look(tree(path), inside=False)
-    assert late == []
+    look(module, inside=False)
+    return late

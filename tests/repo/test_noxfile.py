@@ -19,14 +19,14 @@ CODE = """
 import json, sys, noxfile
 
 class Session:
-    posargs = ()
+    posargs, env = (), {}
+    def __init__(self, name): self.name, self.ran = name, []
     def run(self, *words, **options): self.ran.append(words)
     def install(self, *words): self.installed = words
 
 found = {"det-torch": {"needs": noxfile.needs("det-torch")}}
 for name in sys.argv[1:]:
-    session = Session()
-    session.ran = []
+    session = Session(name)
     noxfile.tests.func(session, name, name)
     groups = noxfile.test_groups([name, "det-testing"])
     found[name] = {"needs": noxfile.needs(name), "ran": session.ran, "asked": [*session.installed, *groups]}
@@ -42,6 +42,7 @@ def test_a_new_package_is_tested_as_it_was_written(tmp_path: Path) -> None:
     """
     for file in (
         ROOT / "noxfile.py",
+        ROOT / "tools/sessions.py",
         *ROOT.glob("packages/*/pyproject.toml"),
         *ROOT.glob("constraints/*.txt"),
     ):
@@ -74,7 +75,7 @@ CAMPAIGN = """
 import json, noxfile
 
 class Session:
-    posargs = ()
+    posargs, env = (), {}
     def __init__(self): self.ran, self.asked = [], []
     def run(self, *words, **options): self.ran += words
     def install(self, *words): self.asked += words

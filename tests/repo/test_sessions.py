@@ -195,11 +195,10 @@ def test_the_watchdog_shows_what_hangs_and_ends_it(tmp_path: Path) -> None:
     )
     assert done.returncode == 124
     assert "did not end within 0.05 minutes" in done.stdout
-    assert done.stdout.count("time.sleep(600)") == 1
+    assert re.search(r"^ *\d+ +\d+ +\d+ .*python.* -c import time", done.stdout, re.MULTILINE)
     stacks = re.findall(r"^Stack of process \d+:$", done.stdout, re.MULTILINE)
     assert len(stacks) == 2
-    if shutil.which("py-spy", path=str(Path(sys.executable).parent)):
-        assert "wait_for_ever" in done.stdout
+    assert "wait_for_ever" in done.stdout
     left = subprocess.run(["pgrep", "-f", str(script)], capture_output=True, text=True, check=False)
     assert left.stdout == ""
 
