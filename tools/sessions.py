@@ -62,8 +62,11 @@ class Result:
         return cls(**json.loads(file.read_text(encoding="utf-8")))
 
 
-RUN = KEPT / "runs" / os.environ.setdefault("DET_NOX_RUN", f"{os.getpid()}-{time.time_ns()}")
-"""The results of this run of nox. The processes of its sessions inherit the name."""
+RUN = KEPT / "runs" / os.environ.setdefault("SESSIONS_RUN", f"{os.getpid()}-{time.time_ns()}")
+"""The results of this run of nox. The processes of its sessions inherit the name.
+
+It does not begin with `DET_`: programs of det that tests run show their variables.
+"""
 _results: dict[str, Result] = {}
 """The results of this process, by session."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import struct
 import subprocess
@@ -68,8 +69,15 @@ def test_a_slow_client_gets_all_output_and_the_status(tmp_path):
 
 
 def test_a_program_in_a_terminal_ignores_no_signal(tmp_path):
-    with connected(tmp_path / "terminal", "grep", "SigIgn", "/proc/self/status") as client:
-        output, statuses = read(client)
+    """A driver that `nohup` or a script has started ignores some, and so do its processes."""
+    numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        with connected(tmp_path / "terminal", "grep", "SigIgn", "/proc/self/status") as client:
+            output, statuses = read(client)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
     assert (int(output.split()[1], 16), statuses) == (0, [0])
 
 

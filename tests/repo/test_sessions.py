@@ -93,7 +93,7 @@ class Project:
 
     def nox(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-        environ.pop("DET_NOX_RUN", None)
+        environ.pop("SESSIONS_RUN", None)
         environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
         return subprocess.run(
             [sys.executable, "-m", "nox", *arguments],

@@ -265,9 +265,11 @@ class _Server:
 def _become(command: Sequence[str], directory: Path) -> NoReturn:
     """Become the program, in the new process of the pseudo-terminal."""
     try:
-        # Python ignores two of them, which no shell can undo: `yes | head` would report an error.
-        for each in (signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(each, signal.SIG_DFL)
+        # No shell can undo that a signal is ignored. Python ignores SIGPIPE, so that `yes | head`
+        # would report an error. After `nohup det run &`, SIGHUP, SIGINT and SIGQUIT are ignored.
+        for each in signal.valid_signals():
+            if signal.getsignal(each) is signal.SIG_IGN:
+                signal.signal(each, signal.SIG_DFL)
         os.chdir(directory)
         os.execvp(command[0], [*command])
     except OSError as error:
