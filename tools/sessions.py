@@ -43,6 +43,7 @@ class Result:
     """What a session ran."""
 
     session: str
+    is_full: bool = False
     cases: int = 0
     all_cases: int = 0
     failed: list[str] = field(default_factory=list)
@@ -119,7 +120,9 @@ def recorded(*, keep: bool) -> Callable[[Callable[..., None]], Callable[..., Non
                 kept.state = "passed before"
                 kept.save(RUN / name)
                 session.skip(f"It has passed for this tree; `-- {AGAIN}` runs it all the same.")
-            result = _results[session.name] = Result(session.name, started=time.time())
+            result = _results[session.name] = Result(
+                session.name, is_full=keep, started=time.time()
+            )
             try:
                 function(session, *arguments, **parameters)
             except BaseException:
@@ -199,7 +202,9 @@ def print_table(session: nox.Session) -> None:
             print(f"failed: {name}")
     flaky = [name for each in results for name in each.flaky]
     cases, every = (sum(getattr(e, key) for e in results) for key in ("cases", "all_cases"))
-    last = f"{cases:,} of {every:,} cases; the rest: nox -t full"
+    last = f"{cases:,} cases"
+    if not all(each.is_full for each in results):
+        last = f"{cases:,} of {every:,} cases; the rest: nox -t full"
     last += f"; flaky: {' '.join(flaky)}" if flaky else ""
     print(last, flush=True)
     LAST_LINE.parent.mkdir(exist_ok=True)

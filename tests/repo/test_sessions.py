@@ -152,6 +152,7 @@ def test_a_session_that_passed_for_this_tree_is_skipped(project: Project) -> Non
     assert project.nox("-s", "second").returncode == 0
     again = project.nox("-s", "second", "table")
     assert again.returncode == 0
+    assert project.last_line() == "1 cases"
     assert re.search(r"^second +passed before +1 +0", again.stdout, re.MULTILINE)
     # Another file is another tree, and `--again` asks for all.
     forced = project.nox("-s", "second", "table", "--", "--again")
