@@ -146,10 +146,9 @@ def run_tests(
     marks: str = "",
     options: Sequence[str] = (),
 ) -> None:
-    """Run pytest, count its cases, and run each failed test with processes once more, alone.
+    """Run pytest, count its cases, and run each failed test once more, alone.
 
-    A test that passes then is flaky: it is named at the end and does not fail the session. A test
-    in one process that fails has failed.
+    A test that passes then is flaky: it is named at the end and does not fail the session.
     """
     result = _results[session.name]
     # A folder of the session's own for temporary files would be in the repository, where a test's
@@ -169,15 +168,18 @@ def run_tests(
     if not failed and found["status"] in (0, 5):
         return
     result.failed += failed
-    if not failed or not all(failed.values()) or len(failed) > MOST_REPEATED:
+    if not failed or len(failed) > MOST_REPEATED:
         session.error(f"{len(failed)} tests failed: {' '.join(failed)}")
-    session.log(f"Running {len(failed)} failed tests with processes once more, alone.")
+    session.log(f"Running {len(failed)} failed tests once more, alone.")
     file.unlink()
-    session.run(pytest, *failed, "-m", "", *common, external=True)
-    if _read(session, file)["chosen"] != len(failed):
+    session.run(pytest, *failed, "-m", "", *common, external=True, success_codes=[0, 1])
+    second = _read(session, file)
+    if second["chosen"] != len(failed):
         session.error("Not every failed test was run once more.")
-    result.failed = [each for each in result.failed if each not in failed]
-    result.flaky += failed
+    result.flaky += [each for each in failed if each not in second["failed"]]
+    result.failed = [each for each in result.failed if each not in result.flaky]
+    if second["status"]:
+        session.error(f"{len(second['failed'])} tests failed twice: {' '.join(second['failed'])}")
 
 
 def print_table(session: nox.Session) -> None:

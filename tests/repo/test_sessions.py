@@ -50,7 +50,6 @@ def installs(session):
     sessions.install(session, "--no-index", "there-is-no-such-package")
 """
 FLAKY = """
-import pytest
 from pathlib import Path
 
 def second_time(name):
@@ -60,7 +59,6 @@ def second_time(name):
     return known
 """
 CASE = """
-@pytest.mark.process
 def test_{name}():
     assert second_time("{name}")
 """
@@ -88,7 +86,7 @@ class Project:
         (self.folder / name).write_text(text, encoding="utf-8")
 
     def cases(self, *names: str, more: str = "") -> None:
-        """Write tests with processes that fail the first time, and other tests."""
+        """Write tests that fail the first time, and other tests."""
         self.write("test_cases.py", FLAKY + "".join(CASE.format(name=n) for n in names) + more)
 
     def nox(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -114,7 +112,7 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path / "project")
 
 
-def test_a_test_with_processes_that_passes_alone_is_named_flaky(project: Project) -> None:
+def test_a_test_that_passes_alone_is_named_flaky(project: Project) -> None:
     project.cases("first_a")
     done = project.nox("-t", "all")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -131,20 +129,23 @@ def test_more_than_three_flaky_tests_fail_the_run(project: Project) -> None:
     assert "more than 3 tests are flaky" in done.stdout + done.stderr
 
 
-def test_a_test_in_one_process_that_fails_is_not_repeated(project: Project) -> None:
-    project.cases("first_a", more=BROKEN)
+def test_many_failed_tests_are_not_repeated(project: Project) -> None:
+    project.cases(*(f"first_{number}" for number in range(11)))
     done = project.nox("-t", "all")
     assert done.returncode == 1
     assert "once more, alone" not in done.stdout + done.stderr
-    assert "failed: test_cases.py::test_broken" in done.stdout
+    assert "failed: test_cases.py::test_first_7" in done.stdout
 
 
 def test_a_test_that_fails_twice_has_failed(project: Project) -> None:
-    project.cases(more="\n@pytest.mark.process" + BROKEN)
+    project.cases("first_a", more=BROKEN)
     done = project.nox("-t", "all")
     assert done.returncode == 1
     assert "once more, alone" in done.stdout + done.stderr
-    assert "failed: test_cases.py::test_broken" in done.stdout
+    assert re.findall(r"^failed: (.*)$", done.stdout, re.MULTILINE) == [
+        "test_cases.py::test_broken"
+    ]
+    assert project.last_line().endswith("flaky: test_cases.py::test_first_a")
 
 
 def test_a_session_that_passed_for_this_tree_is_skipped(project: Project) -> None:

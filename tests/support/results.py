@@ -1,7 +1,7 @@
 """Writes what a run of pytest found, for sessions that count cases and repeat failures.
 
 `--results FILE` writes a JSON object: `chosen` and `all` (numbers of cases, campaigns left out),
-`failed` (each failed test, and whether it starts processes) and `status` (pytest's exit status).
+`failed` (the names of the failed tests) and `status` (pytest's exit status).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Results:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config, self.chosen, self.all = config, 0, 0
-        self.failed: dict[str, bool] = {}
+        self.failed: list[str] = []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -39,8 +39,9 @@ class Results:
         self.chosen = len(session.items)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.failed[report.nodeid] = "process" in report.keywords
+        # A test whose call and teardown both fail is one failed test.
+        if report.failed and report.nodeid not in self.failed:
+            self.failed.append(report.nodeid)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
