@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from det_migrate import lines
 from det_migrate.copies import Block, read_tables
 from det_migrate.lines import LongLine, read_bytea, split_row
 from det_migrate.migration import Options, migrate
+from det_migrate.server import Server
 from det_migrate.sources import open_source
 
 quick = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -265,7 +267,7 @@ def server(processes: object) -> Iterator[Callable[[str], str]]:
         )
         script += (
             "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader, poor; REVOKE SELECT ON"
-            " raw_steps FROM poor; ALTER ROLE reader SET statement_timeout = '1ms';\n"
+            " raw_steps FROM poor; ALTER ROLE reader SET statement_timeout = '1min';\n"
         )
         run("psql", "-v", "ON_ERROR_STOP=1", "-h", place, "-U", "postgres", input=script.encode())
         yield lambda user: f"postgresql://{user}@/postgres?host={place}"
@@ -302,6 +304,14 @@ def test_server_and_dumps_of_every_format_import_the_same(
     (tmp_path / "cut").write_bytes(cut[: len(cut) * 2 // 3])
     with pytest.raises(DetError, match="pg_restore cannot read"):
         migrate(open_source(str(tmp_path / "cut")), tmp_path / "home", Options())
+
+
+@pytest.mark.process
+def test_no_query_runs_into_a_limit_of_the_server(server: Callable[[str], str]) -> None:
+    with psycopg.connect(server("reader")) as connection:
+        assert connection.execute("SHOW statement_timeout").fetchone() == ("1min",)
+    source = Server(server("reader"))
+    assert source._connection.execute("SHOW statement_timeout").fetchone() == ("0",)
 
 
 @pytest.mark.process

@@ -53,14 +53,15 @@ class Server:
         self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         self._connection.read_only = True
         for setting in (
+            # A large table takes longer than a server may allow a query of a page. These come
+            # first, so that none of the others runs into the server's limit.
+            "statement_timeout = 0",
+            "lock_timeout = 0",
+            "idle_in_transaction_session_timeout = 0",
             "DateStyle = 'ISO'",
             "TimeZone = 'UTC'",
             "bytea_output = 'hex'",
             "client_encoding = 'UTF8'",
-            # A large table takes longer than a server may allow a query of a page.
-            "statement_timeout = 0",
-            "lock_timeout = 0",
-            "idle_in_transaction_session_timeout = 0",
         ):
             self._connection.execute(f"SET {setting}".encode())
         self._tables = dict(self._connection.execute(_TABLES).fetchall())
