@@ -118,12 +118,9 @@ def test_guard_fails_unmarked_tests_that_start_processes(tmp_path: Path) -> None
     assert re.search("2 failed, .* deselected", sampled)
     results = tmp_path / "results.json"
     result("-m", "not process and not thorough", f"--results={results}")
-    assert json.loads(results.read_text()) == {
-        "chosen": 8,
-        "all": 10,
-        "failed": {f"test_cases.py::{name}": False for name in failed},
-        "status": 1,
-    }
+    written = json.loads(results.read_text())
+    assert set(written.pop("failed")) == {f"test_cases.py::{name}" for name in failed}
+    assert written == {"chosen": 8, "all": 10, "status": 1}
 
 
 def test_workflow_runs_the_gate_always_and_the_rest_nightly() -> None:
