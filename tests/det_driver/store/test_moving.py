@@ -595,6 +595,106 @@ def test_imported_checkpoints_are_deleted_with_their_experiment(
     assert list((other.home / "checkpoints").iterdir()) == []
 
 
+KEEPS_NONE = {
+    "checkpoint_storage": {
+        "type": "shared_fs",
+        "host_path": "/nowhere",
+        "save_experiment_best": 0,
+        "save_trial_best": 0,
+        "save_trial_latest": 0,
+    },
+    "searcher": {"name": "single", "metric": "loss"},
+}
+ENDED = f"UPDATE experiment SET state = 'COMPLETED', config = '{json.dumps(KEEPS_NONE)}'"
+
+
+def checkpoints_in(store: Store) -> list[str]:
+    return sorted(path.name for path in (store.home / "checkpoints").iterdir())
+
+
+def collect(store: Store, id: int) -> list[str]:
+    expect_garbage(store, id)
+    return collect_left(store, Plugins.installed())[id]
+
+
+def test_a_copy_leaves_the_checkpoints_of_the_original(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    """Whatever its configuration says, and whether the original can be read or not."""
+    id = made(store)
+    export_experiment(store, id, tmp_path / "file.tar")
+    repack(tmp_path / "file.tar", with_sql(ENDED, "UPDATE trials SET source_checkpoint = NULL"))
+    client = Client(store.home)
+    copy = client.import_experiment(tmp_path / "file.tar")
+
+    assert collect(store, copy.id) == []
+    assert copy.delete() == ["mine-0", "mine-1"]
+    assert checkpoints_in(store) == ["mine-0", "mine-1"]
+    assert {c.state for c in store.checkpoints.list(experiment_id=id)} == {"COMPLETED"}
+
+    another = client.import_experiment(tmp_path / "file.tar")
+    store.experiments.release(id)
+    (store.experiment_dir(id) / "experiment.db").write_bytes(b"")
+    with pytest.raises(StoreError, match=rf"^experiment {id} cannot be read, and may need these"):
+        another.delete()
+    assert checkpoints_in(store) == ["mine-0", "mine-1"]
+
+
+def test_an_original_keeps_the_checkpoints_of_its_copy(store: Store, tmp_path: Path) -> None:
+    id = made(store)
+    export_experiment(store, id, tmp_path / "file.tar")
+    copy = import_experiment(store, tmp_path / "file.tar")
+    store.experiments.update(id, state=ExperimentState.COMPLETED, config=json.dumps(KEEPS_NONE))
+    assert collect(store, id) == []
+    assert Client(store.home).get_experiment(id).delete() == ["mine-0", "mine-1"]
+    assert checkpoints_in(store) == ["mine-0", "mine-1"]
+    assert len(store.checkpoints.list(experiment_id=copy)) == 2
+
+
+def test_checkpoints_that_an_import_brings_are_collected(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    export_experiment(store, made(store), tmp_path / "file.tar")
+    repack(tmp_path / "file.tar", with_sql(ENDED, "UPDATE trials SET source_checkpoint = NULL"))
+    id = import_experiment(other, tmp_path / "file.tar")
+    assert collect(other, id) == ["mine-0", "mine-1"]
+    assert checkpoints_in(other) == []
+
+
+def test_an_import_deletes_no_checkpoint_that_it_only_names(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    """The home may have checkpoints that no experiment of it has recorded."""
+    precious = other.home / "checkpoints" / "precious"
+    precious.mkdir(parents=True)
+    (precious / "manifest.json").write_text('{"uuid": "precious"}')
+    export_experiment(store, made(store), tmp_path / "file.tar", checkpoints=False)
+    change = with_sql(
+        ENDED,
+        "UPDATE trials SET source_checkpoint = NULL, latest_checkpoint = 'precious'",
+        "UPDATE checkpoints SET uuid = 'precious', imported = 3 WHERE uuid = 'mine-0'",
+    )
+    repack(tmp_path / "file.tar", change)
+    experiment = Client(other.home).import_experiment(tmp_path / "file.tar")
+    assert collect(other, experiment.id) == []
+    assert experiment.delete() == ["mine-1", "precious"]
+    assert checkpoints_in(other) == ["precious"]
+
+
+def test_an_import_does_not_hide_the_checkpoints_of_another(store: Store, tmp_path: Path) -> None:
+    id = made(store)
+    export_experiment(store, id, tmp_path / "file.tar")
+    import_experiment(store, tmp_path / "file.tar")
+    for name in ("mine-0", "mine-1"):
+        trial = store.checkpoints.get(name).trial_id
+        assert store.trials.get(trial).experiment_id == id
+    Client(store.home).get_checkpoint("mine-0").delete()
+    assert store.checkpoints.get("mine-0").state == "DELETED"
+    with store.lock(copy := id + 1):
+        trial = store.checkpoints.get("mine-1").trial_id
+        assert store.trials.get(trial).experiment_id == copy
+
+
 def test_import_brings_no_alerts_for_webhooks_of_another_home(
     store: Store, other: Store, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from det_core.config import MASK, ExperimentConfig, from_json, masked, to_builtins, without_secrets
 from det_core.errors import StoreError
 from det_core.support.archives import extract
+from det_driver.store._checkpoints import CARRIED
 from det_driver.store._database import Database
 from det_driver.store._databases import FILE
 from det_driver.store._file import beside
@@ -149,12 +150,13 @@ def import_experiment(store: Store, file: Path) -> int:
             for saved in (scratch / "checkpoints").glob("*"):
                 place = store.home / "checkpoints" / saved.name
                 place.parent.mkdir(exist_ok=True)
-                if not place.exists():
+                carried = not place.exists()
+                if carried:
                     os.rename(saved, place)
                     undo.callback(shutil.rmtree, place, ignore_errors=True)
                 database.run(
-                    "UPDATE checkpoints SET storage = ? WHERE uuid = ?",
-                    (place.as_uri(), saved.name),
+                    "UPDATE checkpoints SET storage = ?, imported = ? WHERE uuid = ?",
+                    (place.as_uri(), CARRIED if carried else 1, saved.name),
                 )
         os.rename(scratch / "experiment", store.experiment_dir(id))
         undo.pop_all()
