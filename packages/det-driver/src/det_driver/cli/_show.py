@@ -20,7 +20,14 @@ from ..client._fanova import FEWEST_FOR_FOREST
 from ..config import to_yaml
 from ..driver import waits_for
 from ..provenance import differences, elsewhere, read
-from ..store import ExperimentRow, ExperimentState, ExperimentSummary, Store, TrialRow
+from ..store import (
+    ExperimentRow,
+    ExperimentState,
+    ExperimentSummary,
+    Store,
+    TrialRow,
+    is_trusted,
+)
 from ._console import (
     EXPERIMENTS,
     Settings,
@@ -227,6 +234,11 @@ def _print(
             [f"waiting {why}"]
             if why and not any(trial.state == "RUNNING" for trial in trials)
             else []
+        )
+    if not is_trusted(store, found.id):
+        said.append(
+            f"it came with det import, and nothing of it runs before det resume {found.id} or det"
+            f" trust {found.id}"
         )
     said += [f"because: {found.reason}"] if found.reason else []
     said += [f"labels: {', '.join(found.labels)}"] if found.labels else []

@@ -27,6 +27,8 @@ from det_driver.store._records import ExperimentState
 from det_driver.store._schema import EXPERIMENT
 from det_driver.store._secrets import FILE as SECRETS
 from det_driver.store._store import AGENTS, Store
+from det_driver.store._trust import FILE as UNTRUSTED
+from det_driver.store._trust import distrust
 
 _HEAD, _END = "det-experiment.json", "det-digests.json"
 _FORMAT = 1
@@ -34,6 +36,7 @@ _LEFT_OUT = (
     AGENTS,
     SECRETS,
     f".{SECRETS}",
+    UNTRUSTED,
     "commands",
     "lock",
     FILE,
@@ -103,7 +106,8 @@ def export_experiment(
 def import_experiment(store: Store, file: Path) -> int:
     """Import an experiment from a file, and return its number in this home.
 
-    The experiment and its trials keep their numbers, unless these are taken. Raises StoreError for
+    The experiment and its trials keep their numbers, unless these are taken. Nothing of it runs
+    before `trust`. Raises StoreError for
     a file that is damaged or no export. Nothing is left then.
     """
     scratch = store.home / "experiments" / f".importing-{secrets.token_hex(4)}"
@@ -158,6 +162,7 @@ def import_experiment(store: Store, file: Path) -> int:
                     "UPDATE checkpoints SET storage = ?, imported = ? WHERE uuid = ?",
                     (place.as_uri(), CARRIED if carried else 1, saved.name),
                 )
+        distrust(scratch / "experiment")
         os.rename(scratch / "experiment", store.experiment_dir(id))
         undo.pop_all()
     shutil.rmtree(scratch, ignore_errors=True)

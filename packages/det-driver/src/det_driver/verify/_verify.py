@@ -30,7 +30,7 @@ from ..driver import (
     searcher_of,
 )
 from ..provenance import read
-from ..store import CheckpointState, Store, TrialRow
+from ..store import CheckpointState, Store, TrialRow, check_trusted
 from ._compare import Difference, of_replays, of_reports, of_tensor
 from ._script import ScriptRun
 from ._spec import Replay, Seen, train
@@ -263,6 +263,8 @@ def _origin(store: Store, trial: TrialRow) -> Mapping[str, Any]:
 
 
 def _trial(store: Store, experiment: int, wanted: int | None) -> TrialRow:
+    """Return the trial to train again. Raises DetError if there is none that may be trained."""
+    check_trusted(store, experiment)
     trials = store.trials.list(experiment)
     found = [each for each in trials if each.batches and wanted in (None, each.id)]
     if not found:
