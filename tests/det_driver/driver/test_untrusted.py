@@ -14,6 +14,7 @@ import pytest
 from det_core.config import Extensions
 from det_core.errors import DetError, StoreError
 from det_core.hooks import Plugins
+from det_driver.cli import main
 from det_driver.client import Client
 from det_driver.config import load
 from det_driver.driver import (
@@ -162,3 +163,22 @@ def test_scripts_do_not_go_on_with_an_import(imported: tuple[Store, int, Path]) 
 def test_trusting_what_is_not_there_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path) as store, pytest.raises(StoreError, match=r"^no experiment 7"):
         trust(store, 7)
+
+
+def test_show_says_that_an_import_is_not_trusted(
+    imported: tuple[Store, int, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store, id, _ = imported
+    monkeypatch.setenv("DET_HOME", str(store.home))
+
+    def said(*words: str) -> str:
+        with pytest.raises(SystemExit):
+            main([*words, str(id)])
+        return capsys.readouterr().out
+
+    sentence = f"nothing of it runs before det resume {id} or det trust {id}"
+    assert sentence in " ".join(said("show").split())
+    assert said("trust") == f"experiment {id} may run\n"
+    assert sentence not in " ".join(said("show").split())

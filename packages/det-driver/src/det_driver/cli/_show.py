@@ -37,6 +37,7 @@ from ._console import (
     print_json,
     share_done,
     shown,
+    shown_time,
     what_mattered,
 )
 from ._progress import OUTCOMES
@@ -196,7 +197,7 @@ def _origin(kept: Mapping[str, Any]) -> list[str]:
     """Return a line about the host and commit of an experiment's creation, if they are known."""
     said = []
     # An imported experiment may have a commit alone.
-    if "host" in kept:
+    if {"host", "python", "packages"} <= kept.keys():
         said.append(
             f"made on {kept['host']} with Python {kept['python']}, {len(kept['packages'])} packages"
         )
@@ -224,7 +225,7 @@ def _print(
         )
         said += [f"its environment is made; the log: {logs[-1]}"] if logs else []
     if found.started is not None:
-        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.started))
+        began = shown_time(found.started)
         said.append(f"began {began}, took {clock(_seconds(found))}")
     if store.experiments.orphaned(found):
         said.append(found.abandoned)
@@ -323,7 +324,7 @@ def _print_runs(store: Store, trials: Sequence[TrialRow]) -> None:
     rows = []
     for trial in trials:
         for run in store.runs.list(trial.id):
-            began = time.strftime("%m-%d %H:%M:%S", time.localtime(run.started))
+            began = shown_time(run.started, "%m-%d %H:%M:%S")
             took = clock((run.ended or time.time()) - run.started)
             ended = (
                 OUTCOMES.get(run.outcome or "", run.outcome or "running"),

@@ -21,11 +21,11 @@ from det_core.support.origin import THREADS, packages
 
 from ..driver import (
     DriverSettings,
-    decode_event,
     environment_of,
     imports_of,
     interpreter_of,
     lengths_asked,
+    read_event,
     recorded_threads,
     searcher_of,
 )
@@ -237,7 +237,8 @@ def _script(
     It runs to the lengths that its searcher asked for, or to the position that it reached.
     """
     code = store.code_dir(trial.experiment_id)
-    events = [decode_event(event.data) for event in store.journal.read(trial.experiment_id)]
+    id = trial.experiment_id
+    events = [read_event(id, event) for event in store.journal.read(id)]
     searcher = searcher_of(config, plugins, code)
     lengths = lengths_asked(searcher, events, trial.request)
     left_off = bool(lengths) and lengths[-1].at is None and lengths[-1].until is not None
