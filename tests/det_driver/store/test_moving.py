@@ -5,7 +5,6 @@ It is moved as one file, and nothing of it lands where it does not belong.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import sqlite3
@@ -13,10 +12,10 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from tests.crafted import reads_safely
+from tests.exports import repack
 
 from det_core.config import Extensions, from_json, to_json
 from det_core.errors import ExperimentBusy, StorageError, StoreError
@@ -275,32 +274,6 @@ def test_a_file_that_is_not_there_is_named(other: Store, tmp_path: Path) -> None
         import_experiment(other, tmp_path / "file.tar")
 
 
-def repack(file: Path, change: Callable[[Path], object]) -> None:
-    """Change an export as somebody could who knows its digests."""
-    with TemporaryDirectory() as scratch:
-        with tarfile.open(file) as tar:
-            tar.extractall(scratch, filter="data")
-        change(Path(scratch))
-        files = [
-            path for path in Path(scratch).rglob("*") if path.is_file() and not path.is_symlink()
-        ]
-        named = {
-            path.relative_to(scratch).as_posix(): path
-            for path in files
-            if not path.name.startswith("det-")
-        }
-        digests = {
-            name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in named.items()
-        }
-        (Path(scratch) / "det-digests.json").write_text(json.dumps(digests))
-        names = sorted(
-            path.name for path in Path(scratch).iterdir() if not path.name.startswith("det-")
-        )
-        with tarfile.open(file, "w") as tar:
-            for name in ("det-experiment.json", *names, "det-digests.json"):
-                tar.add(Path(scratch) / name, name)
-
-
 def with_sql(*statements: str) -> Callable[[Path], None]:
     def change(scratch: Path) -> None:
         with closing(sqlite3.connect(scratch / "experiment" / "experiment.db")) as database:
@@ -324,8 +297,16 @@ def without_manifest(scratch: Path) -> None:
     (scratch / "checkpoints" / "mine-0" / "manifest.json").write_text('{"uuid": "another"}')
 
 
+def head(scratch: Path, text: str) -> None:
+    (scratch / "det-experiment.json").write_text(text)
+
+
+def digests(scratch: Path, text: str) -> None:
+    (scratch / "det-digests.json").write_text(text)
+
+
 def negative_number(scratch: Path) -> None:
-    (scratch / "det-experiment.json").write_text('{"format": 1, "experiment": -4}')
+    head(scratch, '{"format": 1, "experiment": -4}')
 
 
 HOSTILE = {
@@ -351,6 +332,16 @@ HOSTILE = {
     "a chunk that is none": with_sql(
         "INSERT INTO chunks SELECT 1000, min(id), 'x', 1, 2, 2, x'00', 0 FROM trials"
     ),
+    "rows of no trial": with_sql("PRAGMA foreign_keys = OFF", "DELETE FROM trials"),
+    "a trial below zero": with_sql(
+        "DELETE FROM runs",
+        "DELETE FROM metrics",
+        "DELETE FROM checkpoints",
+        "UPDATE trials SET id = -3 WHERE id = 1",
+    ),
+    "a last number of no bounds": with_sql("UPDATE sqlite_sequence SET seq = 9223372036854775807"),
+    "a time without end": with_sql("UPDATE experiment SET started = -9e999"),
+    "a time far away": with_sql("UPDATE runs SET started = 1e300"),
     "an event that is none": with_sql("UPDATE journal SET event = 'x'"),
     "no experiment": with_sql("DELETE FROM experiment"),
     "a newer schema": with_sql("PRAGMA user_version = 1000"),
@@ -359,6 +350,14 @@ HOSTILE = {
     "a linked checkpoint": link_checkpoint,
     "a checkpoint of another": without_manifest,
     "a number below zero": negative_number,
+    "digests that are a text": lambda scratch: digests(scratch, '"x"'),
+    "digests that are a number": lambda scratch: digests(scratch, "5"),
+    "digests that are deep": lambda scratch: digests(scratch, "[" * 200_000),
+    "a head that is a list": lambda scratch: head(scratch, "[1]"),
+    "a head that is deep": lambda scratch: head(scratch, '{"format": ' + "[" * 200_000),
+    "a number of many digits": lambda scratch: head(
+        scratch, '{"format": 1, "experiment": ' + "9" * 6000 + "}"
+    ),
 }
 
 
@@ -379,6 +378,60 @@ def test_an_export_that_somebody_has_changed_is_refused(
     assert list((other.home / "experiments").iterdir()) == []
 
 
+@pytest.mark.parametrize("mtime", ["1e300", "nan", "-1e18", "later"])
+def test_odd_times_of_files_do_not_matter(
+    store: Store, other: Store, tmp_path: Path, mtime: str
+) -> None:
+    file = tmp_path / "file.tar"
+    export_experiment(store, made(store), file)
+    with tarfile.open(file) as tar, tarfile.open(tmp_path / "odd.tar", "w") as odd:
+        for member in tar:
+            member.pax_headers = {"mtime": mtime} if member.isreg() else {}
+            odd.addfile(member, tar.extractfile(member) if member.isreg() else None)
+    id = import_experiment(other, tmp_path / "odd.tar")
+    assert facts(other, id) == facts(store, 1)
+
+
+def test_trials_keep_to_numbers_that_a_home_counts(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    """The next trial of the home gets the number after the highest, whatever an import says."""
+    file = tmp_path / "file.tar"
+    id = made(store, trials=3)
+    export_experiment(store, id, file)
+
+    def change(scratch: Path) -> None:
+        far = 9 * 10**17
+        statements = [
+            f"UPDATE {table} SET {column} = {far} + 5 WHERE {column} = 3"
+            for table, column in (
+                *(("trials", "id"), ("runs", "trial_id"), ("metrics", "trial_id")),
+                *(("chunks", "trial_id"), ("checkpoints", "trial_id")),
+            )
+        ]
+        with_sql(
+            "PRAGMA foreign_keys = OFF",
+            *statements,
+            f"UPDATE runs SET log_dir = 'trials/{far + 5}/run-1' WHERE trial_id = {far + 5}",
+            f"UPDATE blocks SET last = {far}",
+        )(scratch)
+        inside = scratch / "experiment"
+        (inside / "trials" / "3").rename(inside / "trials" / str(far + 5))
+        (inside / "tensorboard" / "trial-3").rename(inside / "tensorboard" / f"trial-{far + 5}")
+        (inside / "trials" / "3" / "run-1").mkdir(parents=True)
+        (inside / "tensorboard" / "trial-3").symlink_to("trial-1")
+
+    repack(file, change)
+    copy = import_experiment(other, file)
+    assert [trial.id for trial in other.trials.list(copy)] == [1, 2, 3]
+    assert facts(other, copy) == facts(store, id)
+    with other.lock(copy):
+        assert other.trials.create(copy, 9, {}, 0).id == 4
+    again = import_experiment(other, file)
+    assert [trial.id for trial in other.trials.list(again)] == [7, 8, 9]
+    assert facts(other, again) == facts(store, id)
+
+
 def test_agents_and_commands_in_an_export_are_not_imported(
     store: Store, other: Store, tmp_path: Path
 ) -> None:
@@ -393,7 +446,7 @@ def test_agents_and_commands_in_an_export_are_not_imported(
     repack(file, add)
     id = import_experiment(other, file)
     names = {path.name for path in other.experiment_dir(id).iterdir()}
-    assert names == {"experiment.db", "trials", "code", "tensorboard"}
+    assert names == {"experiment.db", "trials", "code", "tensorboard", "untrusted"}
 
 
 def test_secrets_do_not_travel_and_the_file_is_its_owners(

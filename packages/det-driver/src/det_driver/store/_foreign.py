@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -26,6 +27,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "TEXT": (str,),
     "BLOB": (bytes,),
 }
+_TIMES = frozenset(("created", "started", "ended", "time", "due"))
+_LATEST, _MOST = 1e11, 10**18
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""Finds the character 0 in JSON text."""
 _UUID_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 Row = dict[str, Any]
 
@@ -79,6 +84,11 @@ def check_database(file: Path) -> None:
             }
         if database.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
             raise ValueError(f"its {FILE} is damaged")
+        for table, number, *_ in database.execute("PRAGMA foreign_key_check"):
+            raise ValueError(f"row {number} of {table} is of a trial that is not there")
+        for table, number in database.execute("SELECT name, seq FROM sqlite_sequence"):
+            if type(number) is not int or not 0 <= number < _MOST:
+                raise ValueError(f"the last number of {table} is {number}")
         count = 0
         for table, columns in tables.items():
             names = [column[1] for column in columns]
@@ -116,7 +126,9 @@ def _check_types(
             continue
         if type(value) not in _TYPES[declared]:
             raise ValueError(f"row {number} of {table}: {name} is {type(value).__name__}")
-        if type(value) is int and not -(10**18) < value < 10**18:
+        if type(value) is int and not -_MOST < value < _MOST:
+            raise ValueError(f"row {number} of {table}: {name} is {value}")
+        if name in _TIMES and type(value) is not str and not -_LATEST < value < _LATEST:
             raise ValueError(f"row {number} of {table}: {name} is {value}")
 
 
@@ -130,9 +142,13 @@ def _check_experiment(row: Row) -> None:
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise ValueError(f"labels are {row['labels']}")
     from_json(row["config"])
+    if _NUL.search(row["config"]):
+        raise ValueError("its configuration has a character that no path or variable may have")
 
 
 def _check_trial(row: Row) -> None:
+    if row["id"] <= 0:
+        raise ValueError(f"its number is {row['id']}")
     _one_of(TrialState, row["state"])
     _is_map(row["hparams"])
     for uuid in (row["latest_checkpoint"], row["source_checkpoint"]):
