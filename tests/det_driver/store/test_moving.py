@@ -8,9 +8,10 @@ from __future__ import annotations
 import io
 import json
 import sqlite3
+import subprocess
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from det_driver.client import Client
 from det_driver.config import load
 from det_driver.driver import collect_left, create, environment_of, reopen
 from det_driver.driver._garbage import expect_garbage
+from det_driver.driver._recover import end_leftovers
 from det_driver.driver._state import State
 from det_driver.store import (
     ExperimentState,
@@ -32,6 +34,7 @@ from det_driver.store import (
     import_experiment,
     missing_secrets,
 )
+from det_node.process import note_process, noted_processes
 
 
 @pytest.fixture
@@ -432,21 +435,63 @@ def test_trials_keep_to_numbers_that_a_home_counts(
     assert facts(other, again) == facts(store, id)
 
 
-def test_agents_and_commands_in_an_export_are_not_imported(
+def test_what_only_the_old_home_needs_is_not_imported(
     store: Store, other: Store, tmp_path: Path
 ) -> None:
+    """Agents, commands, checkpoints to record, and notes of processes."""
     file = tmp_path / "file.tar"
     export_experiment(store, made(store), file)
+    notes = (
+        *("agents/1.json", "commands/1.json", "spool/1.json", "secrets.json", ".hidden", "plugin"),
+        *("trials/1/run-1/process.json", "trials/1/run-1/process-3.json", "trials/2/run-7/x.log"),
+        "trials/1/run-2/scratch/socket",
+    )
 
     def add(scratch: Path) -> None:
-        for name in ("agents", "commands"):
-            (scratch / "experiment" / name).mkdir()
-            (scratch / "experiment" / name / "1.json").write_text('{"pid": 1}')
+        for name in notes:
+            place = scratch / "experiment" / name
+            place.parent.mkdir(exist_ok=True, parents=True)
+            place.write_text('{"pid": 1}')
+        (scratch / "experiment" / "trials/1/run-9").symlink_to("../../code")
 
     repack(file, add)
-    id = import_experiment(other, file)
-    names = {path.name for path in other.experiment_dir(id).iterdir()}
-    assert names == {"experiment.db", "trials", "code", "tensorboard", "untrusted"}
+    place = other.experiment_dir(import_experiment(other, file))
+    assert sorted(path.name for path in place.iterdir()) == [
+        *("code", "experiment.db", "tensorboard", "trials", "untrusted"),
+    ]
+    assert sorted(
+        path.relative_to(place).as_posix()
+        for path in (place / "trials").rglob("*")
+        if not path.is_dir() or path.is_symlink()
+    ) == ["trials/1/run-1/rank-0.log", "trials/2/run-1/rank-0.log"]
+
+
+def test_an_import_ends_no_process_of_this_machine(
+    store: Store, other: Store, tmp_path: Path, processes: None
+) -> None:
+    """Its database may have runs that have not ended, and notes of their processes."""
+    file = tmp_path / "file.tar"
+    export_experiment(store, made(store), file)
+    with subprocess.Popen(["sleep", "300"], start_new_session=True) as victim, ExitStack() as end:
+        end.callback(victim.kill)
+
+        def add(scratch: Path) -> None:
+            run = scratch / "experiment" / "trials" / "1" / "run-1"
+            note_process(run, victim.pid)
+            (run / "process.json").rename(run / "process-0.log")
+            note_process(run, victim.pid)
+            with_sql("UPDATE runs SET ended = NULL, outcome = NULL")(scratch)
+
+        repack(file, add)
+        id = import_experiment(other, file)
+        assert other.runs.open(id) == []
+        with other.lock(id):
+            end_leftovers(other, id, 0.0, lambda: True)
+        for run in other.runs.list(1):
+            assert run.outcome == "LOST"
+            assert run.ended is not None
+            assert noted_processes(run.log_dir) == []
+        assert victim.poll() is None
 
 
 def test_secrets_do_not_travel_and_the_file_is_its_owners(

@@ -29,13 +29,23 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 _TIMES = frozenset(("created", "started", "ended", "time", "due"))
 _LATEST, _MOST = 1e11, 10**18
+_KEPT = (
+    *(FILE, "code", "trials", "tensorboard", "environment", "driver.log"),
+    *("provenance.json", "outside.json", "determined.json", "elsewhere.json"),
+)
+"""What is imported of an experiment's directory.
+
+The rest is authority that a home gives itself, such as agents, commands and checkpoints to record.
+"""
+_OF_RUNS = re.compile(r"[0-9]+/run-[0-9]+/(rank-[0-9]{1,9}\.(log|times)|exit-status)")
+"""The files of runs. The others name processes, or were of use to those."""
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """Finds the character 0 in JSON text."""
 _UUID_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 Row = dict[str, Any]
 
 
-def check_import(scratch: Path, left_out: tuple[str, ...]) -> None:
+def check_import(scratch: Path) -> None:
     """Raise ValueError if an unpacked export could do harm here.
 
     This removes the files that are of use to the old home alone.
@@ -49,9 +59,14 @@ def check_import(scratch: Path, left_out: tuple[str, ...]) -> None:
                 raise ValueError(
                     f"{path.relative_to(scratch)} is a link that leads out of the experiment"
                 )
-    for path in experiment.iterdir():
-        if path.name != FILE and (path.name in left_out or path.name.startswith(".")):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in [*experiment.iterdir()]:
+        if path.is_symlink() or path.name not in _KEPT:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    trials = experiment / "trials"
+    for path in [*trials.rglob("*")]:
+        name = path.relative_to(trials).as_posix()
+        if path.is_symlink() or (path.is_file() and not _OF_RUNS.fullmatch(name)):
+            path.unlink()
     for saved in checkpoints.iterdir() if checkpoints.is_dir() else ():
         _check_uuid(saved.name)
         manifest = saved / MANIFEST

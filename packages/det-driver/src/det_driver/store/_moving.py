@@ -25,6 +25,7 @@ from det_driver.store._databases import FILE
 from det_driver.store._file import beside
 from det_driver.store._foreign import check_import
 from det_driver.store._records import ExperimentState
+from det_driver.store._runs import LAST_SEEN
 from det_driver.store._schema import EXPERIMENT, UNREADABLE
 from det_driver.store._secrets import FILE as SECRETS
 from det_driver.store._store import AGENTS, Store
@@ -148,8 +149,14 @@ def import_experiment(store: Store, file: Path) -> int:
                 )
             )
             _renumber(store, database, id, scratch / "experiment")
-            sql = "UPDATE experiment SET state = ?, pid = NULL, boot = NULL WHERE state = ?"
+            database.run("UPDATE experiment SET pid = NULL, boot = NULL")
+            sql = "UPDATE experiment SET state = ? WHERE state = ?"
             database.run(sql, (ExperimentState.PAUSED, ExperimentState.ACTIVE))
+            # No process here is one of its runs.
+            # The names are constants of ours.
+            database.run(
+                f"UPDATE runs AS r SET ended = {LAST_SEEN}, outcome = 'LOST' WHERE ended IS NULL"  # nosec B608
+            )
             database.run("UPDATE checkpoints SET imported = 1")
             # They were for webhooks of the other home.
             database.run("DELETE FROM alerts")
@@ -287,7 +294,7 @@ def _unpack(file: Path, scratch: Path) -> int:
             raise ValueError(f"{path.name} is not as it was written")
     if digests or not (scratch / "experiment" / FILE).is_file():
         raise ValueError("files are missing")
-    check_import(scratch, _LEFT_OUT)
+    check_import(scratch)
     number = told["experiment"]
     if type(number) is not int or not 0 < number < 10**9:
         raise ValueError(f"it is of experiment {number!r}")
