@@ -153,10 +153,11 @@ def import_experiment(store: Store, file: Path) -> int:
             sql = "UPDATE experiment SET state = ? WHERE state = ?"
             database.run(sql, (ExperimentState.PAUSED, ExperimentState.ACTIVE))
             # No process here is one of its runs.
-            # The names are constants of ours.
-            database.run(
+            lost = (
+                # The names are constants of ours.
                 f"UPDATE runs AS r SET ended = {LAST_SEEN}, outcome = 'LOST' WHERE ended IS NULL"  # nosec B608
             )
+            database.run(lost)
             database.run("UPDATE checkpoints SET imported = 1")
             # They were for webhooks of the other home.
             database.run("DELETE FROM alerts")
@@ -334,12 +335,14 @@ def _renumber_rows(database: Database, new: Mapping[int, int]) -> None:
         database.run("PRAGMA defer_foreign_keys = ON")
         for table in ("trials", "runs", "metrics", "chunks", "checkpoints"):
             column = "id" if table == "trials" else "trial_id"
-            # Names of tables and columns are constants of ours; values are parameters.
             # Negative numbers first, as a new number may be another's old one.
-            database.run(
-                f"UPDATE {table} SET {column} = -(SELECT new FROM numbers WHERE old = {column})"  # nosec B608
+            steps = (
+                # Names of tables and columns are constants of ours.
+                f"UPDATE {table} SET {column} = -(SELECT new FROM numbers WHERE old = {column})",  # nosec B608
+                f"UPDATE {table} SET {column} = -{column}",  # nosec B608
             )
-            database.run(f"UPDATE {table} SET {column} = -{column}")  # nosec B608
+            for step in steps:
+                database.run(step)
         database.run("UPDATE runs SET log_dir = 'trials/' || trial_id || '/run-' || number")
 
 
