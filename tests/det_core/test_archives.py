@@ -9,6 +9,7 @@ import io
 import os
 import tarfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,32 @@ def test_files_links_and_permissions_come_out_as_they_were(tmp_path: Path) -> No
     assert (there / "code/up").read_bytes() == b"data"
     assert (there / "code/folder").is_dir()
     assert os.readlink(there / "broken") == "nowhere"
+
+
+def with_checksum(head: bytearray) -> bytes:
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head[:512])
+    return bytes(head)
+
+
+@pytest.mark.parametrize(
+    "size", [b"\x80" + b"\xff" * 11, b"\xff" * 12, b"\x80\0\0\0\x7f" + b"\xff" * 7]
+)
+@pytest.mark.parametrize("kind", [*b"0xgLKS5"])
+def test_sizes_of_no_bounds_raise_errors_of_tars(tmp_path: Path, kind: int, size: bytes) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.addfile(entry("a", b"1")[0], io.BytesIO(b"1"))
+        tar.addfile(entry("b", b"2")[0], io.BytesIO(b"2"))
+    head = bytearray(packed.getvalue())
+    # The header of the second file.
+    head[1024 + 124 : 1024 + 136], head[1024 + 156] = size, kind
+    head[1024:1536] = with_checksum(head[1024:1536])
+    with (
+        tarfile.open(fileobj=io.BytesIO(head), mode="r:") as tar,
+        suppress(tarfile.TarError),
+    ):
+        extract(tar, tmp_path / "in")
 
 
 def test_an_archive_of_nothing_is_an_empty_directory(tmp_path: Path) -> None:

@@ -238,6 +238,10 @@ def test_importing_takes_nothing_heavy_along() -> None:
             "data.x is a Python set; give text, a number, true, false, null, a list or a map",
         ),
         ({1: "x"}, "the key 1 of data is not text; put it in quotes"),
+        (
+            {"x": "a\0b"},
+            "data.x is 'a\\x00b', with the character 0, which no path or variable may have",
+        ),
     ],
 )
 def test_a_mapping_may_hold_only_what_json_can(data: object, problem: str) -> None:

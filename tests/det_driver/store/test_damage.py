@@ -91,7 +91,10 @@ def test_corrupt_database_is_named_and_affects_no_other(file: Path, tmp_path: Pa
             ):
                 store.experiments.get(1)
             assert store.experiments.get(2).id == 2
-            assert store.trials.sources() == set()
+            with pytest.raises(
+                StoreError, match=r"^experiment 1 cannot be read, and may need these"
+            ):
+                store.checkpoints.elsewhere(2)
             with pytest.raises(StoreError, match=r"^no checkpoint 'u'; "):
                 store.checkpoints.get("u")
             with pytest.raises(StoreError, match=r"^no trial 9; "):
@@ -112,7 +115,6 @@ def test_a_damaged_file_is_named(file: Path, tmp_path: Path) -> None:
         ):
             store.experiments.get(1)
         assert [each.experiment.id for each in store.experiments.list()] == [2]
-        assert store.trials.sources() == set()
         assert len(store.index.repair()) == 2
 
 

@@ -5,18 +5,18 @@ It is moved as one file, and nothing of it lands where it does not belong.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import sqlite3
+import subprocess
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from tests.crafted import reads_safely
+from tests.exports import repack
 
 from det_core.config import Extensions, from_json, to_json
 from det_core.errors import ExperimentBusy, StorageError, StoreError
@@ -25,6 +25,7 @@ from det_driver.client import Client
 from det_driver.config import load
 from det_driver.driver import collect_left, create, environment_of, reopen
 from det_driver.driver._garbage import expect_garbage
+from det_driver.driver._recover import end_leftovers
 from det_driver.driver._state import State
 from det_driver.store import (
     ExperimentState,
@@ -33,6 +34,7 @@ from det_driver.store import (
     import_experiment,
     missing_secrets,
 )
+from det_node.process import note_process, noted_processes
 
 
 @pytest.fixture
@@ -275,32 +277,6 @@ def test_a_file_that_is_not_there_is_named(other: Store, tmp_path: Path) -> None
         import_experiment(other, tmp_path / "file.tar")
 
 
-def repack(file: Path, change: Callable[[Path], object]) -> None:
-    """Change an export as somebody could who knows its digests."""
-    with TemporaryDirectory() as scratch:
-        with tarfile.open(file) as tar:
-            tar.extractall(scratch, filter="data")
-        change(Path(scratch))
-        files = [
-            path for path in Path(scratch).rglob("*") if path.is_file() and not path.is_symlink()
-        ]
-        named = {
-            path.relative_to(scratch).as_posix(): path
-            for path in files
-            if not path.name.startswith("det-")
-        }
-        digests = {
-            name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in named.items()
-        }
-        (Path(scratch) / "det-digests.json").write_text(json.dumps(digests))
-        names = sorted(
-            path.name for path in Path(scratch).iterdir() if not path.name.startswith("det-")
-        )
-        with tarfile.open(file, "w") as tar:
-            for name in ("det-experiment.json", *names, "det-digests.json"):
-                tar.add(Path(scratch) / name, name)
-
-
 def with_sql(*statements: str) -> Callable[[Path], None]:
     def change(scratch: Path) -> None:
         with closing(sqlite3.connect(scratch / "experiment" / "experiment.db")) as database:
@@ -324,8 +300,16 @@ def without_manifest(scratch: Path) -> None:
     (scratch / "checkpoints" / "mine-0" / "manifest.json").write_text('{"uuid": "another"}')
 
 
+def head(scratch: Path, text: str) -> None:
+    (scratch / "det-experiment.json").write_text(text)
+
+
+def digests(scratch: Path, text: str) -> None:
+    (scratch / "det-digests.json").write_text(text)
+
+
 def negative_number(scratch: Path) -> None:
-    (scratch / "det-experiment.json").write_text('{"format": 1, "experiment": -4}')
+    head(scratch, '{"format": 1, "experiment": -4}')
 
 
 HOSTILE = {
@@ -351,6 +335,16 @@ HOSTILE = {
     "a chunk that is none": with_sql(
         "INSERT INTO chunks SELECT 1000, min(id), 'x', 1, 2, 2, x'00', 0 FROM trials"
     ),
+    "rows of no trial": with_sql("PRAGMA foreign_keys = OFF", "DELETE FROM trials"),
+    "a trial below zero": with_sql(
+        "DELETE FROM runs",
+        "DELETE FROM metrics",
+        "DELETE FROM checkpoints",
+        "UPDATE trials SET id = -3 WHERE id = 1",
+    ),
+    "a last number of no bounds": with_sql("UPDATE sqlite_sequence SET seq = 9223372036854775807"),
+    "a time without end": with_sql("UPDATE experiment SET started = -9e999"),
+    "a time far away": with_sql("UPDATE runs SET started = 1e300"),
     "an event that is none": with_sql("UPDATE journal SET event = 'x'"),
     "no experiment": with_sql("DELETE FROM experiment"),
     "a newer schema": with_sql("PRAGMA user_version = 1000"),
@@ -359,6 +353,14 @@ HOSTILE = {
     "a linked checkpoint": link_checkpoint,
     "a checkpoint of another": without_manifest,
     "a number below zero": negative_number,
+    "digests that are a text": lambda scratch: digests(scratch, '"x"'),
+    "digests that are a number": lambda scratch: digests(scratch, "5"),
+    "digests that are deep": lambda scratch: digests(scratch, "[" * 200_000),
+    "a head that is a list": lambda scratch: head(scratch, "[1]"),
+    "a head that is deep": lambda scratch: head(scratch, '{"format": ' + "[" * 200_000),
+    "a number of many digits": lambda scratch: head(
+        scratch, '{"format": 1, "experiment": ' + "9" * 6000 + "}"
+    ),
 }
 
 
@@ -379,21 +381,117 @@ def test_an_export_that_somebody_has_changed_is_refused(
     assert list((other.home / "experiments").iterdir()) == []
 
 
-def test_agents_and_commands_in_an_export_are_not_imported(
-    store: Store, other: Store, tmp_path: Path
+@pytest.mark.parametrize("mtime", ["1e300", "nan", "-1e18", "later"])
+def test_odd_times_of_files_do_not_matter(
+    store: Store, other: Store, tmp_path: Path, mtime: str
 ) -> None:
     file = tmp_path / "file.tar"
     export_experiment(store, made(store), file)
+    with tarfile.open(file) as tar, tarfile.open(tmp_path / "odd.tar", "w") as odd:
+        for member in tar:
+            member.pax_headers = {"mtime": mtime} if member.isreg() else {}
+            odd.addfile(member, tar.extractfile(member) if member.isreg() else None)
+    id = import_experiment(other, tmp_path / "odd.tar")
+    assert facts(other, id) == facts(store, 1)
+
+
+def test_trials_keep_to_numbers_that_a_home_counts(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    """The next trial of the home gets the number after the highest, whatever an import says."""
+    file = tmp_path / "file.tar"
+    id = made(store, trials=3)
+    export_experiment(store, id, file)
+
+    def change(scratch: Path) -> None:
+        far = 9 * 10**17
+        statements = [
+            f"UPDATE {table} SET {column} = {far} + 5 WHERE {column} = 3"
+            for table, column in (
+                *(("trials", "id"), ("runs", "trial_id"), ("metrics", "trial_id")),
+                *(("chunks", "trial_id"), ("checkpoints", "trial_id")),
+            )
+        ]
+        with_sql(
+            "PRAGMA foreign_keys = OFF",
+            *statements,
+            f"UPDATE runs SET log_dir = 'trials/{far + 5}/run-1' WHERE trial_id = {far + 5}",
+            f"UPDATE blocks SET last = {far}",
+        )(scratch)
+        inside = scratch / "experiment"
+        (inside / "trials" / "3").rename(inside / "trials" / str(far + 5))
+        (inside / "tensorboard" / "trial-3").rename(inside / "tensorboard" / f"trial-{far + 5}")
+        (inside / "trials" / "3" / "run-1").mkdir(parents=True)
+        (inside / "tensorboard" / "trial-3").symlink_to("trial-1")
+
+    repack(file, change)
+    copy = import_experiment(other, file)
+    assert [trial.id for trial in other.trials.list(copy)] == [1, 2, 3]
+    assert facts(other, copy) == facts(store, id)
+    with other.lock(copy):
+        assert other.trials.create(copy, 9, {}, 0).id == 4
+    again = import_experiment(other, file)
+    assert [trial.id for trial in other.trials.list(again)] == [7, 8, 9]
+    assert facts(other, again) == facts(store, id)
+
+
+def test_what_only_the_old_home_needs_is_not_imported(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    """Agents, commands, checkpoints to record, and notes of processes."""
+    file = tmp_path / "file.tar"
+    export_experiment(store, made(store), file)
+    notes = (
+        *("agents/1.json", "commands/1.json", "spool/1.json", "secrets.json", ".hidden", "plugin"),
+        *("trials/1/run-1/process.json", "trials/1/run-1/process-3.json", "trials/2/run-7/x.log"),
+        "trials/1/run-2/scratch/socket",
+    )
 
     def add(scratch: Path) -> None:
-        for name in ("agents", "commands"):
-            (scratch / "experiment" / name).mkdir()
-            (scratch / "experiment" / name / "1.json").write_text('{"pid": 1}')
+        for name in notes:
+            place = scratch / "experiment" / name
+            place.parent.mkdir(exist_ok=True, parents=True)
+            place.write_text('{"pid": 1}')
+        (scratch / "experiment" / "trials/1/run-9").symlink_to("../../code")
 
     repack(file, add)
-    id = import_experiment(other, file)
-    names = {path.name for path in other.experiment_dir(id).iterdir()}
-    assert names == {"experiment.db", "trials", "code", "tensorboard"}
+    place = other.experiment_dir(import_experiment(other, file))
+    assert sorted(path.name for path in place.iterdir()) == [
+        *("code", "experiment.db", "tensorboard", "trials", "untrusted"),
+    ]
+    assert sorted(
+        path.relative_to(place).as_posix()
+        for path in (place / "trials").rglob("*")
+        if not path.is_dir() or path.is_symlink()
+    ) == ["trials/1/run-1/rank-0.log", "trials/2/run-1/rank-0.log"]
+
+
+def test_an_import_ends_no_process_of_this_machine(
+    store: Store, other: Store, tmp_path: Path, processes: None
+) -> None:
+    """Its database may have runs that have not ended, and notes of their processes."""
+    file = tmp_path / "file.tar"
+    export_experiment(store, made(store), file)
+    with subprocess.Popen(["sleep", "300"], start_new_session=True) as victim, ExitStack() as end:
+        end.callback(victim.kill)
+
+        def add(scratch: Path) -> None:
+            run = scratch / "experiment" / "trials" / "1" / "run-1"
+            note_process(run, victim.pid)
+            (run / "process.json").rename(run / "process-0.log")
+            note_process(run, victim.pid)
+            with_sql("UPDATE runs SET ended = NULL, outcome = NULL")(scratch)
+
+        repack(file, add)
+        id = import_experiment(other, file)
+        assert other.runs.open(id) == []
+        with other.lock(id):
+            end_leftovers(other, id, 0.0, lambda: True)
+        for run in other.runs.list(1):
+            assert run.outcome == "LOST"
+            assert run.ended is not None
+            assert noted_processes(run.log_dir) == []
+        assert victim.poll() is None
 
 
 def test_secrets_do_not_travel_and_the_file_is_its_owners(
@@ -593,6 +691,106 @@ def test_imported_checkpoints_are_deleted_with_their_experiment(
     experiment = Client(other.home).import_experiment(tmp_path / "file.tar")
     assert experiment.delete() == []
     assert list((other.home / "checkpoints").iterdir()) == []
+
+
+KEEPS_NONE = {
+    "checkpoint_storage": {
+        "type": "shared_fs",
+        "host_path": "/nowhere",
+        "save_experiment_best": 0,
+        "save_trial_best": 0,
+        "save_trial_latest": 0,
+    },
+    "searcher": {"name": "single", "metric": "loss"},
+}
+ENDED = f"UPDATE experiment SET state = 'COMPLETED', config = '{json.dumps(KEEPS_NONE)}'"
+
+
+def checkpoints_in(store: Store) -> list[str]:
+    return sorted(path.name for path in (store.home / "checkpoints").iterdir())
+
+
+def collect(store: Store, id: int) -> list[str]:
+    expect_garbage(store, id)
+    return collect_left(store, Plugins.installed())[id]
+
+
+def test_a_copy_leaves_the_checkpoints_of_the_original(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    """Whatever its configuration says, and whether the original can be read or not."""
+    id = made(store)
+    export_experiment(store, id, tmp_path / "file.tar")
+    repack(tmp_path / "file.tar", with_sql(ENDED, "UPDATE trials SET source_checkpoint = NULL"))
+    client = Client(store.home)
+    copy = client.import_experiment(tmp_path / "file.tar")
+
+    assert collect(store, copy.id) == []
+    assert copy.delete() == ["mine-0", "mine-1"]
+    assert checkpoints_in(store) == ["mine-0", "mine-1"]
+    assert {c.state for c in store.checkpoints.list(experiment_id=id)} == {"COMPLETED"}
+
+    another = client.import_experiment(tmp_path / "file.tar")
+    store.experiments.release(id)
+    (store.experiment_dir(id) / "experiment.db").write_bytes(b"")
+    with pytest.raises(StoreError, match=rf"^experiment {id} cannot be read, and may need these"):
+        another.delete()
+    assert checkpoints_in(store) == ["mine-0", "mine-1"]
+
+
+def test_an_original_keeps_the_checkpoints_of_its_copy(store: Store, tmp_path: Path) -> None:
+    id = made(store)
+    export_experiment(store, id, tmp_path / "file.tar")
+    copy = import_experiment(store, tmp_path / "file.tar")
+    store.experiments.update(id, state=ExperimentState.COMPLETED, config=json.dumps(KEEPS_NONE))
+    assert collect(store, id) == []
+    assert Client(store.home).get_experiment(id).delete() == ["mine-0", "mine-1"]
+    assert checkpoints_in(store) == ["mine-0", "mine-1"]
+    assert len(store.checkpoints.list(experiment_id=copy)) == 2
+
+
+def test_checkpoints_that_an_import_brings_are_collected(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    export_experiment(store, made(store), tmp_path / "file.tar")
+    repack(tmp_path / "file.tar", with_sql(ENDED, "UPDATE trials SET source_checkpoint = NULL"))
+    id = import_experiment(other, tmp_path / "file.tar")
+    assert collect(other, id) == ["mine-0", "mine-1"]
+    assert checkpoints_in(other) == []
+
+
+def test_an_import_deletes_no_checkpoint_that_it_only_names(
+    store: Store, other: Store, tmp_path: Path
+) -> None:
+    """The home may have checkpoints that no experiment of it has recorded."""
+    precious = other.home / "checkpoints" / "precious"
+    precious.mkdir(parents=True)
+    (precious / "manifest.json").write_text('{"uuid": "precious"}')
+    export_experiment(store, made(store), tmp_path / "file.tar", checkpoints=False)
+    change = with_sql(
+        ENDED,
+        "UPDATE trials SET source_checkpoint = NULL, latest_checkpoint = 'precious'",
+        "UPDATE checkpoints SET uuid = 'precious', imported = 3 WHERE uuid = 'mine-0'",
+    )
+    repack(tmp_path / "file.tar", change)
+    experiment = Client(other.home).import_experiment(tmp_path / "file.tar")
+    assert collect(other, experiment.id) == []
+    assert experiment.delete() == ["mine-1", "precious"]
+    assert checkpoints_in(other) == ["precious"]
+
+
+def test_an_import_does_not_hide_the_checkpoints_of_another(store: Store, tmp_path: Path) -> None:
+    id = made(store)
+    export_experiment(store, id, tmp_path / "file.tar")
+    import_experiment(store, tmp_path / "file.tar")
+    for name in ("mine-0", "mine-1"):
+        trial = store.checkpoints.get(name).trial_id
+        assert store.trials.get(trial).experiment_id == id
+    Client(store.home).get_checkpoint("mine-0").delete()
+    assert store.checkpoints.get("mine-0").state == "DELETED"
+    with store.lock(copy := id + 1):
+        trial = store.checkpoints.get("mine-1").trial_id
+        assert store.trials.get(trial).experiment_id == copy
 
 
 def test_import_brings_no_alerts_for_webhooks_of_another_home(

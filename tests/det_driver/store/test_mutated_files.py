@@ -16,11 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.crafted import mutate_one, mutations, reads_safely
+from tests.exports import repack
 
 from det_core.config import Extensions, to_json
-from det_core.errors import ConfigError, DetError
+from det_core.errors import ConfigError, DetError, StoreError
 from det_driver.config import load
-from det_driver.store import Snapshot, Store
+from det_driver.store import Snapshot, Store, export_experiment, import_experiment
 from det_driver.store._schema import EXPERIMENT
 
 CONFIG = """
@@ -154,6 +155,22 @@ def test_a_schema_that_is_no_text_is_a_damaged_file(good: Path, scratch: Path) -
     assert reads_safely(lambda: read_all(home), scratch, ())
 
 
+def put_other_bytes(
+    file: Path, table: str, column: str, mutate: Callable[[bytes], bytes], *, as_text: bool
+) -> None:
+    """Mutate a value of the first row of a table."""
+    with closing(sqlite3.connect(file)) as database:
+        found = database.execute(
+            f"SELECT rowid, CAST({column} AS BLOB) FROM {table} LIMIT 1"
+        ).fetchall()
+        ((row, value),) = found
+        kind = "TEXT" if as_text else "BLOB"
+        database.execute(
+            f"UPDATE {table} SET {column} = CAST(? AS {kind}) WHERE rowid = ?", (mutate(value), row)
+        )
+        database.commit()
+
+
 @pytest.mark.parametrize(
     ("table", "column"), [(table, column) for table in TABLES for column in TABLES[table]]
 )
@@ -169,18 +186,105 @@ def test_values_of_other_bytes_are_read_or_refused(
 ) -> None:
     """A page of SQLite may be whole and its content wrong: any column takes any type."""
     home = fresh(good, scratch)
-    with closing(sqlite3.connect(home / "experiments/1/experiment.db")) as database:
-        found = database.execute(
-            f"SELECT rowid, CAST({column} AS BLOB) FROM {table} LIMIT 1"
-        ).fetchall()
-        ((row, value),) = found
-        kind = "TEXT" if as_text else "BLOB"
-        database.execute(
-            f"UPDATE {table} SET {column} = CAST(? AS {kind}) WHERE rowid = ?", (mutate(value), row)
-        )
-        database.commit()
+    put_other_bytes(home / "experiments/1/experiment.db", table, column, mutate, as_text=as_text)
     (home / "index.db").unlink()
     assert reads_safely(lambda: read_all(home), scratch, ())
+
+
+@pytest.fixture(scope="module")
+def exported(good: Path, scratch: Path) -> Path:
+    """An export of the experiment of the good home, with its checkpoint."""
+    home = fresh(good, scratch)
+    saved = home / "checkpoints" / "one"
+    saved.mkdir(parents=True)
+    (saved / "manifest.json").write_text('{"uuid": "one"}')
+    (home / "experiments" / "1" / "code").mkdir()
+    (home / "experiments" / "1" / "code" / "model.py").write_text("x = 1\n")
+    file = scratch / "good.tar"
+    with Store(home) as store:
+        assert export_experiment(store, 1, file) == 1
+    return file
+
+
+def imports_safely(file: Path, scratch: Path) -> None:
+    """Import a file that may be anything: all of it, or nothing with one sentence."""
+    home = scratch / "importing"
+    shutil.rmtree(home, ignore_errors=True)
+    with Store(home) as store:
+        good = reads_safely(lambda: import_experiment(store, file), scratch, StoreError)
+        assert len(list((home / "experiments").iterdir())) == good
+        if good:
+            # What was taken is read like any other.
+            with closing(sqlite3.connect(home / "experiments/1/experiment.db")) as database:
+                assert database.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+@few
+@given(mutate=mutations())
+def test_exports_of_other_bytes_are_imported_or_refused(
+    exported: Path, scratch: Path, mutate: Callable[[bytes], bytes]
+) -> None:
+    file = scratch / "mutated.tar"
+    file.write_bytes(mutate(exported.read_bytes()))
+    imports_safely(file, scratch)
+
+
+FIELDS = [(0, 100), (100, 8), (124, 12), (136, 12), (156, 1), (157, 100), (345, 155)]
+"""Where a header has the name, the mode, the size, the time, the kind, the link, and the prefix."""
+NUMBERS = [b"\x80" + b"\xff" * 11, b"\xff" * 12, b"77777777777\0", b"\x80\0\0\0\x7f" + b"\xff" * 7]
+
+
+@few
+@given(
+    which=st.integers(0, 1000),
+    field=st.sampled_from(FIELDS),
+    kind=st.sampled_from([None, *b"0123456xgLKSV"]),
+    value=st.one_of(st.sampled_from(NUMBERS), st.binary(min_size=1, max_size=12)),
+)
+def test_exports_with_other_headers_are_imported_or_refused(
+    exported: Path,
+    scratch: Path,
+    which: int,
+    field: tuple[int, int],
+    kind: int | None,
+    value: bytes,
+) -> None:
+    """The checksum is right, as somebody would make it."""
+    data = bytearray(exported.read_bytes())
+    heads = [at for at in range(0, len(data), 512) if data[at + 257 : at + 262] == b"ustar"]
+    at, (begin, size) = heads[which % len(heads)], field
+    data[at + begin : at + begin + min(size, len(value))] = value[:size]
+    if kind is not None:
+        data[at + 156] = kind
+    head = data[at : at + 148] + b" " * 8 + data[at + 156 : at + 512]
+    data[at + 148 : at + 156] = b"%06o\0 " % sum(head)
+    file = scratch / "mutated.tar"
+    file.write_bytes(data)
+    imports_safely(file, scratch)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [(table, column) for table in TABLES for column in TABLES[table]]
+)
+@settings(few, max_examples=5)
+@given(mutate=mutations(), as_text=st.booleans())
+def test_exports_with_other_values_are_imported_or_refused(
+    exported: Path,
+    scratch: Path,
+    table: str,
+    column: str,
+    mutate: Callable[[bytes], bytes],
+    as_text: bool,
+) -> None:
+    file = scratch / "mutated.tar"
+    shutil.copy(exported, file)
+
+    def change(inside: Path) -> None:
+        database = inside / "experiment" / "experiment.db"
+        put_other_bytes(database, table, column, mutate, as_text=as_text)
+
+    repack(file, change)
+    imports_safely(file, scratch)
 
 
 def columns() -> list[tuple[str, str]]:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from difflib import unified_diff
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+
+import msgspec
 
 from det_core.checkpoint.code import code_files
 from det_core.config import ExperimentConfig, without_secrets
@@ -24,6 +26,33 @@ ELSEWHERES = ("determined.json", "elsewhere.json")
 """The files in an experiment's directory with the data that det migrate has no other place for: of
 Determined, and of other trackers."""
 _LONGEST = 1_000_000
+
+
+class _Commit(TypedDict):
+    commit: str
+    dirty: bool
+
+
+class _Submission(TypedDict):
+    by: str
+    key: str
+
+
+class _Origin(TypedDict, total=False):
+    """What det reads of an origin. It may have more."""
+
+    host: str
+    python: str
+    packages: dict[str, str]
+    devices: list[str]
+    threads: str | int | None
+    tensorflow_threads: str | int | None
+    git: _Commit | None
+    code: list[dict[str, Any]]
+    submitted: _Submission
+    user: str
+
+
 _SECONDS = 10.0
 
 
@@ -107,10 +136,14 @@ def write(directory: Path, found: Mapping[str, Any]) -> None:
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """Return the origin of an experiment. Empty for one made before origins were recorded."""
+    """Return the origin of an experiment.
+
+    Empty for one made before origins were recorded, and for a file that is none.
+    """
     try:
         found: dict[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        msgspec.convert(found, _Origin)
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError):
         return {}
     return found
 
@@ -155,6 +188,11 @@ def commit(found: Mapping[str, Any]) -> str | None:
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the differences of two origins: packages by versions, and the host name last."""
+    try:
+        msgspec.convert([before, after], list[_Origin])
+    except msgspec.ValidationError:
+        # They may come from elsewhere.
+        return []
     theirs, mine = before.get("packages", {}), after.get("packages", {})
     changed = [name for name in {**theirs, **mine} if theirs.get(name) != mine.get(name)]
     said = [
@@ -186,7 +224,7 @@ def elsewhere(directory: Path) -> dict[str, Any]:
     Empty for det's own experiments.
     """
     for name in ELSEWHERES:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             found = json.loads((directory / name).read_bytes())
             return found if isinstance(found, dict) else {}
     return {}

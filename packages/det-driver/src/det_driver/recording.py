@@ -41,6 +41,7 @@ from .store import (
     TrialState,
     boot_id,
     dump,
+    is_trusted,
 )
 
 FILE = "outside.json"
@@ -429,8 +430,9 @@ def _find(store: Store, experiment: str | None) -> int | None:
         return None
     for file in (store.home / "experiments").glob(f"[0-9]*/{FILE}"):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            if json.loads(file.read_text())["experiment"] == experiment:
-                return int(file.parent.name)
+            id = int(file.parent.name)
+            if json.loads(file.read_text())["experiment"] == experiment and is_trusted(store, id):
+                return id
     return None
 
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from det_core.errors import StoreError
 from det_core.hooks import Plugins
-from det_driver.driver import SearchSteered, decode_event, steer
+from det_driver.driver import SearchSteered, read_event, steer
 from det_driver.queue import DEFAULT_PRIORITY, Holding, Request
 from det_driver.store import Store
 
@@ -140,7 +140,7 @@ def share(asked: ApiRequest) -> Share:
         given = store.experiments.config(id).resources
         found = Share(given.priority or DEFAULT_PRIORITY, given.weight, given.max_slots)
         for event in store.journal.read(id, having='"steered"'):
-            steered = decode_event(event.data)
+            steered = read_event(id, event)
             if isinstance(steered, SearchSteered):
                 found.priority = steered.priority or found.priority
                 found.weight = steered.weight or found.weight

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 
 from det_core.config import from_json
 from det_core.errors import DetError
-from det_driver.cli import Settings
+from det_driver.cli import Settings, shown_time
 from det_driver.client import FEWEST_TRIALS, Client, Experiment, Mattered
 from det_driver.config import to_yaml
 from det_driver.store import ExperimentSummary, Store
@@ -92,7 +91,7 @@ def _facts(summary: ExperimentSummary) -> Iterable[str]:
         yield f" by trial {summary.best_trial}</p>"
     said = [f"experiment {e.id}", str(e.state).lower(), f"{sum(summary.trials.values())} trials"]
     if e.started is not None:
-        said.append("began " + time.strftime("%Y-%m-%d %H:%M", time.localtime(e.started)))
+        said.append("began " + shown_time(e.started))
     if e.started is not None and e.ended is not None:
         said.append(f"took {e.ended - e.started:.0f} s")
     said += [f"labels: {', '.join(e.labels)}"] if e.labels else []

@@ -12,6 +12,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 _FREE_BYTES, _TIMES = 64 << 20, 16
+_LATEST = 2**33
+_UNREADABLE = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError),
+    *(ValueError, EOFError),
+)
+"""What `tarfile` raises for headers that no program writes, besides TarError."""
 
 
 def check_size(unpacked: int, packed: int) -> None:
@@ -45,8 +51,18 @@ def extract(tar: tarfile.TarFile, directory: Path) -> None:
 
     Writes files, directories, and links that stay inside, with the owner's permissions and the
     times of files. Raises TarError for a device, a path or a link that leads out, a name that
-    occurs twice, and far more bytes than the archive has. Raises OSError if the disk fails.
+    occurs twice, far more bytes than the archive has, and what cannot be read. Raises OSError if
+    the disk fails.
     """
+    try:
+        _extract(tar, directory)
+    except _UNREADABLE as error:
+        raise tarfile.ReadError(
+            f"it cannot be read: {str(error) or type(error).__name__}"
+        ) from error
+
+
+def _extract(tar: tarfile.TarFile, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     links: list[tuple[Path, str]] = []
     packed, unpacked = _size(tar.fileobj), 0
@@ -98,6 +114,8 @@ def _write(
     tar: tarfile.TarFile, member: tarfile.TarInfo, place: Path, before: int, packed: int
 ) -> int:
     """Write a file, and return `before` plus its size: the bytes unpacked so far."""
+    if member.size < 0:
+        raise tarfile.ReadError(f"{member.name!r} has {member.size} bytes")
     try:
         # For a hard link, this is the content of the member that it names.
         source = tar.extractfile(member)
@@ -117,7 +135,9 @@ def _write(
         with open(place, "xb") as file:
             shutil.copyfileobj(source, file)
     place.chmod(member.mode & 0o755 | 0o600)
-    os.utime(place, (member.mtime, member.mtime))
+    # A header may give any number, or none.
+    mtime = member.mtime if 0 <= member.mtime <= _LATEST else 0
+    os.utime(place, (mtime, mtime))
     return unpacked
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._console import VISIBLE, Settings, print_json, write_numbers
+from ._console import VISIBLE, Settings, print_json, shown_time, write_numbers
 from ._main import main, parse_remote
 from ._remote import RemoteCall
 from ._table import print_table
@@ -15,5 +15,6 @@ __all__ = [
     "parse_remote",
     "print_json",
     "print_table",
+    "shown_time",
     "write_numbers",
 ]

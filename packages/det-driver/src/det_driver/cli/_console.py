@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ..driver import DriverSettings
     from ..store import Store, Visible
 
+_FOREVER = 1e11
+"""More seconds than anything takes, some 3,000 years."""
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
@@ -278,10 +280,23 @@ def shown(value: Any) -> str:
     return printable(str(value))
 
 
+def shown_time(seconds: float, form: str = "%Y-%m-%d %H:%M") -> str:
+    """Return a time on the clock here. A question mark for one that is on no clock.
+
+    Databases that are damaged, or came from elsewhere, have such times.
+    """
+    try:
+        return time.strftime(form, time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return "?"
+
+
 def ago(seconds: float | None, now: float) -> str:
     """Return how long ago a time was, in the largest unit that fits."""
     if seconds is None:
         return ""
+    if not abs(seconds) < _FOREVER:
+        return "?"
     passed = max(0.0, now - seconds)
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if passed >= size:
@@ -293,6 +308,8 @@ def clock(seconds: float | None) -> str:
     """Return seconds as `1:02:03` or `2:03`. Empty for None."""
     if seconds is None:
         return ""
+    if not abs(seconds) < _FOREVER:
+        return "?"
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

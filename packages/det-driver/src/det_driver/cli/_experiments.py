@@ -14,6 +14,7 @@ from det_core.config import from_json
 from det_core.errors import StoreError, did_you_mean
 
 from ..store import ExperimentSummary, Store, missing_secrets
+from ..store import trust as trust_experiment
 from ._console import EXPERIMENTS, Settings, ago, as_json, print_json, share_done
 from ._select import filtered, ordered, select
 from ._table import print_table
@@ -260,7 +261,8 @@ def export(settings: Settings, experiment: int, file: Path, no_checkpoints: bool
 def import_(settings: Settings, file: Path) -> None:
     """Take over the experiment that det export wrote to FILE.
 
-    It keeps its number and those of its trials, unless they are taken here.
+    It keeps its number and those of its trials, unless they are taken here. Nothing of it runs
+    before det resume or det trust.
     """
     made = settings.client().import_experiment(file)
     sys.stdout.write(
@@ -273,6 +275,20 @@ def import_(settings: Settings, file: Path) -> None:
             "without its secrets, which det resume needs in the environment:"
             f" {', '.join(missing)}\n"
         )
+
+
+@click.command()
+@click.argument("experiment", type=int, shell_complete=EXPERIMENTS)
+@click.pass_obj
+def trust(settings: Settings, experiment: int) -> None:
+    """Allow the code and the configuration of EXPERIMENT, which came with det import, to run.
+
+    Read both first: they run as you. det resume allows it, too. Before, det verify, det search, det
+    set, forks and exports of its models refuse.
+    """
+    with settings.store() as store:
+        trust_experiment(store, experiment)
+    sys.stdout.write(f"experiment {experiment} may run\n")
 
 
 @click.group()

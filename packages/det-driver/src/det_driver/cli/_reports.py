@@ -22,7 +22,7 @@ from det_core.errors import DetError, StoreError, did_you_mean
 
 from ..client import Space
 from ..store import LogTimes, Metric, Store
-from ._console import EXPERIMENTS, TRIALS, Settings, optional, print_json
+from ._console import EXPERIMENTS, TRIALS, Settings, optional, print_json, shown_time
 from ._output import coloured, raw
 from ._remote import END, MARK
 from ._table import print_table
@@ -394,7 +394,7 @@ class _Printer:
         Empty where it is unknown.
         """
         when = self._times.at(self._offset + len(line) - 1) if self._times is not None else None
-        return "" if when is None else time.strftime("%m-%d %H:%M:%S ", time.localtime(when))
+        return "" if when is None else shown_time(when, "%m-%d %H:%M:%S ")
 
 
 def _start_of_last(file: BinaryIO, lines: int) -> int:

@@ -20,7 +20,14 @@ from ..client._fanova import FEWEST_FOR_FOREST
 from ..config import to_yaml
 from ..driver import waits_for
 from ..provenance import differences, elsewhere, read
-from ..store import ExperimentRow, ExperimentState, ExperimentSummary, Store, TrialRow
+from ..store import (
+    ExperimentRow,
+    ExperimentState,
+    ExperimentSummary,
+    Store,
+    TrialRow,
+    is_trusted,
+)
 from ._console import (
     EXPERIMENTS,
     Settings,
@@ -30,6 +37,7 @@ from ._console import (
     print_json,
     share_done,
     shown,
+    shown_time,
     what_mattered,
 )
 from ._progress import OUTCOMES
@@ -189,7 +197,7 @@ def _origin(kept: Mapping[str, Any]) -> list[str]:
     """Return a line about the host and commit of an experiment's creation, if they are known."""
     said = []
     # An imported experiment may have a commit alone.
-    if "host" in kept:
+    if {"host", "python", "packages"} <= kept.keys():
         said.append(
             f"made on {kept['host']} with Python {kept['python']}, {len(kept['packages'])} packages"
         )
@@ -217,7 +225,7 @@ def _print(
         )
         said += [f"its environment is made; the log: {logs[-1]}"] if logs else []
     if found.started is not None:
-        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.started))
+        began = shown_time(found.started)
         said.append(f"began {began}, took {clock(_seconds(found))}")
     if store.experiments.orphaned(found):
         said.append(found.abandoned)
@@ -227,6 +235,11 @@ def _print(
             [f"waiting {why}"]
             if why and not any(trial.state == "RUNNING" for trial in trials)
             else []
+        )
+    if not is_trusted(store, found.id):
+        said.append(
+            f"it came with det import, and nothing of it runs before det resume {found.id} or det"
+            f" trust {found.id}"
         )
     said += [f"because: {found.reason}"] if found.reason else []
     said += [f"labels: {', '.join(found.labels)}"] if found.labels else []
@@ -311,7 +324,7 @@ def _print_runs(store: Store, trials: Sequence[TrialRow]) -> None:
     rows = []
     for trial in trials:
         for run in store.runs.list(trial.id):
-            began = time.strftime("%m-%d %H:%M:%S", time.localtime(run.started))
+            began = shown_time(run.started, "%m-%d %H:%M:%S")
             took = clock((run.ended or time.time()) - run.started)
             ended = (
                 OUTCOMES.get(run.outcome or "", run.outcome or "running"),

@@ -43,6 +43,7 @@ from ..store import (
     VersionChanges,
     Visible,
 )
+from ..store import check_trusted as check_trusted_experiment
 from ._home import Home
 from ._reading import LogPart, Series, read_log
 from ._space import Space
@@ -329,6 +330,12 @@ def log(home: Home, trial_id: int, rank: int, offset: int, run: int | None, limi
 # Checkpoints
 
 
+def check_trusted(home: Home, trial_id: int) -> None:
+    """Raise StoreError if the code of a trial's experiment may not run."""
+    with home.reader() as store:
+        check_trusted_experiment(store, store.trials.get(trial_id).experiment_id)
+
+
 def checkpoint(home: Home, name: str) -> CheckpointRow:
     """Return the row of a checkpoint, by its uuid, the beginning of it, or a version of a model."""
     with home.reader() as store:
@@ -465,7 +472,8 @@ def _named(*functions: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
 QUERIES = _named(
     *(experiment, experiments, summary, code_names, code_file, check_deletable),
     *(trial, trials, changed, measured, compared, reports, curve, log_files, log),
-    *(checkpoint, checkpoints, checkpoint_files, models, model, versions, version, refer),
+    *(checkpoint, checkpoints, checkpoint_files, check_trusted),
+    *(models, model, versions, version, refer),
 )
 OF_EXPERIMENTS = _named(send, activate, describe, archive, delete, set_metadata, delete_checkpoint)
 OF_TRIALS = _named(cancel_trial)

@@ -119,8 +119,9 @@ class Checkpoint:
         Returns the path. `format` is one of its framework's, such as "safetensors" or
         "saved-model". The trial's code runs for that, in the environment of its experiment. Raises
         CheckpointError if the directory is not empty, or if the export fails, as for a model
-        without this format.
+        without this format, and StoreError for an import that is not trusted.
         """
+        self._home.call(_calls.check_trusted, self.trial_id)
         target = Path(path)
         check_empty(target)
         target.parent.mkdir(parents=True, exist_ok=True)

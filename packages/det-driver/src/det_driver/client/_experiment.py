@@ -226,7 +226,7 @@ class Experiment(Searched):
         Returns the uuids of the checkpoints that stay for one of two reasons:
 
         - Trials of other experiments start from them.
-        - They came with an import, and are not in the home.
+        - They came with an import, which has not put them into the home.
 
         Raises ExperimentBusy while it is driven, and StoreError if a version of a model has one of
         its checkpoints. Nothing is deleted then.

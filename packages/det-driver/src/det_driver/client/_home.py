@@ -25,7 +25,14 @@ from ..driver import (
     reopen,
     start_driver,
 )
-from ..store import CheckpointRow, ExperimentRow, ExperimentState, Store, Visible
+from ..store import (
+    CheckpointRow,
+    ExperimentRow,
+    ExperimentState,
+    Store,
+    Visible,
+    check_trusted,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -130,6 +137,7 @@ class Home(AnyHome):
     ) -> int:
         """Make another experiment with the code of one."""
         with self.reader() as store:
+            check_trusted(store, row.id)
             code = store.code_dir(row.id)
             config = to_builtins(store.experiments.config(row.id)) if config is None else config
         return self.make(config, code, row.name, start=start)

@@ -155,6 +155,8 @@ def _problem(value: Any) -> str | None:
             else f"{shown(value)}; give a number that fits in 64 bits"
         )
     if isinstance(value, str):
+        if "\0" in value:
+            return f"{shown(value)}, with the character 0, which no path or variable may have"
         half = _SURROGATE.search(value)
         return (
             f"{shown(value)}, with half a character (a surrogate); write it in full"

@@ -14,7 +14,8 @@ class Deleter:
     """Deletes checkpoints of one experiment, and records that.
 
     They are deleted where its configuration keeps them. Checkpoints of an import are deleted in the
-    home only: a path in another user's database is no permission to delete there.
+    home only: a path in another user's database is no permission to delete there. Neither is a
+    uuid, which may be another experiment's.
     """
 
     def __init__(
@@ -24,6 +25,7 @@ class Deleter:
         self._root = store.home / "checkpoints"
         self._imported = store.checkpoints.imported(experiment_id)
         self._adopted = store.checkpoints.adopted(experiment_id)
+        self._carried = store.checkpoints.carried(experiment_id)
         self._config, self._plugins = config, plugins
         self._configured: Storage | None = None
 
@@ -33,28 +35,27 @@ class Deleter:
         This home has written its files, or an import has put them into the home. Those that were
         copied from another system may be somebody's last copy: they are deleted by name only.
         """
-        if uuid in self._adopted:
-            return False
-        return uuid not in self._imported or LocalStorage(self._root).exists(uuid)
+        return uuid not in self._imported or uuid in self._carried
 
     def delete(self, uuid: str) -> None:
         """Delete the files of a checkpoint, and record that.
 
-        Raises StorageError if they do not belong to this home, and StoreError if a version of a
+        Raises StorageError if an import's do not lie in the home, and StoreError if a version of a
         model has the checkpoint.
         """
-        if uuid not in self._adopted and not self.may_delete(uuid):
+        foreign = uuid in self._imported - self._adopted
+        if foreign and not LocalStorage(self._root).exists(uuid):
             raise StorageError(
                 f"checkpoint {uuid} came with det import and does not lie in {self._root}: delete"
                 " it where it was written"
             )
         with self._store.models.deleting():
             self._store.models.check_free([uuid])
-            self._delete_files(uuid)
+            self._delete_files(uuid, foreign=foreign)
             self._store.checkpoints.mark_deleted(uuid)
 
-    def _delete_files(self, uuid: str) -> None:
-        if uuid in self._imported - self._adopted:
+    def _delete_files(self, uuid: str, *, foreign: bool) -> None:
+        if foreign:
             LocalStorage(self._root).delete(uuid)
             return
         if self._configured is None:

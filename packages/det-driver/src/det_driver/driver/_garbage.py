@@ -98,8 +98,10 @@ def _doomed(store: Store, experiment_id: int, config: ExperimentConfig) -> list[
         if row.state is CheckpointState.COMPLETED
     ]
     smaller = config.searcher.smaller_is_better if config.searcher else True
-    protected = store.trials.sources() | store.models.checkpoints()
-    return to_delete(rows, keep, smaller_is_better=smaller, protected=protected)
+    protected = store.trials.sources(experiment_id) | store.models.checkpoints()
+    doomed = to_delete(rows, keep, smaller_is_better=smaller, protected=protected)
+    needed = store.checkpoints.elsewhere(experiment_id) if doomed else ()
+    return [uuid for uuid in doomed if uuid not in needed]
 
 
 def to_delete(

@@ -50,9 +50,12 @@ from ..store import (
     ExperimentState,
     Store,
     TrialState,
+    check_trusted,
     dump,
     is_shared,
+    is_trusted,
     missing_secrets,
+    trust,
 )
 from ._earlier import begin_search, check_earlier
 from ._environment import DIRECTORY, environments_dir, placed, preparation, solving
@@ -155,10 +158,15 @@ def reopen(store: Store, experiment_id: int) -> None:
     """Check that an experiment can continue, and reopen the failed trial of a single search.
 
     Failed trials of other searches stay as they are, because the search continued without them.
-    Trials that had not ended continue.
+    Trials that had not ended continue. The code of an import may run from here on.
 
     StoreError: the experiment is completed or canceled, or all trials of its search have ended.
     """
+    _reopen(store, experiment_id)
+    trust(store, experiment_id)
+
+
+def _reopen(store: Store, experiment_id: int) -> None:
     experiment = store.experiments.get(experiment_id)
     if experiment.state is ExperimentState.COMPLETED and store.commands.names(experiment_id):
         _take_late_changes(store, experiment_id)
@@ -370,9 +378,11 @@ def steer(store: Store, experiment_id: int, event: SearchSteered, plugins: Plugi
     A completed search that gets more trials becomes paused, so that it can be resumed.
 
     - ConfigError: the search cannot do that.
-    - StoreError: the experiment was canceled, is no search, or has ended meanwhile, or its driver
-      refuses. If the driver does not answer, the change waits for it, or for the next one.
+    - StoreError: the experiment was canceled, is no search, has ended meanwhile, or is an import
+      that is not trusted, or its driver refuses. If the driver does not answer, the change waits
+      for it, or for the next one.
     """
+    check_trusted(store, experiment_id)
     _check_steerable(store, experiment_id, event)
     deadline, sent = time.monotonic() + _READ_SECONDS, False
     before = _count_events(store, experiment_id, event)
@@ -565,6 +575,9 @@ def _site_name(store: Store, experiment_id: int, *, seen: bool, note: bool) -> s
 
 def stop_detached(store: Store, experiment_id: int, *, at_once: bool) -> None:
     """End the runs of an experiment that has no driver, after they have saved or at once."""
+    if not is_trusted(store, experiment_id):
+        # It has no runs here, and its engine may be anything.
+        return
     plugins = Plugins.installed()
     engine = plugins.engines().get(store.experiments.get(experiment_id).engine)
     if engine is not None:

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from det_core.config import Combined, Custom, ExperimentConfig
-from det_core.errors import DetError
+from det_core.errors import DetError, StoreError
 from det_core.hooks import Plugins
 from det_core.storage import Storage
 from det_core.train.entrypoint import make_importable
 
 from ..search import Close, Create, EarlierResult, Exit, Operation, Searcher, Shutdown, Train, made
-from ..store import dump, load
+from ..store import Event, dump, load
 
 
 class SearchStarted(msgspec.Struct, frozen=True, tag="started"):
@@ -120,6 +120,17 @@ def decode_event(data: bytes) -> SearchEvent:
     except msgspec.DecodeError:
         # Few events have NaN or Infinity, which msgspec does not parse.
         return msgspec.convert(load(data), _events.type)
+
+
+def read_event(experiment_id: int, event: Event) -> SearchEvent:
+    """Return an event of a journal. Raises StoreError for one that this det does not know."""
+    try:
+        return decode_event(event.data)
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise StoreError(
+            f"event {event.seq} of the journal of experiment {experiment_id} is none that this det"
+            f" knows ({error}); go on with it in the det-driver that wrote it"
+        ) from error
 
 
 @dataclass(slots=True)

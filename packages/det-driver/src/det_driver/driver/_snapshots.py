@@ -9,6 +9,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -18,8 +19,8 @@ from det_core.errors import StoreError
 from det_node.launch import say
 
 from ..search import Exit, Searcher, Shutdown
-from ..store import JOURNAL, Event, ExperimentRow, Snapshot, Store, TrialRow
-from ._search import JournaledSearch, RungCount, SearchEvent, TrialPlan, TrialReopened, decode_event
+from ..store import JOURNAL, ExperimentRow, Snapshot, Store, TrialRow
+from ._search import JournaledSearch, RungCount, TrialPlan, TrialReopened, read_event
 
 FORMAT = 3
 """The version of a snapshot apart from the searcher's own state. Every change of it raises this."""
@@ -66,9 +67,10 @@ class SavedSearch:
         search, self._kept = self._newest(trials, make)
         self._seq, self._seconds, known = self._kept, 0.0, len(search.plans)
         journal, after = self._store.journal, self._kept
-        again = map(self._decoded, journal.read(self._id, after, having='"reopened"'))
+        read = partial(read_event, self._id)
+        again = map(read, journal.read(self._id, after, having='"reopened"'))
         reopened = Counter(event.trial for event in again if isinstance(event, TrialReopened))
-        search.replay(map(self._decoded, journal.read(self._id, after)), reopened)
+        search.replay(map(read, journal.read(self._id, after)), reopened)
         for request in range(known, len(search.plans)):
             _check(experiment, search.plans[request], trials.get(request))
         return search
@@ -125,15 +127,6 @@ class SavedSearch:
                         f" cannot be read: {what}"
                     )
         return JournaledSearch(make()), 0
-
-    def _decoded(self, event: Event) -> SearchEvent:
-        try:
-            return decode_event(event.data)
-        except ValueError as error:
-            raise StoreError(
-                f"event {event.seq} of the journal of experiment {self._id} is none that this det"
-                f" knows ({error}); go on with it in the det-driver that wrote it"
-            ) from error
 
 
 def _encode(search: JournaledSearch, state: dict[str, Any]) -> bytes:

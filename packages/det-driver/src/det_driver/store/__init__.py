@@ -56,5 +56,8 @@ if TYPE_CHECKING:
     from ._schema import load as load
     from ._store import Store as Store
     from ._trials import TrialsMark as TrialsMark
+    from ._trust import check_trusted as check_trusted
+    from ._trust import is_trusted as is_trusted
+    from ._trust import trust as trust
 
 lazy(__name__)

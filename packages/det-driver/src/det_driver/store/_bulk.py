@@ -373,7 +373,7 @@ def _take_trials(
     store: Store, experiment: int, wanted: Sequence[int], *, renumber: bool, anew: bool
 ) -> dict[int, int]:
     """Return the number that each trial gets in this home, by its requested number."""
-    free = False if anew else store.index.reserve(experiment, _ranges(wanted))
+    free = False if anew else store.index.reserve(experiment, ranges(wanted))
     if free:
         return {each: each for each in wanted}
     if free is False and not renumber and not anew:
@@ -407,11 +407,11 @@ def _insert(database: Database, past: PastExperiment, trials: Iterable[int]) -> 
     texts = {name: storable(value) for name, value in values.items()}
     # The names are those of a record's fields; values are parameters.
     database.run(f"INSERT INTO experiment ({names}) VALUES ({places})", texts)  # nosec B608
-    for span in _ranges(sorted(trials)):
+    for span in ranges(sorted(trials)):
         database.run("INSERT INTO blocks (first, last) VALUES (?, ?)", span)
 
 
-def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
+def ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Return ascending numbers as ranges without a gap, the first and the last of each."""
     found: list[tuple[int, int]] = []
     for number in numbers:

@@ -24,17 +24,22 @@ Its arguments are the `uuid` and the number of bytes that are `left`.
 
 ADOPTED = 2
 """Stands in the column `imported` for a checkpoint whose files this home has copied."""
+CARRIED = 3
+"""Stands there for a checkpoint whose files an import has put into the home.
+
+For other imported checkpoints 1 stands there. Files of that name may be another experiment's.
+"""
 
 _SELECT = """
 SELECT c.uuid, c.trial_id, c.run_id, c.batches, c.state, c.storage, c.size, c.metadata, c.created,
-    c.framework, m.data, m.metric
+    c.framework, m.data, m.metric, c.imported
 FROM checkpoints c LEFT JOIN metrics m
     ON m.trial_id = c.trial_id AND m.batches = c.batches
     AND m.kind = 'validation' AND m.archived = 0
 """
-_row = msgspec.json.Decoder(
-    tuple[str, int, int, int, CheckpointState, str, int, str, float, str, str | None, float | None]
-)
+_row = msgspec.json.Decoder(tuple[
+    str, int, int, int, CheckpointState, str, int, str, float, str, str | None, float | None, int,
+])  # fmt: skip
 
 
 class Checkpoints:
@@ -114,9 +119,14 @@ class Checkpoints:
         sql = f"{_SELECT} WHERE c.uuid >= :u AND c.uuid < :u || char(1114111) LIMIT 2"
         found: dict[str, tuple[int, Row]] = {}
         for id, row in self._databases.ask(sql, {"u": uuid}) if uuid else ():
-            if row[0] == uuid:
+            # An import may have the checkpoints of another experiment, and does not hide them.
+            own = not row[-1] or self._databases.is_locked(id)
+            if own and row[0] == uuid:
                 return id, row
-            found[row[0]] = id, row
+            if own or row[0] not in found:
+                found[row[0]] = id, row
+        if uuid in found:
+            return found[uuid]
         if not found:
             raise _missing(uuid)
         if len(found) > 1:
@@ -143,17 +153,21 @@ class Checkpoints:
         return [_checkpoint(database, row) for row in rows]
 
     def imported(self, experiment_id: int) -> set[str]:
-        """Return the uuids that came with an import.
-
-        This home has not written their files, unless the files are in the home.
-        """
+        """Return the uuids that came with an import: this home has not written their files."""
         rows = self._databases.of(experiment_id).rows("SELECT uuid FROM checkpoints WHERE imported")
         return {uuid for (uuid,) in rows}
 
+    def carried(self, experiment_id: int) -> set[str]:
+        """Return the uuids of imported checkpoints whose files the import has put into the home."""
+        return self._imported_as(experiment_id, CARRIED)
+
     def adopted(self, experiment_id: int) -> set[str]:
         """Return the uuids of imported checkpoints whose files this home has copied."""
+        return self._imported_as(experiment_id, ADOPTED)
+
+    def _imported_as(self, experiment_id: int, kind: int) -> set[str]:
         rows = self._databases.of(experiment_id).rows(
-            "SELECT uuid FROM checkpoints WHERE imported = ?", (ADOPTED,)
+            "SELECT uuid FROM checkpoints WHERE imported = ?", (kind,)
         )
         return {uuid for (uuid,) in rows}
 
@@ -180,13 +194,18 @@ class Checkpoints:
         """Return the uuids of an experiment's checkpoints that other experiments need.
 
         Trials of the others start from these checkpoints, or the others are copies that have them
-        too. Experiments that are not visible to the store's user need them as others do.
+        too. Experiments that are not visible to the store's user need them as others do. Raises
+        StoreError if an experiment cannot be read, as it may need them.
         """
-        mine = {each.uuid for each in self.list(experiment_id=experiment_id)}
-        sql = "SELECT uuid FROM checkpoints WHERE uuid IN (SELECT value FROM json_each(?))"
-        asked = self._databases.ask(sql, (dump([*mine]),), but=experiment_id, hidden=True)
-        copies = {uuid for _, (uuid,) in asked}
-        return copies | (mine & self._trials.sources(but=experiment_id))
+        sql = (
+            "SELECT uuid FROM checkpoints WHERE state <> 'DELETED' AND uuid IN (SELECT value FROM"
+            " json_each(:mine)) UNION SELECT source_checkpoint FROM trials WHERE source_checkpoint"
+            " IN (SELECT value FROM json_each(:mine))"
+        )
+        rows = self._databases.of(experiment_id).typed(tuple[str], "SELECT uuid FROM checkpoints")
+        mine = dump([uuid for (uuid,) in rows])
+        asked = self._databases.ask_every(sql, {"mine": mine}, but=experiment_id)
+        return {uuid for _, (uuid,) in asked}
 
     def set_metadata(self, uuid: str, metadata: Mapping[str, Any]) -> None:
         """Replace the recorded metadata of a checkpoint.
@@ -264,7 +283,7 @@ def _missing(uuid: str) -> StoreError:
 
 def _checkpoint(database: Database, row: Row) -> CheckpointRow:
     with database.decoding():
-        *first, metadata, created, framework, data, metric = msgspec.convert(row, _row.type)
+        *first, metadata, created, framework, data, metric, _ = msgspec.convert(row, _row.type)
         return CheckpointRow(
             *(
                 *first,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -122,9 +122,9 @@ class Databases:
                     yield database
 
     def ask(
-        self, sql: str, parameters: Parameters = (), *, but: int | None = None, hidden: bool = False
+        self, sql: str, parameters: Parameters = (), *, hidden: bool = False
     ) -> Iterator[tuple[int, Row]]:
-        """Yield the rows of a query in each experiment except `but`, with the experiment's number.
+        """Yield the rows of a query in each experiment, with the experiment's number.
 
         Databases that cannot be read are skipped. With `hidden`, experiments that are not visible
         are asked too.
@@ -132,8 +132,32 @@ class Databases:
         for database in self.each(hidden=hidden):
             rows: list[Row] = []
             with suppress(StoreError):
-                rows = database.rows(sql, parameters) if database.id != but else []
+                rows = database.rows(sql, parameters)
             yield from ((database.id, row) for row in rows)
+
+    def ask_every(
+        self, sql: str, parameters: Parameters = (), *, but: int
+    ) -> Iterator[tuple[int, Row]]:
+        """Yield the rows of a query in each experiment except `but`, hidden ones too.
+
+        For decisions that must not miss one: raises StoreError for an experiment that cannot be
+        read.
+        """
+        for id in self.every_id():
+            try:
+                if id == but or not (self._path(id).is_file() or self.is_begun(id)):
+                    continue
+                with closing(self._open(id)) as database:
+                    rows = database.rows(sql, parameters)
+            except StoreError as error:
+                if not self.directory(id).exists():
+                    # It was deleted in between.
+                    continue
+                raise StoreError(
+                    f"experiment {id} cannot be read, and may need these checkpoints: restore its"
+                    f" {FILE}, or remove {self.directory(id)}; {error}"
+                ) from error
+            yield from ((id, row) for row in rows)
 
     def held(self) -> Database:
         """Return the database of the one experiment whose lock this store holds."""
@@ -197,13 +221,21 @@ class Databases:
 
         An experiment whose creation is not finished does not exist yet.
         """
-        left = [path.name for path in self.directory(id).glob("*") if self.is_visible(id)]
-        if left and f"{FILE}.new" not in left:
+        if self.is_visible(id) and self.is_begun(id):
             return StoreError(
                 f"experiment {id} has lost its {FILE}: restore {self._path(id)}, or delete what is"
                 " left there"
             )
         return StoreError(f"no experiment {id}; det list shows those in {self.home}")
+
+    def is_begun(self, id: int) -> bool:
+        """Return whether a directory is more than an experiment that is being made now."""
+        names = {path.name for path in self.directory(id).glob("*")}
+        return bool(names) and f"{FILE}.new" not in names
+
+    def is_locked(self, id: int) -> bool:
+        """Return whether this store holds the lock of an experiment."""
+        return id in self._locked
 
     def close(self) -> None:
         for database in [*self._read.values(), *self._locked.values()]:

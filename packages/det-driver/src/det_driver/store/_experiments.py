@@ -204,7 +204,7 @@ class Experiments:
                 try:
                     summary = self.summary(id)
                 except StoreError as error:
-                    if not self._is_begun(id):
+                    if not self._databases.is_begun(id):
                         continue
                     if unread is not None:
                         unread[id] = str(error)
@@ -227,11 +227,6 @@ class Experiments:
             return (self.directory(id) / FILE).stat().st_size == 0
         except OSError:
             return True
-
-    def _is_begun(self, id: int) -> bool:
-        """Return whether a directory is more than an experiment that is being made now."""
-        names = {path.name for path in self.directory(id).glob("*")}
-        return bool(names) and f"{FILE}.new" not in names
 
     def update(self, id: int, **changes: Unpack[ExperimentChanges]) -> None:
         """Change the named columns.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -26,11 +27,25 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "TEXT": (str,),
     "BLOB": (bytes,),
 }
+_TIMES = frozenset(("created", "started", "ended", "time", "due"))
+_LATEST, _MOST = 1e11, 10**18
+_KEPT = (
+    *(FILE, "code", "trials", "tensorboard", "environment", "driver.log"),
+    *("provenance.json", "outside.json", "determined.json", "elsewhere.json"),
+)
+"""What is imported of an experiment's directory.
+
+The rest is authority that a home gives itself, such as agents, commands and checkpoints to record.
+"""
+_OF_RUNS = re.compile(r"[0-9]+/run-[0-9]+/(rank-[0-9]{1,9}\.(log|times)|exit-status)")
+"""The files of runs. The others name processes, or were of use to those."""
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+"""Finds the character 0 in JSON text."""
 _UUID_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 Row = dict[str, Any]
 
 
-def check_import(scratch: Path, left_out: tuple[str, ...]) -> None:
+def check_import(scratch: Path) -> None:
     """Raise ValueError if an unpacked export could do harm here.
 
     This removes the files that are of use to the old home alone.
@@ -44,9 +59,14 @@ def check_import(scratch: Path, left_out: tuple[str, ...]) -> None:
                 raise ValueError(
                     f"{path.relative_to(scratch)} is a link that leads out of the experiment"
                 )
-    for path in experiment.iterdir():
-        if path.name != FILE and (path.name in left_out or path.name.startswith(".")):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in [*experiment.iterdir()]:
+        if path.is_symlink() or path.name not in _KEPT:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    trials = experiment / "trials"
+    for path in [*trials.rglob("*")]:
+        name = path.relative_to(trials).as_posix()
+        if path.is_symlink() or (path.is_file() and not _OF_RUNS.fullmatch(name)):
+            path.unlink()
     for saved in checkpoints.iterdir() if checkpoints.is_dir() else ():
         _check_uuid(saved.name)
         manifest = saved / MANIFEST
@@ -79,6 +99,11 @@ def check_database(file: Path) -> None:
             }
         if database.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
             raise ValueError(f"its {FILE} is damaged")
+        for table, number, *_ in database.execute("PRAGMA foreign_key_check"):
+            raise ValueError(f"row {number} of {table} is of a trial that is not there")
+        for table, number in database.execute("SELECT name, seq FROM sqlite_sequence"):
+            if type(number) is not int or not 0 <= number < _MOST:
+                raise ValueError(f"the last number of {table} is {number}")
         count = 0
         for table, columns in tables.items():
             names = [column[1] for column in columns]
@@ -116,7 +141,9 @@ def _check_types(
             continue
         if type(value) not in _TYPES[declared]:
             raise ValueError(f"row {number} of {table}: {name} is {type(value).__name__}")
-        if type(value) is int and not -(10**18) < value < 10**18:
+        if type(value) is int and not -_MOST < value < _MOST:
+            raise ValueError(f"row {number} of {table}: {name} is {value}")
+        if name in _TIMES and type(value) is not str and not -_LATEST < value < _LATEST:
             raise ValueError(f"row {number} of {table}: {name} is {value}")
 
 
@@ -130,9 +157,13 @@ def _check_experiment(row: Row) -> None:
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise ValueError(f"labels are {row['labels']}")
     from_json(row["config"])
+    if _NUL.search(row["config"]):
+        raise ValueError("its configuration has a character that no path or variable may have")
 
 
 def _check_trial(row: Row) -> None:
+    if row["id"] <= 0:
+        raise ValueError(f"its number is {row['id']}")
     _one_of(TrialState, row["state"])
     _is_map(row["hparams"])
     for uuid in (row["latest_checkpoint"], row["source_checkpoint"]):

@@ -18,21 +18,29 @@ from typing import Any
 from det_core.config import MASK, ExperimentConfig, from_json, masked, to_builtins, without_secrets
 from det_core.errors import StoreError
 from det_core.support.archives import extract
+from det_driver.store._bulk import ranges
+from det_driver.store._checkpoints import CARRIED
 from det_driver.store._database import Database
 from det_driver.store._databases import FILE
 from det_driver.store._file import beside
 from det_driver.store._foreign import check_import
 from det_driver.store._records import ExperimentState
-from det_driver.store._schema import EXPERIMENT
+from det_driver.store._runs import LAST_SEEN
+from det_driver.store._schema import EXPERIMENT, UNREADABLE
 from det_driver.store._secrets import FILE as SECRETS
 from det_driver.store._store import AGENTS, Store
+from det_driver.store._trust import FILE as UNTRUSTED
+from det_driver.store._trust import distrust
 
 _HEAD, _END = "det-experiment.json", "det-digests.json"
 _FORMAT = 1
+_HIGHEST = 10**9
+"""A trial with such a number gets another one, as the next trials of the home follow it."""
 _LEFT_OUT = (
     AGENTS,
     SECRETS,
     f".{SECRETS}",
+    UNTRUSTED,
     "commands",
     "lock",
     FILE,
@@ -102,8 +110,8 @@ def export_experiment(
 def import_experiment(store: Store, file: Path) -> int:
     """Import an experiment from a file, and return its number in this home.
 
-    The experiment and its trials keep their numbers, unless these are taken. Raises StoreError for
-    a file that is damaged or no export. Nothing is left then.
+    The experiment and its trials keep their numbers, unless these are taken. Nothing of it runs
+    before `trust`. Raises StoreError for a file that is damaged or no export. Nothing is left then.
     """
     scratch = store.home / "experiments" / f".importing-{secrets.token_hex(4)}"
     # Make the index before the first experiment: a home with experiments and no index has lost it.
@@ -113,15 +121,15 @@ def import_experiment(store: Store, file: Path) -> int:
         try:
             scratch.mkdir(mode=0o700)
             wanted = _unpack(file, scratch)
-        except (tarfile.TarError, EOFError, ValueError, KeyError, TypeError) as error:
+        except (tarfile.TarError, EOFError, MemoryError, *UNREADABLE) as error:
             raise StoreError(
-                f"{file} is no whole export of an experiment ({error}); make another with det"
-                " export"
+                f"{file} is no whole export of an experiment ({_one_line(error)}); make another"
+                " with det export"
             ) from error
         except OSError as error:
             raise StoreError(
-                f"cannot import {file}: {error.strerror}; see that it can be read, and the home"
-                " written"
+                f"cannot import {file}: {error.strerror or error}; see that it can be read, and the"
+                " home written"
             ) from error
         with closing(Database(scratch / "experiment" / FILE, EXPERIMENT)) as database:
             if database.rows("PRAGMA quick_check") != [("ok",)] or not database.row(
@@ -141,26 +149,39 @@ def import_experiment(store: Store, file: Path) -> int:
                 )
             )
             _renumber(store, database, id, scratch / "experiment")
-            sql = "UPDATE experiment SET state = ?, pid = NULL, boot = NULL WHERE state = ?"
+            database.run("UPDATE experiment SET pid = NULL, boot = NULL")
+            sql = "UPDATE experiment SET state = ? WHERE state = ?"
             database.run(sql, (ExperimentState.PAUSED, ExperimentState.ACTIVE))
+            # No process here is one of its runs.
+            lost = (
+                # The names are constants of ours.
+                f"UPDATE runs AS r SET ended = {LAST_SEEN}, outcome = 'LOST' WHERE ended IS NULL"  # nosec B608
+            )
+            database.run(lost)
             database.run("UPDATE checkpoints SET imported = 1")
             # They were for webhooks of the other home.
             database.run("DELETE FROM alerts")
             for saved in (scratch / "checkpoints").glob("*"):
                 place = store.home / "checkpoints" / saved.name
                 place.parent.mkdir(exist_ok=True)
-                if not place.exists():
+                carried = not place.exists()
+                if carried:
                     os.rename(saved, place)
                     undo.callback(shutil.rmtree, place, ignore_errors=True)
                 database.run(
-                    "UPDATE checkpoints SET storage = ? WHERE uuid = ?",
-                    (place.as_uri(), saved.name),
+                    "UPDATE checkpoints SET storage = ?, imported = ? WHERE uuid = ?",
+                    (place.as_uri(), CARRIED if carried else 1, saved.name),
                 )
+        distrust(scratch / "experiment")
         os.rename(scratch / "experiment", store.experiment_dir(id))
         undo.pop_all()
     shutil.rmtree(scratch, ignore_errors=True)
     store.index.repair()
     return id
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _mask_secrets(copy: Path) -> None:
@@ -274,7 +295,7 @@ def _unpack(file: Path, scratch: Path) -> int:
             raise ValueError(f"{path.name} is not as it was written")
     if digests or not (scratch / "experiment" / FILE).is_file():
         raise ValueError("files are missing")
-    check_import(scratch, _LEFT_OUT)
+    check_import(scratch)
     number = told["experiment"]
     if type(number) is not int or not 0 < number < 10**9:
         raise ValueError(f"it is of experiment {number!r}")
@@ -282,32 +303,60 @@ def _unpack(file: Path, scratch: Path) -> int:
 
 
 def _renumber(store: Store, database: Database, id: int, directory: Path) -> None:
-    """Give the trials new numbers if any of theirs is taken in this home.
+    """Give the trials new numbers if any of theirs is taken in this home, or far above all others.
 
-    This changes the rows and the names of directories.
+    This changes the rows and the names of directories. The numbers of the next trials follow those
+    of the trials, and not what the database says.
     """
-    blocks = database.rows("SELECT first, last FROM blocks")
-    if not any(store.index.taken(first, last) for first, last in blocks):
-        return
-    low, high = database.rows("SELECT coalesce(min(id), 0), coalesce(max(id), 0) FROM trials")[0]
-    first = store.index.block(id, high - low + 1)
-    if first is None:
-        raise StoreError(
-            f"{store.index.path} gives no numbers for trials; see that it can be written"
-        )
-    numbers = [number for (number,) in database.rows("SELECT id FROM trials")]
-    by = first - low
+    old = [number for (number,) in database.rows("SELECT id FROM trials ORDER BY id")]
+    spans = ranges(old)
+    if any(last >= _HIGHEST or store.index.taken(first, last) for first, last in spans):
+        first = store.index.block(id, len(old))
+        if first is None:
+            raise StoreError(
+                f"{store.index.path} gives no numbers for trials; see that it can be written"
+            )
+        new = dict(zip(old, range(first, first + len(old)), strict=True))
+        _renumber_rows(database, new)
+        _rename(directory, "trials/{}", new)
+        _rename(directory, "tensorboard/trial-{}", new)
+        spans = [(first, first + len(old) - 1)]
     with database.transaction():
+        database.run("DELETE FROM blocks")
+        for span in spans:
+            database.run("INSERT INTO blocks (first, last) VALUES (?, ?)", span)
+
+
+def _renumber_rows(database: Database, new: Mapping[int, int]) -> None:
+    database.run("CREATE TEMP TABLE numbers (old INTEGER PRIMARY KEY, new INTEGER NOT NULL)")
+    with database.transaction():
+        for pair in new.items():
+            database.run("INSERT INTO numbers VALUES (?, ?)", pair)
         database.run("PRAGMA defer_foreign_keys = ON")
         for table in ("trials", "runs", "metrics", "chunks", "checkpoints"):
             column = "id" if table == "trials" else "trial_id"
-            # Names of tables and columns are constants of ours; values are parameters.
-            database.run(f"UPDATE {table} SET {column} = -({column} + ?)", (by,))  # nosec B608
-            database.run(f"UPDATE {table} SET {column} = -{column}")  # nosec B608
+            # Negative numbers first, as a new number may be another's old one.
+            steps = (
+                # Names of tables and columns are constants of ours.
+                f"UPDATE {table} SET {column} = -(SELECT new FROM numbers WHERE old = {column})",  # nosec B608
+                f"UPDATE {table} SET {column} = -{column}",  # nosec B608
+            )
+            for step in steps:
+                database.run(step)
         database.run("UPDATE runs SET log_dir = 'trials/' || trial_id || '/run-' || number")
-        database.run("DELETE FROM blocks")
-        database.run("INSERT INTO blocks (first, last) VALUES (?, ?)", (first, first + high - low))
-    for number in sorted(numbers, reverse=by > 0):
-        for below in ("trials/{}", "tensorboard/trial-{}"):
-            if (directory / below.format(number)).is_dir():
-                os.rename(directory / below.format(number), directory / below.format(number + by))
+
+
+def _rename(directory: Path, name: str, new: Mapping[int, int]) -> None:
+    """Rename the directories of trials. Others with such a name, of no trial, are removed."""
+    moving = directory / ".moving"
+    moving.mkdir()
+    moved = [number for number in new if (directory / name.format(number)).is_dir()]
+    for number in moved:
+        os.rename(directory / name.format(number), moving / str(number))
+    for number in moved:
+        place = directory / name.format(new[number])
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)
+        place.unlink(missing_ok=True)
+        os.rename(moving / str(number), place)
+    moving.rmdir()

@@ -24,7 +24,7 @@ _RUN_COLUMNS = (
 )
 
 # The last that is known of a run `r` whose driver has died.
-_LAST_SEEN = (
+LAST_SEEN = (
     "max(r.started, coalesce((SELECT max(time) FROM metrics m WHERE m.trial_id = r.trial_id AND"
     " m.run_id = r.id), 0), coalesce((SELECT max(created) FROM checkpoints c WHERE c.trial_id ="
     " r.trial_id AND c.run_id = r.id), 0))"
@@ -91,7 +91,7 @@ class Runs:
         """
         lost = (
             # The names are constants of ours.
-            f"UPDATE runs AS r SET ended = {_LAST_SEEN}, outcome = 'LOST'"  # nosec B608
+            f"UPDATE runs AS r SET ended = {LAST_SEEN}, outcome = 'LOST'"  # nosec B608
             " WHERE trial_id = ? AND ended IS NULL"
         )
         database.run(lost, (trial_id,))
@@ -125,7 +125,7 @@ class Runs:
     def last_seen(self, id: int) -> float:
         """Return when a run was last known to run: at its last report, checkpoint or its start."""
         # The names are constants of ours.
-        sql = f"SELECT {_LAST_SEEN} FROM runs r WHERE id = ?"  # nosec B608
+        sql = f"SELECT {LAST_SEEN} FROM runs r WHERE id = ?"  # nosec B608
         ((seen,),) = self._databases.held().typed(tuple[float], sql, (id,))
         return float(seen)
 
@@ -196,7 +196,7 @@ class Runs:
         sql = (
             # The names are constants of ours.
             "SELECT max(r.started, ?2), min(coalesce(r.ended, CASE WHEN ?4 THEN ?1 ELSE"  # nosec B608
-            f" {_LAST_SEEN} END), ?3), t.state FROM runs r JOIN trials t ON t.id = r.trial_id"
+            f" {LAST_SEEN} END), ?3), t.state FROM runs r JOIN trials t ON t.id = r.trial_id"
             " WHERE r.started < ?3 AND coalesce(r.ended, ?1) > ?2"
         )
         rows = self._databases.of(experiment_id).typed(

@@ -273,13 +273,10 @@ class Trials:
         if "batches" in changes:
             database.memory.reports.pop(id, None)
 
-    def sources(self, *, but: int | None = None) -> set[str]:
-        """Return the uuids of the checkpoints from which trials start, also of hidden experiments.
-
-        Trials of the experiment `but` are left out.
-        """
+    def sources(self, experiment_id: int) -> set[str]:
+        """Return the uuids of the checkpoints from which an experiment's trials start."""
         sql = "SELECT DISTINCT source_checkpoint FROM trials WHERE source_checkpoint IS NOT NULL"
-        return {uuid for _, (uuid,) in self._databases.ask(sql, but=but, hidden=True)}
+        return {uuid for (uuid,) in self._databases.of(experiment_id).rows(sql)}
 
 
 def _smaller_is_better(database: Database) -> bool:

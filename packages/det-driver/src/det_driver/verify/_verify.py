@@ -21,16 +21,16 @@ from det_core.support.origin import THREADS, packages
 
 from ..driver import (
     DriverSettings,
-    decode_event,
     environment_of,
     imports_of,
     interpreter_of,
     lengths_asked,
+    read_event,
     recorded_threads,
     searcher_of,
 )
 from ..provenance import read
-from ..store import CheckpointState, Store, TrialRow
+from ..store import CheckpointState, Store, TrialRow, check_trusted
 from ._compare import Difference, of_replays, of_reports, of_tensor
 from ._script import ScriptRun
 from ._spec import Replay, Seen, train
@@ -237,7 +237,8 @@ def _script(
     It runs to the lengths that its searcher asked for, or to the position that it reached.
     """
     code = store.code_dir(trial.experiment_id)
-    events = [decode_event(event.data) for event in store.journal.read(trial.experiment_id)]
+    id = trial.experiment_id
+    events = [read_event(id, event) for event in store.journal.read(id)]
     searcher = searcher_of(config, plugins, code)
     lengths = lengths_asked(searcher, events, trial.request)
     left_off = bool(lengths) and lengths[-1].at is None and lengths[-1].until is not None
@@ -263,6 +264,8 @@ def _origin(store: Store, trial: TrialRow) -> Mapping[str, Any]:
 
 
 def _trial(store: Store, experiment: int, wanted: int | None) -> TrialRow:
+    """Return the trial to train again. Raises DetError if there is none that may be trained."""
+    check_trusted(store, experiment)
     trials = store.trials.list(experiment)
     found = [each for each in trials if each.batches and wanted in (None, each.id)]
     if not found:

@@ -1,0 +1,40 @@
+"""Whether the code of an experiment may run. That of an import may not until its user allows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from det_core.errors import StoreError
+from det_driver.store._store import Store
+
+FILE = "untrusted"
+"""The empty file in the directory of an experiment that came with an import."""
+
+
+def distrust(directory: Path) -> None:
+    """Mark the directory of an experiment, so that nothing of it runs."""
+    (directory / FILE).touch()
+
+
+def is_trusted(store: Store, experiment_id: int) -> bool:
+    """Return whether the code and the configuration of an experiment may take effect."""
+    return not (store.experiment_dir(experiment_id) / FILE).exists()
+
+
+def check_trusted(store: Store, experiment_id: int) -> None:
+    """Raise StoreError if the code of an experiment may not run."""
+    if not is_trusted(store, experiment_id):
+        raise StoreError(
+            f"experiment {experiment_id} came with det import, and nothing of it has run here: read"
+            f" {store.code_dir(experiment_id)} and det show {experiment_id} --config, then allow it"
+            f" with det trust {experiment_id}"
+        )
+
+
+def trust(store: Store, experiment_id: int) -> None:
+    """Allow the code of an experiment to run."""
+    place = store.experiment_dir(store.experiments.get(experiment_id).id) / FILE
+    try:
+        place.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot remove {place}: {error.strerror}; remove it") from error
