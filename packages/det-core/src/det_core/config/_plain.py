@@ -183,6 +183,8 @@ def from_json(text: str | bytes, *, extensions: Extensions | None = None) -> Exp
     """Read the output of `to_json`. Without `extensions`, settings of plugins are not checked."""
     try:
         data = json.loads(text)
+        # Half a character, which a configuration does not have, is in no encoding.
+        json.dumps(data, ensure_ascii=False).encode()
     except ValueError as error:
         raise ConfigError(
             f"the stored configuration is not JSON: {error}; submit the experiment again"

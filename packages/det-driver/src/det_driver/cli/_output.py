@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
-# The controls of C0 and C1 except tab and newline, and those that change the direction of text, as
-# in CVE-2021-42574.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# The controls of C0 and C1 except tab and newline, those that change the direction of text, as in
+# CVE-2021-42574, and halves of characters, which no encoding holds.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
 
 
