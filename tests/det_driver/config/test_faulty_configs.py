@@ -129,6 +129,16 @@ FAULTY = (
         )
     ),
     Faulty(
+        "a whole number with a fraction's size",
+        SOUND.replace("max_length: 100", "max_length: {batches: 9.0e+99}"),
+        (
+            (
+                "const.yaml:5:25: searcher.max_length.batches is 9e+99; give a number that fits in"
+                " 64 bits"
+            ),
+        ),
+    ),
+    Faulty(
         "bounds whose distance is no number",
         SEARCH + "  a: {type: double, minval: -1.7e+308, maxval: 1.7e+308}\n",
         (
