@@ -18,6 +18,7 @@ from typing import Any
 from det_core.checkpoint.code import code_files
 from det_core.config import ExperimentConfig, without_secrets
 from det_core.support.origin import THREADS, origin
+from det_core.support.paths import read_regular
 
 FILE = "provenance.json"
 ELSEWHERES = ("determined.json", "elsewhere.json")
@@ -109,7 +110,7 @@ def write(directory: Path, found: Mapping[str, Any]) -> None:
 def read(directory: Path) -> dict[str, Any]:
     """Return the origin of an experiment. Empty for one made before origins were recorded."""
     try:
-        found: dict[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(read_regular(directory / FILE))
     except (OSError, ValueError):
         return {}
     return found
@@ -187,6 +188,6 @@ def elsewhere(directory: Path) -> dict[str, Any]:
     """
     for name in ELSEWHERES:
         with suppress(OSError, ValueError):
-            found = json.loads((directory / name).read_bytes())
+            found = json.loads(read_regular(directory / name))
             return found if isinstance(found, dict) else {}
     return {}
