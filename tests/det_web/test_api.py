@@ -8,13 +8,14 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tarfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -393,6 +394,17 @@ def test_one_that_is_damaged_is_shown_as_such_and_the_rest_works(own: Server) ->
     assert b'det_experiments{state="UNREADABLE"} 3' in own.ask("/metrics").body
     answer = own.ask("/api/v1/experiments/6")
     assert (answer.status, "upgrade det-driver" in answer.json["error"]) == (409, True)
+
+
+def test_half_a_character_in_metrics_is_answered_escaped(own: Server) -> None:
+    """JSON of another user's file can hold one (a surrogate), and no encoding can."""
+    with closing(sqlite3.connect(own.home / "experiments/1/experiment.db")) as database:
+        database.execute("""UPDATE trials SET hparams = '{"\\ud801": "\\udc01"}'""")
+        database.execute("""UPDATE metrics SET data = '{"\\udfff": 0.5, "error": 0.5}'""")
+        database.commit()
+    for path in ("/experiments/1", "/experiments/1/trials", "/trials/1", "/trials?ids=1"):
+        assert own.ask(f"/api/v1{path}").status == 200, path
+    assert "\\ud801" in own.get("/trials/1")["hparams"]
 
 
 def test_empty_home_and_one_of_an_earlier_det_are_recognized(tmp_path: Path) -> None:

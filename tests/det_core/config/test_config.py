@@ -181,3 +181,8 @@ def test_stored_configuration_loads_without_its_plugins() -> None:
         ConfigError, match=r"searcher\.name is 'tpe'; no such name; known: adaptive_asha, "
     ):
         from_json(stored, extensions=Extensions())
+
+
+def test_stored_half_of_a_character_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^the stored configuration .*surrogates not allowed"):
+        from_json(to_json(parse(SMALL).config).replace('"single"', '"\\ud800"'))

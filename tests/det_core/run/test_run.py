@@ -64,16 +64,19 @@ def test_checkpoint_holds_framework_loop_and_loading_data(runs: Runs) -> None:
 SECRET = """
 checkpoint_storage: {type: s3, bucket: b, access_key: open-sesame, secret_key: wJalrXUtnFEMI}
 environment: {environment_variables: [HF_TOKEN=hf_1234567, A=1]}
+hyperparameters: {dsn: "pg://me:rosebud-1@h"}
 """
 
 
 def test_no_checkpoint_file_holds_a_secret_of_the_configuration(runs: Runs, tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()
-    (code / "const.yaml").write_text(SECRET)
+    for name in ("const.yaml", "const.YAML", "run.sh"):
+        (code / name).write_text(SECRET)
     config = parse(yaml.safe_load(SECRET)).config
+    hparams = {**runs.info().hparams, "dsn": "pg://me:rosebud-1@h"}
     info, host = (
-        dataclasses.replace(runs.info(), code_dir=code, config=config),
+        dataclasses.replace(runs.info(), code_dir=code, config=config, hparams=hparams),
         LocalHost(Target(n=1)),
     )
     run_trial(runs.framework, fakes.OwnedOneVar, info, host, CheckpointSink(storage=runs.storage))
@@ -81,7 +84,7 @@ def test_no_checkpoint_file_holds_a_secret_of_the_configuration(runs: Runs, tmp_
     with read_checkpoint(runs.storage, uuid) as (path, _):
         everything = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
         facts = read_load_data(path)
-    for secret in (b"open-sesame", b"wJalrXUtnFEMI", b"hf_1234567"):
+    for secret in (b"open-sesame", b"wJalrXUtnFEMI", b"hf_1234567", b"rosebud-1"):
         assert secret not in everything
     assert b"bucket: b" in everything
     assert b"A=1" in everything

@@ -213,6 +213,14 @@ def test_a_log_on_a_terminal_is_coloured_and_does_nothing_else(home: Path) -> No
     assert "] no end\n" in text, "the last line needs no newline"
 
 
+def test_a_colour_of_a_log_ends_with_its_line_and_hides_nothing() -> None:
+    assert coloured("\x1b[31mred") == "\x1b[31mred\x1b[0m"
+    assert coloured("\x1b[31mred\x1b[m") == "\x1b[31mred\x1b[m"
+    assert coloured("\x1b[8mhidden\x1b[1;08;4mtoo") == "hidden\x1b[1;4mtoo\x1b[0m"
+    for colour in ("38;5;8", "48;2;8;8;8", "38:5:8", "0;38;5;8;1"):
+        assert coloured(f"\x1b[{colour}mgrey\x1b[0m") == f"\x1b[{colour}mgrey\x1b[0m"
+
+
 def test_a_log_in_a_pipe_is_as_it_was_written(home: Path) -> None:
     pipe = io.StringIO()
     with redirect_stdout(pipe), redirect_stderr(io.StringIO()), pytest.raises(SystemExit):

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
-from det_core.config import from_json, masked, to_builtins, to_json, without_secrets
+from det_core.config import (
+    Extensions,
+    find_secrets,
+    from_json,
+    hparams_with_secrets,
+    masked,
+    masked_hparams,
+    to_builtins,
+    to_json,
+    with_secrets,
+    without_secrets,
+)
 from det_core.errors import ConfigError
 from det_driver.config import load, to_yaml
 
@@ -116,6 +128,30 @@ def test_what_is_stored_and_broken_is_an_error_of_ours() -> None:
         ("TOKENIZERS_PARALLELISM=false", "TOKENIZERS_PARALLELISM=false"),
         ("OMP_NUM_THREADS=1", "OMP_NUM_THREADS=1"),
         ("HF_TOKEN", "HF_TOKEN"),
+        *(
+            (f"{name}=x1", f"{name}=********")
+            for name in (
+                *("API_TOKENS", "SECRET1", "secretKey", "accessKey", "OPENAI_APIKEY", "MYSQL_PWD"),
+                *("DB_PASS", "GITHUB_PAT", "JWT", "AUTHORIZATION", "CREDS", "COOKIE", "NPM_AUTH"),
+            )
+        ),
+        *(
+            (f"{name}=x1", f"{name}=x1")
+            for name in (
+                *("author", "AUTHORS", "tokenizer", "max_tokens", "num_tokens", "pass_rate"),
+                *("PATH", "KEYBOARD", "passes", "n_token", "pattern"),
+            )
+        ),
+        ("C=Name=x;AccountKey=k==;Suffix=y", "C=Name=x;AccountKey=********"),
+        ("SAS=https://x.net/c?sv=1&sig=k%3D", "SAS=https://x.net/c?sv=1&sig=********"),
+        ("U=https://s3/x?X-Amz-Signature=k", "U=https://s3/x?X-Amz-Signature=********"),
+        ("U=https://0123456789abcdef@host/1", "U=https://********@host/1"),
+        ("U=ssh://git@github.com/x", "U=ssh://git@github.com/x"),
+        ("U=pg://u:a/b@h/d", "U=pg://u:********@h/d"),
+        ("U=pg://u:a@b@h/d", "U=pg://u:********@h/d"),
+        ("U=http://host:8080/a@b", "U=http://host:8080/a@b"),
+        ("A=run --token t --lr 3", "A=run --token ******** --lr 3"),
+        ("A=run --tokenizer t --pad-token [PAD]", "A=run --tokenizer t --pad-token [PAD]"),
     ],
 )
 def test_variables_that_sound_secret_are_masked(text: str, shown: str) -> None:
@@ -132,3 +168,48 @@ def test_config_file_text_loses_only_its_secrets() -> None:
         .replace("open", "********")
     )
     assert without_secrets(FULL, config) == expected
+
+
+OWN = """
+entrypoint: [python3, train.py, --api-key, k-one, --lr, '0.1']
+name: at https://me:k-two@host
+data: {password: k-three, pad_token: "[PAD]", service: {credentials: {type: a, key: k-four}}}
+hyperparameters:
+  dsn: postgres://me:k-five@host/d
+  api_key: {type: const, val: k-six}
+  db: {passwords: {type: categorical, vals: [k-seven, k-eight]}, size: 3}
+  tokenizer: bert
+searcher: {name: single, metric: loss, max_length: {batches: 1}}
+"""
+
+
+def test_secrets_among_ones_own_settings_are_masked_and_restored() -> None:
+    """In data and hyperparameters the name decides, and a pad_token is no secret."""
+    config = load(OWN, extensions=Extensions(open=True)).config
+    shown = masked(config)
+    assert re.findall("k-[a-z]+", json.dumps(shown)) == []
+    assert shown["entrypoint"] == ["python3", "train.py", "--api-key", "********", "--lr", "0.1"]
+    assert shown["data"]["pad_token"] == "[PAD]"
+    assert shown["hyperparameters"]["tokenizer"] == {"type": "const", "val": "bert", "when": None}
+    assert from_json(json.dumps(with_secrets(shown, find_secrets(config)))) == config
+    assert re.findall("k-[a-z]+", without_secrets(OWN, config)) == []
+
+
+def test_hyperparameters_of_a_trial_are_masked_and_restored() -> None:
+    config = load(OWN, extensions=Extensions(open=True)).config
+    given = {
+        "dsn": "postgres://me:k-five@host/d",
+        "api_key": "k-six",
+        "db": {"passwords": "k-eight", "size": 3},
+        "tokenizer": "bert",
+    }
+    shown = masked_hparams(given, config)
+    assert shown == given | {"dsn": "postgres://me:********@host/d", "api_key": "********"}
+    assert hparams_with_secrets(shown, config) == given
+    assert hparams_with_secrets(given, config) == given
+    assert masked_hparams(given | {"api_key": "other"}, config)["api_key"] == "other"
+
+
+def test_every_secret_of_one_text_is_found() -> None:
+    config = load(OWN.replace("k-two@host", "k-two@host, token=k-nine")).config
+    assert re.findall("k-[a-z]+", without_secrets("k-two k-nine", config)) == []

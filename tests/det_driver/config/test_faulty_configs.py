@@ -63,6 +63,126 @@ FAULTY = (
         ),
     ),
     Faulty(
+        "a grid of a sampler that nobody lives to see the end of",
+        CLASS
+        + "searcher: {sampler: grid, schedule: full, metric: loss, max_length: 1}\n"
+        + "hyperparameters:\n"
+        + "".join(f"  a{i}: {MANY}\n" for i in range(12)),
+        (
+            (
+                "const.yaml:2:21: searcher.sampler is grid, of about 10^24 trials; 1,000,000 at"
+                " most: lower a count, or let random draw some of them (max_trials)"
+            ),
+        ),
+    ),
+    Faulty(
+        "a grid of a sampler without a count",
+        CLASS
+        + "searcher: {sampler: grid, schedule: full, metric: loss, max_length: 1}\n"
+        + "hyperparameters: {a: {type: double, minval: 0, maxval: 1}}\n",
+        (
+            (
+                "const.yaml:3:19: hyperparameters.a.count is missing; a grid needs to know how many"
+                " values to take"
+            ),
+        ),
+    ),
+    *(
+        Faulty(
+            f"more than can be built: {searcher}",
+            CLASS + f"searcher:\n  {{metric: loss, {searcher}}}\n",
+            (said,),
+        )
+        for searcher, said in (
+            (
+                "name: random, max_length: 1, max_trials: 1000001",
+                "const.yaml:3:59: searcher.max_trials is 1,000,001; 1,000,000 at most",
+            ),
+            (
+                "name: auto, max_length: 1, max_trials: 1000000000000",
+                "const.yaml:3:57: searcher.max_trials is 1,000,000,000,000; 1,000,000 at most",
+            ),
+            (
+                "name: async_halving, max_length: 1, max_trials: 9, num_rungs: 1000000000",
+                "const.yaml:3:80: searcher.num_rungs is 1,000,000,000; 1,000 at most",
+            ),
+            (
+                "name: adaptive_asha, max_length: 1, max_trials: 9, bracket_rungs: [3, 10000000]",
+                "const.yaml:3:84: searcher.bracket_rungs is 10,000,000; 1,000 at most",
+            ),
+            (
+                "name: hyperband, max_length: 1000000, divisor: 1.00001",
+                "const.yaml:3:65: searcher.divisor is 1.00001, which makes 1,381,557 rungs, 1,000"
+                " at most; give a larger divisor",
+            ),
+            (
+                "schedule: hyperband, max_length: 60000000",
+                "const.yaml:3:51: searcher.max_length is 60000000 batches, and hyperband begins"
+                " with about as many trials, 1,000,000 at most; give it in a larger unit, such as"
+                " epochs",
+            ),
+            (
+                "name: pbt, length_per_round: 1, population_size: 1000, num_rounds: 100000000",
+                "const.yaml:3:67: searcher.population_size is 1,000 and num_rounds is 100,000,000;"
+                " their product is 1,000,000 at most: lower one",
+            ),
+        )
+    ),
+    Faulty(
+        "a whole number with a fraction's size",
+        SOUND.replace("max_length: 100", "max_length: {batches: 9.0e+99}"),
+        (
+            (
+                "const.yaml:5:25: searcher.max_length.batches is 9e+99; give a number that fits in"
+                " 64 bits"
+            ),
+        ),
+    ),
+    Faulty(
+        "bounds whose distance is no number",
+        SEARCH + "  a: {type: double, minval: -1.7e+308, maxval: 1.7e+308}\n",
+        (
+            (
+                "const.yaml:4:29: hyperparameters.a.minval is -1.7e+308 and maxval is 1.7e+308, too"
+                " far apart for any number; give closer bounds"
+            ),
+        ),
+    ),
+    Faulty(
+        "ranges without a type in a list",
+        SEARCH + "  a: [{minval: 0, maxval: 3}]\n",
+        (
+            (
+                "const.yaml:4:6: hyperparameters.a is a list, one constant, with a range in it;"
+                " give each range a name, such as a: {first: {type: ...}, second: {type: ...}}, or"
+                " wrap it: {type: const, val: […]}"
+            ),
+        ),
+    ),
+    Faulty(
+        "a range as one of the choices",
+        SEARCH
+        + "  net: {a: {type: categorical, vals: [off, {type: int, minval: 0, maxval: 3}]}}\n",
+        (
+            (
+                "const.yaml:4:38: hyperparameters.net.a.vals are constants, with a range in them;"
+                " give each range a name of its own, with when: {a: …}, which says for which choice"
+                " it is"
+            ),
+        ),
+    ),
+    Faulty(
+        "a range with a count and without a type",
+        SEARCH + "  a: {minval: 0, maxval: 3, count: 2}\n",
+        (
+            (
+                "const.yaml:4:6: hyperparameters.a is a map of the constants minval and maxval and"
+                " count; did you mean {type: int, minval: 0, maxval: 3, count: 2}? If not, wrap it:"
+                " {type: const, val: {…}}"
+            ),
+        ),
+    ),
+    Faulty(
         "hyperband in a unit that is too small",
         CLASS + "searcher:\n  {name: hyperband, metric: loss, max_length: {batches: 60000000}}\n",
         (

@@ -120,7 +120,7 @@ def of_arm(arm: Any, type_: Type) -> st.SearchStrategy[Any]:
     if base is bool:
         return st.booleans()
     if base is int:
-        return st.integers(bounds.get("ge", -5), bounds.get("le", 10**6))
+        return st.integers(bounds.get("ge", -5), bounds.get("le", 1000))
     if base is float:
         return st.floats(bounds.get("ge", bounds.get("gt", 0) + 0.5), bounds.get("le", 100))
     if base is str:

@@ -20,6 +20,7 @@ import msgspec
 from det_core.checkpoint.code import code_files
 from det_core.config import ExperimentConfig, without_secrets
 from det_core.support.origin import THREADS, origin
+from det_core.support.paths import read_regular
 
 FILE = "provenance.json"
 ELSEWHERES = ("determined.json", "elsewhere.json")
@@ -141,7 +142,7 @@ def read(directory: Path) -> dict[str, Any]:
     Empty for one made before origins were recorded, and for a file that is none.
     """
     try:
-        found: dict[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(read_regular(directory / FILE))
         msgspec.convert(found, _Origin)
     except (OSError, ValueError, RecursionError, msgspec.ValidationError):
         return {}
@@ -225,6 +226,6 @@ def elsewhere(directory: Path) -> dict[str, Any]:
     """
     for name in ELSEWHERES:
         with suppress(OSError, ValueError, RecursionError):
-            found = json.loads((directory / name).read_bytes())
+            found = json.loads(read_regular(directory / name))
             return found if isinstance(found, dict) else {}
     return {}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from det_core.checkpoint.manifest import Manifest
-from det_core.config import find_secrets, masked
+from det_core.config import find_secrets, masked, masked_hparams
 from det_core.errors import StoreError, StoreUnwritable
 from det_core.hooks.recording import OutsideRun, Recorded
 from det_core.support.threads import start_thread
@@ -291,7 +291,7 @@ class RecordedExperiment:
             write_provenance(directory, gather(place, self._given.config))
 
     def _create(self) -> int:
-        config = self._given.config
+        config, shown = self._given.config, masked(self._given.config)
         ids: dict[str, Any] = {"experiment": self._given.experiment, "trials": {}}
         searcher = config.searcher
 
@@ -300,14 +300,14 @@ class RecordedExperiment:
             (self._store.experiment_dir(id) / FILE).write_text(json.dumps(ids))
 
         return self._store.experiments.create(
-            name=config.name or "",
-            config=json.dumps(masked(config), allow_nan=False),
+            name=shown["name"] or "",
+            config=json.dumps(shown, allow_nan=False),
             secrets=find_secrets(config),
-            entrypoint=str(config.entrypoint),
+            entrypoint=str(shown["entrypoint"]),
             metric=(searcher.metric or "") if searcher else "",
             smaller_is_better=searcher.smaller_is_better if searcher else True,
-            description=config.description or "",
-            labels=tuple(config.labels),
+            description=shown["description"] or "",
+            labels=shown["labels"],
             engine=OUTSIDE,
             fill=fill,
         ).id
@@ -324,13 +324,15 @@ class RecordedExperiment:
                 store.trials.update(
                     each.id,
                     state=TrialState.RUNNING,
-                    hparams=dump(given.hparams or each.hparams),
+                    hparams=dump(masked_hparams(given.hparams, given.config) or each.hparams),
                     ended=None,
                     exit_reason=None,
                 )
                 return each
         request = max((each.request for each in trials), default=-1) + 1
-        trial = store.trials.create(self._id, request, given.hparams, 0)
+        trial = store.trials.create(
+            self._id, request, masked_hparams(given.hparams, given.config), 0
+        )
         self._run = store.runs.begin(trial.id, first=True, host=os.uname().nodename)
         if given.trial:
             # A process that was killed here before may have named a trial that it did not make.

@@ -20,6 +20,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from det_core.errors import ConfigError, DetError
+from det_core.support.paths import expand_user
 from det_node.environments import READY, EnvironmentMaker, Wanted
 
 from . import requirements, wheels
@@ -275,7 +276,7 @@ def _kept(line: str, directory: Path, into: Path, python: str, root: Path) -> st
     path = (
         Path(unquote(urlparse(place).path))
         if place.startswith("file:")
-        else directory / Path(place).expanduser()
+        else directory / expand_user(place)
     )
     if path.suffix == ".whl":
         wheel = into / path.name

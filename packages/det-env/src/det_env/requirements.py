@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from det_core.errors import ConfigError
+from det_core.support.paths import expand_user
 
 _SCRIPT = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 
@@ -34,7 +35,7 @@ def read(
     """
     if not isinstance(requirements, str):
         return Requested(tuple(requirements))
-    file = (directory / Path(requirements).expanduser()).absolute()
+    file = (directory / expand_user(requirements)).absolute()
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

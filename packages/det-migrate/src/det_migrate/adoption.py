@@ -17,6 +17,7 @@ from det_core.config import ExperimentConfig, Single, from_json, masked, to_buil
 from det_core.errors import DetError, StorageError, StoreError
 from det_core.hooks import Plugins
 from det_core.storage import Storage, open_storage
+from det_core.support.paths import expand_user
 from det_driver.driver import begin_journal
 from det_driver.store import NO_JOURNAL, CheckpointRow, CheckpointState, Store
 
@@ -112,7 +113,7 @@ def _place(to: str) -> dict[str, Any]:
         raise StorageError(
             f"{to} is no storage; give a directory, s3://BUCKET/PREFIX or gs://BUCKET/PREFIX"
         )
-    return {"type": "shared_fs", "host_path": str(Path(to).expanduser().absolute())}
+    return {"type": "shared_fs", "host_path": str(expand_user(to).absolute())}
 
 
 def _origin(

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from det_core.errors import DetError
+from det_core.support.paths import expand_user
 from det_driver.store import TrialState
 
 from .others import OtherProject, OtherRun, Point, typed
@@ -35,7 +36,7 @@ def find_mlflow(store: str) -> list[OtherProject]:
 
     The runs of a search have a parent, with which they become an experiment of their own.
     """
-    path = Path(_path_of(store)).expanduser()
+    path = expand_user(_path_of(store))
     if path.is_dir():
         return _find_in_files(path)
     if not path.is_file():

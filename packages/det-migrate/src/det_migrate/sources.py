@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from det_core.errors import DetError
+from det_core.support.paths import expand_user, open_regular
 
 from .copies import Block, read_tables
 from .lines import LongLine, read_lines
@@ -44,7 +45,7 @@ def open_source(source: str) -> Source:
         from .server import Server
 
         return Server(source)
-    path = Path(source).expanduser()
+    path = expand_user(source)
     if path.is_dir():
         if (path / "toc.dat").is_file():
             return Archive(path)
@@ -56,7 +57,7 @@ def open_source(source: str) -> Source:
             f" {len(inside)} files, name the one that is a dump"
         )
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(512)
     except OSError as error:
         raise DetError(

@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from det_core.config import from_json
 from det_core.errors import StoreError
 from det_core.hooks import Plugins
+from det_core.support.paths import open_regular
 from det_driver.client import FEWEST_TRIALS, read_log
 from det_driver.store import CheckpointRow, CheckpointState
 
@@ -199,7 +200,7 @@ def file(asked: ApiRequest) -> Response:
     path = place / wanted
     if "\0" in wanted or wanted.startswith("/") or not _within(place, path):
         raise Refused(404, f"experiment {asked.id} has no file of that name in its code")
-    with path.open("rb") as text:
+    with open_regular(path) as text:
         return Response(text.read(MOST_BYTES), 200, NO_STORE, TEXT)
 
 

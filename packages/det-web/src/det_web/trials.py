@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from det_core.config import to_builtins
+from det_core.config import hparams_with_secrets, to_builtins
 from det_core.errors import StoreError
+from det_core.support.paths import open_regular
 from det_core.train.media import FOLDER, find_file, find_media
 from det_driver.store import CheckpointState, Store
 from det_driver.store import Run as StoredRun
@@ -143,7 +144,7 @@ def _failure(runs: Sequence[StoredRun], logs: Mapping[int, Mapping[int, Path]]) 
         return None
     number, found = runs[-1].number, []
     for rank, file in sorted(logs.get(runs[-1].number, {}).items()):
-        with suppress(OSError), file.open("rb") as log:
+        with suppress(OSError), open_regular(file) as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
             found.append(Failure(number, rank, last_words(log.read())))
     return next(
@@ -269,7 +270,7 @@ def found_in(file: Path, text: str, first: int) -> Iterator[tuple[int, str]]:
     The search begins at the byte `first`.
     """
     wanted = re.compile(re.escape(text.encode()), re.IGNORECASE)
-    with file.open("rb") as log:
+    with open_regular(file) as log:
         at, rest = log.seek(first), b""
         while block := log.read(_BLOCK):
             whole = rest + block
@@ -298,7 +299,9 @@ def go_on(asked: ApiRequest) -> Made:
     asked.trial.select_checkpoint(latest=True)
     experiment = asked.trial.get_experiment()
     with asked.store() as store:
-        config: dict[str, Any] = to_builtins(store.experiments.config(experiment.id))
+        complete = store.experiments.config(experiment.id)
+    config: dict[str, Any] = to_builtins(complete)
+    hparams = hparams_with_secrets(asked.trial.hparams, complete)
     searcher = config["searcher"] or {}
     kept = {
         key: searcher[key]
@@ -308,7 +311,7 @@ def go_on(asked: ApiRequest) -> Made:
     config |= {
         "name": f"{experiment.name} (trial {asked.id})",
         "hyperparameters": {
-            name: {"type": "const", "val": value} for name, value in asked.trial.hparams.items()
+            name: {"type": "const", "val": value} for name, value in hparams.items()
         },
         "searcher": {"name": "single", **kept, "source_trial_id": asked.id},
     }

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import det_core
 from det_core import DetError
+from det_core.support.paths import expand_user
 from det_core.train.environ import WorkerEnv
 
 _FILE = "ranks.key"
@@ -46,9 +47,7 @@ class DistributedContext(det_core.DistributedContext, metaclass=_AnyDistributed)
             if env is not None:
                 key = hashlib.sha256(b"the ranks of a script" + env.key).digest()
             elif options.get("local_size") == size:
-                key = _own_key(
-                    Path(os.environ.get("DET_HOME") or Path.home() / ".det").expanduser()
-                )
+                key = _own_key(expand_user(os.environ.get("DET_HOME") or "~/.det"))
         super().__init__(key=key, **options)
 
     @classmethod

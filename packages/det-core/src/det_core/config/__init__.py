@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ._plain import Notice as Notice
     from ._plain import find_secrets as find_secrets
     from ._plain import from_json as from_json
+    from ._plain import hparams_with_secrets as hparams_with_secrets
     from ._plain import masked as masked
+    from ._plain import masked_hparams as masked_hparams
     from ._plain import parse as parse
     from ._plain import to_builtins as to_builtins
     from ._plain import to_json as to_json

@@ -12,7 +12,18 @@ from ._engines import EngineConfig
 from ._resources import BindMount, Environment, Pbs, Resources, Slurm
 from ._searchers import Hyperparameter, Length, SearcherConfig
 from ._storage import StorageConfig
-from .fields import CLUSTER, CONTAINED, RETIRED, SECRETS, expects, joined, kind, needed, partly
+from .fields import (
+    CLUSTER,
+    CONTAINED,
+    NAMED_SECRETS,
+    RETIRED,
+    SECRETS,
+    expects,
+    joined,
+    kind,
+    needed,
+    partly,
+)
 
 Period = Annotated[Length, kind("period")]
 NEVER = Length("batches", 0)
@@ -180,7 +191,7 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
     """The project that the experiment belongs to."""
     workspace: Annotated[str, CLUSTER] = ""
     """The workspace that the project belongs to."""
-    data: dict[str, Any] = {}
+    data: Annotated[dict[str, Any], NAMED_SECRETS] = {}
     """Settings of your own, handed to the trial as they are."""
     debug: Annotated[bool, CLUSTER] = False
     """Whether to log in detail."""
@@ -193,7 +204,9 @@ class ExperimentConfig(Struct, frozen=True, kw_only=True):
         | None
     ) = None
     """A trial class as `module:Class`, or a command, as text or as a list of its words."""
-    hyperparameters: Annotated[dict[str, Hyperparameter], kind("hyperparameters")] = {}
+    hyperparameters: Annotated[
+        dict[str, Hyperparameter], kind("hyperparameters"), NAMED_SECRETS
+    ] = {}
     """The values that a trial reads: constants, ranges, and maps of these."""
     searcher: (
         Annotated[

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -14,16 +15,69 @@ from msgspec import Struct
 from ..errors import ConfigError
 from ._experiment import ExperimentConfig
 from ._extensions import Extensions
-from ._searchers import Length
+from ._searchers import RANGES, Length
 from .decoding import Decoding
 from .faults import Path, shown
 from .fields import fields_of
 
 MASK = "********"
-_NAME = r"[\w-]*(?:secret|token|passw(?:or)?d|passphrase|credentials?|[_-]key)(?:[_-][\w-]*)?"
-_NAMED = re.compile(rf"(?i){_NAME}")
-_GIVEN = re.compile(rf"(?is)\b({_NAME})=.+")
-_IN_A_URL = re.compile(r"(://[^/:@\s]*):[^/@\s]+@")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_SECRET_WORDS = frozenset(
+    (
+        *("secrets", "passwords", "passphrase", "pwd", "pw", "credential", "credentials", "creds"),
+        *("jwt", "apikey", "apitoken", "authorization"),
+    )
+)
+"""The words that make any name the name of a secret."""
+_KEYS = frozenset(("access", "account", "api", "auth", "encryption", "private", "secret", "ssh"))
+_TOKENS = frozenset(
+    (
+        *("access", "api", "auth", "bearer", "bot", "github", "gitlab", "hf", "hub", "huggingface"),
+        *("id", "refresh", "security", "session", "slack", "wandb"),
+    )
+)
+_VARIABLES = re.compile(r"(?:.*[_-])?(?:PASS|PAT|AUTH|COOKIE)")
+"""The names of variables that end in a word that means something else in lower case."""
+_LOOSE = re.compile(
+    r"(?i)[\w-]*(?:secret|token|passw(?:or)?d|passphrase|credentials?|[_-]key)(?:[_-][\w-]*)?"
+    r"|(?:[\w-]*[_-])?(?:sig|signature)"
+)
+_COUNTED = re.compile(r"(?i)(?:max|min|num|n|total)[_-]")
+_GIVEN = re.compile(r"(?<![\w-])([\w-]+)=(?=.)", re.DOTALL)
+_OPTION = re.compile(r"(?<!\S)--?([\w-]+)")
+_AFTER_OPTION = re.compile(rf"{_OPTION.pattern}(\s+)(?!-)\S+")
+# The user of an address of http(s) is a token if it is long. A password may hold / and @.
+_IN_A_URL = re.compile(
+    r"(://[^/:@\s]*:)(?:[^/\s]+@|(?!\d+/)[^@\s]+@)|(https?://)[^/:@\s]{16,}@", re.IGNORECASE
+)
+
+
+def _is_secret(name: str, *, surely: bool = False) -> bool:
+    """Return whether a name is that of a secret, as HF_TOKEN and secretKey are.
+
+    With `surely`, those are left out that name other things in models, as pad_token does.
+    """
+    words = [word.lower() for word in _WORD.findall(name)]
+    pairs = pairwise(words)
+    if (
+        not _SECRET_WORDS.isdisjoint(words)
+        or any(word.endswith(("secret", "password", "passwd")) for word in words)
+        or words in (["token"], ["tokens"])
+        or any(
+            (after in ("key", "keys") and before in _KEYS)
+            or (after in ("token", "tokens") and before in _TOKENS)
+            for before, after in pairs
+        )
+    ):
+        return True
+    if surely or _COUNTED.match(name):
+        return False
+    bare = name.rstrip("0123456789")
+    return bool(
+        _VARIABLES.fullmatch(bare)
+        or _LOOSE.fullmatch(bare)
+        or (bare.endswith("TOKENS") and bare.isupper())
+    )
 
 
 def to_builtins(value: Any, *, masked: bool = False) -> Any:
@@ -38,7 +92,8 @@ def to_builtins(value: Any, *, masked: bool = False) -> Any:
     if isinstance(value, dict):
         return {key: to_builtins(item, masked=masked) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_builtins(item, masked=masked) for item in value]
+        plain = [to_builtins(item, masked=masked) for item in value]
+        return _without_arguments(plain) if masked else plain
     if isinstance(value, str):
         return _blotted(value) if masked else value
     if value is None or isinstance(value, bool | int | float):
@@ -61,24 +116,54 @@ def _struct(value: Struct, masked: bool) -> dict[str, Any]:
             plain[field.key] = MASK if secret else to_builtins(item, masked=masked)
             if masked and "secrets" in field.type.marks:
                 plain[field.key] = _without_named(plain[field.key])
+            elif masked and "named_secrets" in field.type.marks:
+                plain[field.key] = _without_named(plain[field.key], surely=True)
     return plain
 
 
-def _without_named(value: Any, named: bool = False) -> Any:
+def _without_named(value: Any, named: bool = False, *, surely: bool = False) -> Any:
     """Return a free map with the texts masked whose keys name a secret."""
     if isinstance(value, dict):
         return {
-            key: _without_named(item, named or bool(_NAMED.fullmatch(key)))
+            key: _without_named(item, named or _is_secret(key, surely=surely), surely=surely)
+            # The type of a hyperparameter is not secret.
+            if (key, item in [*RANGES]) != ("type", True)
+            else item
             for key, item in value.items()
         }
     if isinstance(value, list):
-        return [_without_named(item, named) for item in value]
+        return [_without_named(item, named, surely=surely) for item in value]
     return MASK if named and isinstance(value, str) else value
 
 
+def _without_arguments(plain: list[Any]) -> list[Any]:
+    """Mask the words of a command that follow an option such as `--password`."""
+    for number, (before, item) in enumerate(pairwise(plain), 1):
+        if isinstance(before, str) and isinstance(item, str) and not item.startswith("-"):
+            option = _OPTION.fullmatch(before)
+            if option and _is_secret(option[1], surely=True):
+                plain[number] = MASK
+    return plain
+
+
 def _blotted(text: str) -> str:
-    """Mask the secret in `HF_TOKEN=…` and `https://user:password@host`. The name decides."""
-    return _IN_A_URL.sub(rf"\1:{MASK}@", _GIVEN.sub(rf"\1={MASK}", text))
+    """Mask the secret in `HF_TOKEN=…`, `--token …` and `https://user:password@host`.
+
+    The name decides. After `NAME=`, the rest of the text is the secret.
+    """
+    for given in _GIVEN.finditer(text):
+        if _is_secret(given[1]):
+            text = text[: given.end()] + MASK
+            break
+    text = _AFTER_OPTION.sub(
+        lambda found: (
+            f"{found[0][: found.end(2) - found.start()]}{MASK}"
+            if _is_secret(found[1], surely=True)
+            else found[0]
+        ),
+        text,
+    )
+    return _IN_A_URL.sub(lambda found: f"{found[1] or found[2]}{MASK}@", text)
 
 
 def masked(config: Any) -> dict[str, Any]:
@@ -95,10 +180,12 @@ def without_secrets(text: str, config: Any) -> str:
 
     For example, the text is the file that the configuration was read from.
     """
-    found = set()
+    found: set[str] = set()
     for _, plain, blotted in _find_masked(to_builtins(config), masked(config)):
-        before, _, after = blotted.partition(MASK)
-        found.add(plain[len(before) : len(plain) - len(after)])
+        # A text may hold several.
+        parts = map(re.escape, blotted.split(MASK))
+        if matched := re.fullmatch("(.+?)".join(parts), plain, re.DOTALL):
+            found.update(matched.groups())
     for secret in sorted(found - {""}, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return text
@@ -121,6 +208,46 @@ def with_secrets(plain: Any, secrets: Iterable[tuple[Path, str]]) -> Any:
         return known.get(path, value) if isinstance(value, str) and MASK in value else value
 
     return restore(plain, ())
+
+
+def masked_hparams(hparams: Mapping[str, Any], config: ExperimentConfig) -> dict[str, Any]:
+    """Return a trial's hyperparameters with the secrets masked that the configuration gives it."""
+    return _with_constants(hparams, config, 0)
+
+
+def hparams_with_secrets(hparams: Mapping[str, Any], config: ExperimentConfig) -> dict[str, Any]:
+    """Return the hyperparameters that `masked_hparams` masked. `config` has its secrets."""
+    return _with_constants(hparams, config, 1)
+
+
+def _with_constants(
+    hparams: Mapping[str, Any], config: ExperimentConfig, which: int
+) -> dict[str, Any]:
+    """Replace the constants of a configuration by their masked form, or back.
+
+    Values that differ from the constant are left as they are.
+    """
+    plain, blotted = (
+        to_builtins(config.hyperparameters),
+        masked(config)["hyperparameters"],
+    )
+
+    def replaced(values: Mapping[str, Any], plain: Any, blotted: Any) -> dict[str, Any]:
+        found = {}
+        for name, value in values.items():
+            own, other = plain.get(name), blotted.get(name)
+            if not isinstance(own, dict) or own == other:
+                found[name] = value
+            elif own.get("type") == "const":
+                pair = other["val"], own["val"]
+                found[name] = pair[which] if value == pair[1 - which] else value
+            elif "type" not in own and isinstance(value, dict):
+                found[name] = replaced(value, own, other)
+            else:
+                found[name] = value
+        return found
+
+    return dict(hparams) if plain == blotted else replaced(hparams, plain, blotted)
 
 
 def _find_masked(plain: Any, blotted: Any, path: Path = ()) -> Iterator[tuple[Path, str, str]]:
@@ -183,6 +310,8 @@ def from_json(text: str | bytes, *, extensions: Extensions | None = None) -> Exp
     """Read the output of `to_json`. Without `extensions`, settings of plugins are not checked."""
     try:
         data = json.loads(text)
+        # Half a character, which a configuration does not have, is in no encoding.
+        json.dumps(data, ensure_ascii=False).encode()
     except ValueError as error:
         raise ConfigError(
             f"the stored configuration is not JSON: {error}; submit the experiment again"

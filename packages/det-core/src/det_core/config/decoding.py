@@ -173,6 +173,10 @@ class Decoding:
         whole = (
             isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
         )
+        if whole and value >= 2**63:
+            # YAML reads 9e99 as a number with a fraction, which may be as large.
+            says = "give a number that fits in 64 bits"
+            return self._fault(where, "shape", says, value=value, type=type_)
         if whole and value >= least:
             return Length(unit, int(value))  # type: ignore[arg-type]
         kind, names = "few" if whole else "length", (unit,) if where != path else ()

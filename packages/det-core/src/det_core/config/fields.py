@@ -27,6 +27,10 @@ SECRET = Meta(extra={"secret": True})  # nosec B105
 SECRETS = Meta(extra={"secrets": True})
 """A free map. Values whose keys name a secret, such as `secret_key`, are never shown."""
 
+NAMED_SECRETS = Meta(extra={"named_secrets": True})
+"""A map of the user's own. Values whose keys surely name a secret, such as `api_key`, are never
+shown. A `pad_token` is none."""
+
 REST = Meta(extra={"rest": True})
 """A map of the keys that no other field of its struct has."""
 

@@ -20,6 +20,7 @@ from uuid import uuid4
 from ..config import S3, Gcs
 from ..errors import StorageError, TrialError
 from ..storage import MANIFEST, Storage, open_storage, sync
+from ..support.paths import expand_user
 from ._records import Records, file_of, write_about, write_shard
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
@@ -38,7 +39,7 @@ class DatasetCache:
     def __init__(
         self, root: str | Path, *, limit: int | None = None, storage: Storage | None = None
     ) -> None:
-        self._root = Path(root).expanduser().absolute()
+        self._root = expand_user(root).absolute()
         self._limit = limit
         self._storage = storage
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import StorageError, StorageUnreachable
+from ..support.paths import expand_user
 from . import _files
 from ._base import (
     MANIFEST,
@@ -29,7 +30,7 @@ class LocalStorage(Storage):
     """
 
     def __init__(self, root: str | Path) -> None:
-        self.root = Path(root).expanduser().absolute()
+        self.root = expand_user(root).absolute()
         # The staging directories of this process, and the descriptors that lock them.
         self._begun: dict[str, tuple[Path, int]] = {}
 

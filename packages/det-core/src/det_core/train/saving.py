@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from ..checkpoint import Manifest, read_checkpoint, write_checkpoint, write_sharded_checkpoint
 from ..checkpoint.code import copy_code
-from ..config import MASK, masked, without_secrets
+from ..config import MASK, masked, masked_hparams, without_secrets
 from ..errors import CheckpointError, StorageError
 from ..storage import Storage
 from .adapter import Adapter, RunInfo
@@ -190,12 +190,14 @@ class Saving:
                 self._blot(path / "code")
 
     def _blot(self, code: Path) -> None:
-        """Mask the configuration's secrets in the files that it may have been read from."""
-        for file in (file for file in code.rglob("*") if file.suffix in (".yaml", ".yml")):
-            before = file.read_bytes()
-            after = without_secrets(before.decode("utf-8", "surrogateescape"), self._info.config)
-            if (data := after.encode("utf-8", "surrogateescape")) != before:
-                file.write_bytes(data)
+        """Mask the configuration's secrets in the texts that may hold them, except Python code."""
+        for file in code.rglob("*"):
+            if file.suffix.lower() == ".py" or not file.is_file():
+                continue
+            with suppress(UnicodeDecodeError):
+                before = file.read_bytes().decode()
+                if (after := without_secrets(before, self._info.config)) != before:
+                    file.write_bytes(after.encode())
 
     def _load_data(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts that are needed to build the trial again without det's store."""
@@ -204,7 +206,7 @@ class Saving:
             "trial_type": self._framework.trial.partition(":")[2],
             "framework": self._framework.name,
             "trial_cls_spec": f"{trial.__module__}:{trial.__qualname__}",
-            "hparams": dict(self._info.hparams),
+            "hparams": masked_hparams(self._info.hparams, self._info.config),
             "trial_seed": self._info.seed,
             "experiment_config": config,
         }

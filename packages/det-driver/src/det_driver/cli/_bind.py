@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from det_core.errors import DetError
+from det_core.support.paths import expand_user
 
 
 def link_paths(pairs: Iterable[str]) -> None:
@@ -48,6 +49,6 @@ def _parsed(pair: str) -> tuple[Path, Path]:
             f"--bind is {pair!r}; give a path of this machine and an absolute one, as"
             " /home/me/data:/data"
         )
-    if not Path(host).expanduser().exists():
+    if not expand_user(host).exists():
         raise click.UsageError(f"--bind {pair}: there is no {host}")
-    return Path(host).expanduser().absolute(), Path(container)
+    return expand_user(host).absolute(), Path(container)

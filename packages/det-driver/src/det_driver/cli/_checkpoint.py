@@ -17,6 +17,9 @@ from ..store import CheckpointRow, CheckpointState
 from ._console import CHECKPOINTS, EXPERIMENTS, TRIALS, Settings, ago, as_json, print_json
 from ._table import print_table
 
+_SHORTEST = 8
+"""The least characters of a uuid that name a checkpoint to be deleted."""
+
 
 @click.group()
 def checkpoint() -> None:
@@ -156,7 +159,18 @@ def delete(settings: Settings, uuid: tuple[str, ...], yes: bool) -> None:
     """Delete checkpoints for good."""
     client = settings.client()
     # Determined's users separate them by commas.
-    found = [client.get_checkpoint(each) for group in uuid for each in group.split(",") if each]
+    names = [each for group in uuid for each in group.split(",") if each]
+    if not names:
+        raise DetError("the uuid is empty; name a checkpoint, as det checkpoint list does")
+    found = []
+    for name in names:
+        each = client.get_checkpoint(name)
+        if name != each.uuid and not name.startswith("model:") and len(name) < _SHORTEST:
+            raise DetError(
+                f"{name!r} begins the uuid of a checkpoint, and is too short to delete it: give"
+                f" {_SHORTEST} characters or more of {each.uuid}"
+            )
+        found.append(each)
     if not yes:
         click.confirm(
             f"delete {len(found)} checkpoint{'s' * (len(found) > 1)} for good?", abort=True

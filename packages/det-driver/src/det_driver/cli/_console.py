@@ -18,6 +18,7 @@ import click
 
 from det_core.config import Auto, ExperimentConfig
 from det_core.errors import DetError
+from det_core.support.paths import expand_user
 
 from ._output import printable
 
@@ -130,7 +131,7 @@ class Settings:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Settings:
-        home = Path(environ.get("DET_HOME") or Path.home() / ".det").expanduser()
+        home = expand_user(environ.get("DET_HOME") or "~/.det")
         return cls(
             home=home.absolute(),
             strict=environ.get("DET_STRICT_PLUGINS") == "1",

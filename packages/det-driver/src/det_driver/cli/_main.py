@@ -23,7 +23,7 @@ from det_core.errors import DetError, did_you_mean, nearest
 from det_core.support.installation import how_to_install
 
 from ._console import Settings
-from ._output import discard, escaped, flush, open_closed_streams
+from ._output import discard, escaped, flush, open_closed_streams, printable
 from ._remote import (
     CHANGES,
     HERE,
@@ -178,7 +178,7 @@ class Commands(click.Group):
             return _import_command(name)
         if name in records:
             registered: click.Command = records[name].load()
-            return registered
+            return _expecting_text(registered)
         if name in _ELSEWHERE:
             package = _ELSEWHERE[name]
             raise DetError(
@@ -216,6 +216,29 @@ def _import_command(name: str) -> click.Command:
     command: click.Command = getattr(
         importlib.import_module(f".{module}", __package__), attribute or name
     )
+    return _expecting_text(command)
+
+
+class _Text(click.types.StringParamType):
+    """Refuses bytes that are no text, which nothing can store or print, except of a file's name."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not os.path.lexists(value):
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                self.fail(f"{printable(value)} is not UTF-8 text", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def _expecting_text(command: click.Command) -> click.Command:
+    """Return a command whose words must be text where they are not paths."""
+    for param in command.params:
+        if param.type is click.STRING:
+            param.type = _Text()
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            _expecting_text(each)
     return command
 
 
@@ -324,9 +347,11 @@ def main(argv: list[str] | None = None) -> Any:
     command prints its help.
     """
     open_closed_streams()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # Lines are written at once in a pipe, too, and before an error.
-        sys.stdout.reconfigure(line_buffering=True)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Lines are written at once in a pipe, too, and before an error. The locale may have an
+            # encoding without some characters.
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
     with escaped():
         status, failure = 0, ""
         try:

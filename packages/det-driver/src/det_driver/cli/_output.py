@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
-# The controls of C0 and C1 except tab and newline, and those that change the direction of text, as
-# in CVE-2021-42574.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# The controls of C0 and C1 except tab and newline, those that change the direction of text, as in
+# CVE-2021-42574, and halves of characters, which no encoding holds.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
+_NO_COLOUR = "\x1b[0m"
 
 
 def printable(text: str) -> str:
@@ -24,11 +25,32 @@ def printable(text: str) -> str:
 
 
 def coloured(text: str) -> str:
-    """Return text with control characters other than colours escaped, for logs on a terminal."""
-    parts, colours = _COLOUR.split(text), [*_COLOUR.findall(text), ""]
-    return "".join(
-        _CONTROLS.sub(_escaped, part) + colour for part, colour in zip(parts, colours, strict=True)
+    """Return a line with control characters other than colours escaped, for a terminal."""
+    parts = _COLOUR.split(text)
+    colours = [_visible(colour) for colour in _COLOUR.findall(text)]
+    shown = "".join(
+        _CONTROLS.sub(_escaped, part) + colour
+        for part, colour in zip(parts, [*colours, ""], strict=True)
     )
+    # A line does not colour those after it.
+    last = next((colour for colour in reversed(colours) if colour), _NO_COLOUR)
+    return shown if last in (_NO_COLOUR, "\x1b[m") else shown + _NO_COLOUR
+
+
+def _visible(colour: str) -> str:
+    """Return a colour without the attribute 8, which hides text.
+
+    It is no attribute among the numbers of a colour such as `38;5;8`.
+    """
+    numbers, kept = colour[2:-1].split(";"), list[str]()
+    while numbers:
+        count = 1
+        if numbers[0] in ("38", "48", "58"):
+            count = {"2": 5, "5": 3}.get(numbers[1] if numbers[1:] else "", 1)
+        if numbers[0].lstrip("0") != "8":
+            kept += numbers[:count]
+        del numbers[:count]
+    return f"\x1b[{';'.join(kept)}m" if kept else ""
 
 
 def _escaped(found: re.Match[str]) -> str:

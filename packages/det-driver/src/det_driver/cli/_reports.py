@@ -19,6 +19,7 @@ import msgspec
 
 from det_core.config import from_json
 from det_core.errors import DetError, StoreError, did_you_mean
+from det_core.support.paths import open_regular
 
 from ..client import Space
 from ..store import LogTimes, Metric, Store
@@ -271,7 +272,7 @@ def _is_over(store: Store, experiment: int, driver: bool) -> bool:
 
 def _is_open(log: Path) -> bool:
     """Return whether the driver that writes a log is still there."""
-    with log.open("rb") as file:
+    with open_regular(log) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -341,7 +342,7 @@ class _Printer:
     """
 
     def __init__(self, file: Path, label: str, times: LogTimes | None, marks: bool) -> None:
-        self._file: BinaryIO = file.open("rb")
+        self._file: BinaryIO = open_regular(file)
         self._label = label
         self._times = times
         self._marks = marks

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
+from det_core.support.paths import expand_user
+
 from ..remote import RemoteServer, SignIns, check_address
 from ..store import ModelChanges, Visible, import_experiment
 from . import _calls
@@ -47,8 +49,8 @@ class Client:
             token = token or SignIns(environ).get(address).token
             self._home = ServerHome(RemoteServer(address, token), environ)
             return
-        chosen = home if home is not None else environ.get("DET_HOME") or Path.home() / ".det"
-        self._home = Home(Path(chosen).expanduser().absolute(), environ, visible)
+        chosen = home if home is not None else environ.get("DET_HOME") or "~/.det"
+        self._home = Home(expand_user(chosen).absolute(), environ, visible)
 
     def create_experiment(
         self,

@@ -6,6 +6,8 @@ from codecs import getincrementaldecoder
 from pathlib import Path
 from typing import NamedTuple
 
+from det_core.support.paths import open_regular
+
 
 class Series(NamedTuple):
     """A curve of `reports` reports: their positions and their values. NaN means no number."""
@@ -29,7 +31,7 @@ def read_log(file: Path, offset: int, limit: int) -> LogPart:
 
     The part consists of whole lines, unless one line is longer.
     """
-    with file.open("rb") as log:
+    with open_regular(file) as log:
         size = log.seek(0, 2)
         start = max(0, size + offset) if offset < 0 else min(offset, size)
         log.seek(max(0, start - 1))

@@ -24,6 +24,7 @@ from det_core.config import (
     Int,
     Log,
     LogPolicy,
+    Pbt,
     Profiling,
     Rungs,
     SharedFs,
@@ -38,7 +39,9 @@ from ._spaces import values_for_exponents
 Found = list[tuple[Path, str]]
 
 MOST_TRIALS = 1_000_000
-"""The limit of the trials of a grid, and of the trials with which hyperband begins."""
+"""The limit of the trials of a search, of the points of a grid, and of hyperband's first rung."""
+MOST_RUNGS = 1_000
+"""The limit of the rungs of a bracket."""
 
 
 def _bounds(hp: Int | Double | Log, at: str) -> Found:
@@ -71,7 +74,12 @@ def _int(hp: Int, at: str) -> Found:
 
 
 def _double(hp: Double, at: str) -> Found:
-    return _bounds(hp, at) or _step(hp, at)
+    if wrong := _bounds(hp, at):
+        return wrong
+    if not math.isfinite(hp.maxval - hp.minval):
+        reach = f"{at}.minval is {hp.minval} and maxval is {hp.maxval}"
+        return [(("minval",), f"{reach}, too far apart for any number; give closer bounds")]
+    return _step(hp, at)
 
 
 def _step(hp: Int | Double, at: str) -> Found:
@@ -121,18 +129,24 @@ def _halving(searcher: Rungs, at: str) -> Found:
 
 def _combined(searcher: Combined, at: str) -> Found:
     lengths = (searcher.max_length, searcher.max_time, searcher.time_metric)
-    return [] if searcher.schedule == "full" and not any(lengths) else _halving(searcher, at)
+    if searcher.schedule == "full" and not any(lengths):
+        return []
+    wrong = _halving(searcher, at)
+    return wrong or (_hyperband(searcher, at) if searcher.schedule == "hyperband" else [])
 
 
-def _hyperband(searcher: Hyperband, at: str) -> Found:
-    """Limit the trials of the first bracket.
+def _hyperband(searcher: Hyperband | Combined, at: str) -> Found:
+    """Limit the rungs and the trials of the first bracket.
 
     It begins with as many trials as the greatest power of the divisor in the length.
     """
-    if (
-        searcher.divisor ** math.floor(math.log(max(searcher.max_length.n, 1), searcher.divisor))
-        <= MOST_TRIALS
-    ):
+    if searcher.max_length is None:
+        return []
+    halvings = math.floor(math.log(max(searcher.max_length.n, 1), searcher.divisor))
+    if halvings > MOST_RUNGS:
+        text = f"{at}.divisor is {searcher.divisor}, which makes {halvings:,} rungs"
+        return [(("divisor",), f"{text}, {MOST_RUNGS:,} at most; give a larger divisor")]
+    if searcher.divisor**halvings <= MOST_TRIALS:
         return []
     text = (
         f"{at}.max_length is {searcher.max_length}, and hyperband begins with about as many trials"
@@ -143,6 +157,16 @@ def _hyperband(searcher: Hyperband, at: str) -> Found:
             f"{text}, {MOST_TRIALS:,} at most; give it in a larger unit, such as epochs",
         )
     ]
+
+
+def _pbt(searcher: Pbt, at: str) -> Found:
+    if searcher.population_size * searcher.num_rounds <= MOST_TRIALS:
+        return []
+    text = (
+        f"{at}.population_size is {searcher.population_size:,} and num_rounds is"
+        f" {searcher.num_rounds:,}"
+    )
+    return [(("population_size",), f"{text}; their product is {MOST_TRIALS:,} at most: lower one")]
 
 
 def _shared_fs(storage: SharedFs, at: str) -> Found:
@@ -200,11 +224,29 @@ def _experiment(config: ExperimentConfig, at: str) -> Found:
     return [
         *_entrypoint(config),
         *_batch_size(config.hyperparameters.get("global_batch_size")),
-        *(_grid(config.hyperparameters) if isinstance(config.searcher, Grid) else ()),
+        *_limits(config.searcher),
+        *_grid(config),
         *_trial_length(config),
         *_policies(config.log_policies),
         *_tensorboard(config.tensorboard_storage or {}),
     ]
+
+
+def _limits(searcher: Any) -> Found:
+    """Limit what the settings of any searcher, also of a plugin's, make it build at once."""
+    most = {
+        "max_trials": MOST_TRIALS,
+        "num_rungs": MOST_RUNGS,
+        "max_rungs": MOST_RUNGS,
+        "bracket_rungs": MOST_RUNGS,
+    }
+    found: Found = []
+    for key, limit in most.items():
+        given = getattr(searcher, key, None)
+        for each in given if isinstance(given, tuple) else (given,):
+            if isinstance(each, int) and each > limit:
+                found.append((("searcher", key), f"searcher.{key} is {each:,}; {limit:,} at most"))
+    return found
 
 
 def _entrypoint(config: ExperimentConfig) -> Found:
@@ -251,16 +293,19 @@ def _counts(hyperparameters: dict[str, Any], path: Path) -> Iterator[tuple[Path,
             yield where, f"{dotted(where)} is missing; a grid needs to know how many values to take"
 
 
-def _grid(hyperparameters: dict[str, Any]) -> Found:
-    missing = list(_counts(hyperparameters, ("hyperparameters",)))
-    if missing or (points := _points(hyperparameters)) <= MOST_TRIALS:
+def _grid(config: ExperimentConfig) -> Found:
+    key = "name" if isinstance(config.searcher, Grid) else "sampler"
+    if getattr(config.searcher, key, None) != "grid":
+        return []
+    missing = list(_counts(config.hyperparameters, ("hyperparameters",)))
+    if missing or (points := _points(config.hyperparameters)) <= MOST_TRIALS:
         return missing
     way_out = "lower a count, or let random draw some of them (max_trials)"
     count = f"{points:,}" if points < 10**12 else f"about 10^{math.log10(points):.0f}"
     return [
         (
-            ("searcher", "name"),
-            f"searcher.name is grid, of {count} trials; {MOST_TRIALS:,} at most: {way_out}",
+            ("searcher", key),
+            f"searcher.{key} is grid, of {count} trials; {MOST_TRIALS:,} at most: {way_out}",
         )
     ]
 
@@ -330,6 +375,7 @@ RULES: dict[type[Struct], Rule] = {
     Int: _int,
     Log: _exponents,
     LogPolicy: _pattern,
+    Pbt: _pbt,
     Profiling: _profiling,
     SharedFs: _shared_fs,
 }

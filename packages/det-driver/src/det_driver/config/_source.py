@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +16,8 @@ from det_core.errors import ConfigError
 from ._yaml import DEEPEST, Mark, parse_yaml
 
 Report = Callable[[Path, str], None]
+_LONGEST = 16 << 20
+"""The most bytes of a file."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -86,7 +89,10 @@ def from_text(text: str, name: str) -> tuple[Source, list[str]]:
 def from_file(path: FilePath) -> tuple[Source, list[str]]:
     """Return a file as a source, and its problems. Raises ConfigError if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            # A device such as /dev/zero has no end.
+            data = file.read(_LONGEST + 1)
+        text = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8"
@@ -96,6 +102,8 @@ def from_file(path: FilePath) -> tuple[Source, list[str]]:
         raise ConfigError(
             f"cannot read the configuration {str(path)!r}: {reason}; name a YAML file"
         ) from None
+    if len(data) > _LONGEST:
+        raise ConfigError(f"{path} has more than {_LONGEST >> 20} MiB; name a YAML file")
     return from_text(text, str(path))
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from det_core.config import Custom, ExperimentConfig, Log, Single
+from det_core.config import RANGES, Custom, ExperimentConfig, Log, Single
 from det_core.config.faults import Path, dotted, shown
 
 from ._yaml import scalar
@@ -19,6 +19,7 @@ _SMALLEST_EXPONENT = 0.1
 _BOUNDS = ({"minval", "maxval"}, {"min", "max"}, {"low", "high"})
 _CHOICES = ({"vals"}, {"values"}, {"choices"})
 _OURS = ("minval", "vals")
+_OPTIONS = ("count", "step", "log", "base", "ordered", "when")
 
 
 class Doubt(NamedTuple):
@@ -65,6 +66,14 @@ def doubts(hyperparameters: Any, config: ExperimentConfig) -> Iterator[Doubt]:
     """
     searching = config.searcher is not None and not isinstance(config.searcher, Single | Custom)
     sure = not _varies(config.hyperparameters)
+    for path, value in _choices(hyperparameters, ("hyperparameters",)):
+        if _has_range(value, exact=True):
+            yield Doubt(
+                path,
+                f"{dotted(path)} are constants, with a range in them; give each range a name of"
+                f" its own, with when: {{{path[-2]}: …}}, which says for which choice it is",
+                sure=True,
+            )
     for path, value in _constants(hyperparameters, ("hyperparameters",)):
         if isinstance(value, list) and _has_range(value):
             yield Doubt(
@@ -75,7 +84,7 @@ def doubts(hyperparameters: Any, config: ExperimentConfig) -> Iterator[Doubt]:
                 sure=True,
             )
             continue
-        ours = isinstance(value, dict) and any(word in value for word in _OURS)
+        ours = isinstance(value, dict) and _is_ours(value)
         meant = _meant(value)
         if not meant or not (ours or searching):
             continue
@@ -114,15 +123,35 @@ def _constants(written: Any, path: Path) -> Iterator[tuple[Path, Any]]:
             yield from _constants(value, where)
 
 
-def _has_range(value: Any) -> bool:
-    """Return whether a list has a range or a choice in det's words, at any depth."""
+def _choices(written: Any, path: Path) -> Iterator[tuple[Path, list[Any]]]:
+    """Yield the values of categorical hyperparameters."""
+    for name, value in written.items() if isinstance(written, dict) else ():
+        if not isinstance(value, dict):
+            continue
+        if "type" not in value:
+            yield from _choices(value, (*path, name))
+        elif value["type"] == "categorical" and isinstance(value.get("vals"), list):
+            yield (*path, name, "vals"), value["vals"]
+
+
+def _has_range(value: Any, *, exact: bool = False) -> bool:
+    """Return whether a list has a range or a choice in det's words, at any depth.
+
+    With `exact`, maps of an unknown type are none.
+    """
     if isinstance(value, list):
-        return any(map(_has_range, value))
+        return any(_has_range(each, exact=exact) for each in value)
     if not isinstance(value, dict):
         return False
-    return ("type" in value and any(word in value for word in _OURS)) or any(
-        map(_has_range, value.values())
-    )
+    if "type" in value:
+        is_range = _is_ours(value) and (not exact or value["type"] in [*RANGES])
+    else:
+        is_range = _is_ours(value) and _meant(value) != ""
+    return is_range or any(_has_range(each, exact=exact) for each in value.values())
+
+
+def _is_ours(value: Mapping[str, Any]) -> bool:
+    return any(word in value for word in _OURS)
 
 
 def _meant(value: Any) -> str:
@@ -134,6 +163,10 @@ def _meant(value: Any) -> str:
         plain = len(value) > 1 and not any(isinstance(each, dict | list) for each in value)
         listed = ", ".join(_quoted(each) for each in value)
         return f"{{type: categorical, vals: [{listed}]}}" if plain else ""
+    options = ""
+    if _is_ours(value):
+        options = "".join(f", {key}: {shown(value[key])}" for key in value if key in _OPTIONS)
+        value = {key: each for key, each in value.items() if key not in _OPTIONS}
     if value.keys() in _CHOICES:
         (inside,) = value.values()
         return _meant(inside) if isinstance(inside, list) else ""
@@ -146,8 +179,9 @@ def _meant(value: Any) -> str:
         return ""
     low, high, whole = min(numbers), max(numbers), all(isinstance(each, int) for each in numbers)
     if not whole and low > 0 and high / low >= 100:
-        return f"{{type: log, minval: {math.log10(low):.4g}, maxval: {math.log10(high):.4g}}}"
-    return f"{{type: {'int' if whole else 'double'}, minval: {low}, maxval: {high}}}"
+        exponents = f"minval: {math.log10(low):.4g}, maxval: {math.log10(high):.4g}"
+        return f"{{type: log, {exponents}{options}}}"
+    return f"{{type: {'int' if whole else 'double'}, minval: {low}, maxval: {high}{options}}}"
 
 
 def _quoted(value: Any) -> str:

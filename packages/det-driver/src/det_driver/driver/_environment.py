@@ -18,6 +18,7 @@ from det_core.config import MASK, BindMount, ExperimentConfig, is_trial_entrypoi
 from det_core.errors import ConfigError, DetError
 from det_core.hooks import Plugins
 from det_core.support.installation import CORE, how_to_install
+from det_core.support.paths import expand_user
 from det_node.agent import RunSpec
 from det_node.environments import Wanted, digest_of, interpreter, make, maker
 from det_node.launch import hosts_of
@@ -50,7 +51,7 @@ class SolvedEnvironment:
 
 def environments_dir(home: Path, environ: Mapping[str, str]) -> Path:
     """Return the directory of environments on this host, by default in the home."""
-    return Path(environ.get("DET_ENVIRONMENTS") or home / "envs").expanduser().absolute()
+    return expand_user(environ.get("DET_ENVIRONMENTS") or home / "envs").absolute()
 
 
 def recorded(directory: Path) -> SolvedEnvironment | None:
@@ -130,7 +131,7 @@ def placed(config: ExperimentConfig, code_dir: Path | None, engine: str) -> Expe
     environment = config.environment
     if environment.python is None or not is_path(environment.python):
         return config
-    python = Path(os.path.abspath((code_dir or Path.cwd()) / Path(environment.python).expanduser()))
+    python = Path(os.path.abspath((code_dir or Path.cwd()) / expand_user(environment.python)))
     if engine == "local":
         _check_interpreter(python, config)
     return msgspec.structs.replace(

@@ -23,7 +23,15 @@ from typing import Any, Unpack
 import msgspec
 
 from det_core.checkpoint.code import copy_code
-from det_core.config import ExperimentConfig, Single, find_secrets, from_json, masked, to_json
+from det_core.config import (
+    ExperimentConfig,
+    Single,
+    find_secrets,
+    from_json,
+    masked,
+    masked_hparams,
+    to_json,
+)
 from det_core.errors import (
     ConfigError,
     DetError,
@@ -130,7 +138,8 @@ def _record(
     engine: str,
     known: Mapping[str, Any],
 ) -> int:
-    searcher, entrypoint = config.searcher, config.entrypoint or ""
+    searcher, shown = config.searcher, masked(config)
+    entrypoint = shown["entrypoint"] or ""
     # git runs what the .git of code names. Code of someone else comes with its `git`.
     origin = {**gather(None if "git" in known else code_dir, config), **known}
 
@@ -141,14 +150,14 @@ def _record(
             shutil.copytree(solved, store.experiment_dir(id) / DIRECTORY)
 
     return store.experiments.create(
-        name=config.name or "",
-        config=json.dumps(masked(config), allow_nan=False),
+        name=shown["name"] or "",
+        config=json.dumps(shown, allow_nan=False),
         secrets=find_secrets(config),
         entrypoint=entrypoint if isinstance(entrypoint, str) else " ".join(entrypoint),
         metric=(searcher.metric or "") if searcher else "",
         smaller_is_better=searcher.smaller_is_better if searcher else True,
-        description=config.description or "",
-        labels=tuple(config.labels),
+        description=shown["description"] or "",
+        labels=shown["labels"],
         engine=engine,
         fill=fill,
     ).id
@@ -242,7 +251,8 @@ def begin_journal(
     search = JournaledSearch(searcher_of(config, plugins, store.code_dir(experiment_id)))
     search.apply(SearchStarted())
     plan = search.plans[0]
-    if plan.hparams != trial.hparams:
+    hparams = masked_hparams(plan.hparams, config)
+    if hparams != masked_hparams(trial.hparams, config):
         raise StoreError(f"trial {trial.id} has other hyperparameters than its configuration gives")
     events: list[SearchEvent] = [SearchStarted()]
     if trial.state is TrialState.ERROR:
@@ -251,7 +261,7 @@ def begin_journal(
         for event in events:
             store.journal.append(experiment_id, encode_event(event))
         # The replay compares the text, so the order of the keys counts.
-        store.trials.update(trial.id, seed=plan.seed, hparams=dump(plan.hparams))
+        store.trials.update(trial.id, seed=plan.seed, hparams=dump(hparams))
         store.experiments.update(experiment_id, journal=JOURNAL)
 
 

@@ -8,7 +8,15 @@ from collections import deque
 from functools import cached_property, partial
 from typing import Any
 
-from det_core.config import ExperimentConfig, is_trial_entrypoint
+import msgspec
+
+from det_core.config import (
+    ExperimentConfig,
+    find_secrets,
+    hparams_with_secrets,
+    is_trial_entrypoint,
+    masked_hparams,
+)
 from det_core.errors import DetError
 from det_core.hooks import Plugins, extensions_of
 from det_core.train.host import Target
@@ -77,6 +85,13 @@ class State(Transactions):
         """Read the committed state from the store. The runs of trials stay as they are."""
         make = partial(searcher_of, self.config, self.plugins, self.store.code_dir(self.id))
         rows = {trial.request: trial for trial in self.store.trials.list(self.id)}
+        if self._hides_hparams:
+            rows = {
+                request: msgspec.structs.replace(
+                    row, hparams=hparams_with_secrets(row.hparams, self.config)
+                )
+                for request, row in rows.items()
+            }
         self.search = self._snapshots.read(self.store.experiments.get(self.id), rows, make)
         self.closed.clear()
         self.queue.clear()
@@ -105,6 +120,11 @@ class State(Transactions):
                 )
 
     # Facts
+
+    @cached_property
+    def _hides_hparams(self) -> bool:
+        """Whether the configuration gives its trials secrets, which their rows do not hold."""
+        return any(path[0] == "hyperparameters" for path, _ in find_secrets(self.config))
 
     @cached_property
     def trial_class(self) -> bool:
@@ -163,6 +183,8 @@ class State(Transactions):
         match operation:
             case Create(trial=number, hparams=hparams, seed=seed):
                 source = self._source(operation.source)
+                if self._hides_hparams:
+                    hparams = masked_hparams(hparams, self.config)
                 row = self.store.trials.create(
                     self.id, number, hparams, seed, source_checkpoint=source
                 )

@@ -18,6 +18,7 @@ from det_core.hooks import Plugins, extensions_of
 from det_core.ranks.backend import Ranks, Serial
 from det_core.ranks.distributed import DistributedContext
 from det_core.storage import LocalStorage
+from det_core.support.paths import expand_user
 from det_core.train.adapter import RunInfo
 from det_core.train.environ import WorkerEnv
 from det_core.train.host import Target
@@ -99,7 +100,7 @@ def begin(
     Raises ConfigError for mistakes in `config`, and DetError for other errors.
     """
     plugins = Plugins.installed()
-    home = Path(os.environ.get("DET_HOME") or Path.home() / ".det").expanduser().absolute()
+    home = expand_user(os.environ.get("DET_HOME") or "~/.det").absolute()
     loading = LOADING.get()
     env = loading.env if loading else None if as_trial else WorkerEnv.read(os.environ)
     if env is not None:

@@ -165,9 +165,10 @@ class Experiments:
 
         The lock must be held.
         """
-        config = from_json(self.get(id).config)
-        if secrets := find_secrets(config):
-            write_secrets(self.directory(id), secrets)
+        if find_secrets(from_json(self.get(id).config)):
+            # Those that are in the file already stay.
+            config = self.config(id)
+            write_secrets(self.directory(id), find_secrets(config))
             with self._databases.writing(id) as database:
                 # Without it their bytes would stay in a free page.
                 database.rows("PRAGMA secure_delete = ON")

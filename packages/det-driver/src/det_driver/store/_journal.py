@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from det_core.errors import StoreError
+from det_core.support.paths import read_regular
 from det_driver.store._checkpoints import FORGET, record_deleted
 from det_driver.store._databases import Databases
 from det_driver.store._records import CommandRow, Event, Snapshot
@@ -145,7 +146,7 @@ class CommandQueue:
         for file in self._place(experiment_id).glob("*.json"):
             # The driver may just have removed it.
             with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-                command = _command(file.read_bytes())
+                command = _command(read_regular(file))
                 if command.kind == FORGET:
                     found.add(str(command.args.get("uuid")))
         return found
@@ -158,7 +159,7 @@ class CommandQueue:
         for name in names:
             with suppress(OSError, ValueError):
                 place = self._place(experiment_id) / name
-                if json.loads(place.read_bytes())["kind"] not in (FORGET, *but):
+                if json.loads(read_regular(place))["kind"] not in (FORGET, *but):
                     place.unlink()
 
     def take(self, experiment_id: int, kind: str | None = None) -> list[CommandRow]:
@@ -190,7 +191,7 @@ class CommandQueue:
         for name in names:
             if name not in taken:
                 with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
-                    command = _command((place / name).read_bytes())
+                    command = _command(read_regular(place / name))
                     if kind not in (None, command.kind):
                         continue
                     if command.kind == FORGET:

@@ -61,7 +61,8 @@ def experiment_lock(experiment_id: int, directory: Path) -> Iterator[None]:
 def is_free(directory: Path) -> bool:
     """Return whether no process holds the lock of an experiment."""
     try:
-        file = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        # Opening a fifo in its place would wait for whoever writes to it.
+        file = os.open(directory / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
     except OSError:
@@ -83,7 +84,7 @@ def check_locks(home: Path) -> None:
     """
     path = home / GUARD
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         # The next process that writes reports the error.
         return

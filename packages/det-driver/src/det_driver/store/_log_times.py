@@ -6,11 +6,14 @@ log now and then. The time of a line is the time of the first look that found it
 
 from __future__ import annotations
 
+import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+from det_core.support.paths import read_regular
 
 _SUFFIX = ".times"
 
@@ -40,7 +43,8 @@ class LogClock:
         size = log.stat().st_size
         if size != self._sizes.get(log, 0):
             self._sizes[log] = size
-            with log.with_suffix(_SUFFIX).open("a") as file:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+            with os.fdopen(os.open(log.with_suffix(_SUFFIX), flags, 0o666), "a") as file:
                 file.write(f"{size} {time.time():.0f}\n")
 
 
@@ -56,7 +60,7 @@ class LogTimes:
     def read(self) -> None:
         """Read the records again."""
         with suppress(OSError, ValueError):
-            pairs = [line.split() for line in self._file.read_text(encoding="utf-8").splitlines()]
+            pairs = [line.split() for line in read_regular(self._file).decode().splitlines()]
             whole = [(int(size), float(when)) for size, when in (p for p in pairs if len(p) == 2)]
             self._sizes, self._times = [size for size, _ in whole], [when for _, when in whole]
 

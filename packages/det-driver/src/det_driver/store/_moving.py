@@ -200,13 +200,21 @@ def _mask_secrets(copy: Path) -> None:
 def _masked_code(
     code: Path, config: ExperimentConfig, mask_text: Callable[[str], str]
 ) -> dict[Path, bytes]:
-    """Return the masked content of code files that hold secrets: YAML and JSON configurations."""
+    """Return the masked content of code files that hold secrets.
+
+    These are YAML and JSON configurations, and other texts that repeat a secret of `config`.
+    Python code stays as it is.
+    """
     found = {}
     for path in code.rglob("*"):
-        if path.suffix in (".yaml", ".yml", ".json") and path.is_file() and not path.is_symlink():
+        kind = path.suffix.lower()
+        if kind != ".py" and path.is_file() and not path.is_symlink():
             with suppress(UnicodeDecodeError):
                 text = path.read_bytes().decode()
-                if (masked := mask_text(without_secrets(text, config))) != text:
+                masked = without_secrets(text, config)
+                if kind in (".yaml", ".yml", ".json"):
+                    masked = mask_text(masked)
+                if masked != text:
                     found[path] = masked.encode()
     return found
 

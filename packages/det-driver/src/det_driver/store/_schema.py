@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -178,11 +179,13 @@ RuntimeError arises if columns end too early or JSON is nested too deeply.
 """
 
 # JSON as the store keeps it: compact, and with NaN and Infinity, which metrics may be.
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def dump(value: Any) -> str:
-    """Return JSON text.
+    """Return JSON text, which every encoding of Unicode can hold.
 
     Numbers that are not finite are written as in Python, JavaScript and JSON5.
     """
@@ -191,19 +194,30 @@ def dump(value: Any) -> str:
     try:
         text = msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError):
-        return _encode(value)
+        return _without_surrogates(value)
     return (
         # msgspec is faster, but writes numbers that are not finite as null.
         _encode(value) if b"null" in text else text.decode()
     )
 
 
+def _without_surrogates(value: Any) -> str:
+    """Return JSON text with a backslash and digits for each half of a character."""
+    return _SURROGATE.sub(lambda half: f"\\\\u{ord(half[0]):x}", _encode(value))
+
+
 def load(text: str | bytes) -> Any:
-    """Return the value of JSON text. The strict reader, ten times faster, is tried first."""
+    """Return the value of JSON text. The strict reader, ten times faster, is tried first.
+
+    Half a character, which nothing can print, is replaced as `dump` does: det has written such
+    text before, and a file of another user may hold it.
+    """
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return json.loads(text)
+        value = json.loads(text)
+    text = text.decode(errors="replace") if isinstance(text, bytes) else text
+    return json.loads(_without_surrogates(value)) if _ESCAPED_SURROGATE.search(text) else value
 
 
 def load_object(text: str | bytes) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import msgspec
 
 from det_core.config import ExperimentConfig, Extensions, from_json, with_secrets
 from det_core.errors import StoreError
+from det_core.support.paths import read_regular
 
 FILE = "secrets.json"
 _decode = msgspec.json.Decoder(list[tuple[tuple[str | int, ...], str]]).decode
@@ -50,7 +51,7 @@ def complete_config(
     """
     file = directory / FILE
     try:
-        secrets = _decode(file.read_bytes())
+        secrets = _decode(read_regular(file))
         text = json.dumps(with_secrets(json.loads(text), secrets))
     except FileNotFoundError:
         pass

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from det_core.config import ExperimentConfig, is_trial_entrypoint
+from det_core.config import ExperimentConfig, hparams_with_secrets, is_trial_entrypoint
 from det_core.errors import DetError
 from det_core.hooks import Plugins, extensions_of
 from det_core.storage import Storage
@@ -123,7 +123,7 @@ def verify(
     first = Replay(
         entrypoint=str(config.entrypoint),
         config=row.config,
-        hparams=chosen.hparams,
+        hparams=hparams_with_secrets(chosen.hparams, config),
         seed=chosen.seed,
         code=str(mine),
         scratch=str(scratch / "first"),

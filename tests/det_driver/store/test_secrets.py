@@ -1,0 +1,99 @@
+"""No database, index or export of an experiment holds a secret of its configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from det_core.config import Extensions
+from det_core.hooks import Plugins
+from det_driver.client import Client
+from det_driver.config import load
+from det_driver.driver import create
+from det_driver.driver._search import SearchStarted
+from det_driver.driver._state import State
+from det_driver.store import Store
+
+CONFIG = """
+name: at https://me:k-name@host
+description: see https://me:k-note@host/x
+labels: [token=k-label]
+entrypoint: python3 train.py --api-key=k-entry
+hyperparameters: {dsn: "postgres://me:k-dsn@h/d", lr: {type: double, minval: 0, maxval: 1}}
+data: {password: k-data}
+searcher: {name: random, metric: loss, max_trials: 3, max_length: {batches: 1}}
+"""
+NAMES = ("name", "note", "label", "entry", "dsn", "data")
+DSN = "postgres://me:k-dsn@h/d"
+
+
+def holding(place: Path) -> list[str]:
+    """Return the names of the files that hold a secret."""
+    files = [each for each in place.rglob("*") if each.is_file()]
+    secrets = [f"k-{name}".encode() for name in NAMES]
+    return sorted(
+        each.name for each in files if any(secret in each.read_bytes() for secret in secrets)
+    )
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """The code of an experiment, whose configuration and other files have its secrets."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("")
+    for name in ("exp.cfg", "exp.YAML", ".env", "run.sh", "notes.txt"):
+        (code / name).write_text(CONFIG)
+    (code / "picture.png").write_bytes(b"\x89PNG\xff")
+    return code
+
+
+def test_columns_and_rows_of_trials_hold_no_secrets(store: Store, code: Path) -> None:
+    """The driver's trials have them, from a journal and from a snapshot of the search."""
+    id = create(store, load(CONFIG, extensions=Extensions(open=True)).config, code)
+    with store.lock(id):
+        state = State(store, id, Plugins.installed())
+        with state.transaction():
+            state.append_event(SearchStarted())
+        given = {request: plan.hparams for request, plan in state.search.plans.items()}
+        assert {hparams["dsn"] for hparams in given.values()} == {DSN}
+        for _ in range(2):
+            again = State(store, id, Plugins.installed())
+            assert {n: plan.hparams for n, plan in again.search.plans.items()} == given
+            with again.transaction():
+                again.save_snapshot()
+        store.experiments.publish(id)
+    rows = store.trials.list(id)
+    assert {row.hparams["dsn"] for row in rows} == {"postgres://me:********@h/d"}
+    assert [row.hparams["lr"] for row in rows] == [given[row.request]["lr"] for row in rows]
+    shown = store.experiments.get(id)
+    assert (shown.name, shown.labels) == ("at https://me:********@host", ("token=********",))
+    assert shown.entrypoint == "python3 train.py --api-key=********"
+    assert holding(store.experiment_dir(id) / "code") == sorted(
+        ["exp.cfg", "exp.YAML", ".env", "run.sh", "notes.txt"]
+    )
+    code_files = {path.name for path in code.iterdir()}
+    assert {*holding(store.home)} - code_files == {"secrets.json"}
+
+
+def test_an_export_masks_secrets_in_any_text_of_the_code(
+    store: Store, code: Path, tmp_path: Path
+) -> None:
+    id = create(store, load(CONFIG, extensions=Extensions(open=True)).config, code)
+    Client(store.home).get_experiment(id).export(tmp_path / "file.tar")
+    held = (tmp_path / "file.tar").read_bytes()
+    assert [name for name in NAMES if f"k-{name}".encode() in held] == []
+    assert b"\x89PNG\xff" in held
+
+
+def test_secrets_that_an_earlier_det_did_not_know_join_the_others(store: Store, code: Path) -> None:
+    id = create(store, load(CONFIG, extensions=Extensions(open=True)).config, code)
+    complete = store.experiments.config(id)
+    shown = json.loads(store.experiments.get(id).config)
+    with store.lock(id):
+        store.experiments.update(id, config=json.dumps(shown | {"data": {"password": "k-data"}}))
+        store.experiments.hide_secrets(id)
+    assert store.experiments.config(id) == complete
+    assert json.loads(store.experiments.get(id).config) == shown
