@@ -39,6 +39,7 @@ from ._outside import (
     script_run,
 )
 from ._profiler import ProfilerContext
+from ._script_host import ScriptHost
 from ._searcher import PreemptContext, PreemptMode, SearcherContext
 from ._train import Steps, TensorboardMode, TrainContext, must_be_chief
 
@@ -139,7 +140,12 @@ class Context:
         known = env or outside
         steps = Steps(completed=known.steps_completed if known else 0)
         searcher = env.config.searcher if env else None
-        self._host, self._ending = host, ending
+        self._ending = ending
+        if env is not None:
+            host = script_host = ScriptHost(host, env)
+            if distributed.rank == 0:
+                script_host.send_again()
+        self._host = host
         self.info: ClusterInfo | None = info_of(env) if env else outside
         self.distributed = distributed
         self.train = TrainContext(
