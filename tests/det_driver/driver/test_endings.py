@@ -685,6 +685,37 @@ def test_script_that_catches_its_failure_and_exits_0_is_complete(
     assert not bench.failures.messages
 
 
+@pytest.mark.parametrize(
+    ("asked", "becomes"),
+    [
+        ({"preempting": True}, TrialState.QUEUED),
+        ({"preempted": True}, TrialState.QUEUED),
+        ({}, TrialState.COMPLETED),
+        ({"preempting": True, "progressed_to": 10}, TrialState.COMPLETED),
+        ({"preempting": True, "own_handler": False}, TrialState.COMPLETED),
+    ],
+)
+def test_script_with_its_own_sigterm_handler_goes_on_after_a_pause(
+    store: Store, asked: dict[str, Any], becomes: TrialState
+) -> None:
+    """It saves and exits with status 0, which means its end only where nobody asked for it."""
+    bench = Bench(store, **SCRIPT)
+    facts = {"own_handler": True, "progressed_to": 4} | asked
+    assert bench.ends(Outcome.COMPLETED, 0, **facts) is becomes
+
+
+def test_a_script_whose_searcher_wants_no_more_is_complete(store: Store) -> None:
+    bench = Bench(store, **SCRIPT)
+    bench.begin(outcome=Outcome.COMPLETED, own_handler=True, preempting=True)
+    bench.reach()
+    assert bench.end() is TrialState.COMPLETED
+
+
+def test_script_that_ends_its_run_with_the_status_of_sigterm_goes_on(store: Store) -> None:
+    bench = Bench(store, **SCRIPT, max_restarts=0)
+    assert bench.ends(Outcome.COMPLETED, 143) is TrialState.QUEUED
+
+
 def test_a_script_that_fails_after_it_came_to_its_end_has_failed(store: Store) -> None:
     bench = Bench(store, **SCRIPT, max_restarts=0)
     assert bench.ends(Outcome.COMPLETED, 3) is TrialState.ERROR

@@ -132,9 +132,23 @@ class RemoteHost(DriverHost):
         self._send(Alerted(title, description, level))
 
     def finished(
-        self, outcome: Outcome, message: str = "", traceback: str = "", *, wait: bool = True
+        self,
+        outcome: Outcome,
+        message: str = "",
+        traceback: str = "",
+        *,
+        wait: bool = True,
+        own_handler: bool = False,
     ) -> None:
-        (self._request if wait else self._send)(Finished(outcome, message, traceback))
+        (self._request if wait else self._send)(
+            Finished(
+                outcome,
+                message,
+                traceback,
+                own_handler=own_handler,
+                preempted=self.preempted.raised,
+            )
+        )
 
     def exchange_chief_address(
         self, address: tuple[str, int] | None = None, timeout: float | None = None

@@ -169,6 +169,11 @@ class Context:
         if env and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             caught = preempted_by(host.preempted, signal.SIGTERM, patience=SIGTERM_AGAIN_SECONDS)
             self._signals.enter_context(caught)
+            self._handler = signal.getsignal(signal.SIGTERM)
+        else:
+            self._handler = None
+        if ending is not None:
+            ending.has_own_handler = self._has_own_handler
 
     def alert(
         self, title: str | None = None, description: str | None = None, level: str | None = "info"
@@ -252,6 +257,11 @@ class Context:
 
     def __enter__(self) -> Self:
         return self
+
+    def _has_own_handler(self) -> bool:
+        handler = signal.getsignal(signal.SIGTERM)
+        own = callable(handler) and handler is not self._handler
+        return own and not self._host.preempted.heeded
 
     def __exit__(
         self,

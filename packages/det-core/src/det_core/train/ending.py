@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -59,6 +60,8 @@ class ScriptEnding:
         self._host, self._pid, self._config = host, os.getpid(), config
         self._is_chief, self._waits, self._reads_status = is_chief, waits, reads_status
         self._reported = False
+        self.has_own_handler: Callable[[], bool] = lambda: False
+        """Whether the script handles SIGTERM itself, and never asked whether it is to end."""
         self._hook, self._exit = sys.excepthook, sys.exit
         self._status: object = None
         # A script may begin while an earlier exception is handled, as a second attempt does.
@@ -101,7 +104,7 @@ class ScriptEnding:
             if error is not None:
                 self.fail(error)
         if self._is_chief and not self._reported:
-            self._report(Outcome.COMPLETED)
+            self._report(Outcome.COMPLETED, own_handler=self.has_own_handler())
         atexit.unregister(self.complete)
         if sys.exit == self._exiting:
             sys.exit = self._exit
@@ -119,10 +122,12 @@ class ScriptEnding:
             self.fail(error)
         self._hook(kind, error, at)
 
-    def _report(self, outcome: Outcome, message: str = "", trace: str = "") -> None:
+    def _report(
+        self, outcome: Outcome, message: str = "", trace: str = "", *, own_handler: bool = False
+    ) -> None:
         # A forked process shares the connection, and must not report.
         if os.getpid() != self._pid:
             return
         self._reported = True
         with suppress(HostLost, DetError):
-            self._host.finished(outcome, message, trace, wait=self._waits)
+            self._host.finished(outcome, message, trace, wait=self._waits, own_handler=own_handler)

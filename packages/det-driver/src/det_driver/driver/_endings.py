@@ -134,6 +134,8 @@ class Endings:
 
         The status decides where no outcome was reported.
         """
+        if status != 0 and active.outcome is Outcome.COMPLETED and not self._state.trial_class:
+            active.outcome = None
         if active.outcome is None and status in _TERMINATED:
             active.outcome = Outcome.PREEMPTED
         if self._state.trial_class:
@@ -142,8 +144,8 @@ class Endings:
         if status == 0 and caught:
             # The script continued after the failure, and ended well.
             active.outcome, active.message, active.traceback = Outcome.COMPLETED, "", ""
-        elif status != 0 and active.outcome is Outcome.COMPLETED:
-            active.outcome = None
+        elif status == 0 and self._answers_a_signal(live, active):
+            active.outcome = Outcome.PREEMPTED
         elif status == 0 and active.outcome is None and not active.message:
             if active.preempting and not active.acked:
                 # It never connected and got SIGTERM. Status 0 is the only sign that it has saved.
@@ -155,6 +157,23 @@ class Endings:
                 )
             else:
                 active.outcome = Outcome.COMPLETED
+
+    def _answers_a_signal(self, live: LiveTrial, active: ActiveRun) -> bool:
+        """Return whether a script that was asked to end, and handles SIGTERM itself, may go on.
+
+        It has not trained to its length, or nothing says so.
+        """
+        return (
+            active.outcome is Outcome.COMPLETED
+            and active.own_handler
+            and (active.preempted or active.preempting or self._state.target_state is not None)
+            and live.plan.runnable
+            and not (
+                self._state.unit == "batches"
+                and live.plan.until is not None
+                and active.progressed_to >= live.plan.until
+            )
+        )
 
     def cancel_trial(
         self, trial: int, now: bool, preempt: Callable[[LiveTrial, str, float | None], object]

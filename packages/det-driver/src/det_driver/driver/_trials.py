@@ -73,6 +73,8 @@ class ActiveRun:
     - `killed`: why det killed it.
     - `unstarted`: why it never began.
     - `refused`: a message of it could not be handled.
+    - `own_handler`: the script handles SIGTERM itself, and never asked whether it is to end.
+    - `preempted`: its last message says that it was to end, which an agent may ask, too.
     """
 
     run: Run
@@ -99,6 +101,8 @@ class ActiveRun:
     killed: str = ""
     unstarted: str = ""
     refused: bool = False
+    own_handler: bool = False
+    preempted: bool = False
 
     @property
     def several(self) -> bool:
@@ -116,7 +120,8 @@ class ActiveRun:
         failed = self.outcome in GOOD and self.speaker == rank and word.outcome in FAILED
         if self.outcome is None or gone or failed:
             self.outcome, self.message, self.traceback = word.outcome, word.message, word.traceback
-            self.speaker = rank
+            self.speaker, self.own_handler = rank, word.own_handler
+            self.preempted = word.preempted
 
     def ended(self, rank: int, status: int, fenced: bool = False) -> None:
         """Handle the exit status of the process that failed first.
