@@ -685,6 +685,68 @@ def test_script_that_catches_its_failure_and_exits_0_is_complete(
     assert not bench.failures.messages
 
 
+def test_a_failure_that_left_the_script_counts_despite_status_0(store: Store) -> None:
+    """A shell around the script ends with 0. The first report may come before the connection ends."""
+    bench = Bench(store, **SCRIPT, max_restarts=0)
+    active = bench.begin(acked={1: 1})
+    active.finished(0, Finished(Outcome.ERROR, "oh"), 1)
+    active.finished(0, Finished(Outcome.ERROR, "oh", uncaught=True), 2)
+    # Another rank, which has said nothing before, only knows that it is alone.
+    active.finished(1, Finished(Outcome.PEER_LOST, "rank 0 is lost"), 3)
+    assert bench.end(0) is TrialState.ERROR
+    assert bench.failures.messages == ["trial 1: oh"]
+
+
+def test_a_failure_after_completion_counts_despite_status_0(store: Store) -> None:
+    bench = Bench(store, **SCRIPT, max_restarts=0)
+    active = bench.begin(acked={1: 1})
+    active.finished(0, Finished(Outcome.COMPLETED), 1)
+    active.finished(0, Finished(Outcome.ERROR, "the export fails", uncaught=True), 2)
+    assert bench.end(0) is TrialState.ERROR
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [Finished(Outcome.ERROR, "oh", uncaught=True), Finished(Outcome.COMPLETED, status=3)],
+)
+def test_a_second_attempt_of_a_shell_replaces_a_failed_one(store: Store, failed: Finished) -> None:
+    bench = Bench(store, **SCRIPT)
+    active = bench.begin(acked={1: 1})
+    active.finished(0, failed, 1)
+    active.finished(0, Finished(Outcome.COMPLETED), 2)
+    assert bench.end(0) is TrialState.COMPLETED
+
+
+@pytest.mark.parametrize(("status", "becomes"), [(3, TrialState.ERROR), (143, TrialState.QUEUED)])
+def test_status_that_a_script_exits_with_counts_behind_a_shell(
+    store: Store, status: int, becomes: TrialState
+) -> None:
+    bench = Bench(store, **SCRIPT, max_restarts=0)
+    assert bench.ends(Outcome.COMPLETED, 0, exit_status=status) is becomes
+
+
+RAISED = 'Traceback (most recent call last):\n  File "a.py", line 1\nImportError: no b\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "becomes"),
+    [
+        (RAISED, TrialState.ERROR),
+        (RAISED + "  it goes on\nwithout b\n", TrialState.COMPLETED),
+        ("", TrialState.COMPLETED),
+    ],
+)
+def test_unconnected_script_that_ends_with_a_traceback_failed(
+    store: Store, log: str, becomes: TrialState
+) -> None:
+    bench = Bench(store, **SCRIPT, max_restarts=0)
+    active = bench.begin()
+    (active.run.log_dir / "rank-0.log").write_text(log)
+    assert bench.end(0) is becomes
+    if log == RAISED:
+        assert bench.failures.messages == ["trial 1: ImportError: no b"]
+
+
 @pytest.mark.parametrize(
     ("asked", "becomes"),
     [
@@ -695,7 +757,7 @@ def test_script_that_catches_its_failure_and_exits_0_is_complete(
         ({"preempting": True, "own_handler": False}, TrialState.COMPLETED),
     ],
 )
-def test_script_with_its_own_sigterm_handler_goes_on_after_a_pause(
+def test_script_with_own_sigterm_handler_goes_on_after_a_pause(
     store: Store, asked: dict[str, Any], becomes: TrialState
 ) -> None:
     """It saves and exits with status 0, which means its end only where nobody asked for it."""
@@ -711,7 +773,7 @@ def test_a_script_whose_searcher_wants_no_more_is_complete(store: Store) -> None
     assert bench.end() is TrialState.COMPLETED
 
 
-def test_script_that_ends_its_run_with_the_status_of_sigterm_goes_on(store: Store) -> None:
+def test_script_that_exits_with_the_status_of_sigterm_goes_on(store: Store) -> None:
     bench = Bench(store, **SCRIPT, max_restarts=0)
     assert bench.ends(Outcome.COMPLETED, 143) is TrialState.QUEUED
 

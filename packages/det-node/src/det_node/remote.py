@@ -139,6 +139,8 @@ class RemoteHost(DriverHost):
         *,
         wait: bool = True,
         own_handler: bool = False,
+        uncaught: bool = False,
+        status: int = 0,
     ) -> None:
         (self._request if wait else self._send)(
             Finished(
@@ -147,6 +149,8 @@ class RemoteHost(DriverHost):
                 traceback,
                 own_handler=own_handler,
                 preempted=self.preempted.raised,
+                uncaught=uncaught,
+                status=status,
             )
         )
 

@@ -121,7 +121,7 @@ class OutsideHost(LocalHost, DriverHost):
         traceback: str = "",
         *,
         wait: bool = True,
-        own_handler: bool = False,
+        **facts: Any,
     ) -> None:
         super().finished(outcome, message)
         if self._recording:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -136,11 +137,16 @@ class Endings:
         """
         if status != 0 and active.outcome is Outcome.COMPLETED and not self._state.trial_class:
             active.outcome = None
+        elif active.outcome is Outcome.COMPLETED and active.exit_status:
+            # A shell around the script ended with 0.
+            status = active.exit_status
+            active.outcome, active.message = None, exit_status(status)
         if active.outcome is None and status in _TERMINATED:
             active.outcome = Outcome.PREEMPTED
         if self._state.trial_class:
             return
-        caught = active.outcome in (*FAILED, Outcome.PEER_LOST) and not active.refused
+        ended_by = active.refused or active.uncaught
+        caught = active.outcome in (*FAILED, Outcome.PEER_LOST) and not ended_by
         if status == 0 and caught:
             # The script continued after the failure, and ended well.
             active.outcome, active.message, active.traceback = Outcome.COMPLETED, "", ""
@@ -150,10 +156,14 @@ class Endings:
             if active.preempting and not active.acked:
                 # It never connected and got SIGTERM. Status 0 is the only sign that it has saved.
                 active.outcome = Outcome.PREEMPTED
+            elif not active.acked and (words := _raised_at_the_end(active.run.log_dir)):
+                active.outcome, active.message = Outcome.ERROR, words.splitlines()[-1]
+                active.traceback = words
             elif active.acked and live.plan.runnable and live.plan.until is not None:
                 active.message = (
                     f"its process ended with status 0 at batch {active.progressed_to}, before"
-                    " searcher.max_length and without leaving core.init(): os._exit() does that"
+                    " searcher.max_length and without a message (os._exit(), or killed behind a"
+                    " shell)"
                 )
             else:
                 active.outcome = Outcome.COMPLETED
@@ -462,6 +472,17 @@ def _last_words(log_dir: Path) -> str:
             return last_words(file.read())
     except OSError:
         return ""
+
+
+def _raised_at_the_end(log_dir: Path) -> str:
+    """Return the traceback that a process's output ends with, or "".
+
+    More lines may be those of a program that caught the exception and went on.
+    """
+    words = _last_words(log_dir)
+    last = words[words.rfind("Traceback (") :].splitlines()
+    raised = list(dropwhile(lambda line: line.startswith(" "), last[1:]))
+    return words if words.startswith("Traceback (") and len(raised) == 1 else ""
 
 
 def _cancels_retries(config: ExperimentConfig, log_dir: Path) -> bool:
