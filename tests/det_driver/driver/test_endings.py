@@ -741,6 +741,7 @@ def test_unconnected_script_that_ends_with_a_traceback_failed(
 ) -> None:
     bench = Bench(store, **SCRIPT, max_restarts=0)
     active = bench.begin()
+    active.run.log_dir.mkdir(parents=True, exist_ok=True)
     (active.run.log_dir / "rank-0.log").write_text(log)
     assert bench.end(0) is becomes
     if log == RAISED:
@@ -834,8 +835,10 @@ def test_awaited_storage_outage_is_no_failure_of_the_trial(store: Store) -> None
     ("log", "status", "most"),
     [
         ("Traceback (most recent call last):\n  line\nKeyError: 'x'\n", 1, 2),
+        ("Traceback (most recent call last):\n  line\nOSError: /tmp/x{0}: pid {0}\n", 1, 2),
         ("", 3, 3),
         ("", -signal.SIGSEGV, 3),
+        ("sh: 1: pyton3: not found\n", 127, 1),
     ],
 )
 def test_process_that_dies_alike_without_progress_is_given_up(
@@ -845,7 +848,7 @@ def test_process_that_dies_alike_without_progress_is_given_up(
     for attempt in range(most):
         active = bench.begin()
         active.run.log_dir.mkdir(parents=True, exist_ok=True)
-        active.run.log_dir.joinpath("rank-0.log").write_text(log)
+        active.run.log_dir.joinpath("rank-0.log").write_text(log.format(attempt))
         assert bench.end(status) is (TrialState.ERROR if attempt == most - 1 else TrialState.QUEUED)
 
 

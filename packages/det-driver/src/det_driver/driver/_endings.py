@@ -47,6 +47,9 @@ MOST_PRUNED = 100
 _MOST_REPEATS = {True: 2, False: 3}
 """How often a run may fail alike at one batch: with an exception, and without one."""
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+_NOT_STARTED = (126, 127)
+"""The statuses of a shell for a command that it may not execute, or does not find."""
+_VARIES = re.compile(r"/tmp/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _FROM_OUTSIDE = (-signal.SIGKILL, 128 + signal.SIGKILL, *_TERMINATED)
 
 
@@ -299,7 +302,8 @@ class Endings:
             self._killed(live, active)
             return ""
         message, words = _cause(live.id, active, status)
-        repeats, stumbles = self._note_failure(live, (message, active.progressed_to))
+        key = _comparable(message)
+        repeats, stumbles = self._note_failure(live, (key, active.progressed_to))
         raised = active.outcome in FAILED or words.startswith("Traceback")
         # A cause outside the process may be over. A process that dies by itself may have made
         # progress that it did not report.
@@ -307,7 +311,10 @@ class Endings:
             active.outcome is None and status not in _FROM_OUTSIDE and not active.progressed_to
         )
         config = self._state.config
-        hopeless = by_itself and repeats >= _MOST_REPEATS[raised]
+        hopeless = (by_itself and repeats >= _MOST_REPEATS[raised]) or (
+            # What a shell cannot start is a mistake, unless a program returns the same status.
+            status in _NOT_STARTED and not active.acked
+        )
         if (
             hopeless
             or live.restarts >= config.max_restarts
@@ -357,12 +364,12 @@ class Endings:
         if trace:
             self._state.after_commit(lambda: setattr(self._failures, "traceback", trace))
         self._state.exit(live, Exit.ERRORED, TrialState.ERROR, message)
-        failed = self._state.store.trials.failed_alike(self._state.id, message)
-        if not failed or failed % MOST_ALIKE:
+        failed = self._state.store.trials.first_failures(self._state.id)
+        if not failed or len(failed) % MOST_ALIKE or len({*map(_comparable, failed)}) > 1:
             return ""
         return self._end(
-            f"the first {failed} trials failed alike before any had got anywhere: {message}; mend"
-            " that"
+            f"the first {len(failed)} trials failed alike before any had got anywhere: {message};"
+            " mend that"
         )
 
     def _all_invalid(self, message: str) -> str:
@@ -472,6 +479,14 @@ def _last_words(log_dir: Path) -> str:
             return last_words(file.read())
     except OSError:
         return ""
+
+
+def _comparable(message: str) -> str:
+    """Return a message without numbers and temporary paths, which differ between equal failures.
+
+    How much memory was missing is kept, as it depends on hyperparameters.
+    """
+    return message if "memory" in message.lower() else _VARIES.sub("#", message)
 
 
 def _raised_at_the_end(log_dir: Path) -> str:
