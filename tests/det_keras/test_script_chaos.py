@@ -37,3 +37,7 @@ def test_a_script_of_keras_shows_nothing_of_what_struck_it(
 ) -> None:
     campaign = Campaign(det, tmp_path, pytestconfig.getoption("kills"))
     campaign.check(TRAIN.replace("EPOCHS", str(campaign.length(20, 4))), "val_loss")
+
+
+def test_keras_script_saves_when_agent_or_driver_is_lost(det: Any, tmp_path: Path) -> None:
+    Campaign(det, tmp_path, 2).check_losses(TRAIN.replace("EPOCHS", "25"), "val_loss")

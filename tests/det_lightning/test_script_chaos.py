@@ -44,3 +44,7 @@ def test_a_script_of_lightning_shows_nothing_of_what_struck_it(
 ) -> None:
     campaign = Campaign(det, tmp_path, pytestconfig.getoption("kills"))
     campaign.check(TRAIN.replace("EPOCHS", str(campaign.length(12, 5))), "error")
+
+
+def test_lightning_script_saves_when_agent_or_driver_is_lost(det: Any, tmp_path: Path) -> None:
+    Campaign(det, tmp_path, 2).check_losses(TRAIN.replace("EPOCHS", "20"), "error")

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from det_driver.store import Store
+from det_node.agent import NOTE, find
 from det_node.process import signal_below
 
-FAULTS = ("kill", "term", "away", "full", "flip")
+FAULTS = ("kill", "term", "away", "full", "flip", "agent", "driver")
 CONFIG = {
     "name": "struck",
     "entrypoint": "cd . && python3 train.py",
@@ -29,7 +30,12 @@ CONFIG = {
     "max_restarts": 50,
     "reproducibility": {"experiment_seed": 7},
 }
-ENV = {"DET_OUTAGE_SECONDS": "600", "DET_RESTART_SECONDS": "0.2,0.4", "DET_SLOTS_TOTAL": "1"}
+ENV = {
+    "DET_LEASE": "5",
+    "DET_OUTAGE_SECONDS": "600",
+    "DET_RESTART_SECONDS": "0.2,0.4",
+    "DET_SLOTS_TOTAL": "1",
+}
 SLOW_DATA = """
 import time
 import torch
@@ -82,6 +88,17 @@ class Struck:
         self._driver: Any = None
         self._mend: list[Callable[[], object]] = []
         self.done: list[str] = []
+        # Whether a script is known to train when it loses its driver or agent.
+        self.must_save = False
+        self._strikes = {
+            "kill": self._kill,
+            "term": self._term,
+            "away": self._away,
+            "full": self._full,
+            "flip": self._flip,
+            "agent": self._lose_agent,
+            "driver": self._lose_driver,
+        }
 
     def undisturbed(self) -> Any:
         driver = self._det.start("run", "c.yaml", "--quiet", env=ENV)
@@ -94,12 +111,13 @@ class Struck:
         self._drive("run", "c.yaml")
         for fault in faults:
             # Some faults strike while the script starts, most once it has trained.
-            if not (self._training() if self._chance.random() < 0.3 else self._saved()):
+            starts = not self.must_save and self._chance.random() < 0.3
+            if not (self._training() if starts else self._saved()):
                 break
             time.sleep(self._chance.uniform(0.05, 0.8))
             if self._training():
                 self.done.append(fault)
-                getattr(self, f"_{fault}")()
+                self._strikes[fault]()
         deadline = time.monotonic() + _SECONDS
         while (state := self._state()) != "COMPLETED":
             assert time.monotonic() < deadline, (state, self.done, self._det("show", "2").stdout)
@@ -163,6 +181,35 @@ class Struck:
         file.write_bytes(bad)
         self._mend.append(lambda: file.parent.is_dir() and file.write_bytes(good))
         self._kill()
+
+    def _lose_agent(self) -> None:
+        """Kill the agent. The script saves at once."""
+        with self._saving():
+            note = find(self._det.home / "experiments" / "2" / "agents" / NOTE)
+            assert note
+            os.kill(note["pid"], signal.SIGKILL)
+
+    def _lose_driver(self) -> None:
+        """Kill the driver, and let the lease end. The script saves then."""
+        with self._saving():
+            self._driver.kill()
+            self._driver.communicate(timeout=60)
+        self._go_on()
+
+    @contextmanager
+    def _saving(self) -> Iterator[None]:
+        """Wait, after the body, until the script has ended, and see that it has saved before."""
+        pid = self._pid.read_text()
+        with Store.reader(self._det.home) as store:
+            recorded = {row.uuid for row in store.checkpoints.list(experiment_id=2)}
+        yield
+        deadline = time.monotonic() + _SECONDS
+        while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < deadline, "the script goes on without its driver or agent"
+            time.sleep(0.05)
+        if self.must_save:
+            saved = {path.name for path in self._checkpoints()}
+            assert saved - recorded, f"{self.done[-1]}: the script has not saved"
 
     # The driver
 
@@ -236,6 +283,15 @@ class Campaign:
 
     def check(self, script: str, metric: str, **searcher: Any) -> None:
         """Train the script twice, once with faults, and compare what it reported."""
+        self._compare(script, metric, searcher, ())
+
+    def check_losses(self, script: str, metric: str, **searcher: Any) -> None:
+        """Do so with an agent and a driver that are killed, and see that the script saves."""
+        self._compare(script, metric, searcher, ("agent", "driver"))
+
+    def _compare(
+        self, script: str, metric: str, searcher: dict[str, Any], losses: tuple[str, ...]
+    ) -> None:
         seed = int(os.environ.get("DET_CHAOS_SEED") or random.SystemRandom().randrange(10**6))
         print(f"DET_CHAOS_SEED={seed}")
         chance = random.Random(seed)
@@ -245,10 +301,12 @@ class Campaign:
             possible = [fault for fault in FAULTS if mounted or fault != "full"]
             settings = {"searcher": {"name": "single", "metric": metric, **searcher}}
             struck = Struck(self.det, script, settings, disk, chance)
+            struck.must_save = bool(losses)
             expected = struck.undisturbed()
             # The other one begins with an empty storage.
             shutil.rmtree(disk / "checkpoints")
-            met = [chance.choice(possible) for _ in range(self.faults)]
+            met = [*losses] or [chance.choice(possible) for _ in range(self.faults)]
             print("faults:", *met)
             assert struck.disturbed(met) == expected, struck.done
+            assert not losses or struck.done == met
             print("struck:", len(struck.done))

@@ -120,6 +120,45 @@ def test_a_script_keeps_a_handler_of_its_own(det) -> None:
     assert "preempted False True" in det("logs", "1").stdout
 
 
+SAVES = """
+import json, os, signal, sys, time
+stop = []
+signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
+from det_core import core
+
+with core.init() as context:
+    start = 0
+    if context.info.latest_checkpoint:
+        with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:
+            start = int((path / "batch").read_text())
+        print("goes on from", start, flush=True)
+    for batch in range(start + 1, 1000 if start == 0 else start + 2):
+        context.train.report_validation_metrics(batch, {"error": 1 / batch})
+        open("started", "w").close()
+        time.sleep(0.05)
+        if stop:
+            with context.checkpoint.store_path({"steps_completed": batch}) as (path, uuid):
+                (path / "batch").write_text(str(batch))
+            sys.exit(0)
+"""
+
+
+def test_a_script_with_its_own_handler_resumes_after_a_pause(det, wait_until) -> None:
+    """It gets SIGTERM after half of `preemption_timeout`, and never asks `should_preempt()`."""
+    det.cwd.joinpath("train.py").write_text(SAVES)
+    config = CONFIG.format(entrypoint="python3 train.py", slots=1).replace(
+        "name: single,", "name: single, max_length: {batches: 1000},"
+    )
+    det.cwd.joinpath("c.yaml").write_text(config + "preemption_timeout: 4\n")
+    driver = det.start("run", "c.yaml", "--quiet")
+    wait_until((det.home / "experiments/1/code/started").exists, "some training")
+    det("pause", "1")
+    driver.wait(timeout=100)
+    assert det.json("show", "1")["trials"][0]["state"] == "PAUSED"
+    det("resume", "1", "--quiet")
+    assert "goes on from" in det("logs", "1").stdout
+
+
 DEAF = """
 import os, signal, time
 import det_core.core._context as context

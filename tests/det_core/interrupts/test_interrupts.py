@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,3 +106,48 @@ def test_a_handler_that_a_script_sets_meanwhile_is_kept():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+PRINTS = """
+import os, pathlib, signal, sys, time
+from det_core import Flag, preempted_by
+
+pathlib.Path("pid").write_text(str(os.getpid()))
+flag = Flag()
+with preempted_by(flag, signal.SIGTERM):
+    while not flag.raised:
+        time.sleep(0.01)
+    for line in range(50):
+        print("line", line, flush=True)
+        print("error", line, file=sys.stderr, flush=True)
+    pathlib.Path("saved").touch()
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("pipe", ["| cat", "2>&1 | cat", "2>&1 | (trap '' TERM; cat)"])
+def test_script_saves_though_the_reader_of_its_output_dies_first(
+    tmp_path: Path, wait_until: Any, pipe: str
+) -> None:
+    """All processes of a job get SIGTERM, and `tee` or `grep` dies of it.
+
+    The session's first process has the log, as the guard of a script has it.
+    """
+    (tmp_path / "train.py").write_text(PRINTS)
+    waits = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+    script = f"({sys.executable} train.py {pipe}) & exec {sys.executable} -c '{waits}'"
+    with (tmp_path / "log").open("w") as log:
+        first = subprocess.Popen(
+            ["bash", "-c", script], cwd=tmp_path, start_new_session=True, stdout=log, stderr=log
+        )
+    try:
+        pid = tmp_path / "pid"
+        wait_until(lambda: pid.exists() and pid.read_text(), "the script")
+        os.killpg(first.pid, signal.SIGTERM)
+        wait_until(lambda: not Path(f"/proc/{pid.read_text()}").exists(), "its end")
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    assert (tmp_path / "saved").exists(), (tmp_path / "log").read_text()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert {"line 49", "error 49"} <= set(lines)

@@ -696,6 +696,24 @@ def test_search_ends_if_its_first_trials_all_fail_alike(store: Store) -> None:
     assert play.trials.count("ERROR") == 6
 
 
+@pytest.mark.parametrize(
+    ("message", "alike"),
+    [
+        ("ValueError: bad lr {0}.5e-3 at 0x7f{0} in /tmp/tmp{0}/x", True),
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate {0} GiB", False),
+        ("KeyError: '{1}'", False),
+    ],
+)
+def test_failures_that_differ_only_in_numbers_are_alike(
+    store: Store, message: str, alike: bool
+) -> None:
+    play = Play(store, {**RANDOM, "max_trials": 4}, max_restarts=0)
+    for run in (1, 2, 3, 4):
+        play.when("start", run, then=fails(run, message.format(run, "abcd"[run - 1])))
+    assert play.driver.run() is ExperimentState.ERROR
+    assert play.trials.count("ERROR") == (3 if alike else 4)
+
+
 def test_search_with_some_success_goes_on_after_failed_trials(store: Store) -> None:
     play = Play(store, {**RANDOM, "max_trials": 5})
     play.when("start", 1, then=trains(1))

@@ -685,6 +685,100 @@ def test_script_that_catches_its_failure_and_exits_0_is_complete(
     assert not bench.failures.messages
 
 
+def test_a_failure_that_left_the_script_counts_despite_status_0(store: Store) -> None:
+    """A shell around the script ends with 0. The first report may come before the connection ends."""
+    bench = Bench(store, **SCRIPT, max_restarts=0)
+    active = bench.begin(acked={1: 1})
+    active.finished(0, Finished(Outcome.ERROR, "oh"), 1)
+    active.finished(0, Finished(Outcome.ERROR, "oh", uncaught=True), 2)
+    # Another rank, which has said nothing before, only knows that it is alone.
+    active.finished(1, Finished(Outcome.PEER_LOST, "rank 0 is lost"), 3)
+    assert bench.end(0) is TrialState.ERROR
+    assert bench.failures.messages == ["trial 1: oh"]
+
+
+def test_a_failure_after_completion_counts_despite_status_0(store: Store) -> None:
+    bench = Bench(store, **SCRIPT, max_restarts=0)
+    active = bench.begin(acked={1: 1})
+    active.finished(0, Finished(Outcome.COMPLETED), 1)
+    active.finished(0, Finished(Outcome.ERROR, "the export fails", uncaught=True), 2)
+    assert bench.end(0) is TrialState.ERROR
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [Finished(Outcome.ERROR, "oh", uncaught=True), Finished(Outcome.COMPLETED, status=3)],
+)
+def test_a_second_attempt_of_a_shell_replaces_a_failed_one(store: Store, failed: Finished) -> None:
+    bench = Bench(store, **SCRIPT)
+    active = bench.begin(acked={1: 1})
+    active.finished(0, failed, 1)
+    active.finished(0, Finished(Outcome.COMPLETED), 2)
+    assert bench.end(0) is TrialState.COMPLETED
+
+
+@pytest.mark.parametrize(("status", "becomes"), [(3, TrialState.ERROR), (143, TrialState.QUEUED)])
+def test_status_that_a_script_exits_with_counts_behind_a_shell(
+    store: Store, status: int, becomes: TrialState
+) -> None:
+    bench = Bench(store, **SCRIPT, max_restarts=0)
+    assert bench.ends(Outcome.COMPLETED, 0, exit_status=status) is becomes
+
+
+RAISED = 'Traceback (most recent call last):\n  File "a.py", line 1\nImportError: no b\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "becomes"),
+    [
+        (RAISED, TrialState.ERROR),
+        (RAISED + "  it goes on\nwithout b\n", TrialState.COMPLETED),
+        ("", TrialState.COMPLETED),
+    ],
+)
+def test_unconnected_script_that_ends_with_a_traceback_failed(
+    store: Store, log: str, becomes: TrialState
+) -> None:
+    bench = Bench(store, **SCRIPT, max_restarts=0)
+    active = bench.begin()
+    active.run.log_dir.mkdir(parents=True, exist_ok=True)
+    (active.run.log_dir / "rank-0.log").write_text(log)
+    assert bench.end(0) is becomes
+    if log == RAISED:
+        assert bench.failures.messages == ["trial 1: ImportError: no b"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "becomes"),
+    [
+        ({"preempting": True}, TrialState.QUEUED),
+        ({"preempted": True}, TrialState.QUEUED),
+        ({}, TrialState.COMPLETED),
+        ({"preempting": True, "progressed_to": 10}, TrialState.COMPLETED),
+        ({"preempting": True, "own_handler": False}, TrialState.COMPLETED),
+    ],
+)
+def test_script_with_own_sigterm_handler_goes_on_after_a_pause(
+    store: Store, asked: dict[str, Any], becomes: TrialState
+) -> None:
+    """It saves and exits with status 0, which means its end only where nobody asked for it."""
+    bench = Bench(store, **SCRIPT)
+    facts = {"own_handler": True, "progressed_to": 4} | asked
+    assert bench.ends(Outcome.COMPLETED, 0, **facts) is becomes
+
+
+def test_a_script_whose_searcher_wants_no_more_is_complete(store: Store) -> None:
+    bench = Bench(store, **SCRIPT)
+    bench.begin(outcome=Outcome.COMPLETED, own_handler=True, preempting=True)
+    bench.reach()
+    assert bench.end() is TrialState.COMPLETED
+
+
+def test_script_that_exits_with_the_status_of_sigterm_goes_on(store: Store) -> None:
+    bench = Bench(store, **SCRIPT, max_restarts=0)
+    assert bench.ends(Outcome.COMPLETED, 143) is TrialState.QUEUED
+
+
 def test_a_script_that_fails_after_it_came_to_its_end_has_failed(store: Store) -> None:
     bench = Bench(store, **SCRIPT, max_restarts=0)
     assert bench.ends(Outcome.COMPLETED, 3) is TrialState.ERROR
@@ -741,8 +835,10 @@ def test_awaited_storage_outage_is_no_failure_of_the_trial(store: Store) -> None
     ("log", "status", "most"),
     [
         ("Traceback (most recent call last):\n  line\nKeyError: 'x'\n", 1, 2),
+        ("Traceback (most recent call last):\n  line\nOSError: /tmp/x{0}: pid {0}\n", 1, 2),
         ("", 3, 3),
         ("", -signal.SIGSEGV, 3),
+        ("sh: 1: pyton3: not found\n", 127, 1),
     ],
 )
 def test_process_that_dies_alike_without_progress_is_given_up(
@@ -752,7 +848,7 @@ def test_process_that_dies_alike_without_progress_is_given_up(
     for attempt in range(most):
         active = bench.begin()
         active.run.log_dir.mkdir(parents=True, exist_ok=True)
-        active.run.log_dir.joinpath("rank-0.log").write_text(log)
+        active.run.log_dir.joinpath("rank-0.log").write_text(log.format(attempt))
         assert bench.end(status) is (TrialState.ERROR if attempt == most - 1 else TrialState.QUEUED)
 
 

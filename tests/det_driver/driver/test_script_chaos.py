@@ -44,3 +44,8 @@ def test_interrupted_core_api_script_equals_an_uninterrupted_one(
 ) -> None:
     campaign = Campaign(det, tmp_path, pytestconfig.getoption("kills"))
     campaign.check(TRAIN, "error", max_length={"batches": campaign.length(100, 40)})
+
+
+@pytest.mark.slow
+def test_core_api_script_saves_when_agent_or_driver_is_lost(det: Any, tmp_path: Path) -> None:
+    Campaign(det, tmp_path, 2).check_losses(TRAIN, "error", max_length={"batches": 200})

@@ -65,7 +65,7 @@ FATES = {
     "invalid": ("invalid_hp", "too wide"),
     "exits": ("the process exited with status 5", "the process exited with status 5"),
     "late": ("the process exited with status 6", "the process exited with status 6"),
-    "vanishes": ("its process ended with status 0 at batch 1, before", "os._exit() does that"),
+    "vanishes": ("its process ended with status 0 at batch 1, before", "(os._exit(), or killed"),
     "caught": ("completed", None),
     "outside": ("error", "RuntimeError: nobody leaves the context"),
 }
@@ -104,6 +104,54 @@ def test_every_script_ending_is_classified_as_for_a_trial_class(det: Any) -> Non
         ((was, why),) = found[fate]
         assert was.startswith(outcome), fate
         assert reason in (why or "") if reason else why is None, fate
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "entrypoint", ["python3 train.py 2>&1 | tee log", "python3 train.py; echo done"]
+)
+def test_shell_that_ends_with_status_0_hides_no_failure(det: Any, entrypoint: str) -> None:
+    fates = {fate: FATES[fate] for fate in ("good", "raises", "argument", "exits", "caught")}
+    fates["outside"] = FATES["outside"]
+    search(det, list(fates), entrypoint=entrypoint)
+    found = attempts(det)
+    for fate, (outcome, reason) in fates.items():
+        ((was, why),) = found[fate]
+        assert was.startswith(outcome), fate
+        assert reason in (why or "") if reason else why is None, fate
+
+
+UNTIL = """
+import pathlib
+from det_core import core
+
+first = not pathlib.Path("begun").exists()
+pathlib.Path("begun").touch()
+with core.init() as context:
+    context.train.report_validation_metrics(1, {"loss": 1.0})
+    if first:
+        raise RuntimeError("the first attempt")
+"""
+
+
+def test_script_that_its_shell_starts_again_is_complete(det: Any) -> None:
+    det.cwd.joinpath("train.py").write_text(UNTIL)
+    settings = {
+        "entrypoint": "until python3 train.py; do :; done",
+        "searcher": {"name": "single", "metric": "loss"},
+    }
+    det.cwd.joinpath("c.yaml").write_text(json.dumps(CONFIG | settings))
+    det("run", "c.yaml", "--quiet")
+    [trial] = det.json("show", "1", "--runs")["trials"]
+    assert [(run["outcome"], run["reason"]) for run in trial["attempts"]] == [("completed", None)]
+
+
+def test_an_import_error_behind_a_shell_is_a_failure(det: Any) -> None:
+    entrypoint = "python3 -c 'import not_there' | tee log"
+    settings = {"entrypoint": entrypoint, "searcher": {"name": "single", "metric": "loss"}}
+    det.cwd.joinpath("c.yaml").write_text(json.dumps(CONFIG | settings))
+    done = det("run", "c.yaml", "--quiet", status=1)
+    assert "ModuleNotFoundError: No module named 'not_there'" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.sample

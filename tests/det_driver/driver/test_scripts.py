@@ -227,13 +227,15 @@ def test_the_startup_hook_is_sourced_and_its_environment_kept(det):
     assert "hook says good-day, config says hello" in det("logs", "1").stdout
 
 
-def test_a_startup_hook_that_fails_ends_the_run(det):
+@pytest.mark.parametrize(("hook", "status"), [("false", 1), ("exit 3", 3)])
+def test_a_startup_hook_that_fails_ends_the_run_and_is_named(det, hook, status):
     write(
         det.cwd,
         const__yaml=CONFIG.replace("python3 train.py", "echo never") + "    max_restarts: 0\n",
     )
-    (det.cwd / "startup-hook.sh").write_text("false\n")
-    det("run", "const.yaml", status=1)
+    (det.cwd / "startup-hook.sh").write_text(f"{hook}\n")
+    done = det("run", "const.yaml", status=1)
+    assert f"det: startup-hook.sh ended the run with status {status}" in done.stderr
     assert "never" not in det("logs", "1").stdout
 
 

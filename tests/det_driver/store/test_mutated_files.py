@@ -89,7 +89,7 @@ def read_all(home: Path) -> list[DetError]:
             lambda: store.trials.measured(1),
             lambda: store.trials.best(1),
             lambda: store.trials.unmeasured(1, 5),
-            lambda: store.trials.failed_alike(1, "x"),
+            lambda: store.trials.first_failures(1),
             lambda: store.trials.invalid_in_a_row(1),
             lambda: store.runs.open(1),
             lambda: store.checkpoints.imported(1),

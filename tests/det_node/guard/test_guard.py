@@ -31,14 +31,21 @@ time.sleep(60)
 
 FORKS = "{python} train.py; echo went on"
 TRAPS = "trap 'exit {status}' TERM; {python} train.py & wait"
+# Programs that give what they start a process group or a session of its own.
+GROUPS = (
+    "timeout 100 {python} train.py",
+    "timeout 100 {python} train.py; :",
+    "setsid {python} train.py",
+    "setsid -w {python} train.py; :",
+    "set -m; {python} train.py & wait",
+)
 
 
 @pytest.mark.parametrize(
     ("to", "script"),
     [("all", FORKS), ("shell", FORKS), ("gone", FORKS)]
-    + [
-        (to, TRAPS.replace("{status}", status)) for to in ("all", "gone") for status in ("0", "143")
-    ],
+    + [(to, TRAPS.replace("{status}", status)) for to in ("all", "gone") for status in ("0", "143")]
+    + [(to, script) for to in ("all", "gone") for script in GROUPS],
 )
 @pytest.mark.parametrize("shell", ["dash", "bash"])
 def test_a_script_saves_at_sigterm_though_its_shell_dies(
@@ -53,6 +60,8 @@ def test_a_script_saves_at_sigterm_though_its_shell_dies(
     """
     if not shutil.which(shell):
         pytest.skip(f"{shell} is not installed")
+    if shell == "dash" and "set -m" in script:
+        pytest.skip("dash has job control in a terminal only")
     (tmp_path / "train.py").write_text(SAVES)
     read, write = os.pipe()
     command = [shell, "-c", script.format(python=sys.executable)]

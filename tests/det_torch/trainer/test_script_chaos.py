@@ -45,3 +45,7 @@ def test_a_script_of_the_trainer_shows_nothing_of_what_struck_it(
 ) -> None:
     campaign = Campaign(det, tmp_path, pytestconfig.getoption("kills"))
     campaign.check(TRAIN.replace("LENGTH", str(campaign.length(100, 40))), "error")
+
+
+def test_trainer_script_saves_when_agent_or_driver_is_lost(det: Any, tmp_path: Path) -> None:
+    Campaign(det, tmp_path, 2).check_losses(TRAIN.replace("LENGTH", "200"), "error")

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 from det_node.process import adopt_orphans, kill_below, signal_below
@@ -25,8 +26,6 @@ _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
 # How long a script waits for a process, and the pauses between attempts.
 _START_SECONDS, _START_PAUSE_SECONDS = 60.0, 0.5
-# The arguments of waitpid: children of this process's group, and all children.
-_GROUP, _ALL = 0, -1
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 LAUNCHERS = (
     "launch",
@@ -44,26 +43,31 @@ LAUNCHERS = (
 
 def main(argv: list[str]) -> int:
     """Run the command and return its exit status, which is 128 + n for a signal n."""
-    fd, command, asked = int(argv[0]), argv[2:], list[int]()
+    fd, command, asked, started = int(argv[0]), argv[2:], list[int](), list[int]()
     sys.stderr.write(notice(command[-1], int(os.environ.get("DET_SLOTS", "1"))))
     sys.stderr.flush()
     # Whatever the command starts can then be found from here.
     adopt_orphans()
-    # The signal reaches the whole group, so the command decides what happens.
-    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        """Leave it to the command what happens, as the signal reaches the whole group."""
+        asked.append(number)
+        for pid in started:
+            _pass_on(pid)
+
+    signal.signal(signal.SIGTERM, terminate)
     if (process := _start(command, fd, asked)) is None:
         return 128 + signal.SIGTERM
+    started.append(process.pid)
     pidfd = os.pidfd_open(process.pid)
     ready, _, _ = select.select([pidfd, fd], [], [])
     if pidfd not in ready:
         _end(process)
     status = process.wait()
-    if asked:
-        status = _wait_for_orphans(status, _GROUP)
-    elif status == -signal.SIGTERM:
-        # The signal reached the shell alone.
-        signal_below(os.getpid(), signal.SIGTERM)
-        status = _wait_for_orphans(status, _ALL)
+    # Its number may become another process's.
+    started.clear()
+    if asked or status == -signal.SIGTERM:
+        status = _wait_for_orphans(status, os.getpgrp() if asked else None)
     kill_below(os.getpid())
     return 128 - status if status < 0 else status
 
@@ -91,21 +95,29 @@ def _start(command: list[str], fd: int, asked: list[int]) -> subprocess.Popen[by
     return None
 
 
-def _wait_for_orphans(status: int, which: int) -> int:
+def _pass_on(pid: int) -> None:
+    """Send SIGTERM to the group of a command that has one of its own, as `timeout` has."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if (group := os.getpgid(pid)) != os.getpgrp():
+            os.killpg(group, signal.SIGTERM)
+
+
+def _wait_for_orphans(status: int, signaled: int | None) -> int:
     """Wait for processes that a shell or another program left at SIGTERM, as they may be saving.
 
-    Where the signal went to the group alone, processes in other sessions never got it, and are not
-    waited for. Returns
+    Those that are not in the group `signaled` get the signal now: those behind `timeout` or
+    `setsid`, and all where it reached the shell alone. Returns
 
     - the first status that is a failure other than death by SIGTERM,
     - else 0 where one process ended well,
     - else `status`, that of the first process.
     """
+    signal_below(os.getpid(), signal.SIGTERM, outside=signaled)
     statuses = [status]
     deadline = time.monotonic() + (_patience() or _GRACE_SECONDS)
     while time.monotonic() < deadline:
         try:
-            pid, how = os.waitpid(which, os.WNOHANG)
+            pid, how = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             break
         if pid:
@@ -150,7 +162,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """Make the command save and end within its configured time, then end this process."""
     os.killpg(0, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        _wait_for_orphans(process.wait(_patience()), _GROUP)
+        _wait_for_orphans(process.wait(_patience()), os.getpgrp())
     kill_below(os.getpid())
     os.killpg(0, signal.SIGKILL)
 
@@ -160,7 +172,7 @@ def _patience() -> float:
     from det_core.train.environ import WorkerEnv
 
     env = WorkerEnv.read(os.environ)
-    return env.patience if env else 0.0
+    return env.patience if env else _GRACE_SECONDS
 
 
 if __name__ == "__main__":

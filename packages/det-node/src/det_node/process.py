@@ -93,13 +93,21 @@ def kill_below(ancestor: int, patience: float = 2.0) -> None:
         time.sleep(0.002)
 
 
-def signal_below(ancestor: int, number: signal.Signals) -> bool:
-    """Signal all descendants of a process, in whatever session. Return whether there was any."""
-    found = _below(ancestor)
+def signal_below(ancestor: int, number: signal.Signals, *, outside: int | None = None) -> bool:
+    """Signal all descendants of a process, in whatever session. Return whether there was any.
+
+    Those in the process group `outside` are left out.
+    """
+    found = [pid for pid in _below(ancestor) if outside is None or _group(pid) != outside]
     for pid in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
     return bool(found)
+
+
+def _group(pid: int) -> int | None:
+    stat = _stat(pid)
+    return int(stat[2]) if stat else None
 
 
 def _below(ancestor: int) -> list[int]:

@@ -87,11 +87,21 @@ class Meet(msgspec.Struct, frozen=True, tag="meet"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """The last message of a run. It has a reply, so that it is known before the process ends."""
+    """The last message of a run. It has a reply, so that it is known before the process ends.
+
+    - `own_handler`: the script handles SIGTERM itself, and never asked whether it is to end.
+    - `preempted`: it was to end, as far as the process knows. An agent may ask it, too.
+    - `uncaught`: the exception has left the script, which ends by it.
+    - `status`: what the script gave to `sys.exit`. A shell may end with another status.
+    """
 
     outcome: Outcome
     message: str = ""
     traceback: str = ""
+    own_handler: bool = False
+    preempted: bool = False
+    uncaught: bool = False
+    status: int = 0
 
 
 class Reported(msgspec.Struct, frozen=True, tag="reported"):

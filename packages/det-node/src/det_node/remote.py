@@ -78,7 +78,7 @@ class RemoteHost(DriverHost):
         self._unsure: tuple[int, Manifest, str] | None = None
         self._error = ""
         self._closing = False
-        self._connection = connection
+        self._connection, self._pid = connection, os.getpid()
         self._replies: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
         self._lock = threading.RLock()
         # The newest sequence number.
@@ -132,9 +132,27 @@ class RemoteHost(DriverHost):
         self._send(Alerted(title, description, level))
 
     def finished(
-        self, outcome: Outcome, message: str = "", traceback: str = "", *, wait: bool = True
+        self,
+        outcome: Outcome,
+        message: str = "",
+        traceback: str = "",
+        *,
+        wait: bool = True,
+        own_handler: bool = False,
+        uncaught: bool = False,
+        status: int = 0,
     ) -> None:
-        (self._request if wait else self._send)(Finished(outcome, message, traceback))
+        (self._request if wait else self._send)(
+            Finished(
+                outcome,
+                message,
+                traceback,
+                own_handler=own_handler,
+                preempted=self.preempted.raised,
+                uncaught=uncaught,
+                status=status,
+            )
+        )
 
     def exchange_chief_address(
         self, address: tuple[str, int] | None = None, timeout: float | None = None
@@ -159,6 +177,9 @@ class RemoteHost(DriverHost):
         return self._request(AskBest()).value
 
     def close(self) -> None:
+        if os.getpid() != self._pid:
+            self._connection.close_inherited()
+            return
         self._closing = True
         self._connection.close()
         if self._over.acquire(timeout=5):
@@ -191,6 +212,12 @@ class RemoteHost(DriverHost):
 
     def _send(self, message: Message) -> int:
         """Send a message under the next sequence number, and return that number."""
+        if os.getpid() != self._pid:
+            # Its messages would have the numbers of this process's.
+            raise DetError(
+                f"det cannot send {type(message).__name__} from a forked process; call det in the"
+                " process that called core.init()"
+            )
         with self._lock:
             if self._lost:
                 raise HostLost(LOST)

@@ -20,7 +20,7 @@ from ..ranks.distributed import DistributedContext
 from ..storage import MANIFEST, Selector
 from ..train import arguments as check
 from ..train.environ import WorkerEnv
-from ..train.host import TrialHost
+from ..train.host import HostLost, TrialHost
 from ..train.run import read_on_host
 from ..train.saving import CheckpointSink, read_back
 from ._train import Steps, must_be_chief
@@ -177,12 +177,16 @@ class CheckpointContext:
     def delete(self, storage_id: str) -> None:
         """Delete a checkpoint. This cannot be undone. For rank 0 only.
 
-        Raises DetError if a version of a model in the registry has it.
+        Raises DetError if a version of a model in the registry has it. If the driver is gone, the
+        checkpoint is not deleted.
         """
         must_be_chief(self._distributed.rank, "delete a checkpoint")
         check.text("delete", "storage_id", storage_id)
         # The driver refuses what a model needs, so ask it before the files are gone.
-        self._host.deleted(storage_id)
+        try:
+            self._host.deleted(storage_id)
+        except HostLost:
+            return
         self._keep.storage.delete(storage_id)
 
     def _reading(

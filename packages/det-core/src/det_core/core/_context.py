@@ -39,6 +39,7 @@ from ._outside import (
     script_run,
 )
 from ._profiler import ProfilerContext
+from ._script_host import ScriptHost
 from ._searcher import PreemptContext, PreemptMode, SearcherContext
 from ._train import Steps, TensorboardMode, TrainContext, must_be_chief
 
@@ -139,7 +140,12 @@ class Context:
         known = env or outside
         steps = Steps(completed=known.steps_completed if known else 0)
         searcher = env.config.searcher if env else None
-        self._host, self._ending = host, ending
+        self._ending = ending
+        if env is not None:
+            host = script_host = ScriptHost(host, env)
+            if distributed.rank == 0:
+                script_host.send_again()
+        self._host = host
         self.info: ClusterInfo | None = info_of(env) if env else outside
         self.distributed = distributed
         self.train = TrainContext(
@@ -163,6 +169,11 @@ class Context:
         if env and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             caught = preempted_by(host.preempted, signal.SIGTERM, patience=SIGTERM_AGAIN_SECONDS)
             self._signals.enter_context(caught)
+            self._handler = signal.getsignal(signal.SIGTERM)
+        else:
+            self._handler = None
+        if ending is not None:
+            ending.has_own_handler = self._has_own_handler
 
     def alert(
         self, title: str | None = None, description: str | None = None, level: str | None = "info"
@@ -246,6 +257,11 @@ class Context:
 
     def __enter__(self) -> Self:
         return self
+
+    def _has_own_handler(self) -> bool:
+        handler = signal.getsignal(signal.SIGTERM)
+        own = callable(handler) and handler is not self._handler
+        return own and not self._host.preempted.heeded
 
     def __exit__(
         self,

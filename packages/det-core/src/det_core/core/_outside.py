@@ -115,7 +115,13 @@ class OutsideHost(LocalHost, DriverHost):
             self._recording.progress(fraction)
 
     def finished(
-        self, outcome: Outcome, message: str = "", traceback: str = "", *, wait: bool = True
+        self,
+        outcome: Outcome,
+        message: str = "",
+        traceback: str = "",
+        *,
+        wait: bool = True,
+        **facts: Any,
     ) -> None:
         super().finished(outcome, message)
         if self._recording:

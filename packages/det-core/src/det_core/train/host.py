@@ -164,9 +164,21 @@ class DriverHost(TrialHost):
 
     @abstractmethod
     def finished(
-        self, outcome: Outcome, message: str = "", traceback: str = "", *, wait: bool = True
+        self,
+        outcome: Outcome,
+        message: str = "",
+        traceback: str = "",
+        *,
+        wait: bool = True,
+        own_handler: bool = False,
+        uncaught: bool = False,
+        status: int = 0,
     ) -> None:
         """Report how the process ended. With `wait`, wait for the reply.
 
         It is needed where other ranks may later report a failure that this one caused.
+
+        - `own_handler`: the script handles SIGTERM itself, and never asked whether it is to end.
+        - `uncaught`: the exception has left the script, which ends by it.
+        - `status`: what the script gave to `sys.exit`.
         """

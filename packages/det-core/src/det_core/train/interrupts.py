@@ -6,14 +6,20 @@ A second Ctrl-C is handled as it was before.
 from __future__ import annotations
 
 import os
+import select
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from .host import Flag
+
+_READER_SECONDS = 0.3
+"""How long the reader of a pipe has to end by the same signal."""
+_STANDARD = (1, 2)
 
 
 @contextmanager
@@ -35,6 +41,8 @@ def preempted_by(
     - Processes that are forked in the body, such as those of a data loader, inherit the handler.
       There it ignores SIGINT, as a terminal sends it to all of them, and lets the other signals end
       the process.
+    - SIGTERM to all processes of a job also ends those that read the output, such as `tee`. The
+      output goes elsewhere then, and not to a pipe that would end the script before it saves.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -57,6 +65,10 @@ def preempted_by(
             return
         if number == signal.SIGINT:
             signal.signal(number, previous[signal.SIGINT])
+        if number == signal.SIGTERM and len(asked) == 1:
+            _keep_output()
+            # A live pipe was waited for, and the patience begins after that.
+            asked[0] = time.monotonic()
         flag.reason = signal.Signals(number).name
         flag.raised = True
         if on_signal is not None:
@@ -70,3 +82,35 @@ def preempted_by(
         for number, handler in previous.items():
             if signal.getsignal(number) is caught:
                 signal.signal(number, handler)
+
+
+def _keep_output() -> None:
+    """Replace standard output and error where they are pipes without a reader.
+
+    The rest of the output goes to the other one of the two, or to the output of the session's first
+    process, which is the log of a run, or nowhere.
+    """
+    pipes = select.poll()
+    for fd in _STANDARD:
+        with suppress(OSError):
+            if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                pipes.register(fd, 0)
+    deadline, broken = time.monotonic() + _READER_SECONDS, set[int]()
+    while (left := deadline - time.monotonic()) > 0 and (found := pipes.poll(left * 1000)):
+        for fd, _ in found:
+            broken.add(fd)
+            pipes.unregister(fd)
+    for fd in sorted(broken):
+        whole = next((each for each in _STANDARD if each not in broken), None)
+        with suppress(OSError):
+            os.dup2(_open_log() if whole is None else whole, fd)
+
+
+def _open_log() -> int:
+    with suppress(OSError):
+        # Another pipe without a reader is an error, and not waited for.
+        log = f"/proc/{os.getsid(0)}/fd/1"
+        opened = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+        os.set_blocking(opened, True)
+        return opened
+    return os.open(os.devnull, os.O_WRONLY)

@@ -103,8 +103,12 @@ class Session:
             if error is None:
                 self._ending.complete()
                 return
-            outcome, message = self._ending.fail(error)
-            if isinstance(error, (InvalidHP, DetError)):
+            ends = isinstance(error, (InvalidHP, DetError))
+            outcome, message = self._ending.fail(error, uncaught=ends)
+            if isinstance(error, SystemExit) and error.code:
+                # It reports the status, which a shell may hide.
+                self._ending.complete()
+            if ends:
                 sys.stderr.write(f"det: {message}\n")
                 sys.exit(EXIT.get(outcome, 0))
         finally:

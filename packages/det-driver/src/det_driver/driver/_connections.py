@@ -148,6 +148,6 @@ def _repeat_reply(
         case protocol.Checkpointed() | protocol.Deleted():
             return protocol.Reply(number)
         case protocol.Finished():
-            state.apply(lambda: active.finished(event.rank, message))
+            state.apply(lambda: active.finished(event.rank, message, event.link))
             return protocol.Reply(number)
     return None

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import dropwhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +47,9 @@ MOST_PRUNED = 100
 _MOST_REPEATS = {True: 2, False: 3}
 """How often a run may fail alike at one batch: with an exception, and without one."""
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+_NOT_STARTED = (126, 127)
+"""The statuses of a shell for a command that it may not execute, or does not find."""
+_VARIES = re.compile(r"/tmp/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _FROM_OUTSIDE = (-signal.SIGKILL, 128 + signal.SIGKILL, *_TERMINATED)
 
 
@@ -134,27 +138,55 @@ class Endings:
 
         The status decides where no outcome was reported.
         """
+        if status != 0 and active.outcome is Outcome.COMPLETED and not self._state.trial_class:
+            active.outcome = None
+        elif active.outcome is Outcome.COMPLETED and active.exit_status:
+            # A shell around the script ended with 0.
+            status = active.exit_status
+            active.outcome, active.message = None, exit_status(status)
         if active.outcome is None and status in _TERMINATED:
             active.outcome = Outcome.PREEMPTED
         if self._state.trial_class:
             return
-        caught = active.outcome in (*FAILED, Outcome.PEER_LOST) and not active.refused
+        ended_by = active.refused or active.uncaught
+        caught = active.outcome in (*FAILED, Outcome.PEER_LOST) and not ended_by
         if status == 0 and caught:
             # The script continued after the failure, and ended well.
             active.outcome, active.message, active.traceback = Outcome.COMPLETED, "", ""
-        elif status != 0 and active.outcome is Outcome.COMPLETED:
-            active.outcome = None
+        elif status == 0 and self._answers_a_signal(live, active):
+            active.outcome = Outcome.PREEMPTED
         elif status == 0 and active.outcome is None and not active.message:
             if active.preempting and not active.acked:
                 # It never connected and got SIGTERM. Status 0 is the only sign that it has saved.
                 active.outcome = Outcome.PREEMPTED
+            elif not active.acked and (words := _raised_at_the_end(active.run.log_dir)):
+                active.outcome, active.message = Outcome.ERROR, words.splitlines()[-1]
+                active.traceback = words
             elif active.acked and live.plan.runnable and live.plan.until is not None:
                 active.message = (
                     f"its process ended with status 0 at batch {active.progressed_to}, before"
-                    " searcher.max_length and without leaving core.init(): os._exit() does that"
+                    " searcher.max_length and without a message (os._exit(), or killed behind a"
+                    " shell)"
                 )
             else:
                 active.outcome = Outcome.COMPLETED
+
+    def _answers_a_signal(self, live: LiveTrial, active: ActiveRun) -> bool:
+        """Return whether a script that was asked to end, and handles SIGTERM itself, may go on.
+
+        It has not trained to its length, or nothing says so.
+        """
+        return (
+            active.outcome is Outcome.COMPLETED
+            and active.own_handler
+            and (active.preempted or active.preempting or self._state.target_state is not None)
+            and live.plan.runnable
+            and not (
+                self._state.unit == "batches"
+                and live.plan.until is not None
+                and active.progressed_to >= live.plan.until
+            )
+        )
 
     def cancel_trial(
         self, trial: int, now: bool, preempt: Callable[[LiveTrial, str, float | None], object]
@@ -270,7 +302,8 @@ class Endings:
             self._killed(live, active)
             return ""
         message, words = _cause(live.id, active, status)
-        repeats, stumbles = self._note_failure(live, (message, active.progressed_to))
+        key = _comparable(message)
+        repeats, stumbles = self._note_failure(live, (key, active.progressed_to))
         raised = active.outcome in FAILED or words.startswith("Traceback")
         # A cause outside the process may be over. A process that dies by itself may have made
         # progress that it did not report.
@@ -278,7 +311,10 @@ class Endings:
             active.outcome is None and status not in _FROM_OUTSIDE and not active.progressed_to
         )
         config = self._state.config
-        hopeless = by_itself and repeats >= _MOST_REPEATS[raised]
+        hopeless = (by_itself and repeats >= _MOST_REPEATS[raised]) or (
+            # What a shell cannot start is a mistake, unless a program returns the same status.
+            status in _NOT_STARTED and not active.acked
+        )
         if (
             hopeless
             or live.restarts >= config.max_restarts
@@ -328,12 +364,12 @@ class Endings:
         if trace:
             self._state.after_commit(lambda: setattr(self._failures, "traceback", trace))
         self._state.exit(live, Exit.ERRORED, TrialState.ERROR, message)
-        failed = self._state.store.trials.failed_alike(self._state.id, message)
-        if not failed or failed % MOST_ALIKE:
+        failed = self._state.store.trials.first_failures(self._state.id)
+        if not failed or len(failed) % MOST_ALIKE or len({*map(_comparable, failed)}) > 1:
             return ""
         return self._end(
-            f"the first {failed} trials failed alike before any had got anywhere: {message}; mend"
-            " that"
+            f"the first {len(failed)} trials failed alike before any had got anywhere: {message};"
+            " mend that"
         )
 
     def _all_invalid(self, message: str) -> str:
@@ -443,6 +479,25 @@ def _last_words(log_dir: Path) -> str:
             return last_words(file.read())
     except OSError:
         return ""
+
+
+def _comparable(message: str) -> str:
+    """Return a message without numbers and temporary paths, which differ between equal failures.
+
+    How much memory was missing is kept, as it depends on hyperparameters.
+    """
+    return message if "memory" in message.lower() else _VARIES.sub("#", message)
+
+
+def _raised_at_the_end(log_dir: Path) -> str:
+    """Return the traceback that a process's output ends with, or "".
+
+    More lines may be those of a program that caught the exception and went on.
+    """
+    words = _last_words(log_dir)
+    last = words[words.rfind("Traceback (") :].splitlines()
+    raised = list(dropwhile(lambda line: line.startswith(" "), last[1:]))
+    return words if words.startswith("Traceback (") and len(raised) == 1 else ""
 
 
 def _cancels_retries(config: ExperimentConfig, log_dir: Path) -> bool:

@@ -73,6 +73,11 @@ class ActiveRun:
     - `killed`: why det killed it.
     - `unstarted`: why it never began.
     - `refused`: a message of it could not be handled.
+    - `own_handler`: the script handles SIGTERM itself, and never asked whether it is to end.
+    - `preempted`: its last message says that it was to end, which an agent may ask, too.
+    - `exit_status`: what the script gave to `sys.exit`, as it says.
+    - `failed_links`: the connections until an exception left the script. A later one may be that of
+      a second attempt in the same run.
     """
 
     run: Run
@@ -99,24 +104,46 @@ class ActiveRun:
     killed: str = ""
     unstarted: str = ""
     refused: bool = False
+    own_handler: bool = False
+    preempted: bool = False
+    exit_status: int = 0
+    failed_links: frozenset[int] = frozenset()
 
     @property
     def several(self) -> bool:
         """Whether the run has several ranks."""
         return len(self.lease.slots) > 1
 
-    def finished(self, rank: int, word: Finished) -> None:
+    @property
+    def uncaught(self) -> bool:
+        """Whether a script has ended by a failure, whatever the status of the shell around it."""
+        return bool(self.failed_links)
+
+    def finished(self, rank: int, word: Finished, link: int = 0) -> None:
         """Handle a rank's outcome. The first one counts, unless it only says that a peer was lost.
 
         A rank that reports success and then fails has failed. A script that saves for a pause may
-        do so.
+        do so. A script that failed may be started again in the same run, on another connection.
         """
         self.spoken.add(rank)
         gone = self.outcome is Outcome.PEER_LOST and word.outcome is not Outcome.PEER_LOST
         failed = self.outcome in GOOD and self.speaker == rank and word.outcome in FAILED
-        if self.outcome is None or gone or failed:
+        late = self.outcome is Outcome.COMPLETED and word.uncaught
+        again = (
+            self.uncaught
+            and link not in self.failed_links
+            # Other ranks of the failed attempt may still say what they lost.
+            and rank == 0
+            and word.outcome in GOOD
+        )
+        if again:
+            self.failed_links = frozenset()
+        if word.uncaught or word.status:
+            self.failed_links = frozenset({*self.acked, link})
+        if self.outcome is None or gone or failed or late or again:
             self.outcome, self.message, self.traceback = word.outcome, word.message, word.traceback
-            self.speaker = rank
+            self.speaker, self.own_handler = rank, word.own_handler
+            self.preempted, self.exit_status = word.preempted, word.status
 
     def ended(self, rank: int, status: int, fenced: bool = False) -> None:
         """Handle the exit status of the process that failed first.

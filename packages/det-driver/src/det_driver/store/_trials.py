@@ -235,24 +235,16 @@ class Trials:
         count, measured = self._databases.of(experiment_id).rows(sql)[0]
         return int(count), int(measured)
 
-    def failed_alike(self, experiment_id: int, reason: str) -> int:
-        """Return how many trials failed for this reason.
-
-        Returns 0 if any trial ended otherwise or has made progress.
-        """
+    def first_failures(self, experiment_id: int) -> Sequence[str]:
+        """Return why trials failed, where all that have ended did, and none has made progress."""
         sql = (
-            (
-                "SELECT count(*), count(*) FILTER (WHERE state != 'ERROR' OR exit_reason != ?) FROM"
-                " trials WHERE ended IS NOT NULL"
-            ),
-            (
-                "SELECT count(*) FROM trials WHERE batches > 0 OR progress > 0 OR best_metric IS"
-                " NOT NULL OR latest_checkpoint IS NOT NULL"
-            ),
+            "SELECT count(*) FROM trials WHERE batches > 0 OR progress > 0 OR best_metric IS NOT"
+            " NULL OR latest_checkpoint IS NOT NULL OR (ended IS NOT NULL AND state != 'ERROR')"
         )
         database = self._databases.of(experiment_id)
-        (ended, others), ((begun,),) = database.rows(sql[0], (reason,))[0], database.rows(sql[1])
-        return 0 if others or begun else int(ended)
+        ((others,),) = database.rows(sql)
+        failed = "SELECT coalesce(exit_reason, '') FROM trials WHERE ended IS NOT NULL"
+        return [] if others else [reason for (reason,) in database.rows(failed)]
 
     def unmeasured(self, experiment_id: int, most: int) -> Sequence[int]:
         """Return the first trials that completed without a number for the searcher's metric."""

@@ -238,7 +238,9 @@ def hooked(argv: list[str], code_dir: Path) -> list[str]:
     return [
         "/bin/bash",
         "-c",
-        f'. ./{HOOK}; status=$?; [ $status -eq 0 ] || exit $status; exec "$@"',
+        # A hook that calls `exit` ends the run, too.
+        f"trap 'echo det: {HOOK} ended the run with status $? >&2' EXIT; . ./{HOOK}; status=$?;"
+        ' [ $status -eq 0 ] || exit $status; trap - EXIT; exec "$@"',
         "bash",
         *argv,
     ]

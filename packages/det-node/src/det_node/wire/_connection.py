@@ -237,6 +237,13 @@ class Connection:
         with self._sending, self._receiving:
             self._sock.close()
 
+    def close_inherited(self) -> None:
+        """Close a forked process's descriptor. The connection stays open in its parent.
+
+        No lock is taken, as a thread that was not forked may hold it.
+        """
+        self._sock.close()
+
     def __enter__(self) -> Self:
         return self
 
