@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,6 +194,22 @@ def test_warm_start_begins_at_batch_0_with_callback_states(lab: Any) -> None:
     assert ("startup", 0, first.checkpoints[2]) in notes
     assert ("load_state_dict", {"seen": 1}) in notes
     assert ("train", 0, 0) in notes
+
+
+def test_error_in_on_checkpoint_write_end_loses_no_checkpoint(lab: Any) -> None:
+    class Failing(PyTorchCallback):
+        def on_checkpoint_write_end(self, checkpoint_dir: Path) -> None:
+            raise OSError("cannot upload")
+
+    class Trial(OneVarTrial):
+        def build_callbacks(self) -> dict[str, PyTorchCallback]:
+            return {"failing": Failing()}
+
+    with pytest.raises(OSError, match="cannot upload"):
+        lab(Trial, 2)
+    (uuid,) = lab.storage.list()
+    resumed = lab(OneVarTrial, 4, checkpoint=uuid)
+    assert resumed.validation[4] == lab(OneVarTrial, 4).validation[4]
 
 
 def test_shutdown_comes_after_an_error_in_training(lab: Any) -> None:

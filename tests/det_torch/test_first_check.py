@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,21 @@ def test_a_training_metric_that_is_no_number_is_named(tmp_path: Path) -> None:
         (notice,) = found(Vector, tmp_path)
     assert "metric 'each' is a Tensor of shape (3,)" in notice
     assert notice.endswith("; it is left out of the training reports")
+
+
+def test_first_trial_has_left_when_the_second_is_built(tmp_path: Path) -> None:
+    """Two of a large one would not fit into the memory."""
+    alive: list[int] = []
+    models: list[weakref.ref[Any]] = []
+
+    class Counts(OneVarTrial):
+        def __init__(self, context: Any) -> None:
+            alive.append(sum(model() is not None for model in models))
+            super().__init__(context)
+            models.append(weakref.ref(self.model))
+
+    assert found(Counts, tmp_path) == []
+    assert alive == [0, 0]
 
 
 class Average(OneVarTrial):

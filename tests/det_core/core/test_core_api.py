@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from det_core import CheckpointError, InvalidHP, MetricError, core
+from det_core import CheckpointError, InvalidHP, MetricError, StorageError, core
 
 CONFIG = "entrypoint: python3 train.py\nsearcher: {name: single, metric: error}\n"
 
@@ -125,6 +128,10 @@ def test_invalid_position_is_refused_at_the_callers_line(context, steps):
         assert "give a whole number of batches, 0 or more" in str(refused.value)
 
 
+DEEP = "upload(metadata=<dict, whose __repr__ raised RecursionError>)"
+UNREADABLE = "set_status(status=<Unreadable, whose __repr__ raised ZeroDivisionError>)"
+
+
 def test_whole_numbers_of_numpy_are_positions(context, capsys):
     context.train.report_training_metrics(np.int64(3), {"loss": 1.0})
     assert '"batches": 3' in capsys.readouterr().out
@@ -162,6 +169,14 @@ def test_whole_numbers_of_numpy_are_positions(context, capsys):
         (lambda c: c.checkpoint.download("x", 5), "download(ckpt_dir=5)"),
         (lambda c: c.checkpoint.get_metadata(1), "get_metadata(storage_id=1)"),
         (lambda c: c.checkpoint.delete(b"x"), "delete(storage_id=b'x')"),
+        (lambda c: c.profiler.on("1"), "profiler.on(sampling_interval='1')"),
+        (lambda c: c.profiler.on(None), "profiler.on(sampling_interval=None)"),
+        (lambda c: c.profiler.on(float("inf")), "profiler.on(sampling_interval=inf)"),
+        (lambda c: c.profiler.on(float("nan")), "profiler.on(sampling_interval=nan)"),
+        (lambda c: c.profiler.on(1e300), "profiler.on(sampling_interval=1e+300)"),
+        (lambda c: c.profiler.on(1, True), "profiler.on(samples_per_report=True)"),
+        (lambda c: c.checkpoint.upload(".", nested(5000)), DEEP),
+        (lambda c: c.train.set_status(Unreadable()), UNREADABLE),
         (lambda c: next(c.searcher.operations("all")), "operations(searcher_mode='all')"),
         (
             lambda c: next(c.searcher.operations()).report_progress(True),
@@ -178,6 +193,81 @@ def test_every_argument_is_checked_where_it_is_given(context, call, argument):
         call(context)
     assert re.match(r"test_core_api\.py:\d+: ", str(refused.value))
     assert f"{argument}: give " in str(refused.value)
+
+
+class Unreadable:
+    """Raises, whatever is asked of it."""
+
+    def __repr__(self):
+        raise ZeroDivisionError
+
+    item = tolist = __float__ = __repr__
+
+
+class Loud(str):
+    def __str__(self):
+        raise ZeroDivisionError
+
+
+def nested(deep):
+    found = {}
+    for _ in range(deep):
+        found = {"a": found}
+    return found
+
+
+def cyclic():
+    found = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        {1, 2},
+        1j,
+        [1, object()],
+        np.array([object()]),
+        np.datetime64("2026-01-01"),
+        Unreadable(),
+        cyclic(),
+        nested(5000),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_metric_that_is_no_metric_is_refused_at_the_call(context, value):
+    """It would be found when the training has ended, by a searcher that cannot compare it."""
+    for report in ("report_validation_metrics", "report_training_metrics"):
+        with pytest.raises(MetricError, match=r"^metric 'error' is .*; report a number, text, a"):
+            getattr(context.train, report)(1, {"error": value})
+
+
+def test_numbers_and_texts_of_other_types_are_plain(context, capsys):
+    metrics = {"a": Decimal("1.5"), "b": Fraction(1, 4), "c": Loud("x"), "d": "\ud800", "e": [[1]]}
+    context.train.report_metrics(Loud("g\ud800"), 1, metrics)
+    context.train.set_status(Loud("busy \ud800"))
+    context.alert(Loud("title \ud800"))
+    printed = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert printed == {
+        "group": "g\\ud800",
+        "batches": 1,
+        **{"a": 1.5, "b": 0.25, "c": "x", "d": "\\ud800", "e": [[1]]},
+    }
+
+
+def test_profiler_takes_numbers_of_numpy(context):
+    context.profiler.on(np.float64(0.1), np.int64(3))
+    context.profiler.off()
+
+
+def test_name_that_no_checkpoint_can_have_is_no_outage(context):
+    """An outage would be waited for."""
+    with pytest.raises(StorageError, match="at most 255 letters") as refused:
+        context.checkpoint.restore_path("a" * 5000).__enter__()
+    assert type(refused.value) is StorageError
+    assert len(str(refused.value)) < 250
 
 
 def test_a_searchers_metric_that_is_no_number_is_refused(context):

@@ -122,6 +122,27 @@ def test_invalid_hp_raised_in_training_leaves_a_checkpoint(runs: Runs) -> None:
     assert [manifest.batches for manifest, _ in host.checkpoints] == [3]
 
 
+def test_hook_that_raises_at_a_checkpoint_loses_no_training(runs: Runs) -> None:
+    """The checkpoint holds what the hook wrote, and its error ends the run."""
+
+    class Noting(fakes.OwnedAdapter):
+        def written(self, path: Path) -> None:
+            (path / "note").write_text("of the hook")
+            raise ValueError("a mistake of the hook")
+
+    host = LocalHost(Target(n=3))
+    framework = dataclasses.replace(runs.framework, load=lambda: Noting)
+    with pytest.raises(ValueError, match="a mistake of the hook"):
+        run_trial(
+            framework, fakes.OwnedOneVar, runs.info(), host, CheckpointSink(storage=runs.storage)
+        )
+    ((manifest, _),) = host.checkpoints
+    assert manifest.batches == 3
+    with read_checkpoint(runs.storage, manifest.uuid) as (path, _):
+        assert (path / "note").read_text() == "of the hook"
+    assert runs(5, checkpoint=manifest.uuid).weight == runs(5).weight
+
+
 def test_what_waits_for_a_report_survives(runs: Runs) -> None:
     """Numbers that were trained before a preemption are part of the next report, bit for bit."""
     schedule = Schedule(report=Every(4), validate=At({2}), policy="none")

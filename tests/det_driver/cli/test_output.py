@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -343,6 +343,36 @@ def test_unwritable_output_does_not_affect_training(det: Any, redirection: str) 
     assert done.stderr.count("\n") <= 1
     assert ("No space left on device" in done.stderr) == ("full" in redirection)
     assert det.json("list")[0]["experiment"]["state"] == "COMPLETED"
+
+
+@pytest.mark.process
+def test_detached_run_that_cannot_print_its_number_is_no_failure(
+    det: Any, wait_until: Callable[..., None]
+) -> None:
+    (det.cwd / "train.py").write_text(SCRIPT)
+    (det.cwd / "c.yaml").write_text(
+        "entrypoint: python3 train.py\nsearcher: {name: single, metric: error}\n"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            det.argv(["run", "c.yaml", "--detach"]),
+            cwd=det.cwd,
+            env=det.env(None),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        0,
+        "det: what was printed is lost (No space left on device); see it with: det show 1\n",
+    )
+
+    def is_completed() -> bool:
+        return det.json("list")[0]["experiment"]["state"] == "COMPLETED"
+
+    wait_until(is_completed, "the end of the experiment", 60)
 
 
 def test_what_a_command_cannot_print_is_one_line_and_status_2(

@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import socket
+import subprocess
 import sys
 import textwrap
 import time
@@ -104,6 +105,32 @@ def test_much_output_arrives_whole(launch):
     for rank in range(2):
         lines = [line for line in done.stdout.splitlines() if line.startswith(f"[rank={rank}] ")]
         assert [int(line.split()[1]) for line in lines] == list(range(20000))
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["full", "closed"])
+def test_output_that_cannot_be_written_ends_no_rank(launch, det, closed):
+    script = """
+        import os
+        for number in range(100):
+            print(number, flush=True)
+        open("done-" + os.environ["RANK"], "w")
+    """
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as pipe, open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            det.argv(launch.argv(script)),
+            cwd=det.cwd,
+            env=det.env(None),
+            stdout=pipe if closed else full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert sorted(path.name for path in det.cwd.iterdir()) == ["done-0", "done-1"]
+    lost = "" if closed else "det: what the ranks printed is lost (No space left on device)\n"
+    assert (done.returncode, done.stderr) == (0, lost)
 
 
 def test_what_is_no_text_passes(launch):

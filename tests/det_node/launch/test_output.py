@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,29 @@ def test_nothing_of_what_is_written_is_lost_but_returns(writes):
 @given(st.lists(st.binary(max_size=40), max_size=30))
 def test_output_of_one_rank_is_unchanged_without_prefix(written):
     assert shown(*((0, data) for data in written), prefix=False) == b"".join(written)
+
+
+@pytest.mark.parametrize(
+    ("closed", "failure"), [(False, "No space left on device"), (True, "")], ids=["full", "closed"]
+)
+def test_stream_that_cannot_be_written_to_is_given_up(closed: bool, failure: str):
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as pipe, open("/dev/full", "wb") as full:
+        output = Prefixed(pipe if closed else full)
+        for _ in range(2):
+            output.write(0, b"a line\n")
+        assert output.failure == failure
+
+
+def test_file_on_a_full_disk_loses_lines_and_no_rank(tmp_path: Path):
+    (tmp_path / "rank-0.log").symlink_to("/dev/full")
+    files = Files(tmp_path)
+    files.write(0, b"lost\n")
+    files.write(1, b"kept\n")
+    files.close()
+    assert files.failure == "No space left on device"
+    assert (tmp_path / "rank-1.log").read_bytes() == b"kept\n"
 
 
 def test_files_hold_what_each_rank_wrote_unchanged(tmp_path: Path):

@@ -93,6 +93,15 @@ def test_an_error_is_the_answer_to_its_own_question_alone() -> None:
         assert host.target() == Target(n=7)
 
 
+def test_report_after_the_end_says_that_the_context_is_left() -> None:
+    """The driver is there, and the script has closed its connection."""
+    with driven_by(lambda connection: [*words(connection)] and None) as host:
+        host.progress(0.5)
+    for call in (lambda: host.progress(1.0), host.best_validation):
+        with pytest.raises(HostLost, match=r"is closed; report before core\.Context is left$"):
+            call()
+
+
 def test_known_first_target_is_not_requested() -> None:
     heard = []
 

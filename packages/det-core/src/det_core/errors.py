@@ -99,6 +99,14 @@ class InvalidHP(Exception):
     """Raise in a trial to say that its hyperparameters cannot work. The searcher may try others."""
 
 
+def shown(value: object, most: int = 80) -> str:
+    """Return the `repr` of a value for a message, cut, even where its `__repr__` raises."""
+    try:
+        return f"{value!r:.{most}}"
+    except Exception as wrong:
+        return f"<{type(value).__name__}, whose __repr__ raised {type(wrong).__name__}>"
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most similar to `name`, or None."""
     import difflib

@@ -184,8 +184,12 @@ class EstimatorAdapter(Adapter[EstimatorTrial]):
             )
         self._exports.save(path)
         save_models(self._parts, str(checkpoint), path)
-        for hook in self._hooks:
-            hook.on_checkpoint_end(str(path))
+
+    def written(self, path: Path) -> None:
+        # The random numbers that hooks draw must not depend on how often a run is saved.
+        with untouched_host_rng():
+            for hook in self._hooks:
+                hook.on_checkpoint_end(str(path))
 
     def load(self, path: Path) -> None:
         file = path / STATE_FILE

@@ -357,6 +357,8 @@ class KerasAdapter(Adapter[TFKerasTrial]):
             return
         write_weights(self.model, path)
         write_state(contents, path)
+
+    def written(self, path: Path) -> None:
         self._listeners.directly("on_checkpoint_end", str(path))
 
     def load(self, path: Path) -> None:

@@ -1,13 +1,13 @@
-"""The check before training, in a process whose state is discarded.
+"""The check before training, in processes whose state is discarded.
 
-It trains a few batches, validates, saves, and restores. The process is a fork of the worker, made
-before any of the user's code is imported. So changes to weights, random generators, devices and
-modules do not reach the training that follows.
+It trains a few batches, validates and saves, and restores. The processes are forks of the worker,
+made before any of the user's code is imported. So changes to weights, random generators, devices
+and modules do not reach the training that follows.
 """
 
 from __future__ import annotations
 
-import json
+import gc
 import os
 import select
 import signal
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -45,6 +45,9 @@ CHECKING = "DET_CHECKING"
 
 _LOOK_MILLISECONDS = 100
 _MOST_NAMED = 4
+_IN_THE_CHECK = " (in the check before training; `check_first: false` skips it)"
+# They are the trial's own word, another rank's failure, or no failure.
+_NOT_OF_THE_CHECK = (Outcome.INVALID_HP, Outcome.PEER_LOST, Outcome.PREEMPTED)
 
 
 class Checked(NamedTuple):
@@ -89,38 +92,43 @@ class _Watched(RunLoop):
         super()._validate()
 
 
-def check(framework: Framework, trial: type, info: RunInfo, scratch: Path) -> list[str]:
-    """Train two steps of `trial`, validate a batch, save, and restore. Return notices for the user.
+class Trained(msgspec.Struct, frozen=True):
+    """What the first half of a check has found, and what the second half restores.
 
-    Exceptions of the trial pass through. Every rank calls it. With several ranks nothing is
-    restored, as not every framework can meet its other ranks twice in a process.
+    - `checkpoint`: what was saved after `batches`; empty if nothing is to be restored.
+    - `fresh`, `states`: the trial's state before and after the batches.
     """
-    info = replace(
-        info,
-        checkpoint=None,
-        first_batch=0,
-        warm=None,
-        quick=True,
-        tensorboard_dir=scratch / "tensorboard",
-        scratch_dir=scratch / "scratch",
-    )
-    # The ranks of a host write the shards of one checkpoint.
-    shared = Path(info.distributed.broadcast_local(str(scratch)))
-    keep = CheckpointSink(storage=LocalStorage(shared / "checkpoints"))
-    metric = info.config.searcher.metric if info.config.searcher else None
-    schedule = Schedule(report=Every(1), policy="none", metric=metric)
-    host = LocalHost(Target(n=2 * info.config.optimizations.aggregation_frequency), metric=metric)
-    loops: list[_Watched] = []
 
-    def begin(adapter: Adapter[Any], host: LocalHost, progress: Progress | None = None) -> Loop:
-        save = Saving(adapter, framework, info, host, keep)
-        loop = _Watched(adapter, schedule, host, info.distributed, save, progress, info.length)
-        loop.watch(adapter)
-        loops.append(loop)
-        loop.begin()
-        return loop
-
+    notices: list[str]
+    checkpoint: str = ""
+    batches: int = 0
     fresh: dict[str, str] = {}
+    states: dict[str, str] = {}
+
+
+def check(framework: Framework, trial: type, info: RunInfo, scratch: Path) -> list[str]:
+    """Check `trial` in this process, and return notices for the user.
+
+    Exceptions of the trial pass through.
+    """
+    trained = train(framework, trial, info, scratch)
+    # The second trial needs the memory of the first, and what it holds exclusively.
+    gc.collect()
+    return trained.notices + restore(framework, trial, info, scratch, trained)
+
+
+def train(framework: Framework, trial: type, info: RunInfo, scratch: Path) -> Trained:
+    """Train two steps of `trial`, validate a batch, and save.
+
+    Exceptions of the trial pass through. Every rank calls it. With several ranks nothing is to be
+    restored, as they would have to meet once more.
+    """
+    info = _briefly(info, scratch)
+    keep = _sink(info, scratch)
+    metric = info.config.searcher.metric if info.config.searcher else None
+    host = LocalHost(Target(n=2 * info.config.optimizations.aggregation_frequency), metric=metric)
+    fresh: dict[str, str] = {}
+    loops: list[_Watched] = []
 
     def start(adapter: Adapter[Any]) -> Loop:
         # Schedules may be made for no more batches than these.
@@ -128,9 +136,10 @@ def check(framework: Framework, trial: type, info: RunInfo, scratch: Path) -> li
             most = to_batches(info.length.n, info.length.unit, adapter)
             host.limit(most)
         fresh.update(adapter.live_state())
-        return begin(adapter, host)
+        loops.append(_begin(adapter, framework, info, host, keep))
+        return loops[0]
 
-    _train(framework, trial, info, start)
+    _run(framework, trial, info, start)
     loop = loops[0]
     notices = [
         f"{error}; it is left out of the training reports" for error in loop.dropped.values()
@@ -141,35 +150,85 @@ def check(framework: Framework, trial: type, info: RunInfo, scratch: Path) -> li
             f"training {batches} batches changed no weight: does the trial step its optimizer"
             " (context.step_optimizer)? A learning rate that begins at 0 looks the same"
         )
-    if info.distributed.size == 1:
-        found: dict[str, str] = {}
-
-        def again(adapter: Adapter[Any]) -> Loop:
-            found.update(adapter.live_state())
-            return begin(
-                adapter, LocalHost(Target(n=None)), Progress(batches=batches, validated_at=batches)
-            )
-
-        manifest, _ = host.checkpoints[-1]
-        with read_checkpoint(keep.storage, manifest.uuid) as (path, _):
-            restored = replace(info, checkpoint=manifest.uuid, first_batch=batches, warm=False)
-            _train(framework, trial, restored, again, path)
-        lost = [
-            name
-            for name, state in loop.trained.items()
-            if fresh.get(name, state) != state != found.get(name)
-        ]
-        if lost:
-            more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
-            notices.append(
-                f"training changes {', '.join(lost[:_MOST_NAMED])}{more}, which no checkpoint"
-                " holds: a run that is resumed begins with it as it is built; keep it in a wrapped"
-                " model's buffers, or in a callback's state_dict"
-            )
-    return notices
+    if info.distributed.size > 1:
+        return Trained(notices)
+    manifest, _ = host.checkpoints[-1]
+    return Trained(notices, manifest.uuid, batches, fresh, dict(loop.trained))
 
 
-def _train(
+def restore(
+    framework: Framework, trial: type, info: RunInfo, scratch: Path, trained: Trained
+) -> list[str]:
+    """Build `trial` again, restore what `train` saved, and return notices for the user."""
+    if not trained.checkpoint:
+        return []
+    info = replace(
+        _briefly(info, scratch),
+        checkpoint=trained.checkpoint,
+        first_batch=trained.batches,
+        warm=False,
+    )
+    keep = _sink(info, scratch)
+    found: dict[str, str] = {}
+
+    def start(adapter: Adapter[Any]) -> Loop:
+        found.update(adapter.live_state())
+        progress = Progress(batches=trained.batches, validated_at=trained.batches)
+        return _begin(adapter, framework, info, LocalHost(Target(n=None)), keep, progress)
+
+    with read_checkpoint(keep.storage, trained.checkpoint) as (path, _):
+        _run(framework, trial, info, start, path)
+    lost = [
+        name
+        for name, state in trained.states.items()
+        if trained.fresh.get(name, state) != state != found.get(name)
+    ]
+    if not lost:
+        return []
+    more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+    return [
+        f"training changes {', '.join(lost[:_MOST_NAMED])}{more}, which no checkpoint"
+        " holds: a run that is resumed begins with it as it is built; keep it in a wrapped"
+        " model's buffers, or in a callback's state_dict"
+    ]
+
+
+def _briefly(info: RunInfo, scratch: Path) -> RunInfo:
+    return replace(
+        info,
+        checkpoint=None,
+        first_batch=0,
+        warm=None,
+        quick=True,
+        tensorboard_dir=scratch / "tensorboard",
+        scratch_dir=scratch / "scratch",
+    )
+
+
+def _sink(info: RunInfo, scratch: Path) -> CheckpointSink:
+    # The ranks of a host write the shards of one checkpoint.
+    shared = Path(info.distributed.broadcast_local(str(scratch)))
+    return CheckpointSink(storage=LocalStorage(shared / "checkpoints"))
+
+
+def _begin(
+    adapter: Adapter[Any],
+    framework: Framework,
+    info: RunInfo,
+    host: LocalHost,
+    keep: CheckpointSink,
+    progress: Progress | None = None,
+) -> _Watched:
+    metric = info.config.searcher.metric if info.config.searcher else None
+    schedule = Schedule(report=Every(1), policy="none", metric=metric)
+    save = Saving(adapter, framework, info, host, keep)
+    loop = _Watched(adapter, schedule, host, info.distributed, save, progress, info.length)
+    loop.watch(adapter)
+    loop.begin()
+    return loop
+
+
+def _run(
     framework: Framework,
     trial: type,
     info: RunInfo,
@@ -185,18 +244,31 @@ def _train(
         adapter.close()
 
 
+class _Answer(msgspec.Struct):
+    """What a fork returned, or how it failed."""
+
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    outcome: Outcome | None = None
+    message: str = ""
+    traceback: str = ""
+
+
 def check_apart(
-    check: Callable[[Path], list[str]],
+    train: Callable[[Path], Trained],
+    restore: Callable[[Path, Trained], list[str]],
     forked: Callable[[], None],
     preempted: Callable[[], bool],
     scratch: Path | None,
     config: ExperimentConfig | None = None,
 ) -> Checked:
-    """Call `check` in a fork of this process, with its own directory, and return what it found.
+    """Call `train` and `restore` in forks of this process, and return what they found.
 
-    `forked` is called in this process once the fork exists. The fork's output is passed on only
-    where the check fails. When `preempted` returns true, the fork is killed, and the result is
-    empty.
+    Each has a fork of its own, as a restart has a process of its own: the second trial finds the
+    memory, the ports and the devices that the first one held. They share a directory, which is
+    deleted.
+
+    `forked` is called in this process once the first fork exists. A fork's output is passed on only
+    where it fails. When `preempted` returns true, the fork is killed, and the result is empty.
     """
     if scratch is not None:
         scratch.mkdir(parents=True, exist_ok=True)
@@ -206,39 +278,62 @@ def check_apart(
         ) as folder,
         tempfile.TemporaryFile() as printed,
     ):
-        reader, writer = os.pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        with warnings.catch_warnings():
-            # Python 3.12 warns about the other thread, which only waits for a socket.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            os.close(reader)
-            _be_checked(check, Path(folder), printed.fileno(), writer, config)
-        os.close(writer)
-        try:
-            forked()
-        except BaseException:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise
-        answer, given_up = _answer(reader, pid, preempted)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if given_up or preempted() or status == -signal.SIGTERM:
+
+        def apart(
+            act: Callable[[Path], Any], forked: Callable[[], None] = lambda: None
+        ) -> _Answer | None:
+            return _apart(act, Path(folder), forked, preempted, printed.fileno(), config)
+
+        answer = apart(train, forked)
+        notices: list[str] = []
+        if answer is not None and answer.outcome is None:
+            trained = msgspec.json.decode(answer.value, type=Trained)
+            notices = trained.notices
+            if trained.checkpoint:
+                answer = apart(lambda path: restore(path, trained))
+                if answer is not None and answer.outcome is None:
+                    notices = notices + msgspec.json.decode(answer.value, type=list[str])
+        if answer is None:
             return Checked()
-        if answer:
-            notices, outcome, message, traceback = msgspec.json.decode(answer)
-            found = Checked(
-                tuple(notices), Outcome(outcome) if outcome else None, message, traceback
-            )
-        else:
-            message = f"in the check before training {exit_status(status)}"
-            found = Checked(outcome=Outcome.ERROR, message=message)
-        if found.outcome is not None:
+        if answer.outcome is not None:
             printed.seek(0)
             sys.stderr.write(printed.read().decode(errors="replace"))
-        return found
+        return Checked(tuple(notices), answer.outcome, answer.message, answer.traceback)
+
+
+def _apart(
+    act: Callable[[Path], Any],
+    scratch: Path,
+    forked: Callable[[], None],
+    preempted: Callable[[], bool],
+    printed: int,
+    config: ExperimentConfig | None,
+) -> _Answer | None:
+    """Call `act` in a fork of this process. Return None if the run is preempted."""
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        # Python 3.12 warns about the other thread, which only waits for a socket.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        _be_checked(act, scratch, printed, writer, config)
+    os.close(writer)
+    try:
+        forked()
+    except BaseException:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    data, given_up = _answer(reader, pid, preempted)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if given_up or preempted() or status == -signal.SIGTERM:
+        return None
+    if data:
+        return msgspec.json.decode(data, type=_Answer)
+    return _Answer(outcome=Outcome.ERROR, message=exit_status(status) + _IN_THE_CHECK)
 
 
 def _answer(reader: int, pid: int, preempted: Callable[[], bool]) -> tuple[bytes, bool]:
@@ -260,13 +355,13 @@ def _answer(reader: int, pid: int, preempted: Callable[[], bool]) -> tuple[bytes
 
 
 def _be_checked(
-    check: Callable[[Path], list[str]],
+    act: Callable[[Path], Any],
     scratch: Path,
     printed: int,
     writer: int,
     config: ExperimentConfig | None,
-) -> None:
-    """Check in the fork, write the result, and exit without touching what belongs to the worker."""
+) -> NoReturn:
+    """Act in the fork, write the result, and exit without touching what belongs to the worker."""
     with suppress(BaseException):
         os.environ[CHECKING] = "1"
         # Writers of the user's code take their directories from the environment.
@@ -277,19 +372,15 @@ def _be_checked(
         os.dup2(printed, 1)
         os.dup2(printed, 2)
         try:
-            found = Checked(tuple(check(scratch)))
+            answer = _Answer(msgspec.Raw(msgspec.json.encode(act(scratch))))
         except BaseException as error:
             outcome, message, traceback = explained(error, config)
-            found = Checked((), outcome, message, traceback)
+            if outcome not in _NOT_OF_THE_CHECK:
+                message += _IN_THE_CHECK
+            answer = _Answer(outcome=outcome, message=message, traceback=traceback)
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        word = (
-            found.notices,
-            found.outcome.value if found.outcome else None,
-            found.message,
-            found.traceback,
-        )
         with open(writer, "wb") as pipe:
-            pipe.write(json.dumps(word).encode())
+            pipe.write(msgspec.json.encode(answer))
     os._exit(0)

@@ -53,6 +53,7 @@ from .protocol import (
 
 _CONNECT_SECONDS = 60.0
 LOST = "the driver is gone"
+_CLOSED = "the connection to the driver is closed; report before core.Context is left"
 
 
 class RemoteHost(DriverHost):
@@ -202,7 +203,7 @@ class RemoteHost(DriverHost):
                     raise TimeoutError from None
                 if reply is None:
                     self._replies.put(None)
-                    raise HostLost(LOST)
+                    raise self._lost_error()
                 # Replies to requests that timed out are skipped.
                 if reply.number == number:
                     break
@@ -219,8 +220,8 @@ class RemoteHost(DriverHost):
                 " process that called core.init()"
             )
         with self._lock:
-            if self._lost:
-                raise HostLost(LOST)
+            if self._lost or self._closing:
+                raise self._lost_error()
             self._number += 1
             data = encode(Envelope(self._number, message))
             try:
@@ -234,8 +235,11 @@ class RemoteHost(DriverHost):
             try:
                 self._connection.send(data)
             except (wire.ConnectionLost, TimeoutError, OSError) as error:
-                raise HostLost(LOST) from error
+                raise self._lost_error() from error
             return self._number
+
+    def _lost_error(self) -> HostLost:
+        return HostLost(_CLOSED if self._closing else LOST)
 
     def _listen(self) -> None:
         try:

@@ -23,7 +23,7 @@ from det_core.hooks import Plugins
 from det_core.ranks.backend import RankLost
 from det_core.ranks.choice import choose_backend, must_shard, wanted_backend
 from det_core.ranks.distributed import DistributedContext
-from det_core.train.adapter import Stop
+from det_core.train.adapter import RunInfo, Stop
 from det_core.train.ending import EXIT, FAILURES, OUTCOMES
 from det_core.train.entrypoint import load_trial
 from det_core.train.environ import WorkerEnv
@@ -36,7 +36,7 @@ from det_core.train.saving import check_storage
 
 from . import wire
 from .backends import Socket
-from .first_check import Checked, check, check_apart
+from .first_check import Checked, Trained, check_apart, restore, train
 from .remote import RemoteHost, connect
 
 if TYPE_CHECKING:
@@ -175,26 +175,29 @@ def _check_first(
     plugins: Plugins,
     ranks: DistributedContext | None,
 ) -> None:
-    """Try the trial in a fork of each rank, before this process imports any of the user's code.
+    """Try the trial in forks of each rank, before this process imports any of the user's code.
 
     Raises _Unfit where the check failed.
     """
     # The chief's fork writes the address where the forks meet. The other forks read it.
     at, come = os.pipe() if ranks is not None else (-1, -1)
 
-    def tried(scratch: Path) -> list[str]:
+    def built() -> tuple[Framework, type, RunInfo]:
         framework, trial = _load(env, entrypoint, code_dir, plugins)
+        info = run_info(env, plugins, framework.name, code_dir, DistributedContext())
+        return framework, trial, info
+
+    def tried(scratch: Path) -> Trained:
+        framework, trial, info = built()
         if ranks is None:
-            info = run_info(env, plugins, framework.name, code_dir, DistributedContext())
-            return check(framework, trial, info, scratch)
+            return train(framework, trial, info, scratch)
         with _connect_checking_forks(env, at, come) as distributed:
             backend = choose_backend(wanted_backend(env.config), framework.name, plugins.backends())
-            info = replace(
-                run_info(env, plugins, framework.name, code_dir, distributed), backend=backend
-            )
-            found = check(framework, trial, info, scratch)
+            info = run_info(env, plugins, framework.name, code_dir, distributed)
+            info = replace(info, backend=backend)
+            trained = train(framework, trial, info, scratch)
             distributed.barrier()
-            return found
+            return trained
 
     def forked() -> None:
         if ranks is None:
@@ -218,7 +221,12 @@ def _check_first(
     # With several ranks, a rank does not end its fork on preemption, as the other forks wait for
     # it.
     found = check_apart(
-        tried, forked, lambda: ranks is None and host.preempted.raised, env.scratch, env.config
+        tried,
+        lambda scratch, trained: restore(*built(), scratch, trained),
+        forked,
+        lambda: ranks is None and host.preempted.raised,
+        env.scratch,
+        env.config,
     )
     if found.outcome is Outcome.PEER_LOST and host.preempted.raised:
         return

@@ -250,8 +250,6 @@ class TorchAdapter(Adapter[PyTorchTrial]):
             contents = self._contents(path)
             if self.context.distributed.rank == 0:
                 state.save(contents, path)
-                self._callbacks("on_checkpoint_end", str(path))
-                self._callbacks("on_checkpoint_write_end", path)
 
     def _contents(self, path: Path | None = None) -> dict[str, Any]:
         """Return the contents of a checkpoint.
@@ -290,6 +288,11 @@ class TorchAdapter(Adapter[PyTorchTrial]):
             if self.context.distributed.rank == 0
             else lambda path: None
         )
+
+    def written(self, path: Path) -> None:
+        with untouched_rng():
+            self._callbacks("on_checkpoint_end", str(path))
+            self._callbacks("on_checkpoint_write_end", path)
 
     def saved(self, uuid: str) -> None:
         with untouched_rng():

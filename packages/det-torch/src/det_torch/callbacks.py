@@ -101,7 +101,7 @@ class PyTorchCallback:
     def on_checkpoint_write_end(self, checkpoint_dir: Path) -> None:
         """Called when the files of a checkpoint are written and not yet published.
 
-        The hook may add files.
+        The hook may add files. What it raises ends the run once the checkpoint is published.
         """
 
     def on_checkpoint_upload_end(self, uuid: str) -> None:

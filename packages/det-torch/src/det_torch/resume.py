@@ -4,13 +4,12 @@ det or Determined.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from det_core import Adapter, CheckpointError, Framework, Progress, RunInfo, restore
-from det_core.checkpoint import read_checkpoint
+from det_core.checkpoint import read_checkpoint, read_json_object
 from det_core.storage import MANIFEST, LocalStorage, Storage
 
 from .history import FILE, History
@@ -106,8 +105,7 @@ def _steps(directory: Path) -> int:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
-    return found
+    return read_json_object(file) if file.is_file() else {}
 
 
 def _plain(name: str) -> bool:

@@ -6,7 +6,6 @@ It needs `transformers`, which the extra `transformers` of det-torch installs.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from det_core import CheckpointError, TrialError
+from det_core.checkpoint import read_json_object
 from det_core.core import Context, DownloadMode
 
 __all__ = ["DetCallback"]
@@ -166,5 +166,4 @@ class DetCallback(TrainerCallback):
 
 def _metadata(directory: Path) -> dict[str, Any]:
     file = directory / "metadata.json"
-    found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
-    return found
+    return read_json_object(file) if file.is_file() else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -160,6 +161,24 @@ def read_checkpoint(
         manifest = _manifest(directory, uuid)
         _verify(directory, manifest, selector)
         yield directory, manifest
+
+
+def read_json_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object that a file of a checkpoint holds.
+
+    Raises CheckpointError for anything else, also for a file that is not there.
+    """
+    try:
+        found = json.loads(file.read_bytes())
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{file} is missing; the checkpoint is damaged") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file} is not JSON: {error}; the checkpoint is damaged") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(
+            f"{file} holds {type(found).__name__} and no JSON object; the checkpoint is damaged"
+        )
+    return found
 
 
 def _manifest(directory: Path, uuid: str) -> Manifest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 import shutil
 import tempfile
 import warnings
@@ -13,7 +12,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from ..checkpoint import read_checkpoint, write_checkpoint, write_sharded_checkpoint
+from ..checkpoint import (
+    read_checkpoint,
+    read_json_object,
+    write_checkpoint,
+    write_sharded_checkpoint,
+)
 from ..checkpoint.manifest import METADATA, Manifest, decode
 from ..errors import CheckpointError
 from ..ranks.distributed import DistributedContext
@@ -138,7 +142,7 @@ class CheckpointContext:
         for itself and may call it alone. Raises CheckpointError if there is no such checkpoint, or
         if a file is not as it was saved.
         """
-        check.text("restore_path", "storage_id", storage_id)
+        storage_id = check.text("restore_path", "storage_id", storage_id)
         check.function("restore_path", "selector", selector)
         download_mode = check.member("restore_path", "download_mode", download_mode, DownloadMode)
         with self._reading(storage_id, download_mode, selector) as (path, _):
@@ -156,7 +160,7 @@ class CheckpointContext:
 
         Arguments and errors are as for `restore_path`.
         """
-        check.text("download", "storage_id", storage_id)
+        storage_id = check.text("download", "storage_id", storage_id)
         check.path("download", "ckpt_dir", ckpt_dir)
         check.function("download", "selector", selector)
         download_mode = check.member("download", "download_mode", download_mode, DownloadMode)
@@ -168,11 +172,14 @@ class CheckpointContext:
             self._distributed.barrier()
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
-        """Return the metadata that the checkpoint was stored with."""
-        check.text("get_metadata", "storage_id", storage_id)
-        with self._keep.storage.restore(storage_id, lambda name: name == METADATA) as path:
-            found: dict[str, Any] = json.loads((path / METADATA).read_text())
-        return found
+        """Return the metadata that the checkpoint was stored with.
+
+        Raises CheckpointError if they are not as they were stored.
+        """
+        storage_id = check.text("get_metadata", "storage_id", storage_id)
+        storage = self._keep.storage
+        with read_checkpoint(storage, storage_id, lambda name: name == METADATA) as (path, _):
+            return read_json_object(path / METADATA)
 
     def delete(self, storage_id: str) -> None:
         """Delete a checkpoint. This cannot be undone. For rank 0 only.
@@ -181,7 +188,7 @@ class CheckpointContext:
         checkpoint is not deleted.
         """
         must_be_chief(self._distributed.rank, "delete a checkpoint")
-        check.text("delete", "storage_id", storage_id)
+        storage_id = check.text("delete", "storage_id", storage_id)
         # The driver refuses what a model needs, so ask it before the files are gone.
         try:
             self._host.deleted(storage_id)
@@ -253,9 +260,9 @@ def _check_names(directory: Path, selector: Selector | None) -> None:
     manifest = directory / MANIFEST
     try:
         fetched = manifest.is_file() and decode(
-            manifest.read_bytes(), json.loads(manifest.read_bytes())["uuid"]
+            manifest.read_bytes(), read_json_object(manifest)["uuid"]
         )
-    except (CheckpointError, LookupError, TypeError, ValueError):
+    except (CheckpointError, LookupError):
         fetched = False
     _warn_of_lost(directory, selector)
     for path in sorted(directory.rglob("*")):

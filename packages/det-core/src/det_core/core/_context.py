@@ -189,15 +189,15 @@ class Context:
         level = level or "info"
         if level not in ALERT_LEVELS:
             raise check.refuse("alert", "level", level, f"one of {', '.join(ALERT_LEVELS)}")
-        texts = [
-            check.text("alert", name, value)
+        texts = {
+            name: check.text("alert", name, value)
             for name, value in (("title", title), ("description", description))
             if value
-        ]
+        }
         if not texts:
             raise check.refuse("alert", "title", title, "text")
-        sys.stderr.write(f"alert {': '.join([level, *texts])}\n")
-        self._host.alert((title or "")[:200], (description or "")[:10_000], level)
+        sys.stderr.write(f"alert {': '.join([level, *texts.values()])}\n")
+        self._host.alert(texts.get("title", "")[:200], texts.get("description", "")[:10_000], level)
 
     def log_image(self, name: str, image: Any, batches: int | None = None) -> None:
         """Keep an image of the trial, for the page of `det ui`. For rank 0.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..support.threads import start_thread
+from ..train import arguments as check
 from ..train.host import HostLost, TrialHost
 from ._train import Steps
 
@@ -34,20 +35,24 @@ class ProfilerContext:
         """Start sampling. A second call does nothing.
 
         It samples every `sampling_interval` seconds, and reports the mean of every
-        `samples_per_report` samples. What is left is reported when it stops.
+        `samples_per_report` samples. What is left is reported when it stops. Raises ArgumentError,
+        a ValueError, for other numbers.
         """
-        if sampling_interval < 0.1:
-            raise ValueError(f"sampling_interval is {sampling_interval}; give 0.1 seconds or more")
-        if not isinstance(samples_per_report, int) or samples_per_report < 1:
-            raise ValueError(
-                f"samples_per_report is {samples_per_report!r}; give a whole number of 1 or more"
-            )
+        seconds = check.real(
+            "profiler.on",
+            "sampling_interval",
+            sampling_interval,
+            "seconds, from 0.1 to a day",
+            0.1,
+            86_400.0,
+        )
+        samples = check.whole(
+            "profiler.on", "samples_per_report", samples_per_report, "a whole number, 1 or more", 1
+        )
         if self._thread is not None or self._local_rank != 0:
             return
         self._stop.clear()
-        self._thread = start_thread(
-            self._sample, sampling_interval, samples_per_report, name="det-profiler"
-        )
+        self._thread = start_thread(self._sample, seconds, samples, name="det-profiler")
 
     def off(self) -> None:
         """Stop sampling. Does nothing if it is off."""

@@ -80,7 +80,8 @@ class TrainContext:
     ) -> None:
         """Report metrics of training after `steps_completed` batches.
 
-        - `metrics`: values by name, of numbers, text, lists of them, or None.
+        - `metrics`: values by name, of numbers, text, lists of them, or None. Others raise
+          MetricError.
         - `batch_metrics`: accepted and not stored.
         """
         self._report("report_training_metrics", "training", steps_completed, metrics)
@@ -107,7 +108,7 @@ class TrainContext:
     ) -> None:
         must_be_chief(self._rank, "report metrics")
         steps_completed = check.whole(call, "steps_completed", steps_completed)
-        numbers = plain(check.mapping(call, "metrics", metrics))
+        numbers = plain(check.mapping(call, "metrics", metrics), strict=True)
         self._steps.completed = max(self._steps.completed, steps_completed)
         if group != "validation":
             self._host.report(group, steps_completed, numbers)

@@ -24,9 +24,9 @@ class Storage(ABC):
     """A place for checkpoint directories, each under its uuid.
 
     File names are relative to the checkpoint, with `/` between their parts. Not every storage keeps
-    directories without files. A uuid is made of letters, digits, `-`, `_` and `.`, and does not
-    begin with `.`. Every failure is a `StorageError`: a place that cannot be reached or is full, or
-    a checkpoint that is absent or already there.
+    directories without files. A uuid is made of at most 255 letters, digits, `-`, `_` and `.`, and
+    does not begin with `.`. Every failure is a `StorageError`: a place that cannot be reached or is
+    full, or a checkpoint that is absent or already there.
     """
 
     @abstractmethod
@@ -113,14 +113,16 @@ class Storage(ABC):
 
 
 _UUID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+# A longer name is none that a file system can hold.
+_MOST_LETTERS = 255
 
 
 def checked(uuid: str) -> str:
     """Return `uuid` if it can name a directory in any storage. Raises StorageError otherwise."""
-    if not _UUID.fullmatch(uuid):
+    if len(uuid) > _MOST_LETTERS or not _UUID.fullmatch(uuid):
         raise StorageError(
-            f"{uuid!r} cannot name a checkpoint; use letters, digits, '-', '_' and '.', not first"
-            " a '.'"
+            f"{uuid!r:.80} cannot name a checkpoint; use at most {_MOST_LETTERS} letters, digits,"
+            " '-', '_' and '.', not first a '.'"
         )
     return uuid
 

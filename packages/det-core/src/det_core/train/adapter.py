@@ -322,6 +322,13 @@ class Adapter(ABC, Generic[T]):
         """
         return {}
 
+    def written(self, path: Path) -> None:
+        """Called on the chief when `save` has written `path`, before it is published.
+
+        Hooks that read the directory or add files are called here. The checkpoint is published even
+        if they raise, and then the error ends the run. It is not called after `snapshot`.
+        """
+
     def saved(self, uuid: str) -> None:
         """Called on every rank when the checkpoint `uuid` is published."""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import ArgumentError, MetricError
+from ..errors import ArgumentError, MetricError, shown
 from .failure import line_of_caller
 from .metrics import number
 
@@ -18,24 +18,27 @@ _END = 2**63
 E = TypeVar("E", bound=enum.Enum)
 
 
-def refuse(call: str, name: str, value: object, way_out: str, shown: str = "") -> ArgumentError:
+def refuse(call: str, name: str, value: object, way_out: str, text: str = "") -> ArgumentError:
     """Return the error for an argument: the caller's line, the call, and what to give instead.
 
-    `shown` replaces a value whose own text says little, such as an array's.
+    `text` replaces a value whose own text says little, such as an array's.
     """
-    return ArgumentError(
-        f"{line_of_caller()}{call}({name}={shown or f'{value!r:.80}'}): give {way_out}"
-    )
+    return ArgumentError(f"{line_of_caller()}{call}({name}={text or shown(value)}): give {way_out}")
 
 
-def whole(call: str, name: str, value: Any) -> int:
+def whole(
+    call: str,
+    name: str,
+    value: Any,
+    way_out: str = "a whole number of batches, 0 or more",
+    low: int = 0,
+) -> int:
     """Return a number of batches as an int. NumPy and torch integers are accepted."""
-    way_out = "a whole number of batches, 0 or more"
     try:
         index = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         raise refuse(call, name, value, way_out) from None
-    if isinstance(value, bool) or index < 0:
+    if isinstance(value, bool) or index < low:
         raise refuse(call, name, value, way_out)
     if index >= _END:
         raise refuse(call, name, value, f"{way_out} and below 2**63")
@@ -56,10 +59,11 @@ def real(
 
 
 def text(call: str, name: str, value: Any) -> str:
-    """Return a text, which must not be empty."""
+    """Return a text, which must not be empty, as one that can be sent."""
     if not isinstance(value, str) or not value:
         raise refuse(call, name, value, "text")
-    return value
+    # A subclass may have a `__str__` of its own.
+    return str.__str__(value).encode(errors="backslashreplace").decode()
 
 
 def mapping(call: str, name: str, value: Any) -> Mapping[Any, Any]:

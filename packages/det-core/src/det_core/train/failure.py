@@ -38,6 +38,10 @@ _FRAME = re.compile(r'  File "(.*)", line \d+, in ')
 _LINE = 500
 # The names of the errors of torch, TensorFlow and CuPy.
 _OUT_OF_MEMORY = ("OutOfMemoryError", "ResourceExhaustedError")
+# What torch's allocator of the CPU, CUDA, cuBLAS, cuDNN and XLA write into a RuntimeError.
+_NO_MEMORY = re.compile(
+    r"DefaultCPUAllocator: |CUDA error: out of memory|_STATUS_ALLOC_FAILED|^RESOURCE_EXHAUSTED: "
+)
 _TEXT = 1 << 16
 
 F = TypeVar("F")
@@ -81,7 +85,11 @@ def _explained(error: BaseException) -> tuple[Outcome, str, str]:
         case OSError(errno=errno.ENOSPC | errno.EDQUOT):
             # A restarted run would meet the same full disk.
             return Outcome.BLOCKED, summary(error), user_traceback(error)
-    if isinstance(error, MemoryError) or type(error).__name__ in _OUT_OF_MEMORY:
+    if (
+        isinstance(error, MemoryError)
+        or type(error).__name__ in _OUT_OF_MEMORY
+        or (isinstance(error, RuntimeError) and _NO_MEMORY.search(message(error)))
+    ):
         return Outcome.OUT_OF_MEMORY, summary(error), user_traceback(error)
     return Outcome.ERROR, summary(error), user_traceback(error)
 

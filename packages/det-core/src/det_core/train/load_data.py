@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from ..checkpoint import read_json_object
 from ..config import ExperimentConfig, parse
 from ..errors import CheckpointError, ConfigError
 from ..hooks import Plugins
@@ -35,18 +35,11 @@ def read_load_data(directory: Path, given: type | None = None) -> dict[str, Any]
         raise CheckpointError(
             f"{directory} holds neither {' nor '.join(_FILES)}; name the directory of a checkpoint"
         )
-    try:
-        facts = json.loads(file.read_text())
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} is not JSON: {error}; the checkpoint is damaged") from error
-    parts = (
-        (facts, *(facts.get(key) or {} for key in ("hparams", "experiment_config")))
-        if facts
-        else ({},)
-    )
+    facts = read_json_object(file)
+    parts = (facts.get(key) or {} for key in ("hparams", "experiment_config"))
     if not all(isinstance(part, dict) for part in parts):
         raise CheckpointError(f"{file} says nothing of a trial; the checkpoint is damaged")
-    return dict(facts)
+    return facts
 
 
 @contextmanager

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from ..errors import MetricError
+from ..errors import MetricError, shown
+
+_MOST_DEEP = 100
 
 
 def number(name: str, value: Any) -> float:
@@ -17,10 +20,11 @@ def number(name: str, value: Any) -> float:
     """
     if type(value) in (float, int, bool):
         return value  # type: ignore[no-any-return]
-    item = getattr(value, "item", None)
     try:
+        item = getattr(value, "item", None)
         plain = item() if callable(item) else value
-    except (RuntimeError, ValueError, TypeError):
+    except Exception:
+        # An array of several numbers raises ValueError, and a user's class raises anything.
         plain = value
     if isinstance(plain, bool):
         return plain
@@ -34,10 +38,10 @@ def number(name: str, value: Any) -> float:
 
 
 def _shown(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    if shape is not None:
-        return f"a {type(value).__name__} of shape {tuple(shape)}"
-    return f"{value!r:.60} ({type(value).__name__})"
+    with suppress(Exception):
+        if (shape := getattr(value, "shape", None)) is not None:
+            return f"a {type(value).__name__} of shape {tuple(shape)}"
+    return f"{shown(value, 60)} ({type(value).__name__})"
 
 
 def number_or_none(value: Any) -> float | None:
@@ -93,42 +97,75 @@ def mapping(metrics: Any) -> Mapping[str, Any]:
     return metrics
 
 
-def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def plain(metrics: Mapping[str, Any], *, strict: bool = False) -> dict[str, Any]:
     """Turn values into numbers where possible. Text, lists and None stay, and bytes are dropped.
 
     Text is escaped so that it can be sent. Integers beyond 64 bits become floats for the same
-    reason.
+    reason. Values of other types become text, or are refused where `strict`.
+
+    Raises MetricError, naming the metric, for what is refused, nested too deep, or raises when it
+    is read.
     """
-    return {
-        _text(str(name)): _plain(value)
-        for name, value in metrics.items()
-        if not isinstance(value, bytes)
-    }
+    found = {}
+    for name, value in metrics.items():
+        if isinstance(value, bytes):
+            continue
+        try:
+            found[_text(str(name))] = _plain(value, strict, _MOST_DEEP)
+        except Exception as error:
+            raised = f", which raised {type(error).__name__}"
+            why = str(error) if isinstance(error, _Refused) else raised
+            raise MetricError(
+                f"metric {shown(name)} is {_shown(value)}{why}; report a number, text, a list or"
+                " dict of these, or None"
+            ) from None
+    return found
+
+
+class _Refused(Exception):
+    """A value that is no metric. The message says what else its text does not show."""
 
 
 def _text(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, strict: bool, depth: int) -> Any:
     if value is None or type(value) in (bool, float):
         return value
     if type(value) is str:
         return _text(value)
     if type(value) is int:
         return _whole(value)
+    if not depth:
+        raise _Refused(f", nested more than {_MOST_DEEP} deep")
     if isinstance(value, Mapping):
-        return plain(value)
+        return {
+            _text(str(name)): _plain(inner, strict, depth - 1)
+            for name, inner in value.items()
+            if not isinstance(inner, bytes)
+        }
     if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
+        return [_plain(inner, strict, depth - 1) for inner in value]
     convert = getattr(value, "tolist", None) or getattr(value, "item", None)
     if callable(convert):
         converted = convert()
-        return repr(value) if type(converted) is type(value) else _plain(converted)
+        if type(converted) is not type(value):
+            return _plain(converted, strict, depth - 1)
+    return _other(value, strict)
+
+
+def _other(value: Any, strict: bool) -> Any:
     # Subclasses, such as enumerations, are converted, as no encoder knows them.
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            return _plain(kind(value))
+    if isinstance(value, str):
+        return _text(str.__str__(value))
+    if isinstance(value, int):
+        return _whole(int(value))
+    # Such as a Decimal.
+    if hasattr(type(value), "__float__"):
+        return float(value)
+    if strict:
+        raise _Refused
     return _text(repr(value))
 
 

@@ -6,7 +6,6 @@ user's own process (`Trainer.fit`, notebooks, `det check`), where the host is a 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .. import errors
-from ..checkpoint import Manifest, read_checkpoint
+from ..checkpoint import Manifest, read_checkpoint, read_json_object
 from ..checkpoint.manifest import of_plain
 from ..config import ExperimentConfig, Length
 from ..errors import CheckpointError, DetError, InvalidHP
@@ -173,14 +172,22 @@ def read_on_host(
 
 def _progress(path: Path, info: RunInfo) -> Progress | None:
     file = path / PROGRESS_FILE
-    state = json.loads(file.read_text()) if file.exists() else {}
+    state = read_json_object(file) if file.exists() else {}
     written_by = state.pop("trial_id", None)
     own = (
         written_by == info.trial_id
         if info.warm is None
         else not info.warm and written_by is not None
     )
-    return Progress(**state) if own else None
+    if not own:
+        return None
+    try:
+        return Progress(**state)
+    except TypeError as error:
+        raise CheckpointError(
+            f"{file} is not what this version of det writes: {error}; resume with the version that"
+            " wrote the checkpoint, or from another one"
+        ) from error
 
 
 def schedule_of(config: ExperimentConfig, adapter: Adapter[Any]) -> Schedule:

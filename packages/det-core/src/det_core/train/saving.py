@@ -107,18 +107,29 @@ class Saving:
 
     def __call__(self, progress: Progress) -> bool:
         recorded = True
+        self._error: Exception | None = None
         uuid = self._info.distributed.broadcast(str(uuid4()))
         if self._adapter.sharded:
             recorded = self._publish_parts(uuid, progress)
         elif self._info.distributed.rank == 0:
-            recorded = self._publish(uuid, self._adapter.save, progress)
+            recorded = self._publish(uuid, self._write, progress)
         else:
             with TemporaryDirectory(
                 prefix="det-scratch-", dir=self._info.scratch, ignore_cleanup_errors=True
             ) as path:
                 self._adapter.save(Path(path))
+        if self._error is not None:
+            raise self._error
         self._adapter.saved(uuid)
         return recorded
+
+    def _write(self, path: Path) -> None:
+        self._adapter.save(path)
+        try:
+            self._adapter.written(path)
+        except Exception as error:
+            # The state is complete. What was trained must not be lost with a user's hook.
+            self._error = error
 
     def _take_snapshot(self, progress: Progress) -> PendingSave | None:
         """Copy the state on every rank. None if it is not configured, or the adapter cannot."""
@@ -157,7 +168,7 @@ class Saving:
         ) as folder:
             path = Path(folder)
             if ranks.rank == 0:
-                self._fill(path, self._adapter.save, progress)
+                self._fill(path, self._write, progress)
             else:
                 self._adapter.save(path)
             gather = ranks.allgather

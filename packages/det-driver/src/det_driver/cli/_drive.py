@@ -20,6 +20,7 @@ from det_core.config import from_json, is_trial_entrypoint
 from det_core.errors import StoreUnwritable
 from det_core.support.threads import start_thread
 from det_node.guard import start_guarded
+from det_node.output import Unbreakable
 
 from ..client import Experiment, Space
 from ..driver import Driver, ExperimentFailures, start_driver, submit_driver
@@ -27,7 +28,7 @@ from ..engines.in_process import InProcessEngine
 from ..store import ExperimentState, network_file_system
 from ._console import Settings, auto_choice, print_json, shown, what_mattered
 from ._events import BestCheckpoint, ExperimentFinished, print_event
-from ._output import Output, Unbreakable, raw, unescaped
+from ._output import Output, raw, unescaped
 from ._progress import SearchProgress
 from ._view import view
 
@@ -102,13 +103,16 @@ def drive(
             print_event(result)
         else:
             _say(result, driver.failures)
-        out.flush()
-        if out.failure:
-            sys.stderr.write(
-                f"det: what was printed is lost ({out.failure}); see it with: det show"
-                f" {experiment}\n"
-            )
+        _flush(out, experiment)
     return 2 if driver.failures.mistake and state is ExperimentState.ERROR else STATUS[state]
+
+
+def _flush(out: Unbreakable, experiment: int) -> None:
+    out.flush()
+    if out.failure:
+        sys.stderr.write(
+            f"det: what was printed is lost ({out.failure}); see it with: det show {experiment}\n"
+        )
 
 
 def _chosen(settings: Settings, experiment: int) -> str:
@@ -126,12 +130,16 @@ def _detach(settings: Settings, experiment: int, as_json: bool) -> int:
         with settings.reader() as store:
             pid, log = start_driver(store, settings.home, experiment, settings.environ)
         where = "in the background"
-    if as_json:
-        print_json({"experiment": experiment, "pid": pid, "log": str(log), "job": job})
-    else:
-        sys.stdout.write(
-            f"experiment {experiment} runs {where}; follow it: det logs -f {experiment}\n"
-        )
+    # The experiment runs, whether or not its number can be printed.
+    out = Unbreakable(raw(sys.stdout))
+    with redirect_stdout(Output(out)):
+        if as_json:
+            print_json({"experiment": experiment, "pid": pid, "log": str(log), "job": job})
+        else:
+            sys.stdout.write(
+                f"experiment {experiment} runs {where}; follow it: det logs -f {experiment}\n"
+            )
+    _flush(out, experiment)
     return 0
 
 

@@ -21,9 +21,10 @@ import click
 
 from det_core.errors import DetError, did_you_mean, nearest
 from det_core.support.installation import how_to_install
+from det_node.output import discard
 
 from ._console import Settings
-from ._output import discard, escaped, flush, open_closed_streams, printable
+from ._output import escaped, flush, open_closed_streams, printable
 from ._remote import (
     CHANGES,
     HERE,

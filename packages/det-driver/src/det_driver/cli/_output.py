@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
+from det_node.output import discard
+
 # The controls of C0 and C1 except tab and newline, those that change the direction of text, as in
 # CVE-2021-42574, and halves of characters, which no encoding holds.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -73,43 +75,6 @@ class Output:
     def writelines(self, lines: Any) -> None:
         for line in lines:
             self.write(line)
-
-
-class Unbreakable:
-    """A stream that drops what is written after an error.
-
-    Its reader may have closed it, as `tee` does at Ctrl-C, or its disk may be full.
-    """
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self.failure = ""
-        """Why output was lost. Empty where the reader has closed the stream."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        self._do(self._stream.write, text)
-        return len(text)
-
-    def flush(self) -> None:
-        self._do(self._stream.flush)
-
-    def _do(self, act: Any, *arguments: str) -> None:
-        try:
-            act(*arguments)
-        except OSError as error:
-            if not isinstance(error, BrokenPipeError):
-                self.failure = self.failure or error.strerror or str(error)
-            discard(self._stream)
-
-
-def discard(stream: Any) -> None:
-    """Redirect a stream to /dev/null, with what its buffer holds."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
 
 
 def raw(stream: Any) -> Any:

@@ -92,6 +92,8 @@ class Launch:
                 self._start(self._plan.specs(self._launcher, layout, variables, self._agents))
                 self._watch()
                 self._close()
+        if self._output.failure:
+            say(f"what the ranks printed is lost ({self._output.failure})")
         return self._status()
 
     def _close(self) -> None:

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from ..output import Unbreakable
+
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _TAIL = 1 << 16
 _TRACEBACK = b"Traceback (most recent call last):"
@@ -26,11 +28,17 @@ class Prefixed:
     """Writes lines of several ranks to one stream, with `[rank=1] ` before each line.
 
     A carriage return ends a line, too. What is written without a line's end is shown as a line.
-    Without prefix, no byte is changed.
+    Without prefix, no byte is changed. A stream that cannot be written to, such as a pipe whose
+    reader has left, ends no rank.
     """
 
     def __init__(self, stream: BinaryIO, *, prefix: bool = True) -> None:
-        self._stream, self._prefix = stream, prefix
+        self._stream, self._prefix = Unbreakable(stream), prefix
+
+    @property
+    def failure(self) -> str:
+        """Why output was lost. Empty where the reader has closed the stream."""
+        return self._stream.failure
 
     def write(self, rank: int, data: bytes) -> None:
         """Write one or more lines of a rank, as `det_node.lines.read_lines` yields them."""
@@ -52,17 +60,24 @@ def _with_rank(rank: int, data: bytes) -> bytes:
 
 
 class Files:
-    """Writes what each rank wrote, unchanged, to `rank-K.log` in a directory."""
+    """Writes what each rank wrote, unchanged, to `rank-K.log` in a directory.
+
+    A full disk ends no rank. `failure` then says why output was lost.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._files: dict[int, BinaryIO] = {}
+        self.failure = ""
 
     def write(self, rank: int, data: bytes) -> None:
         if rank not in self._files:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._files[rank] = (self._directory / f"rank-{rank}.log").open("wb", buffering=0)
-        self._files[rank].write(data)
+        try:
+            self._files[rank].write(data)
+        except OSError as error:
+            self.failure = self.failure or error.strerror or str(error)
 
     def close(self) -> None:
         for file in self._files.values():
