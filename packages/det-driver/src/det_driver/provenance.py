@@ -54,6 +54,7 @@ class _Origin(TypedDict, total=False):
     user: str
 
 
+_origin = msgspec.json.Decoder(_Origin)
 _SECONDS = 10.0
 
 
@@ -143,7 +144,7 @@ def read(directory: Path) -> dict[str, Any]:
     """
     try:
         found: dict[str, Any] = json.loads(read_regular(directory / FILE))
-        msgspec.convert(found, _Origin)
+        msgspec.convert(found, _origin.type)
     except (OSError, ValueError, RecursionError, msgspec.ValidationError):
         return {}
     return found
@@ -190,7 +191,8 @@ def commit(found: Mapping[str, Any]) -> str | None:
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the differences of two origins: packages by versions, and the host name last."""
     try:
-        msgspec.convert([before, after], list[_Origin])
+        for each in (before, after):
+            msgspec.convert(each, _origin.type)
     except msgspec.ValidationError:
         # They may come from elsewhere.
         return []
