@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,24 @@ def test_a_script_counts_and_schedules_no_batch_twice(
         torch.manual_seed(5)
         assert contents(scripted("second", None, scripted("first", at))) == whole
     assert logged("first", "second") == logged("whole")
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["forgotten", "given"])
+def test_script_that_could_not_go_on_is_told_at_its_first_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: bool
+) -> None:
+    """A restart would fail, after hours of training."""
+    monkeypatch.chdir(tmp_path)
+    with core.init(defaults=core.DefaultConfig(name="x"), record=False) as context:
+        callback = DetCallback(context)
+        trainer = quiet(max_steps=1, callbacks=[callback])
+        given = {"ckpt_path": callback.ckpt_path} if reads else {}
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            trainer.fit(Line(), **given)
+    said = [str(each.message) for each in found if "cannot go on" in str(each.message)]
+    assert len(said) == (not reads)
+    assert all("ckpt_path=callback.ckpt_path" in each for each in said)
 
 
 def test_what_is_no_core_context_is_refused() -> None:

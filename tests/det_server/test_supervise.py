@@ -13,6 +13,7 @@ from tests.det_server.conftest import fill
 from tests.det_server.test_remote import CONFIG, TRAIN, Running, server, signed_in, typed
 
 from det_driver.store import ExperimentState, Store
+from det_server import command
 from det_server.supervise import LOOK_SECONDS, MOST_RESTARTS, Supervisor
 
 __all__ = ["server", "signed_in"]
@@ -27,6 +28,25 @@ def wait_for_driver(home: Path, but: int) -> int:
             if found.pid not in (None, but) and store.experiments.driven(4):
                 return int(found.pid or 0)
             time.sleep(0.1)
+
+
+def test_a_thread_that_fails_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else no driver would be restarted any more, and nobody would see it."""
+    monkeypatch.setattr(command, "_AGAIN_SECONDS", 0.01)
+    stopped, looks = threading.Event(), list[int]()
+
+    def run(stopped: threading.Event) -> None:
+        looks.append(len(looks))
+        if len(looks) < 3:
+            raise LookupError("no such engine")
+        stopped.set()
+
+    command._keep_running(run, stopped, name="det-server-supervisor")
+    assert stopped.wait(10)
+    assert looks == [0, 1, 2]
+    assert capsys.readouterr().err.count("LookupError: no such engine") == 2
 
 
 @pytest.mark.timeout(240)

@@ -6,6 +6,7 @@ The message says where it cannot.
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from signal import Signals
 from typing import Any
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 
 from det_core.storage import LocalStorage
-from det_driver.engines import Engine, NodeJoined, NodeLost, OnEvent, Probe
-from det_driver.engines.probes import PROBES, Probes
+from det_driver.engines import Engine, NodeJoined, NodeLost, OnEvent, Probe, probes
+from det_driver.engines.probes import PROBES, Probes, Retries
 from det_node.agent import Ended, RunSpec
 from det_node.agent.probe import leave
 
@@ -107,6 +108,25 @@ def test_a_storage_that_cannot_be_used_here_is_named(machine: Machine, tmp_path:
     (tmp_path / "storage").write_text("a file\n")
     machine.probes.handle(NodeJoined("a/0"))
     assert machine.probes.refused.startswith("the checkpoint storage cannot be used here: ")
+
+
+def test_a_repetition_that_fails_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the node would be waited for, for ever."""
+    monkeypatch.setattr(probes, "_FIRST_PAUSE_SECONDS", 0.01)
+    begun, tried = threading.Event(), list[str]()
+
+    def begin(node: str) -> None:
+        tried.append(node)
+        if len(tried) == 1:
+            raise LookupError("no such key")
+        begun.set()
+
+    Retries("be tried", begin).again("a/0", "no more processes")
+    assert begun.wait(10)
+    assert tried == ["a/0", "a/0"]
+    assert "a/0 cannot be tried yet: LookupError: no such key" in capsys.readouterr().err
 
 
 def test_one_that_has_runs_was_tried_before_they_began(machine: Machine) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from det_core import Plugins
 from det_core.config import parse
-from det_core.errors import ExperimentBusy
+from det_core.errors import EntrypointError, ExperimentBusy
 from det_driver.driver import create, replace_code
 from det_driver.provenance import diff, digest, read
 from det_driver.store import Store
@@ -63,6 +63,25 @@ def test_the_new_code_its_digest_and_its_diff_are_kept(
     replace_code(store, experiment, code)
     assert [each["diff"] == "" for each in read(directory)["code"]] == [False, True]
     assert [path.name for path in directory.iterdir() if path.name.startswith(".code")] == []
+
+
+def test_code_that_does_not_compile_is_refused_before_a_run(
+    store: Store, code: Path, experiment: int
+) -> None:
+    code.joinpath("model_def.py").write_text(CODE + "    def f(:\n")
+    with pytest.raises(EntrypointError, match=r"model_def\.py: line 3: .*; correct it$"):
+        replace_code(store, experiment, code)
+    assert store.code_dir(experiment).joinpath("model_def.py").read_text() == CODE
+    assert "code" not in read(store.experiment_dir(experiment))
+
+
+def test_files_that_never_compiled_do_not_hinder(store: Store, code: Path) -> None:
+    """Such as templates, and code for the Python of another environment."""
+    code.joinpath("template.py").write_text("import {{name}}\n")
+    experiment = create(store, parse(CONFIG).config, code, plugins=Plugins())
+    code.joinpath("template.py").write_text("import {{other}}\n")
+    replace_code(store, experiment, code)
+    assert "other" in store.code_dir(experiment).joinpath("template.py").read_text()
 
 
 def test_the_code_of_an_experiment_that_is_driven_stays(

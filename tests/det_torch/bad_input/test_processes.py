@@ -141,5 +141,6 @@ def test_user_module_with_a_name_of_pythons_does_not_break_det(project: Any) -> 
         f'  File "{copied}", line 1, in <module>',
         "    raise ValueError('boom')",
         "ValueError: boom",
-        "det: trial 1: ValueError: boom",
+        "det: trial 1: ValueError: boom (in the check before training; `check_first: false` skips"
+        " it)",
     ]

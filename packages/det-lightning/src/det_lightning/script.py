@@ -6,6 +6,7 @@ They keep their Trainer and its schedule, and get reports, checkpoints and pause
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ from .settings import other_lightning
 from .training_loop import TrainingLoop
 
 _LENGTHS = ("max_epochs", "max_steps", "max_time")
+_WAY_OUT = (
+    "call trainer.fit(..., ckpt_path=callback.ckpt_path, weights_only=True), or make the Trainer"
+    " with det_lightning.trainer()"
+)
 
 
 class DetCallback(TrainingLoop):
@@ -52,10 +57,17 @@ class DetCallback(TrainingLoop):
         self._core = core_context
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._unsettled = False
-        self.ckpt_path: str | None = None
+        self._ckpt_path: str | None = None
+        self._asked = False
         self.max_batches: int | None = None
         if info is not None and info.latest_checkpoint is not None:
             self._fetch(info.latest_checkpoint, from_start=not info.steps_completed)
+
+    @property
+    def ckpt_path(self) -> str | None:
+        """The checkpoint to give to `trainer.fit`, or None at the beginning of a trial."""
+        self._asked = True
+        return self._ckpt_path
 
     def _fetch(self, uuid: str, *, from_start: bool) -> None:
         with self._core.checkpoint.restore_path(uuid) as path:
@@ -64,8 +76,8 @@ class DetCallback(TrainingLoop):
         # det sets the position itself.
         del checkpoint["loops"]
         self._directory = tempfile.TemporaryDirectory(prefix="det-lightning-")
-        self.ckpt_path = str(Path(self._directory.name) / snapshot.LIGHTNING_FILE)
-        torch.save(checkpoint, self.ckpt_path)
+        self._ckpt_path = str(Path(self._directory.name) / snapshot.LIGHTNING_FILE)
+        torch.save(checkpoint, self._ckpt_path)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         for thing, wanted in ((trainer, "Trainer"), (pl_module, "LightningModule")):
@@ -82,12 +94,12 @@ class DetCallback(TrainingLoop):
         super().setup(trainer, pl_module, stage)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self.ckpt_path is not None and str(trainer.ckpt_path) != self.ckpt_path:
-            raise TrialError(
-                "this run goes on from a checkpoint; call trainer.fit(...,"
-                " ckpt_path=callback.ckpt_path, weights_only=True), or make the Trainer with"
-                " det_lightning.trainer()"
-            )
+        if self._ckpt_path is not None and str(trainer.ckpt_path) != self._ckpt_path:
+            raise TrialError(f"this run goes on from a checkpoint; {_WAY_OUT}")
+        # Not at the restart, when hours may have been trained.
+        if not self._asked and self._core.info is not None and self._core.distributed.rank == 0:
+            self._asked = True
+            warnings.warn(f"this script cannot go on from a checkpoint; {_WAY_OUT}", stacklevel=2)
         super().on_fit_start(trainer, pl_module)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

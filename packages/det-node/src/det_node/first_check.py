@@ -253,6 +253,11 @@ class _Answer(msgspec.Struct):
     traceback: str = ""
 
 
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+_decode_trained = msgspec.json.Decoder(Trained).decode
+_decode_notices = msgspec.json.Decoder(list[str]).decode
+
+
 def check_apart(
     train: Callable[[Path], Trained],
     restore: Callable[[Path, Trained], list[str]],
@@ -287,12 +292,12 @@ def check_apart(
         answer = apart(train, forked)
         notices: list[str] = []
         if answer is not None and answer.outcome is None:
-            trained = msgspec.json.decode(answer.value, type=Trained)
+            trained = _decode_trained(answer.value)
             notices = trained.notices
             if trained.checkpoint:
                 answer = apart(lambda path: restore(path, trained))
                 if answer is not None and answer.outcome is None:
-                    notices = notices + msgspec.json.decode(answer.value, type=list[str])
+                    notices = notices + _decode_notices(answer.value)
         if answer is None:
             return Checked()
         if answer.outcome is not None:
@@ -332,7 +337,7 @@ def _apart(
     if given_up or preempted() or status == -signal.SIGTERM:
         return None
     if data:
-        return msgspec.json.decode(data, type=_Answer)
+        return _decode_answer(data)
     return _Answer(outcome=Outcome.ERROR, message=exit_status(status) + _IN_THE_CHECK)
 
 

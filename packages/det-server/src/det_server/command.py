@@ -10,6 +10,7 @@ import ssl
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ PORT = 8080
 LOCK = "server.lock"
 """The file in the home that the server holds a lock on, with its process id."""
 _LOCK_SECONDS = 0.3
+_AGAIN_SECONDS = 60.0
 TRUST = (
     "everything runs with the rights of this account: everybody who may start experiments (editors"
     " and admins) is trusted with them"
@@ -134,11 +136,23 @@ def start(
     )
     stopped = threading.Event()
     supervisor = Supervisor(place, users, settings.environ)
-    start_thread(supervisor.run, stopped, name="det-server-supervisor")
-    start_thread(Quotas(place, users).run, stopped, name="det-server-quotas")
+    _keep_running(supervisor.run, stopped, name="det-server-supervisor")
+    _keep_running(Quotas(place, users).run, stopped, name="det-server-quotas")
     serve(app, sock, tls)
     stopped.set()
     os.close(held)
+
+
+def _keep_running(
+    run: Callable[[threading.Event], None], stopped: threading.Event, name: str
+) -> None:
+    """Start a thread, and start it again some time after it has failed, until `stopped` is set."""
+
+    def again(error: BaseException) -> None:
+        if not stopped.wait(_AGAIN_SECONDS):
+            _keep_running(run, stopped, name)
+
+    start_thread(run, stopped, name=name, failed=again)
 
 
 @server.command(context_settings={"ignore_unknown_options": True})

@@ -6,7 +6,7 @@ Errors name the place of every mistake.
 from __future__ import annotations
 
 from ._alerts import ALERTS, AlertKind, AlertSettings, Smtp, Webhook, read_alerts
-from ._code import check_entrypoint, likely_entrypoint
+from ._code import check_entrypoint, check_syntax, likely_entrypoint
 from ._load import Loaded, load, mask_text
 from ._preferences import Preferences
 from ._schema import docs_of, schema
@@ -22,6 +22,7 @@ __all__ = [
     "Smtp",
     "Webhook",
     "check_entrypoint",
+    "check_syntax",
     "docs_of",
     "expected",
     "likely_entrypoint",

@@ -9,9 +9,11 @@ import ast
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from det_core.checkpoint.code import code_files
 from det_core.config import is_trial_entrypoint
 from det_core.errors import EntrypointError, nearest
 
@@ -45,6 +47,32 @@ def check_entrypoint(entrypoint: str | Sequence[str] | None, code_dir: Path) -> 
         f"did you mean {listed}?" if trials else "write module:Class, such as model_def:MyTrial"
     )
     raise EntrypointError(f"entrypoint {word!r} names no class; {way_out}")
+
+
+def check_syntax(code_dir: Path, before: Path) -> None:
+    """Raise EntrypointError for a Python file that does not compile.
+
+    Files that are as in the directory `before` pass, and those that did not compile there either.
+    """
+    for file in code_files(code_dir):
+        if file.suffix != ".py":
+            continue
+        earlier = before / file
+        if (wrong := _mistake(code_dir / file)) and not (earlier.is_file() and _mistake(earlier)):
+            raise EntrypointError(f"{file}: {wrong}; correct it")
+
+
+def _mistake(path: Path) -> str:
+    """Return why a file does not compile, or an empty text."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+        except SyntaxError as error:
+            return f"line {error.lineno}: {error.msg}"
+        except (ValueError, RecursionError, MemoryError) as error:
+            return str(error) or type(error).__name__
+    return ""
 
 
 def likely_entrypoint(code_dir: Path) -> str | None:

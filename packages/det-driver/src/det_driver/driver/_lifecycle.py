@@ -44,7 +44,7 @@ from det_core.hooks import Plugins, extensions_of
 from det_core.ranks.distributed import LOOPBACK
 from det_node.launch import address_of_this, addresses, hosts_of, say
 
-from ..config import check_entrypoint
+from ..config import check_entrypoint, check_syntax
 from ..engines import EngineContext, Probe, RunSpec, make_own, write_own
 from ..provenance import gather, read, replaced, write
 from ..search import Exit
@@ -270,12 +270,15 @@ def replace_code(store: Store, experiment_id: int, code_dir: Path) -> None:
 
     The digest of the new code and the changes are recorded.
 
-    - EntrypointError: the code shows that the entrypoint is wrong.
+    - EntrypointError: the code shows that the entrypoint is wrong, or a file does not compile.
     - ExperimentBusy: a driver holds the experiment.
     """
     config = store.experiments.config(experiment_id)
     check_entrypoint(config.entrypoint, code_dir)
     directory, place = store.experiment_dir(experiment_id), store.code_dir(experiment_id)
+    # Another Python may have another syntax.
+    if not (config.environment.python or config.environment.container):
+        check_syntax(code_dir, place)
     with store.lock(experiment_id):
         new, old = directory / ".code-new", directory / ".code-old"
         for left in (new, old):

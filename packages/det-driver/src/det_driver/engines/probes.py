@@ -47,7 +47,13 @@ class Retries:
         pause = self._pauses[node] = min(
             2 * self._pauses.get(node, _FIRST_PAUSE_SECONDS / 2), _LONGEST_PAUSE_SECONDS
         )
-        start_thread(self._later, node, pause, name="det-retry")
+        start_thread(
+            self._later,
+            node,
+            pause,
+            name="det-retry",
+            failed=lambda error: self.again(node, f"{type(error).__name__}: {error}"),
+        )
 
     def _later(self, node: str, pause: float) -> None:
         time.sleep(pause)

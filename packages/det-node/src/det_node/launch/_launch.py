@@ -85,7 +85,11 @@ class Launch:
             for host in self._plan.hosts:
                 self._agents.append(HostAgent(host, self._plan.agent, SILENCE_SECONDS, self._inbox))
             # Agents that wait for another host to answer need heartbeats, too.
-            start_thread(self._send_heartbeats, name="det-launch-heartbeat")
+            start_thread(
+                self._send_heartbeats,
+                name="det-launch-heartbeat",
+                failed=lambda error: self._inbox.put((self._agents[0], error)),
+            )
             self._prepare()
             layout = self._plan.layout([agent.reserved.ports for agent in self._agents])
             with self._launcher.meeting(layout) as variables:

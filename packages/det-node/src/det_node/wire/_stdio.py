@@ -63,21 +63,23 @@ def stdio() -> Iterator[Connection]:
     _write(output, MAGIC)
 
     def read() -> None:
-        with contextlib.suppress(OSError):
-            while data := os.read(0, _CHUNK):
-                theirs.sendall(data)
-        with contextlib.suppress(OSError):
-            theirs.shutdown(socket.SHUT_WR)
+        try:
+            with contextlib.suppress(OSError):
+                while data := os.read(0, _CHUNK):
+                    theirs.sendall(data)
+        finally:
+            with contextlib.suppress(OSError):
+                theirs.shutdown(socket.SHUT_WR)
 
     def write() -> None:
         try:
-            while data := theirs.recv(_CHUNK):
-                _write(output, data)
-        except OSError:
-            # Nobody reads any more.
+            # An error means that nobody reads any more.
+            with contextlib.suppress(OSError):
+                while data := theirs.recv(_CHUNK):
+                    _write(output, data)
+        finally:
             with contextlib.suppress(OSError):
                 theirs.shutdown(socket.SHUT_RDWR)
-        finally:
             os.close(output)
 
     start_thread(read, name="det-stdin")
