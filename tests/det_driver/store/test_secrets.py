@@ -88,7 +88,7 @@ def test_an_export_masks_secrets_in_any_text_of_the_code(
     assert b"\x89PNG\xff" in held
 
 
-def test_secrets_that_an_earlier_det_did_not_know_join_the_others(store: Store, code: Path) -> None:
+def test_secrets_unknown_to_an_earlier_det_join_the_others(store: Store, code: Path) -> None:
     id = create(store, load(CONFIG, extensions=Extensions(open=True)).config, code)
     complete = store.experiments.config(id)
     shown = json.loads(store.experiments.get(id).config)
