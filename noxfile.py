@@ -93,7 +93,7 @@ MUTATION = "cosmic-ray==8.7.0"
 NOX = "nox>=2026.10"
 PY_SPY = "py-spy>=0.4"
 BOOTSTRAP = [NOX, "uv>=0.8", PY_SPY]
-BUILD = ["hatchling>=1.24", "editables>=0.5"]
+BUILD = ["hatchling>=1.24", "editables>=0.5", "setuptools>=70.1"]
 
 
 def extras(name: str) -> dict[str, list[str]]:

@@ -1,8 +1,8 @@
 """What the sessions of `noxfile.py` share: installing, running tests, and the table at the end.
 
-A session that is `recorded` has a `Result`, to which `run_tests` adds. `print_table` prints those
-of one run of nox, whose sessions may be processes. Results of the full tier are also kept under
-git's name for the tree.
+Each `recorded` session writes its `Result` to a file, because nox may run it in a process of its
+own. `print_table` prints the results of one run of nox. Those of the full tier are kept by git's
+hash of the tree, so that a session that has passed is not run again.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def install(session: nox.Session, *arguments: str) -> None:
 
 
 def program(session: nox.Session, name: str) -> str:
-    """Return a program's path where the session's variables have a `PATH` of their own."""
+    """Return the path of a program, looked up in the session's own `PATH` if it has one."""
     return shutil.which(name, path=session.env.get("PATH") or "") or name
 
 
@@ -234,7 +234,7 @@ def _passed(name: str) -> Path | None:
 
 
 def tree_name() -> str:
-    """Return git's name for the files of the working tree, or "" where git is not in use.
+    """Return git's hash of the files of the working tree, or "" where git is not in use.
 
     Changes that are not committed count, ignored files do not.
     """

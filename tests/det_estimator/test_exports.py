@@ -158,9 +158,9 @@ def test_hook_that_stops_without_a_decrease_reads_validations(lab: Any) -> None:
     assert whole.stop is Stop.USER_STOPPED
     first = lab(Stopping, 40, schedule=EACH, preempt_at=2)
     second = lab(Stopping, 40, schedule=EACH, checkpoint=first.checkpoints[2], first_batch=2)
-    # The batch behind the validation that is the third without a decrease is the last, or the next
-    # one: the hook reads the step while the batch counts it, so it may take 5 for 4 and skip it.
-    # A run that had forgotten the first two validations would end at 7 or later.
+    # Batch 4 ends with the third validation without a decrease, and the hook stops training after
+    # batch 5. It reads the global step while the batch increments it. If it reads 4 twice, it skips
+    # a check and stops after batch 6. A run that lost the first two validations would end at 7 or 8.
     assert {max(whole.training), max(second.training)} <= {5, 6}
 
 

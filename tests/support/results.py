@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Results:
-    """Counts cases and notes failures; with xdist, the workers count for the main process."""
+    """Counts cases and collects the names of failed tests. With xdist, its workers count."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config, self.chosen, self.all = config, 0, 0
@@ -45,7 +45,7 @@ class Results:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take over what a worker of xdist counted: each of them collects all cases."""
+        """Use the counts of a worker of xdist, because the main process collects no cases."""
         self.chosen, self.all = getattr(node, "workeroutput", {}).get(
             "counted", (self.chosen, self.all)
         )

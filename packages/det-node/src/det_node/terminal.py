@@ -263,7 +263,7 @@ class _Server:
 
 
 def _become(command: Sequence[str], directory: Path) -> NoReturn:
-    """Become the program, in the new process of the pseudo-terminal."""
+    """Replace this process, the child at the pseudo-terminal, with the program."""
     try:
         # No shell can undo that a signal is ignored. Python ignores SIGPIPE, so that `yes | head`
         # would report an error. After `nohup det run &`, SIGHUP, SIGINT and SIGQUIT are ignored.
