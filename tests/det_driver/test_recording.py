@@ -21,6 +21,7 @@ from det_core.errors import ArgumentError, ConfigError, StoreError
 from det_driver.client import Client
 from det_driver.driver import cancel_trial, describe, reopen, send_command
 from det_driver.provenance import read
+from det_driver.recording import RecordedExperiment
 from det_driver.store import ExperimentState, Store, TrialState, _models
 
 ERROR = core.DefaultConfig(name="mine", hparams={"lr": 0.1}, searcher={"metric": "error"})
@@ -357,11 +358,27 @@ def test_sys_exit_outside_of_the_context_is_an_error(home: Path) -> None:
     assert state_of(home) is ExperimentState.ERROR
 
 
-def test_report_that_cannot_be_stored_costs_itself_alone(home: Path, capsys: Any) -> None:
+def test_group_with_half_a_character_is_stored_escaped(home: Path) -> None:
     with core.init() as context:
         context.train.report_metrics("a\udcff", 1, {"x": 1.0})
+    assert reported(home, 1, "a\\udcff") == [(1, {"x": 1.0})]
+
+
+def test_report_that_cannot_be_stored_costs_itself_alone(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    write = RecordedExperiment.write
+
+    def refuse(self: RecordedExperiment, records: list[Any]) -> None:
+        if any(getattr(record, "group", None) == "odd" for record in records):
+            raise ValueError("an odd group")
+        write(self, records)
+
+    monkeypatch.setattr(RecordedExperiment, "write", refuse)
+    with core.init() as context:
+        context.train.report_metrics("odd", 1, {"x": 1.0})
         context.train.report_validation_metrics(2, {"x": 1.0})
-    assert "is not recorded: 'utf-8'" in capsys.readouterr().err
+    assert "is not recorded: an odd group" in capsys.readouterr().err
     assert state_of(home) is ExperimentState.COMPLETED
     assert [at for at, _ in reported(home, 1, "validation")] == [2]
 

@@ -218,7 +218,7 @@ class ScriptRecording:
                 self._kept = left[number:]
                 return
             except Exception as error:
-                # Such as a group whose name is no text for SQLite. It costs this record alone.
+                # It costs this record alone.
                 _warn(f"{_described([each])} is not recorded: {error}")
 
     def _gather(self) -> tuple[list[Record], list[threading.Event], bool]:

@@ -49,7 +49,10 @@ _MOST_REPEATS = {True: 2, False: 3}
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 _NOT_STARTED = (126, 127)
 """The statuses of a shell for a command that it may not execute, or does not find."""
-_VARIES = re.compile(r"/tmp/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+# B108: it is what a message says; nothing is opened there.
+_VARIES = re.compile(  # nosec B108
+    r"/tmp/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+)
 _FROM_OUTSIDE = (-signal.SIGKILL, 128 + signal.SIGKILL, *_TERMINATED)
 
 
