@@ -141,17 +141,34 @@ with core.init() as context:
 """
 
 
-def test_script_at_its_time_limit_saves_and_goes_on(searches: Searches) -> None:
-    """Slurm ends the first job after a minute, and 5 s later kills what is left of it."""
+def started_script(searches: Searches, entrypoint: str, **engine: str) -> subprocess.Popen[str]:
+    """Start SCRIPT by a command of a shell, and return its driver."""
     searches.project.det.cwd.joinpath("train.py").write_text(SCRIPT)
     text = (
-        "name: x\nentrypoint: python3 train.py\nmax_restarts: 0\n"
+        f"name: x\nentrypoint: {entrypoint}\nmax_restarts: 0\n"
         "searcher: {name: single, metric: loss, max_length: 100}\n"
-        f"engine: {searches.engine(time_limit='1')}\n"
+        f"engine: {searches.engine(**engine)}\n"
     )
     path = searches.project.det.cwd / "x.yaml"
     path.write_text(searches.stored(text))
-    driver = searches.start("run", path)
+    return searches.start("run", path)
+
+
+def test_script_behind_a_shell_saves_when_its_job_is_canceled(searches: Searches) -> None:
+    driver = started_script(searches, "cd . && python3 train.py | tee log")
+    searches.wait_until(lambda: sum(searches.batches().values()) > 5, "its first batches", 90)
+    (job,) = searches.cluster.jobs("running")
+    searches.cluster.run("scancel", f"--name={job}")
+    ended(driver)
+    # Each batch once.
+    assert sum(searches.batches().values()) == 100
+    assert len(searches.batches()) == 2
+    assert searches.restarts() == [0]
+
+
+def test_script_at_its_time_limit_saves_and_goes_on(searches: Searches) -> None:
+    """Slurm ends the first job after a minute, and 5 s later kills what is left of it."""
+    driver = started_script(searches, "python3 train.py", time_limit="1")
     searches.wait_until(lambda: "TIMEOUT" in str(searches.cluster.jobs()), "the limit", 150)
     ended(driver)
     # Each batch once.

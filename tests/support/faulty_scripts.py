@@ -74,7 +74,13 @@ class Struck:
     """One script under `det run`, its driver, and what may happen to both."""
 
     def __init__(
-        self, det: Any, script: str, settings: dict[str, Any], disk: Path, chance: random.Random
+        self,
+        det: Any,
+        script: str,
+        settings: dict[str, Any],
+        disk: Path,
+        chance: random.Random,
+        outage: float,
     ) -> None:
         self._det, self._chance, self._disk = det, chance, disk
         self._storage = disk / "checkpoints"
@@ -86,6 +92,8 @@ class Struck:
         storage = {"checkpoint_storage": {"type": "shared_fs", "host_path": str(self._storage)}}
         det.cwd.joinpath("c.yaml").write_text(json.dumps({**CONFIG, **storage, **settings}))
         self._driver: Any = None
+        # The first outage is long, the others are short.
+        self._outage = outage
         self._mend: list[Callable[[], object]] = []
         self.done: list[str] = []
         # Whether a script is known to train when it loses its driver or agent.
@@ -150,7 +158,8 @@ class Struck:
         elsewhere = self._disk / "away"
         os.rename(self._storage, elsewhere)
         self._kill()
-        time.sleep(self._chance.uniform(0.5, 2.0))
+        time.sleep(self._outage)
+        self._outage = self._chance.uniform(0.5, 2.0)
         shutil.rmtree(self._storage, ignore_errors=True)
         os.rename(elsewhere, self._storage)
 
@@ -300,7 +309,9 @@ class Campaign:
             # A disk that is not its own cannot be filled.
             possible = [fault for fault in FAULTS if mounted or fault != "full"]
             settings = {"searcher": {"name": "single", "metric": metric, **searcher}}
-            struck = Struck(self.det, script, settings, disk, chance)
+            # A minute in a campaign of twenty faults.
+            outage = 3.0 * self.faults
+            struck = Struck(self.det, script, settings, disk, chance, outage)
             struck.must_save = bool(losses)
             expected = struck.undisturbed()
             # The other one begins with an empty storage.

@@ -15,6 +15,7 @@ from tests.det_driver.driver.test_transactions import RANDOM, run, state_of
 
 from det_core import Outcome
 from det_driver.driver._endings import Endings, ExperimentFailures, outcome_of, reason_of
+from det_driver.driver._starting import RESTART_SECONDS
 from det_driver.driver._trials import ActiveRun
 from det_driver.search import Exit
 from det_driver.store import ExperimentState, Store, TrialState
@@ -291,6 +292,17 @@ def test_a_process_that_dies_at_one_place_again_is_tried_again(store: Store) -> 
     for _ in range(5):
         assert bench.ends(None, status=-9, progressed_to=7) is TrialState.QUEUED
     assert bench.ends(None, status=-9, progressed_to=7) is TrialState.ERROR
+
+
+def test_restarts_without_progress_are_spaced_wider_each_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, pauses = Bench(store, max_restarts=9), list[float]()
+    bench.endings = Endings(bench.state, bench.failures, RESTART_SECONDS)
+    monkeypatch.setattr(bench.state, "hold", lambda live, seconds: pauses.append(seconds))
+    for reached in (7, 7, 7, 7, 7, 8, 8):
+        assert bench.ends(None, status=-9, progressed_to=reached) is TrialState.QUEUED
+    assert pauses == [1, 4, 15, 60, 60, 1, 4]
 
 
 def test_what_was_killed_because_it_was_asked_for_has_not_failed(store: Store) -> None:
