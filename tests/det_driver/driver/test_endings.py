@@ -697,6 +697,41 @@ def test_script_that_catches_its_failure_and_exits_0_is_complete(
     assert not bench.failures.messages
 
 
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (3, "a rank exited with status 3"),
+        (1, "rank 1 is gone"),
+        (128 + signal.SIGTERM, "rank 1 is gone"),
+    ],
+)
+def test_status_of_a_launcher_tells_how_the_lost_rank_ended(
+    store: Store, status: int, message: str
+) -> None:
+    bench = Bench(store, **SCRIPT, max_restarts=0)
+    bench.ends(Outcome.PEER_LOST, status, message="rank 1 is gone")
+    assert bench.failures.messages == [f"trial 1: {message}"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_rank_that_called_sys_exit_is_named_whatever_others_end_with(
+    store: Store, order: int
+) -> None:
+    bench = Bench(store, **SCRIPT, max_restarts=0, resources={"slots_per_trial": 2})
+    bench.live = bench.state.queue.first
+    with bench.state.transaction():
+        lease = store.slots.lease(bench.state.id, 2, ["cpu:0", "cpu:1"])
+        bench.state.begin(bench.live, lease, 0)
+    words = [
+        (0, Finished(Outcome.PEER_LOST, "rank 1 is gone", uncaught=True)),
+        (1, Finished(Outcome.COMPLETED, status=3)),
+    ]
+    for rank, word in words[::order]:
+        bench.live.active.finished(rank, word)
+    assert bench.end(1) is TrialState.ERROR
+    assert bench.failures.messages == ["trial 1: rank 1 exited with status 3"]
+
+
 def test_a_failure_that_left_the_script_counts_despite_status_0(store: Store) -> None:
     """A shell around the script ends with 0. The first report may come before the connection ends."""
     bench = Bench(store, **SCRIPT, max_restarts=0)

@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tests.support.script_endings import ENDINGS, MEET, check_endings
 
 SCRIPT = """
     import json, os, time
@@ -163,19 +164,32 @@ def test_the_first_failure_of_a_script_is_the_end_of_its_log(project):
     assert lines[-1] == "ValueError: mine"
 
 
-def test_hyperparameters_that_any_rank_calls_invalid_are(project):
-    write(
-        project.cwd,
-        train__py="""
-            from det_core import DistributedContext, InvalidHP, core
-            with DistributedContext.from_socket() as ranks, core.init(distributed=ranks):
-                if ranks.rank == 1:
-                    raise InvalidHP("too hot")
-                ranks.barrier()
-        """,
-    )
-    result = project.json("run", "const.yaml", status=1)
-    assert result["trials"] == {"INVALID_HP": 1}
+RANK_1_MEETS_IT = (
+    MEET
+    + """
+from det_core import DistributedContext
+with DistributedContext.from_socket() as ranks, core.init(distributed=ranks) as context:
+    if ranks.rank == 0:
+        context.train.report_validation_metrics(1, {"loss": 1.0})
+    else:
+        meet()
+    ranks.barrier()
+"""
+)
+RANK_ENDINGS = {
+    **ENDINGS,
+    "exits": ("rank 1 exited with status 5", "rank 1 exited with status 5"),
+    "vanishes": ("peer_lost", "rank 1 is gone"),
+}
+
+
+@pytest.mark.slow
+def test_endings_of_any_rank_are_classified_as_for_a_trial_class(det):
+    settings = {
+        "entrypoint": "python3 -m det_node.launch.socket python3 train.py",
+        "resources": {"slots_per_trial": 2},
+    }
+    check_endings(det, RANK_1_MEETS_IT, RANK_ENDINGS, **settings)
 
 
 @pytest.mark.thorough

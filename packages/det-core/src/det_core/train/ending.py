@@ -112,7 +112,8 @@ class ScriptEnding:
                 error = SystemExit(self._status)
             if error is not None:
                 self.fail(error)
-        if self._is_chief and not self._reported:
+        # A launcher may end with the status of another rank than the one that called sys.exit.
+        if not self._reported and (self._is_chief or self._status not in (None, 0)):
             self._report(
                 Outcome.COMPLETED,
                 own_handler=self.has_own_handler(),

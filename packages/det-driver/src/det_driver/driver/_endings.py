@@ -15,9 +15,10 @@ from typing import NamedTuple
 from det_core.checkpoint.manifest import WAY_OUT
 from det_core.config import ExperimentConfig, Grid, Single
 from det_core.errors import did_you_mean
+from det_core.train.ending import EXIT
 from det_core.train.host import Outcome
 from det_node.launch import last_words
-from det_node.process import exit_status
+from det_node.process import exit_status, how_it_ended
 
 from ..search import Exit
 from ..store import ExperimentState, TrialState
@@ -47,6 +48,8 @@ MOST_PRUNED = 100
 _MOST_REPEATS = {True: 2, False: 3}
 """How often a run may fail alike at one batch: with an exception, and without one."""
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+_RAISED = EXIT[Outcome.PEER_LOST]
+"""The status of a rank that raises since it has lost another one."""
 _NOT_STARTED = (126, 127)
 """The statuses of a shell for a command that it may not execute, or does not find."""
 # B108: it is what a message says; nothing is opened there.
@@ -141,16 +144,13 @@ class Endings:
 
         The status decides where no outcome was reported.
         """
-        if status != 0 and active.outcome is Outcome.COMPLETED and not self._state.trial_class:
-            active.outcome = None
-        elif active.outcome is Outcome.COMPLETED and active.exit_status:
-            # A shell around the script ended with 0.
-            status = active.exit_status
-            active.outcome, active.message = None, exit_status(status)
+        if self._state.trial_class:
+            if active.outcome is None and status in _TERMINATED:
+                active.outcome = Outcome.PREEMPTED
+            return
+        status = _compare_statuses(active, status)
         if active.outcome is None and status in _TERMINATED:
             active.outcome = Outcome.PREEMPTED
-        if self._state.trial_class:
-            return
         ended_by = active.refused or active.uncaught
         caught = active.outcome in (*FAILED, Outcome.PEER_LOST) and not ended_by
         if status == 0 and caught:
@@ -446,6 +446,28 @@ def _named(trials: Sequence[int]) -> str:
     """Return the first few trial numbers as text that follows the word "trial"."""
     more = ", ..." if len(trials) > MOST_SHOWN else ""
     return f"{'s' * (len(trials) > 1)} {', '.join(map(str, trials[:MOST_SHOWN]))}{more}"
+
+
+def _compare_statuses(active: ActiveRun, status: int) -> int:
+    """Compare the exit status of a script's process with what its ranks reported.
+
+    A shell around the script, or a launcher of its ranks, may end with another status. Returns the
+    status of the script.
+    """
+    called = active.exit_status
+    if active.outcome is Outcome.PEER_LOST and status not in (0, _RAISED, *_TERMINATED):
+        # A launcher ends with the status of the rank that failed first. That rank reported
+        # nothing, and the others report only that they have lost it.
+        active.outcome, active.message = None, f"a rank {how_it_ended(status)}"
+    elif active.outcome is not Outcome.COMPLETED:
+        return status
+    elif called and called != status and status not in _TERMINATED:
+        who = f"rank {active.speaker}" if active.several else "the process"
+        active.outcome, active.message = None, f"{who} {how_it_ended(called)}"
+        return called
+    elif status:
+        active.outcome = None
+    return status
 
 
 def outcome_of(active: ActiveRun, status: int) -> str:

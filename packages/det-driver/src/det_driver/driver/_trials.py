@@ -128,7 +128,9 @@ class ActiveRun:
         self.spoken.add(rank)
         gone = self.outcome is Outcome.PEER_LOST and word.outcome is not Outcome.PEER_LOST
         failed = self.outcome in GOOD and self.speaker == rank and word.outcome in FAILED
-        late = self.outcome is Outcome.COMPLETED and word.uncaught
+        # A rank that called sys.exit with a status is the cause of what the others raise.
+        known = bool(self.exit_status) and word.outcome is Outcome.PEER_LOST
+        late = self.outcome is Outcome.COMPLETED and word.uncaught and not known
         again = (
             self.uncaught
             and link not in self.failed_links
