@@ -215,6 +215,14 @@ def test_a_file_name_that_is_not_utf8_is_refused(storage: LocalStorage) -> None:
             " has no manifest.json: it was cut short, or det did not write it" + WAY_OUT,
         ),
         (
+            lambda path: _replace_by_a_fifo(path / "manifest.json"),
+            "manifest.json: it is no regular file" + WAY_OUT,
+        ),
+        (
+            lambda path: _replace_by_a_fifo(path / "weights.pt"),
+            "weights.pt is no regular file" + WAY_OUT,
+        ),
+        (
             lambda path: os.truncate(path / "manifest.json", 100),
             "manifest.json cannot be read (JSONDecodeError: ",
         ),
@@ -250,6 +258,11 @@ def test_a_damaged_checkpoint_says_what_is_wrong_with_it(
     assert str(raised.value).startswith(f"checkpoint {manifest.uuid}")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def _replace_by_a_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
 def _edit(path: Path, old: str, new: str) -> None:

@@ -177,10 +177,15 @@ def test_a_directory_that_is_no_checkpoint_is_none(tmp_path: Path) -> None:
     (tmp_path / "half" / "weights.pt").write_text("x")
     shutil.copytree(tmp_path / "one", tmp_path / "copy-of-one")
     (tmp_path / "notes").write_text("a file")
+    for name, make in (("fifo", os.mkfifo), ("folder", os.mkdir)):
+        (tmp_path / name).mkdir()
+        make(tmp_path / name / "manifest.json")
     assert list(storage.list()) == ["one"]
-    assert [name for name in ("one", "half", "copy-of-one", "notes") if storage.exists(name)] == [
-        "one"
-    ]
+    assert [
+        name
+        for name in ("one", "half", "copy-of-one", "notes", "fifo", "folder")
+        if storage.exists(name)
+    ] == ["one"]
     with pytest.raises(StorageError, match="half is already in"):
         storage.begin("half")
 

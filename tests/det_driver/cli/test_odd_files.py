@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,10 +88,13 @@ def test_no_command_waits_for_the_writer_of_a_fifo(
         assert len(err.splitlines()) <= 1, (command, err)
 
 
-def test_a_fifo_in_place_of_a_log_is_named(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_in_place_of_a_log_is_named(
+    home: Path, make: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     log = home / "experiments/1/trials/1/run-1/rank-0.log"
     log.unlink()
-    os.mkfifo(log)
+    make(log)
     assert called(capsys, "logs", "1") == (2, "", f"det: {log}: it is no regular file\n")
 
 

@@ -128,6 +128,7 @@ ARGUMENTS = {
     "search": ["1", "--enqueue", f"lr{EVIL}=1"],
     "set": ["1", "weight", EVIL],
     "show": ["1"],
+    "trust": ["1"],
     "verify": ["1"],
     "resume": None,
 }

@@ -714,9 +714,7 @@ def test_status_of_a_launcher_tells_how_the_lost_rank_ended(
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_rank_that_called_sys_exit_is_named_as_the_cause(
-    store: Store, order: int
-) -> None:
+def test_rank_that_called_sys_exit_is_named_as_the_cause(store: Store, order: int) -> None:
     bench = Bench(store, **SCRIPT, max_restarts=0, resources={"slots_per_trial": 2})
     bench.live = bench.state.queue.first
     with bench.state.transaction():

@@ -13,6 +13,8 @@ import time
 from functools import cache
 from pathlib import Path
 
+from det_core.support.paths import read_regular
+
 TIMED_OUT = 124
 """The exit status of a command or a shell that was ended by a limit, as that of `timeout`."""
 _CAUSES = {
@@ -43,7 +45,7 @@ def noted_processes(log_dir: Path) -> list[tuple[int, str]]:
     found = []
     for file in sorted(log_dir.glob("process*.json"), key=lambda file: (len(file.name), file.name)):
         with contextlib.suppress(OSError, ValueError):
-            noted = json.loads(file.read_text())
+            noted = json.loads(read_regular(file))
             # None means that the process had ended before it was noted.
             if noted["born"]:
                 found.append((noted["pid"], noted["born"]))

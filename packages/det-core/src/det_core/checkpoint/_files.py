@@ -19,6 +19,7 @@ import msgspec
 
 from ..errors import CheckpointDamaged, CheckpointError
 from ..storage import MANIFEST, Selector, Storage
+from ..support.paths import NotRegularFile, read_regular
 from ._shards import directory_id, merge_metadata, plan_shards, sources
 from .manifest import (
     METADATA,
@@ -169,9 +170,11 @@ def read_json_object(file: Path) -> dict[str, Any]:
     Raises CheckpointError for anything else, also for a file that is not there.
     """
     try:
-        found = json.loads(file.read_bytes())
+        found = json.loads(read_regular(file))
     except FileNotFoundError as error:
         raise CheckpointError(f"{file} is missing; the checkpoint is damaged") from error
+    except NotRegularFile as error:
+        raise CheckpointError(f"{file}: {error.strerror}; the checkpoint is damaged") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON: {error}; the checkpoint is damaged") from error
     if not isinstance(found, dict):
@@ -183,7 +186,11 @@ def read_json_object(file: Path) -> dict[str, Any]:
 
 def _manifest(directory: Path, uuid: str) -> Manifest:
     try:
-        data = directory.joinpath(MANIFEST).read_bytes()
+        data = read_regular(directory / MANIFEST)
+    except NotRegularFile as error:
+        raise CheckpointDamaged(
+            f"checkpoint {uuid}: {MANIFEST}: {error.strerror}; {WAY_OUT}"
+        ) from error
     except FileNotFoundError as error:
         reason = f"checkpoint {uuid} has no {MANIFEST}: it was cut short, or det did not write it"
         raise CheckpointDamaged(f"{reason}; {WAY_OUT}") from error
@@ -214,7 +221,10 @@ def _shape(directory: Path, expected: Mapping[str, FileEntry], present: list[str
     if additional := sorted(set(present) - expected.keys()):
         return f"{additional[0]} is there, but not in {MANIFEST}"
     for name, entry in expected.items():
-        size = directory.joinpath(name).stat().st_size
+        found = directory.joinpath(name).stat()
+        size = found.st_size
+        if not stat.S_ISREG(found.st_mode):
+            return f"{name} is no regular file"
         if size != entry.size:
             how = "cut short" if size < entry.size else "altered"
             return f"{name} has {size} bytes, {entry.size} expected: it was {how}"

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ..errors import DetError
 from ..storage import MANIFEST, is_manifest_of
+from ..support.paths import read_regular
 
 IGNORE_FILE = ".detignore"
 MAX_BYTES = 96 * 2**20
@@ -154,7 +155,7 @@ def _walk(
 def _is_checkpoint(directory: Path) -> bool:
     """Return whether a directory is a checkpoint: its manifest has the directory's name."""
     try:
-        return is_manifest_of(directory.name, (directory / MANIFEST).read_bytes())
+        return is_manifest_of(directory.name, read_regular(directory / MANIFEST))
     except OSError:
         return False
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import StorageError, StorageUnreachable
-from ..support.paths import expand_user
+from ..support.paths import NotRegularFile, expand_user, read_regular
 from . import _files
 from ._base import (
     MANIFEST,
@@ -223,6 +223,6 @@ def _is_whole(path: Path) -> bool:
 
 def _read(manifest: Path) -> bytes | None:
     try:
-        return manifest.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+        return read_regular(manifest)
+    except (FileNotFoundError, NotADirectoryError, NotRegularFile):
         return None

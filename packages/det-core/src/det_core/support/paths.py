@@ -23,19 +23,23 @@ def expand_user(path: str | os.PathLike[str]) -> Path:
         ) from None
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read it. Raises OSError if it is no regular file.
+class NotRegularFile(OSError):
+    """Something else is in place of a file: a directory, a fifo, a socket or a device."""
+
+
+def open_regular(path: Path, buffering: int = -1) -> BinaryIO:
+    """Open a file to read it. Raises NotRegularFile if it is something else.
 
     Opening a fifo would wait for whoever writes to it.
     """
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(None, "it is no regular file", str(path))
-    return file
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise NotRegularFile(None, "it is no regular file", str(path))
+    return os.fdopen(opened, "rb", buffering=buffering)
 
 
 def read_regular(path: Path) -> bytes:
-    """Return the content of a file. Raises OSError if it is no regular file."""
+    """Return the content of a file. Raises NotRegularFile if it is something else."""
     with open_regular(path) as file:
         return file.read()

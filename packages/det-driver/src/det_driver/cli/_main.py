@@ -399,7 +399,7 @@ def _run(argv: list[str] | None) -> Any:
         return 2
     except OSError as error:
         # The file system has refused a file, or the disk fails.
-        if error.filename is None:
+        if not isinstance(error.filename, (str, bytes)):
             if error.errno != errno.EAGAIN:
                 raise
             # No more threads or processes can be started.

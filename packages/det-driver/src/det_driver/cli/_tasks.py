@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from det_core.errors import DetError, StoreError, nearest
+from det_core.support.paths import open_regular, read_regular
 from det_node.task import GRACE_SECONDS, SHELL, STATUS, task_words
 from det_node.terminal import SOCKET, attach_terminal
 
@@ -198,7 +199,7 @@ def _status(run: Run | None) -> int | None:
     """Return the exit status of a command, or None if it was killed or ran on another machine."""
     if run is not None:
         with suppress(OSError, ValueError):
-            return int((run.log_dir / STATUS).read_text())
+            return int(read_regular(run.log_dir / STATUS))
     return None
 
 
@@ -237,7 +238,7 @@ class _Output:
                 self._print(run.log_dir / "rank-0.log")
 
     def _print(self, log: Path) -> None:
-        with suppress(FileNotFoundError), log.open("rb") as file:
+        with suppress(FileNotFoundError), open_regular(log) as file:
             file.seek(self._printed.get(log, 0))
             while chunk := file.read(_CHUNK):
                 while chunk:

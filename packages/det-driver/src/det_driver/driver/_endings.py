@@ -15,6 +15,7 @@ from typing import NamedTuple
 from det_core.checkpoint.manifest import WAY_OUT
 from det_core.config import ExperimentConfig, Grid, Single
 from det_core.errors import did_you_mean
+from det_core.support.paths import open_regular
 from det_core.train.ending import EXIT
 from det_core.train.host import Outcome
 from det_node.launch import last_words
@@ -499,7 +500,7 @@ def _cause(trial: int, active: ActiveRun, status: int) -> tuple[str, str]:
 def _last_words(log_dir: Path) -> str:
     """Return the last output of a process that reported no outcome."""
     try:
-        with (log_dir / "rank-0.log").open("rb") as file:
+        with open_regular(log_dir / "rank-0.log") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
             return last_words(file.read())
     except OSError:

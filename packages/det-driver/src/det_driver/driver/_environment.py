@@ -18,7 +18,7 @@ from det_core.config import MASK, BindMount, ExperimentConfig, is_trial_entrypoi
 from det_core.errors import ConfigError, DetError
 from det_core.hooks import Plugins
 from det_core.support.installation import CORE, how_to_install
-from det_core.support.paths import expand_user
+from det_core.support.paths import expand_user, read_regular
 from det_node.agent import RunSpec
 from det_node.environments import Wanted, digest_of, interpreter, make, maker
 from det_node.launch import hosts_of
@@ -60,7 +60,7 @@ def recorded(directory: Path) -> SolvedEnvironment | None:
     if not place.is_dir():
         return None
     try:
-        facts = json.loads((place / _FACTS).read_text())
+        facts = json.loads(read_regular(place / _FACTS))
         return SolvedEnvironment(place, facts["maker"], digest_of(place))
     except (OSError, ValueError, KeyError) as error:
         raise DetError(

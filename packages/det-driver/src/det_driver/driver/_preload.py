@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from det_core.config import ExperimentConfig, Single, is_trial_entrypoint
+from det_core.support.paths import read_regular
 from det_node.agent import HOOK
 
 _ENVIRONMENT = re.compile(r"\b(environ|putenv|unsetenv|set_start_method)\b")
@@ -69,7 +70,7 @@ def read_code(module: str, code_dir: Path) -> Code:
             continue
         seen.add(file)
         try:
-            text = file.read_text()
+            text = read_regular(file).decode()
             tree = ast.parse(text)
         except (OSError, ValueError, SyntaxError):
             continue

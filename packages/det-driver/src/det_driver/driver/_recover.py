@@ -12,6 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from det_core.errors import StoreError
+from det_core.support.paths import NotRegularFile, read_regular
 from det_core.train.run_setup import Spooled, decode_note
 from det_node.launch import say
 from det_node.process import end_leftover, is_running, noted_processes
@@ -71,8 +72,8 @@ def record_spooled(store: Store, experiment_id: int) -> None:
     """
     for path in sorted((store.experiment_dir(experiment_id) / "spool").glob("*.json")):
         try:
-            note = decode_note(path.read_bytes())
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            note = decode_note(read_regular(path))
+        except (msgspec.DecodeError, UnicodeDecodeError, NotRegularFile):
             # The host went down while the note was written.
             say(
                 f"{path} is no note of a checkpoint and is left out; det checkpoint list shows"

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from det_core.support.paths import read_regular
+
 from ..process import is_running, kill_below, process_identity
 
 NOTE = "agent.json"
@@ -26,10 +28,10 @@ def note_agent(file: Path, name: str) -> None:
 def find(note: Path) -> dict[str, Any] | None:
     """Return what an agent has noted in this file, or None where it does not run any more."""
     try:
-        found: dict[str, Any] = json.loads(note.read_text())
-    except (OSError, ValueError):
+        found: dict[str, Any] = json.loads(read_regular(note))
+        return found if is_running(found["pid"], found["born"]) else None
+    except (OSError, ValueError, TypeError, KeyError):
         return None
-    return found if is_running(found["pid"], found["born"]) else None
 
 
 def find_driver(note: Path) -> Path:
