@@ -24,6 +24,7 @@ from det_core.checkpoint.manifest import Manifest
 from det_core.config import find_secrets, masked, masked_hparams
 from det_core.errors import StoreError, StoreUnwritable
 from det_core.hooks.recording import OutsideRun, Recorded
+from det_core.support.paths import read_regular
 from det_core.support.threads import start_thread
 from det_core.train.host import Outcome
 from det_node.protocol import Checkpointed, Deleted, Finished, Progressed, Reported
@@ -316,7 +317,7 @@ class RecordedExperiment:
         """Return the trial that the run continues, or a new one."""
         store, given = self._store, self._given
         file = store.experiment_dir(self._id) / FILE
-        ids = json.loads(file.read_text())
+        ids = json.loads(read_regular(file))
         trials = store.trials.list(self._id)
         wanted = ids["trials"].get(given.trial) if given.trial else None
         for each in trials:
@@ -433,7 +434,7 @@ def _find(store: Store, experiment: str | None) -> int | None:
     for file in (store.home / "experiments").glob(f"[0-9]*/{FILE}"):
         with suppress(OSError, ValueError, KeyError, TypeError):
             id = int(file.parent.name)
-            if json.loads(file.read_text())["experiment"] == experiment and is_trusted(store, id):
+            if json.loads(read_regular(file))["experiment"] == experiment and is_trusted(store, id):
                 return id
     return None
 

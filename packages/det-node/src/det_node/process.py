@@ -44,7 +44,7 @@ def noted_processes(log_dir: Path) -> list[tuple[int, str]]:
     """
     found = []
     for file in sorted(log_dir.glob("process*.json"), key=lambda file: (len(file.name), file.name)):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             noted = json.loads(read_regular(file))
             # None means that the process had ended before it was noted.
             if noted["born"]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from det_core.errors import DetError, StoreError
 from det_core.hooks import Plugins
+from det_core.support.paths import read_regular
 
 from ..engines import AllocationState
 from ..store import SEVERAL, ExperimentState, Store, boot_id, is_shared
@@ -56,7 +57,7 @@ def start_driver(
     while driver.poll() is None and store.experiments.get(experiment_id).pid != driver.pid:
         time.sleep(_POLL_SECONDS)
     if driver.returncode and store.experiments.get(experiment_id) == before:
-        said = log.read_bytes()[began:].decode(errors="replace").strip()
+        said = read_regular(log)[began:].decode(errors="replace").strip()
         raise StoreError(
             f"the driver of experiment {experiment_id} ended at once, with status"
             f" {driver.returncode}:\n{said}"
@@ -131,7 +132,7 @@ def submit_driver(
                 return job, ""
             if told.state is AllocationState.ENDED:
                 said = (
-                    log.read_bytes()[began:].decode(errors="replace").strip()
+                    read_regular(log)[began:].decode(errors="replace").strip()
                     if log.exists()
                     else ""
                 )

@@ -534,7 +534,8 @@ def _cancels_retries(config: ExperimentConfig, log_dir: Path) -> bool:
         if p.pattern and p.action == "cancel_retries"
     ]
     for file in sorted(log_dir.glob("*.log")) if patterns else ():
-        with file.open(errors="replace") as lines:
+        with open_regular(file) as log:
+            lines = (line.decode(errors="replace") for line in log)
             if any(pattern.search(line) for line in lines for pattern in patterns):
                 return True
     return False

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from det_core.errors import DetError, StoreUnwritable
+from det_core.errors import DetError, StoreError, StoreUnwritable
+from det_core.support.paths import NotRegularFile, read_regular
 from det_core.support.threads import Failed
 from det_core.train.media import Media
 from det_node import wire
@@ -110,8 +111,8 @@ class Links:
         self.refused = ""
         """What is wrong with an agent that has connected."""
         port = 0
-        with suppress(OSError, ValueError):
-            port = int(json.loads(noted.read_text())[1])
+        with suppress(OSError, ValueError, TypeError, LookupError):
+            port = int(json.loads(read_regular(noted))[1])
         try:
             self._server = wire.Server(key, self._serve, host, port, sealed=sealed, failed=failed)
         except DetError:
@@ -315,7 +316,9 @@ class Links:
             spec = next(iter(self._specs.get(event.run, {}).values()))
             spec.log_dir.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(
-                spec.log_dir / Path(event.file).name, os.O_WRONLY | os.O_CREAT, 0o600
+                spec.log_dir / Path(event.file).name,
+                os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK,
+                0o600,
             )
             with os.fdopen(descriptor, "wb"):
                 os.pwrite(descriptor, event.data, event.offset)
@@ -357,9 +360,15 @@ def write_own(file: Path, text: str) -> None:
 def read_secret(directory: Path) -> bytes:
     """Return the secret that only an experiment's driver and its agents know.
 
-    It is made by the first call.
+    It is made by the first call. Raises StoreError for a file that holds none.
     """
     file = directory / "secret"
     if not file.exists():
         write_own(file, wire.new_key().hex())
-    return bytes.fromhex(file.read_text())
+    try:
+        return bytes.fromhex(read_regular(file).decode())
+    except (NotRegularFile, ValueError):
+        raise StoreError(
+            f"{file} holds no secret of det any more; restore it, or remove it: runs that still"
+            " train then end, and begin again from their checkpoints"
+        ) from None

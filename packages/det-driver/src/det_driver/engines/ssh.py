@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from det_core.config import Ssh
+from det_core.support.paths import read_regular
 from det_node.agent import RunSpec
 from det_node.launch import SSH, reaching
 from det_node.machine import address_for
@@ -104,8 +105,8 @@ class SshEngine(AgentEngine):
 
     def _noted(self) -> set[str]:
         try:
-            return set(json.loads(self._requests.read_text()))
-        except (OSError, ValueError):
+            return set(json.loads(read_regular(self._requests)))
+        except (OSError, ValueError, TypeError):
             return set()
 
     def _agent_runs(self, name: str, question: str, *words: str) -> bool | None:

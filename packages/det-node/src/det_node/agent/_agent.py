@@ -22,6 +22,7 @@ import det_core
 import det_node
 from det_core.errors import DetError
 from det_core.ranks.network import interface_towards
+from det_core.support.paths import read_regular
 from det_core.support.threads import start_thread
 from det_core.train.failure import summary
 
@@ -251,9 +252,9 @@ class Agent:
         """Return where the driver listens."""
         for file in (self._start.driver_file, self._note and find_driver(self._note)):
             # The file may be half written.
-            with suppress(OSError, ValueError):
+            with suppress(OSError, ValueError, TypeError):
                 if file is not None:
-                    host, port = json.loads(file.read_text())
+                    host, port = json.loads(read_regular(file))
                     return host, port
         if self._start.driver is None:
             raise ConnectionError("nobody has said yet where the driver is")

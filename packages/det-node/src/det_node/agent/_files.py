@@ -19,6 +19,7 @@ import msgspec
 
 from det_core.errors import DetError
 from det_core.support.archives import extract
+from det_core.support.paths import NotRegularFile, read_regular
 from det_core.train.media import FOLDER, find_media
 
 from ._frames import LogChunk, LoggedFile, RunSpec
@@ -151,8 +152,8 @@ class OwnFiles:
                 if self._sent_media.get(path) == version:
                     continue
                 # An image of another type may replace this one at any moment.
-                with suppress(FileNotFoundError):
-                    send(LoggedFile(run, each.path, path.read_bytes()))
+                with suppress(FileNotFoundError, NotRegularFile):
+                    send(LoggedFile(run, each.path, read_regular(path)))
                     self._sent_media[path] = version
 
     def _send_log(self, run: int, path: Path, send: Callable[[LogChunk], None]) -> None:
