@@ -19,6 +19,7 @@ CONFIG = """\
 name: tried
 entrypoint: model_def:Tried
 hyperparameters: {global_batch_size: 4}
+data: {api_key: "0.5"}
 searcher: {name: single, metric: loss, max_length: {batches: 12}}
 min_validation_period: {batches: 6}
 min_checkpoint_period: {batches: 6}
@@ -45,6 +46,8 @@ class Points(torch.utils.data.Dataset):
 class Tried(PyTorchTrial):
     def __init__(self, context):
         self.context = context
+        # A name that counts as a secret is masked where the configuration is stored.
+        float(context.get_data_config()["api_key"])
         self.model = context.wrap_model(torch.nn.Linear(2, 1))
         self.optimizer = context.wrap_optimizer(torch.optim.SGD(self.model.parameters(), lr=0.1))
 

@@ -684,6 +684,7 @@ def test_search_lists_the_trials_it_went_on_without(store: Store) -> None:
 
 
 SCRIPT = {"entrypoint": "python3 train.py"}
+PIPED = {"entrypoint": "python3 train.py | tee log"}
 
 
 @pytest.mark.parametrize(
@@ -711,6 +712,23 @@ def test_status_of_a_launcher_tells_how_the_lost_rank_ended(
     bench = Bench(store, **SCRIPT, max_restarts=0)
     bench.ends(Outcome.PEER_LOST, status, message="rank 1 is gone")
     assert bench.failures.messages == [f"trial 1: {message}"]
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "becomes"),
+    [
+        ("python3 train.py --lr 1", TrialState.COMPLETED),
+        (["python3", "train.py"], TrialState.COMPLETED),
+        ("python3 train.py | tee log", TrialState.ERROR),
+        ("python3 train.py; echo done", TrialState.ERROR),
+        ("bash train.sh", TrialState.ERROR),
+    ],
+)
+def test_sys_exit_that_python_alone_caught_is_no_failure(
+    store: Store, entrypoint: str | list[str], becomes: TrialState
+) -> None:
+    bench = Bench(store, entrypoint=entrypoint, max_restarts=0)
+    assert bench.ends(Outcome.COMPLETED, 0, exit_status=2) is becomes
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -766,7 +784,7 @@ def test_a_second_attempt_of_a_shell_replaces_a_failed_one(store: Store, failed:
 def test_status_that_a_script_exits_with_counts_behind_a_shell(
     store: Store, status: int, becomes: TrialState
 ) -> None:
-    bench = Bench(store, **SCRIPT, max_restarts=0)
+    bench = Bench(store, **PIPED, max_restarts=0)
     assert bench.ends(Outcome.COMPLETED, 0, exit_status=status) is becomes
 
 
@@ -784,7 +802,7 @@ RAISED = 'Traceback (most recent call last):\n  File "a.py", line 1\nImportError
 def test_unconnected_script_that_ends_with_a_traceback_failed(
     store: Store, log: str, becomes: TrialState
 ) -> None:
-    bench = Bench(store, **SCRIPT, max_restarts=0)
+    bench = Bench(store, **PIPED, max_restarts=0)
     active = bench.begin()
     active.run.log_dir.mkdir(parents=True, exist_ok=True)
     (active.run.log_dir / "rank-0.log").write_text(log)

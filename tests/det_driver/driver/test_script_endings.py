@@ -99,6 +99,18 @@ def test_an_import_error_behind_a_shell_is_a_failure(det: Any) -> None:
     assert "ModuleNotFoundError: No module named 'not_there'" in done.stderr.splitlines()[-1]
 
 
+def test_script_that_prints_a_caught_exception_is_complete(det: Any) -> None:
+    """It never connects to det, and its last lines are those of the exception."""
+    det.cwd.joinpath("train.py").write_text(
+        "import logging\ntry:\n    {}['x']\nexcept KeyError:\n    logging.exception('skipped')\n"
+    )
+    settings = {"searcher": {"name": "single", "metric": "loss"}}
+    det.cwd.joinpath("c.yaml").write_text(json.dumps(CONFIG | settings))
+    det("run", "c.yaml", "--quiet")
+    [trial] = det.json("show", "1", "--runs")["trials"]
+    assert [(run["outcome"], run["reason"]) for run in trial["attempts"]] == [("completed", None)]
+
+
 @pytest.mark.sample
 @pytest.mark.parametrize(
     ("fate", "reason"), [("full", "No space left on device"), ("mount", "no route")]

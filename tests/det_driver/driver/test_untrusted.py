@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ from det_driver.driver import (
 )
 from det_driver.recording import FILE as OUTSIDE_FILE
 from det_driver.recording import _find
-from det_driver.store import ExperimentState, Store, is_trusted, trust
+from det_driver.store import ExperimentState, Store, is_trusted, storage_of_checkpoint, trust
 from det_driver.verify import verify
 
 SEARCHERS = {
@@ -150,6 +151,19 @@ def test_an_import_is_canceled_without_its_engine(
     monkeypatch.setattr(Plugins, "engines", None)
     send_command(store, id, "cancel")
     assert store.experiments.get(id).state is ExperimentState.CANCELED
+
+
+def test_storage_that_an_import_names_is_not_opened(
+    imported: tuple[Store, int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be on a host of somebody else, who would get this user's credentials."""
+    store, id, _ = imported
+    (row,) = store.checkpoints.list(experiment_id=id)
+    monkeypatch.setattr(Plugins, "storage_of", None)
+    assert list(storage_of_checkpoint(store, row, Plugins.installed()).list()) == ["one"]
+    shutil.rmtree(store.home / "checkpoints" / "one")
+    with pytest.raises(StoreError, match=REFUSED):
+        Client(store.home).get_checkpoint("one").download(store.home / "copy")
 
 
 def test_scripts_do_not_go_on_with_an_import(imported: tuple[Store, int, Path]) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from det_core.errors import DetError, StorageError
 
 from ..driver import collect_left
-from ..store import CheckpointRow, CheckpointState
+from ..store import CheckpointRow, CheckpointState, storage_of_checkpoint
 from ._console import CHECKPOINTS, EXPERIMENTS, TRIALS, Settings, ago, as_json, print_json
 from ._table import print_table
 
@@ -111,8 +111,7 @@ def show(settings: Settings, uuid: str, as_json: bool) -> None:
     """Show the checkpoint UUID (or the beginning of it): its files and where they are."""
     with settings.reader() as store:
         found = store.checkpoint(uuid)
-        config = store.experiments.config(store.trials.get(found.trial_id).experiment_id)
-    storage = settings.plugins.storage_of(config, settings.home / "checkpoints")
+        storage = storage_of_checkpoint(store, found, settings.plugins)
     files = storage.files(found.uuid) if found.state is not CheckpointState.DELETED else {}
     if as_json:
         print_json(msgspec.to_builtins(found) | {"files": files, "url": storage.url(found.uuid)})

@@ -32,6 +32,7 @@ from ..store import (
     Store,
     Visible,
     check_trusted,
+    storage_of_checkpoint,
 )
 
 P = ParamSpec("P")
@@ -152,8 +153,7 @@ class Home(AnyHome):
     def storage(self, row: CheckpointRow) -> Storage:
         """Return the storage that a checkpoint is in."""
         with self.reader() as store:
-            config = store.experiments.config(store.trials.get(row.trial_id).experiment_id)
-        return self.plugins.storage_of(config, self.path / "checkpoints")
+            return storage_of_checkpoint(store, row, self.plugins)
 
     def download(self, row: CheckpointRow, target: Path) -> None:
         """Copy the files of a checkpoint, verified."""

@@ -57,6 +57,7 @@ _NOT_STARTED = (126, 127)
 _VARIES = re.compile(  # nosec B108
     r"/tmp/\S+|0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 )
+_PYTHON_ALONE = re.compile(r"\s*\S*python[\d.]*\s[^|;&\n]*\s*")
 _FROM_OUTSIDE = (-signal.SIGKILL, 128 + signal.SIGKILL, *_TERMINATED)
 
 
@@ -149,6 +150,10 @@ class Endings:
             if active.outcome is None and status in _TERMINATED:
                 active.outcome = Outcome.PREEMPTED
             return
+        hides = _may_hide_a_status(self._state.config.entrypoint)
+        if status == 0 and not hides:
+            # The script has caught what it gave to sys.exit.
+            active.exit_status = 0
         status = _compare_statuses(active, status)
         if active.outcome is None and status in _TERMINATED:
             active.outcome = Outcome.PREEMPTED
@@ -163,7 +168,7 @@ class Endings:
             if active.preempting and not active.acked:
                 # It never connected and got SIGTERM. Status 0 is the only sign that it has saved.
                 active.outcome = Outcome.PREEMPTED
-            elif not active.acked and (words := _raised_at_the_end(active.run.log_dir)):
+            elif not active.acked and hides and (words := _raised_at_the_end(active.run.log_dir)):
                 active.outcome, active.message = Outcome.ERROR, words.splitlines()[-1]
                 active.traceback = words
             elif active.acked and live.plan.runnable and live.plan.until is not None:
@@ -513,6 +518,14 @@ def _comparable(message: str) -> str:
     How much memory was missing is kept, as it depends on hyperparameters.
     """
     return message if "memory" in message.lower() else _VARIES.sub("#", message)
+
+
+def _may_hide_a_status(entrypoint: object) -> bool:
+    """Return whether a shell may end with another status than the script that it runs.
+
+    That is any command but one of Python alone, as a shell script may go on after a failure.
+    """
+    return isinstance(entrypoint, str) and not _PYTHON_ALONE.fullmatch(entrypoint)
 
 
 def _raised_at_the_end(log_dir: Path) -> str:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ._trials import TrialsMark as TrialsMark
     from ._trust import check_trusted as check_trusted
     from ._trust import is_trusted as is_trusted
+    from ._trust import storage_of_checkpoint as storage_of_checkpoint
     from ._trust import trust as trust
 
 lazy(__name__)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from det_core.errors import StoreError
+from det_core.hooks import Plugins
+from det_core.storage import LocalStorage, Storage
+from det_driver.store._records import CheckpointRow
 from det_driver.store._store import Store
 
 FILE = "untrusted"
@@ -29,6 +32,23 @@ def check_trusted(store: Store, experiment_id: int) -> None:
             f" {store.code_dir(experiment_id)} and det show {experiment_id} --config, then allow it"
             f" with det trust {experiment_id}"
         )
+
+
+def storage_of_checkpoint(store: Store, row: CheckpointRow, plugins: Plugins) -> Storage:
+    """Return the storage that a checkpoint is in.
+
+    The configuration of an import names a storage of somebody else, perhaps on another host. It is
+    not opened until the experiment is trusted. Raises StoreError for a checkpoint of such an
+    experiment that is not in the home.
+    """
+    experiment_id = store.trials.get(row.trial_id).experiment_id
+    root = store.home / "checkpoints"
+    if not is_trusted(store, experiment_id):
+        home = LocalStorage(root)
+        if not home.exists(row.uuid):
+            check_trusted(store, experiment_id)
+        return home
+    return plugins.storage_of(store.experiments.config(experiment_id), root)
 
 
 def trust(store: Store, experiment_id: int) -> None:

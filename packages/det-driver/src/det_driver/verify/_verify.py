@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from det_core.config import ExperimentConfig, hparams_with_secrets, is_trial_entrypoint
+from det_core.config import ExperimentConfig, hparams_with_secrets, is_trial_entrypoint, to_json
 from det_core.errors import DetError
 from det_core.hooks import Plugins, extensions_of
 from det_core.storage import Storage
@@ -122,7 +122,7 @@ def verify(
     variables = environment_of(environ, config, gpus=bool(settings.gpus), threads=threads)
     first = Replay(
         entrypoint=str(config.entrypoint),
-        config=row.config,
+        config=to_json(config),
         hparams=hparams_with_secrets(chosen.hparams, config),
         seed=chosen.seed,
         code=str(mine),
