@@ -282,7 +282,7 @@ def shown(value: Any) -> str:
 
 
 def shown_time(seconds: float, form: str = "%Y-%m-%d %H:%M") -> str:
-    """Return a time on the clock here. A question mark for one that is on no clock.
+    """Return a time on the clock here. A question mark for one out of range.
 
     Databases that are damaged, or came from elsewhere, have such times.
     """
