@@ -43,9 +43,8 @@ class ScriptEnding:
 
     An exception is reported when it leaves the context of the script, and again when it leaves the
     script. A script may catch it between the two and end well, so the driver compares the first
-    report with the exit status. The second one counts whatever
-    status a shell around the script ends with.
-    A script that ends without a message, such as by `os._exit`, has not completed.
+    report with the exit status. The second one counts whatever status a shell around the script
+    ends with. A script that ends without a message, such as by `os._exit`, has not completed.
 
     `reads_status` says that the host reads the exit status of the process, and so learns of
     `sys.exit`.
