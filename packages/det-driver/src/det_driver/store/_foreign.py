@@ -35,7 +35,8 @@ _KEPT = (
 )
 """What is imported of an experiment's directory.
 
-The rest is authority that a home gives itself, such as agents, commands and checkpoints to record.
+The rest is left out, as the driver of a home acts on it: notes of agents, commands, checkpoints to
+record.
 """
 _OF_RUNS = re.compile(r"[0-9]+/run-[0-9]+/(rank-[0-9]{1,9}\.(log|times)|exit-status)")
 """The files of runs. The others name processes, or were of use to those."""
