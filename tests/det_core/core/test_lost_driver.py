@@ -146,12 +146,36 @@ def test_the_next_run_sends_the_reports_that_a_lost_driver_lacks(tmp_path: Path)
 
 
 def test_reports_stay_noted_where_the_next_driver_is_lost_too(tmp_path: Path) -> None:
-    for messages in (0, 0):
-        with begin(tmp_path, Driver(messages), steps_completed=4) as context:
-            context.train.report_validation_metrics(4, {"error": 4.0})
+    """Each of them once, in their order, wherever those drivers are lost."""
+    with begin(tmp_path, Driver(0)) as context:
+        context.train.report_training_metrics(1, {"loss": 1.0})
+        context.train.report_validation_metrics(2, {"error": 2.0})
+        context.train.report_training_metrics(3, {"loss": 3.0})
+    for messages in (0, 1, 2, 0):
+        begin(tmp_path, Driver(messages), steps_completed=4).close()
+    with begin(tmp_path, Driver(0), steps_completed=4) as context:
+        context.train.report_training_metrics(5, {"loss": 5.0})
+    for _ in range(2):
+        # No reply shows that the driver has stored the last ones.
+        driver = Driver(100)
+        begin(tmp_path, driver, steps_completed=6).close()
+        assert [message[1] for message in driver.got] == [1, 2, 3, 5]
+    with begin(tmp_path, Driver(100), steps_completed=6) as context:
+        context.train.report_validation_metrics(7, {"error": 7.0})
     driver = Driver(100)
-    begin(tmp_path, driver, steps_completed=4).close()
-    assert {message[1] for message in driver.got} == {4}
+    begin(tmp_path, driver, steps_completed=8).close()
+    assert driver.got == []
+
+
+def test_reports_are_noted_after_an_incomplete_line(tmp_path: Path) -> None:
+    """It is of a process that was killed while it noted them."""
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / "trial-2.reports").write_text('["a", 1, {"x": 1}]\n["training", 1, {"lo')
+    with begin(tmp_path, Driver(0), steps_completed=4) as context:
+        context.train.report_training_metrics(5, {"loss": 5.0})
+    driver = Driver(100)
+    begin(tmp_path, driver, steps_completed=6).close()
+    assert driver.got[-1] == ("training", 5, {"loss": 5.0})
 
 
 def test_a_damaged_note_of_reports_is_no_error(tmp_path: Path) -> None:

@@ -124,8 +124,22 @@ with preempted_by(flag, signal.SIGTERM):
 """
 
 
+# It dies of SIGTERM a second after it got it, as on a busy machine.
+SLOW = """
+import signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+while signal.SIGTERM not in signal.sigpending():
+    time.sleep(0.01)
+time.sleep(1)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+"""
+
+
 @pytest.mark.process
-@pytest.mark.parametrize("pipe", ["| cat", "2>&1 | cat", "2>&1 | (trap '' TERM; cat)"])
+@pytest.mark.parametrize(
+    "pipe",
+    ["| cat", "2>&1 | cat", "2>&1 | (trap '' TERM; cat)", "2>&1 | {python} slow.py"],
+)
 def test_script_saves_though_the_reader_of_its_output_dies_first(
     tmp_path: Path, wait_until: Any, pipe: str
 ) -> None:
@@ -134,6 +148,8 @@ def test_script_saves_though_the_reader_of_its_output_dies_first(
     The session's first process has the log, as the guard of a script has it.
     """
     (tmp_path / "train.py").write_text(PRINTS)
+    (tmp_path / "slow.py").write_text(SLOW)
+    pipe = pipe.format(python=sys.executable)
     waits = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     script = f"({sys.executable} train.py {pipe}) & exec {sys.executable} -c '{waits}'"
     with (tmp_path / "log").open("w") as log:
@@ -151,3 +167,34 @@ def test_script_saves_though_the_reader_of_its_output_dies_first(
     assert (tmp_path / "saved").exists(), (tmp_path / "log").read_text()
     lines = (tmp_path / "log").read_text().splitlines()
     assert {"line 49", "error 49"} <= set(lines)
+
+
+STREAMS = """
+import os, signal, sys
+from det_core import Flag, preempted_by
+from det_core.train import interrupts
+
+interrupts._READER_SECONDS = interrupts._DYING_SECONDS = 600.0
+if sys.argv[1] == "broken":
+    for fd in (1, 2):
+        read, write = os.pipe()
+        os.dup2(write, fd)
+        os.close(read)
+        os.close(write)
+before = os.listdir("/proc/self/fd")
+with preempted_by(Flag(), signal.SIGTERM):
+    signal.raise_signal(signal.SIGTERM)
+assert os.listdir("/proc/self/fd") == before
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("streams", ["files", "broken"])
+def test_sigterm_waits_for_no_pipe_and_leaves_no_descriptor_open(
+    tmp_path: Path, streams: str
+) -> None:
+    """Where the output goes to files, or where both readers are gone."""
+    with (tmp_path / "out").open("w") as out:
+        command = [sys.executable, "-c", STREAMS, streams]
+        done = subprocess.run(command, stdout=out, stderr=out, timeout=60, check=False)
+    assert (done.returncode, (tmp_path / "out").read_text()) == (0, "")

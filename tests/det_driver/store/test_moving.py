@@ -316,6 +316,10 @@ HOSTILE = {
     "a path for a uuid": with_sql(
         "UPDATE checkpoints SET uuid = '../../documents' WHERE uuid = 'mine-0'"
     ),
+    "a uuid longer than a name": with_sql(
+        f"UPDATE checkpoints SET uuid = '{'a' * 5000}' WHERE uuid = 'mine-0'"
+    ),
+    "a directory for a uuid": lambda scratch: (scratch / "checkpoints" / "a b").mkdir(),
     "a path for a latest checkpoint": with_sql("UPDATE trials SET latest_checkpoint = '/home'"),
     "logs elsewhere": with_sql("UPDATE runs SET log_dir = '/var/log'"),
     "logs above": with_sql("UPDATE runs SET log_dir = '../../../secret'"),

@@ -93,6 +93,69 @@ def test_a_script_saves_at_sigterm_though_its_shell_dies(
     assert (guard.returncode, said) == (-signal.SIGKILL if to == "gone" else 7, "")
 
 
+HELPED = """
+import pathlib, signal, subprocess, sys, time
+
+subprocess.Popen([sys.executable, "helper.py"], start_new_session=True)
+
+def save(number, frame):
+    time.sleep(0.5)
+    pathlib.Path("saved").write_text("all of it")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+while not pathlib.Path("helps").exists():
+    time.sleep(0.01)
+pathlib.Path("ready").touch()
+time.sleep(600)
+"""
+HELPER = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, {handler})
+pathlib.Path("helps").touch()
+time.sleep(600)
+"""
+PATIENT = """
+import sys
+from det_node import guard
+guard._GRACE_SECONDS = 600.0
+sys.exit(guard.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("to", ["all", "gone"])
+@pytest.mark.parametrize("script", ["exec {python} train.py", "{python} train.py; echo went on"])
+@pytest.mark.parametrize("handler", ["lambda *_: sys.exit(1)", "signal.SIG_IGN"])
+def test_a_helper_in_a_session_of_its_own_does_not_count(
+    tmp_path: Path, wait_until: Any, handler: str, script: str, to: str
+) -> None:
+    """It may fail at SIGTERM, or ignore it, where the script saves and ends with status 0."""
+    (tmp_path / "train.py").write_text(HELPED)
+    (tmp_path / "helper.py").write_text(HELPER.format(handler=handler))
+    read, write = os.pipe()
+    command = ["sh", "-c", script.format(python=sys.executable)]
+    guard = subprocess.Popen(
+        [sys.executable, "-P", "-c", PATIENT, str(read), "--", *command],
+        cwd=tmp_path,
+        pass_fds=(read,),
+        start_new_session=True,
+    )
+    os.close(read)
+    try:
+        wait_until((tmp_path / "ready").exists, "the script", 30)
+        if to == "all":
+            os.killpg(guard.pid, signal.SIGTERM)
+        else:
+            os.close(write)
+        status = guard.wait(60)
+    finally:
+        if to != "gone":
+            os.close(write)
+        guard.kill()
+    assert (tmp_path / "saved").read_text() == "all of it"
+    assert status == (-signal.SIGKILL if to == "gone" else 0)
+
+
 @needs_other
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv, of util-linux")
 def test_a_script_waits_while_no_process_can_be_started(tmp_path: Path, wait_until: Any) -> None:

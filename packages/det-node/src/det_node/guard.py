@@ -16,11 +16,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from det_node.process import adopt_orphans, kill_below, signal_below
+from det_node.process import adopt_orphans, kill_below, sessions_below, signal_below
 
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
@@ -61,13 +61,14 @@ def main(argv: list[str]) -> int:
     started.append(process.pid)
     pidfd = os.pidfd_open(process.pid)
     ready, _, _ = select.select([pidfd, fd], [], [])
+    session = os.getsid(process.pid)
     if pidfd not in ready:
-        _end(process)
+        _end(process, session)
     status = process.wait()
     # Its number may become another process's.
     started.clear()
     if asked or status == -signal.SIGTERM:
-        status = _wait_for_orphans(status, os.getpgrp() if asked else None)
+        status = _wait_for_orphans(status, session, os.getpgrp() if asked else None)
     kill_below(os.getpid())
     return 128 - status if status < 0 else status
 
@@ -102,30 +103,45 @@ def _pass_on(pid: int) -> None:
             os.killpg(group, signal.SIGTERM)
 
 
-def _wait_for_orphans(status: int, signaled: int | None) -> int:
+def _wait_for_orphans(status: int, session: int, signaled: int | None) -> int:
     """Wait for processes that a shell or another program left at SIGTERM, as they may be saving.
 
     Those that are not in the group `signaled` get the signal now: those behind `timeout` or
-    `setsid`, and all where it reached the shell alone. Returns
+    `setsid`, and all where it reached the shell alone.
+
+    Processes of other sessions than this one and `session`, the command's, are most often helpers,
+    such as the service of a tracking client. They count only where all of these sessions died of
+    SIGTERM, as the shell in front of `setsid` does. Otherwise they are not waited for. Returns, of
+    those that count,
 
     - the first status that is a failure other than death by SIGTERM,
     - else 0 where one process ended well,
     - else `status`, that of the first process.
     """
     signal_below(os.getpid(), signal.SIGTERM, outside=signaled)
-    statuses = [status]
+    sessions, own, others = {os.getsid(0), session}, list[int](), list[int]()
+    if status not in _TERMINATED:
+        own.append(status)
     deadline = time.monotonic() + (_patience() or _GRACE_SECONDS)
     while time.monotonic() < deadline:
-        try:
-            pid, how = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
+        # Looked at before the reaping: no end is missed between the two.
+        living = sessions_below(os.getpid())
+        for where, how in _reap():
+            if how not in _TERMINATED:
+                (own if where in sessions else others).append(how)
+        if not (living & sessions if own else living):
             break
-        if pid:
-            statuses.append(os.waitstatus_to_exitcode(how))
-        else:
-            time.sleep(_POLL_SECONDS)
-    own = [each for each in statuses if each not in _TERMINATED]
-    return next((each for each in own if each), 0 if own else status)
+        time.sleep(_POLL_SECONDS)
+    ended = own or others
+    return next((each for each in ended if each), 0 if ended else status)
+
+
+def _reap() -> Iterator[tuple[int, int]]:
+    """Yield the session and status of each child that has ended."""
+    with contextlib.suppress(ChildProcessError):
+        while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            session = os.getsid(found.si_pid)
+            yield session, os.waitstatus_to_exitcode(os.waitpid(found.si_pid, 0)[1])
 
 
 def start_guarded(command: Sequence[str], **options: Any) -> tuple[subprocess.Popen[Any], int]:
@@ -158,11 +174,11 @@ def notice(script: str, slots: int) -> str:
     )
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], session: int) -> None:
     """Make the command save and end within its configured time, then end this process."""
     os.killpg(0, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
-        _wait_for_orphans(process.wait(_patience()), os.getpgrp())
+        _wait_for_orphans(process.wait(_patience()), session, os.getpgrp())
     kill_below(os.getpid())
     os.killpg(0, signal.SIGKILL)
 

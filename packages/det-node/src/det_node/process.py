@@ -107,6 +107,11 @@ def signal_below(ancestor: int, number: signal.Signals, *, outside: int | None =
     return bool(found)
 
 
+def sessions_below(ancestor: int) -> set[int]:
+    """Return the sessions of the living descendants of a process."""
+    return {int(stat[3]) for pid in _below(ancestor) if (stat := _stat(pid))}
+
+
 def _group(pid: int) -> int | None:
     stat = _stat(pid)
     return int(stat[2]) if stat else None

@@ -90,7 +90,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The last message of a run. It has a reply, so that it is known before the process ends.
 
     - `own_handler`: the script handles SIGTERM itself, and never asked whether it is to end.
-    - `preempted`: it was to end, as far as the process knows. An agent may ask it, too.
+    - `preempted`: the driver, the agent or a signal had requested its end.
     - `uncaught`: the exception has left the script, which ends by it.
     - `status`: what the script gave to `sys.exit`. A shell may end with another status.
     """

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from ..errors import DetError
 from ..train.environ import WorkerEnv
 from ..train.host import HostLost, Outcome, Target, TrialHost
 
-_MOST_UNTOLD = 10_000
+_MOST_UNCONFIRMED = 10_000
 """The most reports that are kept until a reply shows that the driver has stored them."""
 
 R = TypeVar("R")
@@ -26,7 +27,7 @@ _Report = tuple[str, int, Mapping[str, Any]]
 class ScriptHost(TrialHost):
     """A host whose loss raises `preempted`, and no error that would end a script before it saves.
 
-    Reports that the lost driver may not have stored are noted in a file beside the spool, and the
+    Reports that the lost driver may not have stored are noted in a file of the spool, and the
     trial's next run sends them. Only `checkpointed` and `deleted` raise HostLost.
     """
 
@@ -34,25 +35,31 @@ class ScriptHost(TrialHost):
         self.preempted, self.stores = host.preempted, host.stores
         self._host, self._env = host, env
         self._note = env.spool / f"trial-{env.trial_id}.reports"
-        self._untold: deque[_Report] = deque(maxlen=_MOST_UNTOLD)
-        self._lost = False
+        self._unconfirmed: deque[_Report] = deque(maxlen=_MOST_UNCONFIRMED)
+        self._lost = self._sent_again = False
         # The profiler reports from a thread.
         self._lock = threading.Lock()
 
     def send_again(self) -> None:
-        """Send what an earlier run could not, except for positions that are trained again."""
+        """Send what an earlier run could not, except for positions that are trained again.
+
+        The note is deleted once a reply shows that the driver has stored them.
+        """
+        reply = None
         for group, batches, metrics in _read(self._note):
             if batches > self._env.steps_completed:
                 continue
             # What the driver refuses now, it refused before.
             with suppress(DetError):
-                if group == "validation":
-                    self.validated(batches, metrics, None)
-                else:
-                    self.report(group, batches, metrics)
-        if not self._lost:
-            with suppress(OSError):
-                self._note.unlink()
+                reply = self._try(partial(self._send, group, batches, metrics), None)
+        self._sent_again = True
+        if reply is not None:
+            self._settle()
+
+    def _send(self, group: str, batches: int, metrics: Mapping[str, Any]) -> Target | None:
+        if group == "validation":
+            return self._host.validated(batches, metrics, None)
+        return self._host.report(group, batches, metrics)
 
     def target(self) -> Target:
         return self._try(self._host.target, Target(n=None))
@@ -125,20 +132,24 @@ class ScriptHost(TrialHost):
             if self._lost:
                 self._write([report])
             else:
-                self._untold.append(report)
+                self._unconfirmed.append(report)
 
     def _settle(self) -> None:
         """Forget reports that the driver has stored, as it handles messages in their order."""
         with self._lock:
-            self._untold.clear()
+            self._unconfirmed.clear()
+            if self._sent_again and not self._lost:
+                self._sent_again = False
+                with suppress(OSError):
+                    self._note.unlink()
 
     def _handle_loss(self) -> None:
         with self._lock:
             if self._lost:
                 return
             self._lost = True
-            self._write(self._untold)
-            self._untold.clear()
+            self._write(self._unconfirmed)
+            self._unconfirmed.clear()
         self.preempted.raised = True
         with suppress(OSError, ValueError):
             sys.stderr.write(
@@ -152,7 +163,8 @@ class ScriptHost(TrialHost):
         with suppress(OSError):
             self._note.parent.mkdir(parents=True, exist_ok=True)
             with self._note.open("a") as file:
-                file.writelines(f"{json.dumps(report)}\n" for report in reports)
+                # The last line may be incomplete, of a process that was killed.
+                file.writelines(f"\n{json.dumps(report)}" for report in reports)
 
 
 def _read(note: Path) -> list[_Report]:

@@ -1,6 +1,6 @@
 """The places where checkpoint directories are stored."""
 
-from ._base import MANIFEST, Selector, Storage, is_manifest_of
+from ._base import MANIFEST, Selector, Storage, checked_uuid, is_manifest_of
 from ._files import sync
 from ._fsspec import FsspecStorage
 from ._local import LocalStorage
@@ -12,6 +12,7 @@ __all__ = [
     "LocalStorage",
     "Selector",
     "Storage",
+    "checked_uuid",
     "is_manifest_of",
     "open_storage",
     "sync",

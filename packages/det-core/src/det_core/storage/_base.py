@@ -113,11 +113,11 @@ class Storage(ABC):
 
 
 _UUID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
-# A longer name is none that a file system can hold.
+# File systems have no longer names.
 _MOST_LETTERS = 255
 
 
-def checked(uuid: str) -> str:
+def checked_uuid(uuid: str) -> str:
     """Return `uuid` if it can name a directory in any storage. Raises StorageError otherwise."""
     if len(uuid) > _MOST_LETTERS or not _UUID.fullmatch(uuid):
         raise StorageError(

@@ -21,7 +21,7 @@ from ._base import (
     Storage,
     below,
     check_deletable,
-    checked,
+    checked_uuid,
     is_manifest_of,
     matching,
 )
@@ -143,7 +143,7 @@ class FsspecStorage(Storage):
             return self._is_published(uuid) and bool(self._whole([uuid]))
 
     def url(self, uuid: str) -> str:
-        return f"{self._shown}/{checked(uuid)}"
+        return f"{self._shown}/{checked_uuid(uuid)}"
 
     def begin(self, uuid: str) -> None:
         with self._reaching("read"):
@@ -255,7 +255,7 @@ class FsspecStorage(Storage):
         return False
 
     def _path(self, uuid: str, *names: str) -> str:
-        return "/".join((self._root, checked(uuid), *names))
+        return "/".join((self._root, checked_uuid(uuid), *names))
 
     @contextmanager
     def _reaching(self, verb: str) -> Iterator[None]:

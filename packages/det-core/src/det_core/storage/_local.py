@@ -16,7 +16,7 @@ from ._base import (
     Storage,
     below,
     check_deletable,
-    checked,
+    checked_uuid,
     is_manifest_of,
     matching,
 )
@@ -57,7 +57,7 @@ class LocalStorage(Storage):
 
     @contextmanager
     def reading(self, uuid: str) -> Iterator[None]:
-        path = self.root / checked(uuid)
+        path = self.root / checked_uuid(uuid)
         try:
             yield
         except StorageError:
@@ -85,7 +85,7 @@ class LocalStorage(Storage):
             return _files.sizes(path)
 
     def delete(self, uuid: str, globs: Sequence[str] = ("**/*",)) -> dict[str, int]:
-        path = self.root / checked(uuid)
+        path = self.root / checked_uuid(uuid)
         if not path.is_dir():
             return {}
         with self._writing(uuid):
@@ -110,13 +110,13 @@ class LocalStorage(Storage):
 
     def exists(self, uuid: str) -> bool:
         with self._looking():
-            return _is_whole(self.root / checked(uuid))
+            return _is_whole(self.root / checked_uuid(uuid))
 
     def url(self, uuid: str) -> str:
-        return str(self.root / checked(uuid))
+        return str(self.root / checked_uuid(uuid))
 
     def begin(self, uuid: str) -> None:
-        if (self.root / checked(uuid)).exists():
+        if (self.root / checked_uuid(uuid)).exists():
             raise StorageError(
                 f"checkpoint {uuid} is already in {self.root}; a checkpoint is written once"
             )
@@ -159,7 +159,7 @@ class LocalStorage(Storage):
             raise StorageUnreachable(self._refusal(error)) from error
 
     def _found(self, uuid: str) -> Path:
-        path = self.root / checked(uuid)
+        path = self.root / checked_uuid(uuid)
         with self._looking():
             if not path.is_dir():
                 self._must_be_mounted(uuid)
@@ -186,7 +186,7 @@ class LocalStorage(Storage):
     def _staging(self, uuid: str) -> Path:
         if uuid in self._begun:
             return self._begun[uuid][0]
-        if path := _files.staged(self.root, checked(uuid)):
+        if path := _files.staged(self.root, checked_uuid(uuid)):
             return path
         raise StorageError(
             f"checkpoint {uuid} was not begun in {self.root}; begin it first, in one process"

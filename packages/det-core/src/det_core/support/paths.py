@@ -30,7 +30,7 @@ class NotRegularFile(OSError):
 def open_regular(path: Path, buffering: int = -1) -> BinaryIO:
     """Open a file to read it. Raises NotRegularFile if it is something else.
 
-    Opening a fifo would wait for whoever writes to it.
+    An ordinary `open` of a fifo waits until a process opens it to write.
     """
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(opened).st_mode):

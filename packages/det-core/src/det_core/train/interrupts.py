@@ -18,7 +18,10 @@ from types import FrameType
 from .host import Flag
 
 _READER_SECONDS = 0.3
-"""How long the reader of a pipe has to end by the same signal."""
+"""How long the reader of a pipe has to get the same signal and to end by it."""
+_DYING_SECONDS = 4.0
+"""How long it has where it got the signal, as on a busy machine. Less than scripts' patience."""
+_POLL_SECONDS = 0.05
 _STANDARD = (1, 2)
 
 
@@ -90,20 +93,45 @@ def _keep_output() -> None:
     The rest of the output goes to the other one of the two, or to the output of the session's first
     process, which is the log of a run, or nowhere.
     """
-    pipes = select.poll()
+    pipes, whole, broken = select.poll(), set[int](), set[int]()
     for fd in _STANDARD:
         with suppress(OSError):
             if stat.S_ISFIFO(os.fstat(fd).st_mode):
                 pipes.register(fd, 0)
-    deadline, broken = time.monotonic() + _READER_SECONDS, set[int]()
-    while (left := deadline - time.monotonic()) > 0 and (found := pipes.poll(left * 1000)):
-        for fd, _ in found:
-            broken.add(fd)
+                whole.add(fd)
+    start = time.monotonic()
+    while whole and (waited := time.monotonic() - start) < _DYING_SECONDS:
+        if waited > _READER_SECONDS and not _is_sigterm_pending():
+            break
+        for fd, _ in pipes.poll(_POLL_SECONDS * 1000):
             pipes.unregister(fd)
+            whole.discard(fd)
+            broken.add(fd)
     for fd in sorted(broken):
-        whole = next((each for each in _STANDARD if each not in broken), None)
+        other = next((each for each in _STANDARD if each not in broken), None)
         with suppress(OSError):
-            os.dup2(_open_log() if whole is None else whole, fd)
+            if other is not None:
+                os.dup2(other, fd)
+                continue
+            log = _open_log()
+            os.dup2(log, fd)
+            os.close(log)
+
+
+def _is_sigterm_pending() -> bool:
+    """Return whether another process of this session got SIGTERM and has not handled it yet."""
+    # Other systems than Linux have no such files.
+    entries = os.listdir("/proc") if os.path.isdir("/proc/self") else []
+    for pid in map(int, filter(str.isdigit, entries)):
+        with suppress(OSError):
+            if pid == os.getpid() or os.getsid(pid) != os.getsid(0):
+                continue
+            with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+                status = dict(line.split(":\t", 1) for line in file if ":\t" in line)
+            pending = int(status["ShdPnd"], 16) >> (signal.SIGTERM - 1) & 1
+            if pending and not status["State"].startswith("Z"):
+                return True
+    return False
 
 
 def _open_log() -> int:

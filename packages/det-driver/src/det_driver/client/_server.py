@@ -19,7 +19,7 @@ from det_core.checkpoint.manifest import decode
 from det_core.config import from_json, masked
 from det_core.errors import CheckpointError, DetError, ExperimentBusy, StorageError, StoreError
 from det_core.hooks import extensions_of
-from det_core.storage import MANIFEST, LocalStorage
+from det_core.storage import MANIFEST, LocalStorage, checked_uuid
 
 from ..config import load
 from ..driver import environment_of
@@ -141,8 +141,12 @@ def _errors() -> Iterator[None]:
 
 def _check_uuid(uuid: str) -> None:
     """Raise CheckpointError for a uuid that would lead out of the directory of a checkpoint."""
-    if not uuid.isprintable() or "/" in uuid or uuid in ("", ".", ".."):
-        raise CheckpointError(f"the server names {uuid!r}, which is no uuid of a checkpoint")
+    try:
+        checked_uuid(uuid)
+    except StorageError:
+        raise CheckpointError(
+            f"the server names {uuid!r:.80}, which is no uuid of a checkpoint"
+        ) from None
 
 
 def _unpack(answer: IO[bytes], uuid: str, scratch: Path) -> None:

@@ -74,7 +74,7 @@ class ActiveRun:
     - `unstarted`: why it never began.
     - `refused`: a message of it could not be handled.
     - `own_handler`: the script handles SIGTERM itself, and never asked whether it is to end.
-    - `preempted`: its last message says that it was to end, which an agent may ask, too.
+    - `preempted`: its last message says that a driver, agent or signal had requested its end.
     - `exit_status`: what the script gave to `sys.exit`, as it says.
     - `failed_links`: the connections until an exception left the script. A later one may be that of
       a second attempt in the same run.

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from det_core.config import from_json
-from det_core.errors import DetError
-from det_core.storage import MANIFEST, is_manifest_of
+from det_core.errors import DetError, StorageError
+from det_core.storage import MANIFEST, checked_uuid, is_manifest_of
 from det_driver.store._chunks import unpack
 from det_driver.store._databases import FILE
 from det_driver.store._records import CheckpointState, ExperimentState, TrialState
@@ -35,13 +35,13 @@ _KEPT = (
 )
 """What is imported of an experiment's directory.
 
-The rest is authority that a home gives itself, such as agents, commands and checkpoints to record.
+The rest is left out, as the driver of a home acts on it: notes of agents, commands, checkpoints to
+record.
 """
 _OF_RUNS = re.compile(r"[0-9]+/run-[0-9]+/(rank-[0-9]{1,9}\.(log|times)|exit-status)")
 """The files of runs. The others name processes, or were of use to those."""
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 """Finds the character 0 in JSON text."""
-_UUID_SIGNS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 Row = dict[str, Any]
 
 
@@ -193,8 +193,10 @@ def _check_chunk(row: Row) -> None:
 
 
 def _check_uuid(uuid: str) -> None:
-    if not uuid or uuid[0] == "." or not set(uuid) <= _UUID_SIGNS:
-        raise ValueError(f"{uuid!r} is no uuid of a checkpoint")
+    try:
+        checked_uuid(uuid)
+    except StorageError:
+        raise ValueError(f"{uuid!r:.80} is no uuid of a checkpoint") from None
 
 
 def _one_of(states: type[StrEnum], value: str) -> None:

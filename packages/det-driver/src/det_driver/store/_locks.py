@@ -61,7 +61,7 @@ def experiment_lock(experiment_id: int, directory: Path) -> Iterator[None]:
 def is_free(directory: Path) -> bool:
     """Return whether no process holds the lock of an experiment."""
     try:
-        # Opening a fifo in its place would wait for whoever writes to it.
+        # Without O_NONBLOCK, a fifo in its place waits until a process opens it to write.
         file = os.open(directory / "lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
