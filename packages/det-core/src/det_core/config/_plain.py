@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -180,15 +180,25 @@ def without_secrets(text: str, config: Any) -> str:
 
     For example, the text is the file that the configuration was read from.
     """
+    return secret_masker(config)(text)
+
+
+def secret_masker(config: Any) -> Callable[[str], str]:
+    """Return a function that masks the configuration's secrets in a text."""
     found: set[str] = set()
     for _, plain, blotted in _find_masked(to_builtins(config), masked(config)):
         # A text may hold several.
         parts = map(re.escape, blotted.split(MASK))
         if matched := re.fullmatch("(.+?)".join(parts), plain, re.DOTALL):
             found.update(matched.groups())
-    for secret in sorted(found - {""}, key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return text
+    secrets = sorted(found - {""}, key=len, reverse=True)
+
+    def mask(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, MASK)
+        return text
+
+    return mask
 
 
 def find_secrets(config: Any) -> list[tuple[Path, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from uuid import uuid4
 
 from ..checkpoint import Manifest, read_checkpoint, write_checkpoint, write_sharded_checkpoint
 from ..checkpoint.code import copy_code
-from ..config import MASK, masked, masked_hparams, without_secrets
+from ..config import MASK, masked, masked_hparams, secret_masker
 from ..errors import CheckpointError, StorageError
 from ..storage import Storage
 from .adapter import Adapter, RunInfo
@@ -202,13 +203,18 @@ class Saving:
 
     def _blot(self, code: Path) -> None:
         """Mask the configuration's secrets in the texts that may hold them, except Python code."""
-        for file in code.rglob("*"):
+        mask = secret_masker(self._info.config)
+        for file in [*code.rglob("*")]:
             if file.suffix.lower() == ".py" or not file.is_file():
                 continue
             with suppress(UnicodeDecodeError):
                 before = file.read_bytes().decode()
-                if (after := without_secrets(before, self._info.config)) != before:
-                    file.write_bytes(after.encode())
+                if (after := mask(before)) != before:
+                    # Its mode, which the copy has, too, may not let its owner write it.
+                    part = file.with_name(f".det-{uuid4().hex}")
+                    part.write_bytes(after.encode())
+                    part.chmod(stat.S_IMODE(file.stat().st_mode))
+                    part.replace(file)
 
     def _load_data(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts that are needed to build the trial again without det's store."""

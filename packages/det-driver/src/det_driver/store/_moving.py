@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
 
-from det_core.config import MASK, ExperimentConfig, from_json, masked, to_builtins, without_secrets
+from det_core.config import MASK, ExperimentConfig, from_json, masked, secret_masker, to_builtins
 from det_core.errors import StoreError
 from det_core.support.archives import extract
 from det_driver.store._bulk import ranges
@@ -205,13 +205,13 @@ def _masked_code(
     These are YAML and JSON configurations, and other texts that repeat a secret of `config`.
     Python code stays as it is.
     """
-    found = {}
+    found, mask = {}, secret_masker(config)
     for path in code.rglob("*"):
         kind = path.suffix.lower()
         if kind != ".py" and path.is_file() and not path.is_symlink():
             with suppress(UnicodeDecodeError):
                 text = path.read_bytes().decode()
-                masked = without_secrets(text, config)
+                masked = mask(text)
                 if kind in (".yaml", ".yml", ".json"):
                     masked = mask_text(masked)
                 if masked != text:
