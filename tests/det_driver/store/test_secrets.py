@@ -17,22 +17,22 @@ from det_driver.driver._state import State
 from det_driver.store import Store
 
 CONFIG = """
-name: at https://me:k-name@host
-description: see https://me:k-note@host/x
-labels: [token=k-label]
-entrypoint: python3 train.py --api-key=k-entry
-hyperparameters: {dsn: "postgres://me:k-dsn@h/d", lr: {type: double, minval: 0, maxval: 1}}
-data: {password: k-data}
+name: at https://me:key-name@host
+description: see https://me:key-note@host/x
+labels: [token=key-label]
+entrypoint: python3 train.py --api-key=key-entry
+hyperparameters: {dsn: "postgres://me:key-dsn@h/d", lr: {type: double, minval: 0, maxval: 1}}
+data: {password: key-data}
 searcher: {name: random, metric: loss, max_trials: 3, max_length: {batches: 1}}
 """
 NAMES = ("name", "note", "label", "entry", "dsn", "data")
-DSN = "postgres://me:k-dsn@h/d"
+DSN = "postgres://me:key-dsn@h/d"
 
 
 def holding(place: Path) -> list[str]:
     """Return the names of the files that hold a secret."""
     files = [each for each in place.rglob("*") if each.is_file()]
-    secrets = [f"k-{name}".encode() for name in NAMES]
+    secrets = [f"key-{name}".encode() for name in NAMES]
     return sorted(
         each.name for each in files if any(secret in each.read_bytes() for secret in secrets)
     )
@@ -84,7 +84,7 @@ def test_an_export_masks_secrets_in_any_text_of_the_code(
     id = create(store, load(CONFIG, extensions=Extensions(open=True)).config, code)
     Client(store.home).get_experiment(id).export(tmp_path / "file.tar")
     held = (tmp_path / "file.tar").read_bytes()
-    assert [name for name in NAMES if f"k-{name}".encode() in held] == []
+    assert [name for name in NAMES if f"key-{name}".encode() in held] == []
     assert b"\x89PNG\xff" in held
 
 
@@ -93,7 +93,7 @@ def test_secrets_unknown_to_an_earlier_det_join_the_others(store: Store, code: P
     complete = store.experiments.config(id)
     shown = json.loads(store.experiments.get(id).config)
     with store.lock(id):
-        store.experiments.update(id, config=json.dumps(shown | {"data": {"password": "k-data"}}))
+        store.experiments.update(id, config=json.dumps(shown | {"data": {"password": "key-data"}}))
         store.experiments.hide_secrets(id)
     assert store.experiments.config(id) == complete
     assert json.loads(store.experiments.get(id).config) == shown

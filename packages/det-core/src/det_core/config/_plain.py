@@ -24,24 +24,34 @@ MASK = "********"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_WORDS = frozenset(
     (
-        *("secrets", "passwords", "passphrase", "pwd", "pw", "credential", "credentials", "creds"),
+        *("secrets", "passwords", "passphrase", "pwd", "credential", "credentials", "creds"),
         *("jwt", "apikey", "apitoken", "authorization"),
     )
 )
 """The words that make any name the name of a secret."""
-_KEYS = frozenset(("access", "account", "api", "auth", "encryption", "private", "secret", "ssh"))
-_TOKENS = frozenset(
+_SERVICES = (
+    *("anthropic", "aws", "azure", "clearml", "comet", "github", "gitlab", "google", "hf", "hub"),
+    *("huggingface", "mlflow", "neptune", "openai", "slack", "wandb"),
+)
+_KEYS = frozenset(
     (
-        *("access", "api", "auth", "bearer", "bot", "github", "gitlab", "hf", "hub", "huggingface"),
-        *("id", "refresh", "security", "session", "slack", "wandb"),
+        *("access", "account", "api", "auth", "encryption", "private", "secret", "signing", "ssh"),
+        *_SERVICES,
     )
 )
+_TOKENS = frozenset(
+    ("access", "api", "auth", "bearer", "bot", "refresh", "security", "session", *_SERVICES)
+)
+_OPTIONS = re.compile(r"(?i)(?:(?:.*[_-])?(?:pass|pat|pw|cookie)|(?:id[_-])?token)")
+"""The names of options that name other things in models, as `pw` and `id_token` do."""
 _VARIABLES = re.compile(r"(?:.*[_-])?(?:PASS|PAT|AUTH|COOKIE)")
 """The names of variables that end in a word that means something else in lower case."""
 _LOOSE = re.compile(
     r"(?i)[\w-]*(?:secret|token|passw(?:or)?d|passphrase|credentials?|[_-]key)(?:[_-][\w-]*)?"
     r"|(?:[\w-]*[_-])?(?:sig|signature)"
 )
+_SHORTEST = 6
+"""Shorter secrets are not searched in texts, as they are likely to be other words there."""
 _COUNTED = re.compile(r"(?i)(?:max|min|num|n|total)[_-]")
 _GIVEN = re.compile(r"(?<![\w-])([\w-]+)=(?=.)", re.DOTALL)
 _OPTION = re.compile(r"(?<!\S)--?([\w-]+)")
@@ -55,14 +65,13 @@ _IN_A_URL = re.compile(
 def _is_secret(name: str, *, surely: bool = False) -> bool:
     """Return whether a name is that of a secret, as HF_TOKEN and secretKey are.
 
-    With `surely`, those are left out that name other things in models, as pad_token does.
+    With `surely`, those are left out that name other things in models, as pad_token and token do.
     """
     words = [word.lower() for word in _WORD.findall(name)]
     pairs = pairwise(words)
     if (
         not _SECRET_WORDS.isdisjoint(words)
         or any(word.endswith(("secret", "password", "passwd")) for word in words)
-        or words in (["token"], ["tokens"])
         or any(
             (after in ("key", "keys") and before in _KEYS)
             or (after in ("token", "tokens") and before in _TOKENS)
@@ -74,9 +83,17 @@ def _is_secret(name: str, *, surely: bool = False) -> bool:
         return False
     bare = name.rstrip("0123456789")
     return bool(
-        _VARIABLES.fullmatch(bare)
+        _is_option(bare)
+        or _VARIABLES.fullmatch(bare)
         or _LOOSE.fullmatch(bare)
         or (bare.endswith("TOKENS") and bare.isupper())
+    )
+
+
+def _is_option(name: str) -> bool:
+    """Return whether the option `--name` of a command is followed by a secret."""
+    return _is_secret(name, surely=True) or bool(
+        _OPTIONS.fullmatch(name) and not _COUNTED.match(name)
     )
 
 
@@ -141,7 +158,7 @@ def _without_arguments(plain: list[Any]) -> list[Any]:
     for number, (before, item) in enumerate(pairwise(plain), 1):
         if isinstance(before, str) and isinstance(item, str) and not item.startswith("-"):
             option = _OPTION.fullmatch(before)
-            if option and _is_secret(option[1], surely=True):
+            if option and _is_option(option[1]):
                 plain[number] = MASK
     return plain
 
@@ -158,7 +175,7 @@ def _blotted(text: str) -> str:
     text = _AFTER_OPTION.sub(
         lambda found: (
             f"{found[0][: found.end(2) - found.start()]}{MASK}"
-            if _is_secret(found[1], surely=True)
+            if _is_option(found[1])
             else found[0]
         ),
         text,
@@ -175,30 +192,36 @@ def masked(config: Any) -> dict[str, Any]:
     return plain
 
 
-def without_secrets(text: str, config: Any) -> str:
-    """Return a text with the configuration's secrets masked.
+def without_secrets(text: str, config: Any, *, shortest: int = _SHORTEST) -> str:
+    """Return a text with the configuration's secrets masked, as `secret_masker` does.
 
     For example, the text is the file that the configuration was read from.
     """
-    return secret_masker(config)(text)
+    return secret_masker(config, shortest=shortest)(text)
 
 
-def secret_masker(config: Any) -> Callable[[str], str]:
-    """Return a function that masks the configuration's secrets in a text."""
+def secret_masker(config: Any, *, shortest: int = _SHORTEST) -> Callable[[str], str]:
+    """Return a function that masks the configuration's secrets in a text.
+
+    They are whole words, as other texts may hold the same letters by chance. Secrets of fewer
+    characters than `shortest` are left.
+    """
     found: set[str] = set()
     for _, plain, blotted in _find_masked(to_builtins(config), masked(config)):
         # A text may hold several.
         parts = map(re.escape, blotted.split(MASK))
         if matched := re.fullmatch("(.+?)".join(parts), plain, re.DOTALL):
             found.update(matched.groups())
-    secrets = sorted(found - {""}, key=len, reverse=True)
-
-    def mask(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, MASK)
-        return text
-
-    return mask
+    secrets = sorted((s for s in found if len(s) >= max(1, shortest)), key=len, reverse=True)
+    # In JSON, a line may end as \n before a secret.
+    words = (
+        (r"(?:(?<!\w)|(?<=\\[bfnrt]))" if re.match(r"\w", secret) else "")
+        + re.escape(secret)
+        + (r"(?!\w)" if re.match(r"\w", secret[-1]) else "")
+        for secret in secrets
+    )
+    pattern = re.compile("|".join(words))
+    return lambda text: pattern.sub(MASK, text) if secrets else text
 
 
 def find_secrets(config: Any) -> list[tuple[Path, str]]:
