@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from det_core.config import Extensions
+from det_core import Framework, hookimpl
+from det_core.checkpoint import write_checkpoint
+from det_core.config import Extensions, masked, masked_hparams, to_json
 from det_core.hooks import Plugins
+from det_core.storage import LocalStorage
+from det_core.train.exporting import EXPERIMENT, export
+from det_core.train.load_data import read_load_data
+from det_core.train.saving import LOAD_FILE
 from det_driver.client import Client
 from det_driver.config import load
 from det_driver.driver import create
@@ -97,3 +105,64 @@ def test_secrets_unknown_to_an_earlier_det_join_the_others(store: Store, code: P
         store.experiments.hide_secrets(id)
     assert store.experiments.config(id) == complete
     assert json.loads(store.experiments.get(id).config) == shown
+
+
+class Facts:
+    """The hooks of a framework whose models are the facts of checkpoints."""
+
+    @hookimpl
+    def det_frameworks(self) -> Iterator[Framework]:
+        yield Framework(
+            name="facts",
+            trial="facts:Facts",
+            load=lambda: None,  # type: ignore[arg-type, return-value]
+            loader=f"{__name__}.load_facts",
+            exporters={"json": f"{__name__}.write_facts"},
+        )
+
+
+def load_facts(path: str) -> dict[str, Any]:
+    return read_load_data(Path(path))
+
+
+def write_facts(directory: Path, target: Path) -> None:
+    (target / "model.json").write_text(json.dumps(read_load_data(directory)))
+
+
+def test_a_model_is_built_with_the_secrets_of_its_experiment(
+    store: Store, code: Path, tmp_path: Path
+) -> None:
+    """Its checkpoint has masks, and so have the facts that an export of the model gives away."""
+    config = load(CONFIG, extensions=Extensions(open=True)).config
+    id = create(store, config, code)
+    given = {"dsn": DSN, "lr": 0.5}
+    facts = {"hparams": masked_hparams(given, config), "experiment_config": masked(config)}
+    storage = LocalStorage(store.home / "checkpoints")
+    uuid = write_checkpoint(
+        storage,
+        lambda path: (path / LOAD_FILE).write_text(json.dumps(facts)),
+        framework="facts",
+        batches=1,
+    ).uuid
+    with store.lock(id):
+        trial = store.trials.create(id, 0, facts["hparams"], 1)
+        run = store.runs.begin(trial.id)
+        store.checkpoints.record(
+            uuid, trial.id, run.id, 1, storage=storage.url(uuid), size=1, framework="facts"
+        )
+    client, plugins = Client(store.home), Plugins(strict=True)
+    plugins.register(Facts(), "facts")
+    client._home.plugins = plugins
+    loaded = client.get_checkpoint(uuid).load(tmp_path / "mine")
+    assert (loaded["hparams"], loaded["experiment_config"]["data"]["password"]) == (
+        given,
+        "key-data",
+    )
+    assert holding(tmp_path / "mine") == []
+    assert read_load_data(tmp_path / "mine") == facts
+
+    (tmp_path / EXPERIMENT).write_text(to_json(config))
+    (tmp_path / "model").mkdir()
+    export(tmp_path / "mine", tmp_path / "model", "facts", "json", plugins)
+    assert json.loads((tmp_path / "model" / "model.json").read_text())["hparams"] == given
+    assert holding(tmp_path / "model") == ["model.json"]
