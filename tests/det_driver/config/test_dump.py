@@ -168,6 +168,45 @@ def test_variables_that_sound_secret_are_masked(text: str, shown: str) -> None:
     assert load(masked(config)).config.entrypoint == ("python3", "train.py")
 
 
+COMMANDS = {
+    'train.py --password "correct horse" --lr 3': 'train.py --password "********" --lr 3',
+    "train.py '--password=correct horse' --lr 3": "train.py '--password=********' --lr 3",
+    "train.py --token=hf_abc --lr 3": "train.py --token=******** --lr 3",
+    "train.py --db-pass x_x db_pass=y_y --pat z_z": (
+        "train.py --db-pass ******** db_pass=******** --pat ********"
+    ),
+    r"train.py --password correct\ horse --lr 3": "train.py --password ******** --lr 3",
+    'train.py --conn "Server=x;Password=my pass" --lr 3': (
+        'train.py --conn "Server=x;Password=********" --lr 3'
+    ),
+    "HF_TOKEN=hf_abc python train.py": "HF_TOKEN=******** python train.py",
+    "train.py --token hf_abc; echo done": "train.py --token ********; echo done",
+    'bash -c "API_KEY=abc train.py --pat z_z" --name "y"': (
+        'bash -c "API_KEY=******** train.py --pat ********" --name "y"'
+    ),
+    'train.py --password "correct horse': "train.py --password ********",
+    "it's train.py --token hf_abc # isn't it": "it's train.py --token ******** # isn't it",
+    "train.py --token $HF_TOKEN --api-key=${KEY}": "train.py --token $HF_TOKEN --api-key=${KEY}",
+    "train.py --token --lr 3": "train.py --token --lr 3",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_in_a_command_the_words_that_are_secrets_are_masked(command: str) -> None:
+    config = load({"entrypoint": command}, complete=False).config
+    shown = masked(config)
+    assert shown["entrypoint"] == COMMANDS[command]
+    assert from_json(json.dumps(with_secrets(shown, find_secrets(config)))) == config
+    assert without_secrets("T=hf_abc", config) == (
+        "T=********" if "hf_abc" in command else "T=hf_abc"
+    )
+
+
+def test_many_quotes_in_a_command_are_read() -> None:
+    for text in ('"' * 9999, "'\"" * 9999, '\\"' * 9999, "\"' " * 9999):
+        masked(load({"entrypoint": f"train.py {text} x"}, complete=False).config)
+
+
 def test_config_file_text_loses_only_its_secrets() -> None:
     config = load(FULL).config
     expected = (

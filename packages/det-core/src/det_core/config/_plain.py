@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -55,7 +56,12 @@ _SHORTEST = 6
 _COUNTED = re.compile(r"(?i)(?:max|min|num|n|total)[_-]")
 _GIVEN = re.compile(r"(?<![\w-])([\w-]+)=(?=.)", re.DOTALL)
 _OPTION = re.compile(r"(?<!\S)--?([\w-]+)")
-_AFTER_OPTION = re.compile(rf"{_OPTION.pattern}(\s+)(?!-)\S+")
+_SHELL = re.compile(r"""(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+""", re.DOTALL)
+_UNCLOSED = re.compile(r"""["'].*|\S+""")
+_PLAIN = re.compile(r"\S+")
+_QUOTED = re.compile(r"""(["'])((?:(?!\1)[^\\]|\\.)*)\1""", re.DOTALL)
+_REFERENCE = re.compile(r"\$(?:\{\w+\}|[A-Z_][A-Z\d_]*)")
+"""A variable in a command, such as $HF_TOKEN, is no secret."""
 # The user of an address of http(s) is a token if it is long. A password may hold / and @.
 _IN_A_URL = re.compile(
     r"(://[^/:@\s]*:)(?:[^/\s]+@|(?!\d+/)[^@\s]+@)|(https?://)[^/:@\s]{16,}@", re.IGNORECASE
@@ -130,6 +136,9 @@ def _struct(value: Struct, masked: bool) -> dict[str, Any]:
             plain |= to_builtins(item, masked=masked)
         else:
             secret = masked and item is not None and "secret" in field.type.marks
+            if masked and field.key == "entrypoint" and isinstance(item, str):
+                plain[field.key] = _blotted(item, command=True)
+                continue
             plain[field.key] = MASK if secret else to_builtins(item, masked=masked)
             if masked and "secrets" in field.type.marks:
                 plain[field.key] = _without_named(plain[field.key])
@@ -163,24 +172,65 @@ def _without_arguments(plain: list[Any]) -> list[Any]:
     return plain
 
 
-def _blotted(text: str) -> str:
+def _blotted(text: str, *, command: bool = False) -> str:
     """Mask the secret in `HF_TOKEN=…`, `--token …` and `https://user:password@host`.
 
-    The name decides. After `NAME=`, the rest of the text is the secret.
+    The name decides. The secret is a word, as the shell reads it. After a name at the beginning or
+    within a word, as in `Server=…;Password=…`, it is the rest of a text that is no command.
     """
-    for given in _GIVEN.finditer(text):
-        if _is_secret(given[1]):
+    for given in () if command else _GIVEN.finditer(text):
+        before = text[: given.start()]
+        if before[-1:].isspace() or not _is_secret(given[1]):
+            continue
+        if not _REFERENCE.fullmatch(text, given.end()):
             text = text[: given.end()] + MASK
-            break
-    text = _AFTER_OPTION.sub(
-        lambda found: (
-            f"{found[0][: found.end(2) - found.start()]}{MASK}"
-            if _is_option(found[1])
-            else found[0]
-        ),
-        text,
-    )
-    return _IN_A_URL.sub(lambda found: f"{found[1] or found[2]}{MASK}@", text)
+        break
+    return _IN_A_URL.sub(lambda found: f"{found[1] or found[2]}{MASK}@", _without_words(text))
+
+
+def _without_words(text: str, words: re.Pattern[str] = _SHELL) -> str:
+    """Mask the words of a command that an option or `NAME=` before them shows to be secret."""
+    secret = False
+
+    def blot(found: re.Match[str]) -> str:
+        nonlocal secret
+        word = found[0]
+        if secret and not word.startswith("-"):
+            secret = False
+            return _hidden(word)
+        option = _OPTION.fullmatch(word)
+        secret = option is not None and _is_option(option[1])
+        quoted = _QUOTED.fullmatch(word)
+        for given in _GIVEN.finditer(word):
+            # Otherwise it is a command in quotes.
+            nested = quoted and given.start() == 1 and not given[1].startswith("-")
+            spaced = word[: given.start()][-1:].isspace()
+            if not nested and not spaced and _is_secret(given[1]):
+                end = len(word) - (quoted is not None)
+                return word[: given.end()] + _hidden(word[given.end() : end]) + word[end:]
+        if quoted:
+            return quoted[1] + _without_words(quoted[2]) + quoted[1]
+        if any(letter.isspace() for letter in word):
+            # A quote that is an apostrophe, or one that is not closed.
+            return _without_words(word, _PLAIN)
+        return word
+
+    if words is _SHELL:
+        try:
+            shlex.split(text)
+        except ValueError:
+            words = _UNCLOSED
+    return words.sub(blot, text)
+
+
+def _hidden(word: str) -> str:
+    quoted = _QUOTED.fullmatch(word)
+    mark, bare = (quoted[1], quoted[2]) if quoted else ("", word)
+    if not bare or (mark != "'" and _REFERENCE.fullmatch(bare)):
+        return word
+    # It separates commands, or words of a sentence.
+    end = "" if mark else bare[len(bare.rstrip(";,")) :]
+    return f"{mark}{MASK}{mark}{end}"
 
 
 def masked(config: Any) -> dict[str, Any]:
