@@ -23,6 +23,8 @@ from det_driver.driver import create
 from det_driver.driver._search import SearchStarted
 from det_driver.driver._state import State
 from det_driver.store import Store
+from det_driver.store._schema import dump
+from det_driver.store._secrets import find_unmasked
 
 CONFIG = """
 name: at https://me:key-name@host
@@ -105,6 +107,76 @@ def test_secrets_unknown_to_an_earlier_det_join_the_others(store: Store, code: P
         store.experiments.hide_secrets(id)
     assert store.experiments.config(id) == complete
     assert json.loads(store.experiments.get(id).config) == shown
+
+
+EARLIER = """
+name: sweep
+labels: [nightly, token=sekret2]
+description: see https://me:sekret3@host
+entrypoint: python3 train.py --token=hf_abcdef --lr 3
+hyperparameters: {api_key: sekret1, lr: {type: double, minval: 0, maxval: 1}}
+searcher: {name: random, metric: loss, max_trials: 2, max_length: {batches: 1}}
+"""
+EARLIER_SECRETS = ("sekret1", "sekret2", "sekret3", "hf_abcdef")
+
+
+@pytest.fixture
+def earlier(store: Store, code: Path) -> int:
+    """An experiment as an earlier det wrote it: with its secrets in all columns."""
+    config = load(EARLIER, extensions=Extensions(open=True)).config
+    for file in code.iterdir():
+        file.write_text("")
+    id = create(store, config, code)
+    with store.lock(id) as database:
+        state = State(store, id, Plugins.installed())
+        with state.transaction():
+            state.append_event(SearchStarted())
+        for trial in store.trials.list(id):
+            store.trials.update(trial.id, hparams=dump(trial.hparams | {"api_key": "sekret1"}))
+        store.experiments.update(
+            id,
+            config=to_json(store.experiments.config(id)),
+            labels=config.labels,
+            description=str(config.description),
+        )
+        database.run("UPDATE experiment SET entrypoint = ?", (config.entrypoint,))
+    (store.experiment_dir(id) / "secrets.json").unlink()
+    return id
+
+
+def test_an_export_masks_the_columns_of_an_earlier_det(
+    store: Store, earlier: int, tmp_path: Path
+) -> None:
+    Client(store.home).get_experiment(earlier).export(tmp_path / "file.tar")
+    held = (tmp_path / "file.tar").read_bytes()
+    assert [secret for secret in EARLIER_SECRETS if secret.encode() in held] == []
+    assert b"python3 train.py --token=******** --lr 3" in held
+    assert store.experiments.config(earlier).hyperparameters is not None
+    assert [t.hparams["api_key"] for t in store.trials.list(earlier)] == ["sekret1"] * 2
+
+
+def test_the_next_driver_masks_the_columns_of_an_earlier_det(store: Store, earlier: int) -> None:
+    """Its trials have the hyperparameters that they had before, in the same order."""
+    config, rows = store.experiments.config(earlier), store.trials.list(earlier)
+    with store.lock(earlier) as database:
+        before = State(store, earlier, Plugins.installed()).search.plans
+        store.experiments.hide_secrets(earlier)
+        assert find_unmasked(database, config) == []
+        database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+        after = State(store, earlier, Plugins.installed()).search.plans
+    assert {n: dump(p.hparams) for n, p in after.items()} == {
+        n: dump(p.hparams) for n, p in before.items()
+    }
+    assert store.experiments.config(earlier) == config
+    assert [t.hparams for t in store.trials.list(earlier)] == [
+        t.hparams | {"api_key": "********"} for t in rows
+    ]
+    place = store.experiment_dir(earlier)
+    assert {
+        each.name
+        for each in place.rglob("*")
+        if each.is_file() and any(s.encode() in each.read_bytes() for s in EARLIER_SECRETS)
+    } == {"secrets.json"}
 
 
 class Facts:
