@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from ..checkpoint.code import copy_code
 from ..config import MASK, masked, masked_hparams, secret_masker
 from ..errors import CheckpointError, StorageError
 from ..storage import Storage
+from ..support.paths import replace_file
 from .adapter import Adapter, RunInfo
 from .async_writer import AsyncCheckpointWriter, PendingSave
 from .host import HostLost, TrialHost
@@ -210,11 +210,8 @@ class Saving:
             with suppress(UnicodeDecodeError):
                 before = file.read_bytes().decode()
                 if (after := mask(before)) != before:
-                    # Its mode, which the copy has, too, may not let its owner write it.
-                    part = file.with_name(f".det-{uuid4().hex}")
-                    part.write_bytes(after.encode())
-                    part.chmod(stat.S_IMODE(file.stat().st_mode))
-                    part.replace(file)
+                    # The copy has the file's mode, which may not let its owner write it.
+                    replace_file(file, after.encode())
 
     def _load_data(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts that are needed to build the trial again without det's store."""
