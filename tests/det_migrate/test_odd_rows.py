@@ -39,7 +39,7 @@ from det_core.errors import DetError, StoreError
 from det_driver.client import Client
 from det_driver.driver import reopen
 from det_driver.store import Store
-from det_migrate.configuration import mask_text, modernise, moved, storage_url
+from det_migrate.configuration import mask_files, mask_text, modernise, moved, storage_url
 from det_migrate.copies import Block
 from det_migrate.migration import Options, migrate
 from det_migrate.scratch import Scratch
@@ -203,6 +203,19 @@ def test_secrets_in_texts_are_blotted_out() -> None:
     assert [each for each in ("abc", "x y", "zzz", "pw12", "bert") if each in hidden] == []
     assert "type: s3" in hidden
     assert "tokenizer: " in hidden
+
+
+def test_a_read_only_file_with_a_secret_is_replaced(tmp_path: Path) -> None:
+    """It is not written, which root alone could, and keeps its mode."""
+    code, linked = tmp_path / "code", tmp_path / "linked"
+    code.mkdir()
+    (code / "const.yaml").write_text("a: hf_1234567\n")
+    (code / "const.yaml").chmod(0o400)
+    os.link(code / "const.yaml", linked)
+    mask_files(code, ["hf_1234567"])
+    assert (code / "const.yaml").read_text() == "a: ********\n"
+    assert (code / "const.yaml").stat().st_mode & 0o777 == 0o400
+    assert linked.read_text() == "a: hf_1234567\n"
 
 
 def test_positions_of_steps_are_sums_of_what_steps_were(bring: Migrate, home: Path) -> None:

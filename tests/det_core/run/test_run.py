@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ from det_core import (
     train_from,
 )
 from det_core.checkpoint import read_checkpoint
+from det_core.checkpoint.code import copy_code
 from det_core.config import parse
+from det_core.train import saving
 from det_core.train.load_data import loading_run, read_load_data
 from det_core.train.run import schedule_of
 from det_core.train.saving import LOAD_FILE, PROGRESS_FILE
@@ -92,6 +95,31 @@ def test_no_checkpoint_file_holds_a_secret_of_the_configuration(runs: Runs, tmp_
         loading_run("fake-owned", facts["hparams"], facts["experiment_config"]).config.environment
         is not None
     )
+
+
+def test_a_read_only_file_that_holds_a_secret_is_replaced(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy is never written, which root alone could, and it keeps its mode."""
+    code, linked = tmp_path / "code", tmp_path / "linked"
+    code.mkdir()
+    (code / ".env").write_text("HF_TOKEN=hf_1234567\n")
+    (code / ".env").chmod(0o400)
+
+    def copy(source: Path, target: Path) -> None:
+        copy_code(source, target)
+        os.link(target / ".env", linked)
+
+    monkeypatch.setattr(saving, "copy_code", copy)
+    config = parse(yaml.safe_load(SECRET)).config
+    info = dataclasses.replace(runs.info(), code_dir=code, config=config)
+    host = LocalHost(Target(n=1))
+    run_trial(runs.framework, fakes.OwnedOneVar, info, host, CheckpointSink(storage=runs.storage))
+    with runs.storage.restore(host.checkpoints[-1][0].uuid) as path:
+        assert (path / "code" / ".env").read_text() == "HF_TOKEN=********\n"
+        assert (path / "code" / ".env").stat().st_mode & 0o777 == 0o400
+        assert [file.name for file in (path / "code").iterdir()] == [".env"]
+    assert linked.read_text() == "HF_TOKEN=hf_1234567\n"
 
 
 def test_the_users_code_is_part_of_a_checkpoint(runs: Runs, tmp_path: Path) -> None:

@@ -78,11 +78,13 @@ const.yaml:7:15: searcher.max_length is -5; give a positive number of batches
   notice. The last column of the tables says `no`.
 - **Secrets** (access and secret keys, connection strings, credentials, passwords, tokens, and in any text `NAME=VALUE` or
   `--name VALUE` where the name says so, such as `HF_TOKEN=…`, and the password in a URL) are masked wherever a configuration
-  is printed or stored, and in every checkpoint: in `load_data.json`, and in texts among the code that repeat them, except
-  Python files. In `data` and `hyperparameters`, the values of keys such as `password`, `api_key` and `hf_token` are secrets,
-  and those of `pad_token` are not. The trial gets them as they are, but a model that is loaded from a checkpoint without its
-  experiment gets the masks. They are better left out: the environment's credentials are used then. What no name shows to be
-  secret, and other secrets in files of the code, are not masked. List such files in `.detignore`.
+  is printed or stored, and in every checkpoint: in `load_data.json`, and in texts among the code that repeat them as whole
+  words of at least six characters, except Python files. In `data` and `hyperparameters`, the values of keys such as
+  `password`, `api_key` and `hf_token` are secrets, and those of `token` and `pad_token` are not. The trial gets them as they
+  are, and so does a model that is exported or loaded from a checkpoint by `Checkpoint.load` in the home of its experiment.
+  Without its experiment, or from a server, it gets the masks. They are better left out: the environment's credentials are
+  used then. What no name shows to be secret, and other secrets in files of the code, are not masked. List such files in
+  `.detignore`.
 
 Editors that know JSON Schema complete and check keys while you type. `det config new` writes a first configuration for the code
 in a directory, and beside it the schema, with what the installed plugins add, which its first line names:

@@ -78,11 +78,11 @@ def test_only_secret_keys_of_a_free_map_are_masked() -> None:
     layer = {
         "type": "s3",
         "bucket": "records",
-        "access_key": "AKIA",
+        "access_key": "AKIA123",
         "secret_key": "hidden",
-        "endpoint_url": "https://me:word@store.example.com",
+        "endpoint_url": "https://me:rosebud@store.example.com",
         "limit_bytes": 1000,
-        "credentials": {"aws": ["one", 2]},
+        "credentials": {"aws": ["number-one", 2]},
     }
     searcher = {"name": "single", "metric": "loss", "max_length": {"batches": 1}}
     config = load({"entrypoint": "m:T", "searcher": searcher, "data_layer": layer}).config
@@ -93,7 +93,9 @@ def test_only_secret_keys_of_a_free_map_are_masked() -> None:
         "endpoint_url": "https://me:********@store.example.com",
         "credentials": {"aws": ["********", 2]},
     }
-    assert without_secrets("AKIA hidden word one", config) == "******** ******** ******** ********"
+    assert without_secrets("AKIA123 hidden rosebud number-one", config) == " ".join(
+        ["********"] * 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,6 +152,12 @@ def test_what_is_stored_and_broken_is_an_error_of_ours() -> None:
         ("U=pg://u:a/b@h/d", "U=pg://u:********@h/d"),
         ("U=pg://u:a@b@h/d", "U=pg://u:********@h/d"),
         ("U=http://host:8080/a@b", "U=http://host:8080/a@b"),
+        *(
+            (f"A=run --{name} x", f"A=run --{name} ********")
+            for name in ("db-pass", "pat", "id-token", "pw", "wandb-key", "cookie")
+        ),
+        *((f"{name}=x", f"{name}=********") for name in ("db_pass", "pat", "pw", "token")),
+        ("A=run --tokens 3 --n-pass 3", "A=run --tokens 3 --n-pass 3"),
         ("A=run --token t --lr 3", "A=run --token ******** --lr 3"),
         ("A=run --tokenizer t --pad-token [PAD]", "A=run --tokenizer t --pad-token [PAD]"),
     ],
@@ -160,6 +168,45 @@ def test_variables_that_sound_secret_are_masked(text: str, shown: str) -> None:
     assert load(masked(config)).config.entrypoint == ("python3", "train.py")
 
 
+COMMANDS = {
+    'train.py --password "correct horse" --lr 3': 'train.py --password "********" --lr 3',
+    "train.py '--password=correct horse' --lr 3": "train.py '--password=********' --lr 3",
+    "train.py --token=hf_abc --lr 3": "train.py --token=******** --lr 3",
+    "train.py --db-pass x_x db_pass=y_y --pat z_z": (
+        "train.py --db-pass ******** db_pass=******** --pat ********"
+    ),
+    r"train.py --password correct\ horse --lr 3": "train.py --password ******** --lr 3",
+    'train.py --conn "Server=x;Password=my pass" --lr 3': (
+        'train.py --conn "Server=x;Password=********" --lr 3'
+    ),
+    "HF_TOKEN=hf_abc python train.py": "HF_TOKEN=******** python train.py",
+    "train.py --token hf_abc; echo done": "train.py --token ********; echo done",
+    'bash -c "API_KEY=abc train.py --pat z_z" --name "y"': (
+        'bash -c "API_KEY=******** train.py --pat ********" --name "y"'
+    ),
+    'train.py --password "correct horse': "train.py --password ********",
+    "it's train.py --token hf_abc # isn't it": "it's train.py --token ******** # isn't it",
+    "train.py --token $HF_TOKEN --api-key=${KEY}": "train.py --token $HF_TOKEN --api-key=${KEY}",
+    "train.py --token --lr 3": "train.py --token --lr 3",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_in_a_command_the_words_that_are_secrets_are_masked(command: str) -> None:
+    config = load({"entrypoint": command}, complete=False).config
+    shown = masked(config)
+    assert shown["entrypoint"] == COMMANDS[command]
+    assert from_json(json.dumps(with_secrets(shown, find_secrets(config)))) == config
+    assert without_secrets("T=hf_abc", config) == (
+        "T=********" if "hf_abc" in command else "T=hf_abc"
+    )
+
+
+def test_many_quotes_in_a_command_are_read() -> None:
+    for text in ('"' * 9999, "'\"" * 9999, '\\"' * 9999, "\"' " * 9999):
+        masked(load({"entrypoint": f"train.py {text} x"}, complete=False).config)
+
+
 def test_config_file_text_loses_only_its_secrets() -> None:
     config = load(FULL).config
     expected = (
@@ -167,17 +214,33 @@ def test_config_file_text_loses_only_its_secrets() -> None:
         .replace("hunter2", "********")
         .replace("open", "********")
     )
-    assert without_secrets(FULL, config) == expected
+    assert without_secrets(FULL, config, shortest=1) == expected
+
+
+def test_texts_of_the_code_lose_whole_words_only() -> None:
+    """What is short, or a part of another word, has another meaning there."""
+    config = load(OWN.replace("key-three", "mean").replace("key-six", "sesame")).config
+    assert masked(config)["data"]["password"] == "********"
+    text = '{"mean": 1, "sesames": 2, "a_sesame": 3, "text": "A\\nsesame"} open(sesame)'
+    assert without_secrets(text, config) == (
+        '{"mean": 1, "sesames": 2, "a_sesame": 3, "text": "A\\n********"} open(********)'
+    )
+
+
+def test_names_that_models_use_are_no_names_of_secrets() -> None:
+    named = {"token": "mean", "tokens": ["a"], "pw": "x", "pw_act": "relu", "id_token": "[ID]"}
+    config = from_json(json.dumps({"data": named, "hyperparameters": named}))
+    assert masked(config) == to_builtins(config)
 
 
 OWN = """
-entrypoint: [python3, train.py, --api-key, k-one, --lr, '0.1']
-name: at https://me:k-two@host
-data: {password: k-three, pad_token: "[PAD]", service: {credentials: {type: a, key: k-four}}}
+entrypoint: [python3, train.py, --api-key, key-one, --lr, '0.1']
+name: at https://me:key-two@host
+data: {password: key-three, pad_token: "[PAD]", service: {credentials: {type: a, key: key-four}}}
 hyperparameters:
-  dsn: postgres://me:k-five@host/d
-  api_key: {type: const, val: k-six}
-  db: {passwords: {type: categorical, vals: [k-seven, k-eight]}, size: 3}
+  dsn: postgres://me:key-five@host/d
+  api_key: {type: const, val: key-six}
+  db: {passwords: {type: categorical, vals: [key-seven, key-eight]}, size: 3}
   tokenizer: bert
 searcher: {name: single, metric: loss, max_length: {batches: 1}}
 """
@@ -187,20 +250,20 @@ def test_secrets_among_ones_own_settings_are_masked_and_restored() -> None:
     """In data and hyperparameters the name decides, and a pad_token is no secret."""
     config = load(OWN, extensions=Extensions(open=True)).config
     shown = masked(config)
-    assert re.findall("k-[a-z]+", json.dumps(shown)) == []
+    assert re.findall("key-[a-z]+", json.dumps(shown)) == []
     assert shown["entrypoint"] == ["python3", "train.py", "--api-key", "********", "--lr", "0.1"]
     assert shown["data"]["pad_token"] == "[PAD]"
     assert shown["hyperparameters"]["tokenizer"] == {"type": "const", "val": "bert", "when": None}
     assert from_json(json.dumps(with_secrets(shown, find_secrets(config)))) == config
-    assert re.findall("k-[a-z]+", without_secrets(OWN, config)) == []
+    assert re.findall("key-[a-z]+", without_secrets(OWN, config)) == []
 
 
 def test_hyperparameters_of_a_trial_are_masked_and_restored() -> None:
     config = load(OWN, extensions=Extensions(open=True)).config
     given = {
-        "dsn": "postgres://me:k-five@host/d",
-        "api_key": "k-six",
-        "db": {"passwords": "k-eight", "size": 3},
+        "dsn": "postgres://me:key-five@host/d",
+        "api_key": "key-six",
+        "db": {"passwords": "key-eight", "size": 3},
         "tokenizer": "bert",
     }
     shown = masked_hparams(given, config)
@@ -211,5 +274,5 @@ def test_hyperparameters_of_a_trial_are_masked_and_restored() -> None:
 
 
 def test_every_secret_of_one_text_is_found() -> None:
-    config = load(OWN.replace("k-two@host", "k-two@host, token=k-nine")).config
-    assert re.findall("k-[a-z]+", without_secrets("k-two k-nine", config)) == []
+    config = load(OWN.replace("key-two@host", "key-two@host, token=key-nine")).config
+    assert re.findall("key-[a-z]+", without_secrets("key-two key-nine", config)) == []

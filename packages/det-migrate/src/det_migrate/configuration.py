@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from det_core.config import MASK, ExperimentConfig, Extensions, from_json, masked, to_builtins
 from det_core.errors import ConfigError
+from det_core.support.paths import replace_file
 from det_driver.config import load
 
 from .values import read_labels
@@ -214,14 +215,14 @@ def find_plain_secrets(value: Any) -> set[str]:
 
 def mask_files(code: Path, secrets: Collection[str]) -> None:
     """Mask secrets in the YAML files of a directory of code, one of which is the configuration."""
-    for file in code.rglob("*.y*ml") if secrets else ():
+    for file in [*code.rglob("*.y*ml")] if secrets else ():
         if not file.is_file() or file.is_symlink():
             continue
         before = text = file.read_text(encoding="utf-8", errors="surrogateescape")
         for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, MASK)
         if text != before:
-            file.write_text(text, encoding="utf-8", errors="surrogateescape")
+            replace_file(file, text.encode(errors="surrogateescape"))
 
 
 def mask_text(text: str, secrets: Collection[str]) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ._plain import masked as masked
     from ._plain import masked_hparams as masked_hparams
     from ._plain import parse as parse
+    from ._plain import secret_masker as secret_masker
     from ._plain import to_builtins as to_builtins
     from ._plain import to_json as to_json
     from ._plain import with_secrets as with_secrets

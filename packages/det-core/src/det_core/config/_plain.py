@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -24,28 +24,45 @@ MASK = "********"
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _SECRET_WORDS = frozenset(
     (
-        *("secrets", "passwords", "passphrase", "pwd", "pw", "credential", "credentials", "creds"),
+        *("secrets", "passwords", "passphrase", "pwd", "credential", "credentials", "creds"),
         *("jwt", "apikey", "apitoken", "authorization"),
     )
 )
 """The words that make any name the name of a secret."""
-_KEYS = frozenset(("access", "account", "api", "auth", "encryption", "private", "secret", "ssh"))
-_TOKENS = frozenset(
+_SERVICES = (
+    *("anthropic", "aws", "azure", "clearml", "comet", "github", "gitlab", "google", "hf", "hub"),
+    *("huggingface", "mlflow", "neptune", "openai", "slack", "wandb"),
+)
+_KEYS = frozenset(
     (
-        *("access", "api", "auth", "bearer", "bot", "github", "gitlab", "hf", "hub", "huggingface"),
-        *("id", "refresh", "security", "session", "slack", "wandb"),
+        *("access", "account", "api", "auth", "encryption", "private", "secret", "signing", "ssh"),
+        *_SERVICES,
     )
 )
+_TOKENS = frozenset(
+    ("access", "api", "auth", "bearer", "bot", "refresh", "security", "session", *_SERVICES)
+)
+_OPTIONS = re.compile(r"(?i)(?:(?:.*[_-])?(?:pass|pat|pw|cookie)|(?:id[_-])?token)")
+"""The names of options that name other things in models, as `pw` and `id_token` do."""
 _VARIABLES = re.compile(r"(?:.*[_-])?(?:PASS|PAT|AUTH|COOKIE)")
 """The names of variables that end in a word that means something else in lower case."""
 _LOOSE = re.compile(
     r"(?i)[\w-]*(?:secret|token|passw(?:or)?d|passphrase|credentials?|[_-]key)(?:[_-][\w-]*)?"
     r"|(?:[\w-]*[_-])?(?:sig|signature)"
 )
+_SHORTEST = 6
+"""Shorter secrets are not searched in texts, as they are likely to be other words there."""
 _COUNTED = re.compile(r"(?i)(?:max|min|num|n|total)[_-]")
 _GIVEN = re.compile(r"(?<![\w-])([\w-]+)=(?=.)", re.DOTALL)
 _OPTION = re.compile(r"(?<!\S)--?([\w-]+)")
-_AFTER_OPTION = re.compile(rf"{_OPTION.pattern}(\s+)(?!-)\S+")
+_SHELL = re.compile(r"""(?:[^\s"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')+""", re.DOTALL)
+_CLOSED = re.compile(r"""(?:[^"'\\]|\\.|"(?:[^"\\]|\\.)*"|'[^']*')*""", re.DOTALL)
+"""Texts that the shell can read. The module shlex takes a hundred times longer for a log."""
+_UNCLOSED = re.compile(r"""["'].*|\S+""")
+_PLAIN = re.compile(r"\S+")
+_QUOTED = re.compile(r"""(["'])((?:(?!\1)[^\\]|\\.)*)\1""", re.DOTALL)
+_REFERENCE = re.compile(r"\$(?:\{\w+\}|[A-Z_][A-Z\d_]*)")
+"""A variable in a command, such as $HF_TOKEN, is no secret."""
 # The user of an address of http(s) is a token if it is long. A password may hold / and @.
 _IN_A_URL = re.compile(
     r"(://[^/:@\s]*:)(?:[^/\s]+@|(?!\d+/)[^@\s]+@)|(https?://)[^/:@\s]{16,}@", re.IGNORECASE
@@ -55,14 +72,13 @@ _IN_A_URL = re.compile(
 def _is_secret(name: str, *, surely: bool = False) -> bool:
     """Return whether a name is that of a secret, as HF_TOKEN and secretKey are.
 
-    With `surely`, those are left out that name other things in models, as pad_token does.
+    With `surely`, those are left out that name other things in models, as pad_token and token do.
     """
     words = [word.lower() for word in _WORD.findall(name)]
     pairs = pairwise(words)
     if (
         not _SECRET_WORDS.isdisjoint(words)
         or any(word.endswith(("secret", "password", "passwd")) for word in words)
-        or words in (["token"], ["tokens"])
         or any(
             (after in ("key", "keys") and before in _KEYS)
             or (after in ("token", "tokens") and before in _TOKENS)
@@ -74,9 +90,17 @@ def _is_secret(name: str, *, surely: bool = False) -> bool:
         return False
     bare = name.rstrip("0123456789")
     return bool(
-        _VARIABLES.fullmatch(bare)
+        _is_option(bare)
+        or _VARIABLES.fullmatch(bare)
         or _LOOSE.fullmatch(bare)
         or (bare.endswith("TOKENS") and bare.isupper())
+    )
+
+
+def _is_option(name: str) -> bool:
+    """Return whether the option `--name` of a command is followed by a secret."""
+    return _is_secret(name, surely=True) or bool(
+        _OPTIONS.fullmatch(name) and not _COUNTED.match(name)
     )
 
 
@@ -113,6 +137,9 @@ def _struct(value: Struct, masked: bool) -> dict[str, Any]:
             plain |= to_builtins(item, masked=masked)
         else:
             secret = masked and item is not None and "secret" in field.type.marks
+            if masked and field.key == "entrypoint" and isinstance(item, str):
+                plain[field.key] = _blotted(item, command=True)
+                continue
             plain[field.key] = MASK if secret else to_builtins(item, masked=masked)
             if masked and "secrets" in field.type.marks:
                 plain[field.key] = _without_named(plain[field.key])
@@ -141,29 +168,67 @@ def _without_arguments(plain: list[Any]) -> list[Any]:
     for number, (before, item) in enumerate(pairwise(plain), 1):
         if isinstance(before, str) and isinstance(item, str) and not item.startswith("-"):
             option = _OPTION.fullmatch(before)
-            if option and _is_secret(option[1], surely=True):
+            if option and _is_option(option[1]):
                 plain[number] = MASK
     return plain
 
 
-def _blotted(text: str) -> str:
+def _blotted(text: str, *, command: bool = False) -> str:
     """Mask the secret in `HF_TOKEN=…`, `--token …` and `https://user:password@host`.
 
-    The name decides. After `NAME=`, the rest of the text is the secret.
+    The name decides. The secret is a word, as the shell reads it. After a name at the beginning or
+    within a word, as in `Server=…;Password=…`, it is the rest of a text that is no command.
     """
-    for given in _GIVEN.finditer(text):
-        if _is_secret(given[1]):
+    for given in () if command else _GIVEN.finditer(text):
+        before = text[: given.start()]
+        if before[-1:].isspace() or not _is_secret(given[1]):
+            continue
+        if not _REFERENCE.fullmatch(text, given.end()):
             text = text[: given.end()] + MASK
-            break
-    text = _AFTER_OPTION.sub(
-        lambda found: (
-            f"{found[0][: found.end(2) - found.start()]}{MASK}"
-            if _is_secret(found[1], surely=True)
-            else found[0]
-        ),
-        text,
-    )
-    return _IN_A_URL.sub(lambda found: f"{found[1] or found[2]}{MASK}@", text)
+        break
+    return _IN_A_URL.sub(lambda found: f"{found[1] or found[2]}{MASK}@", _without_words(text))
+
+
+def _without_words(text: str, words: re.Pattern[str] = _SHELL) -> str:
+    """Mask the words of a command that an option or `NAME=` before them shows to be secret."""
+    secret = False
+
+    def blot(found: re.Match[str]) -> str:
+        nonlocal secret
+        word = found[0]
+        if secret and not word.startswith("-"):
+            secret = False
+            return _hidden(word)
+        option = _OPTION.fullmatch(word)
+        secret = option is not None and _is_option(option[1])
+        quoted = _QUOTED.fullmatch(word)
+        for given in _GIVEN.finditer(word):
+            # Otherwise it is a command in quotes.
+            nested = quoted and given.start() == 1 and not given[1].startswith("-")
+            spaced = word[: given.start()][-1:].isspace()
+            if not nested and not spaced and _is_secret(given[1]):
+                end = len(word) - (quoted is not None)
+                return word[: given.end()] + _hidden(word[given.end() : end]) + word[end:]
+        if quoted:
+            return quoted[1] + _without_words(quoted[2]) + quoted[1]
+        if any(letter.isspace() for letter in word):
+            # A quote that is an apostrophe, or one that is not closed.
+            return _without_words(word, _PLAIN)
+        return word
+
+    if words is _SHELL and not _CLOSED.fullmatch(text):
+        words = _UNCLOSED
+    return words.sub(blot, text)
+
+
+def _hidden(word: str) -> str:
+    quoted = _QUOTED.fullmatch(word)
+    mark, bare = (quoted[1], quoted[2]) if quoted else ("", word)
+    if not bare or (mark != "'" and _REFERENCE.fullmatch(bare)):
+        return word
+    # It separates commands, or words of a sentence.
+    end = "" if mark else bare[len(bare.rstrip(";,")) :]
+    return f"{mark}{MASK}{mark}{end}"
 
 
 def masked(config: Any) -> dict[str, Any]:
@@ -175,10 +240,19 @@ def masked(config: Any) -> dict[str, Any]:
     return plain
 
 
-def without_secrets(text: str, config: Any) -> str:
-    """Return a text with the configuration's secrets masked.
+def without_secrets(text: str, config: Any, *, shortest: int = _SHORTEST) -> str:
+    """Return a text with the configuration's secrets masked, as `secret_masker` does.
 
     For example, the text is the file that the configuration was read from.
+    """
+    return secret_masker(config, shortest=shortest)(text)
+
+
+def secret_masker(config: Any, *, shortest: int = _SHORTEST) -> Callable[[str], str]:
+    """Return a function that masks the configuration's secrets in a text.
+
+    They are whole words, as other texts may hold the same letters by chance. Secrets of fewer
+    characters than `shortest` are left.
     """
     found: set[str] = set()
     for _, plain, blotted in _find_masked(to_builtins(config), masked(config)):
@@ -186,9 +260,16 @@ def without_secrets(text: str, config: Any) -> str:
         parts = map(re.escape, blotted.split(MASK))
         if matched := re.fullmatch("(.+?)".join(parts), plain, re.DOTALL):
             found.update(matched.groups())
-    for secret in sorted(found - {""}, key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return text
+    secrets = sorted((s for s in found if len(s) >= max(1, shortest)), key=len, reverse=True)
+    # In JSON, a line may end as \n before a secret.
+    words = (
+        (r"(?:(?<!\w)|(?<=\\[bfnrt]))" if re.match(r"\w", secret) else "")
+        + re.escape(secret)
+        + (r"(?!\w)" if re.match(r"\w", secret[-1]) else "")
+        for secret in secrets
+    )
+    pattern = re.compile("|".join(words))
+    return lambda text: pattern.sub(MASK, text) if secrets else text
 
 
 def find_secrets(config: Any) -> list[tuple[Path, str]]:

@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 from typing import BinaryIO
+from uuid import uuid4
 
 from ..errors import DetError
 
@@ -43,3 +44,11 @@ def read_regular(path: Path) -> bytes:
     """Return the content of a file. Raises NotRegularFile if it is something else."""
     with open_regular(path) as file:
         return file.read()
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file by one of other content and the same mode, which may be read-only."""
+    part = path.with_name(f".det-{uuid4().hex}")
+    part.write_bytes(data)
+    part.chmod(stat.S_IMODE(path.stat().st_mode))
+    part.replace(path)

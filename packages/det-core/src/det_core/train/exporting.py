@@ -1,7 +1,8 @@
 """Writes a checkpoint's model in a form that is read without det.
 
 `python -m det_core.train.exporting DIRECTORY TARGET FRAMEWORK FORMAT` is its own process, in the
-interpreter of the experiment, because it runs the trial's code.
+interpreter of the experiment, because it runs the trial's code. A file `experiment.json` beside
+DIRECTORY has the experiment's configuration with its secrets, which the checkpoint masks.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+from ..config import from_json
 from ..errors import CheckpointError, DetError, did_you_mean
 from ..hooks import Plugins
 from ..support.imports import import_from_path
 from ..support.installation import how_to_install
-from .load_data import read_load_data
+from .load_data import known_config, read_load_data
 
 FACTS = "config.json"
 """The file with the facts about a model. Hubs of models look for this name."""
+EXPERIMENT = "experiment.json"
+"""The file beside a checkpoint with the complete configuration."""
 
 
 def export(directory: Path, target: Path, framework: str, format: str, plugins: Plugins) -> None:
@@ -41,8 +45,9 @@ def export(directory: Path, target: Path, framework: str, format: str, plugins: 
             f" {known}{did_you_mean(format, record.exporters)}"
         )
     module, _, function = record.exporters[format].rpartition(".")
-    code = directory / "code"
-    with import_from_path(code) if code.is_dir() else nullcontext():
+    code, file = directory / "code", directory.with_name(EXPERIMENT)
+    config = from_json(file.read_bytes()) if file.is_file() else None
+    with known_config(config), import_from_path(code) if code.is_dir() else nullcontext():
         getattr(importlib.import_module(module), function)(directory, target)
     facts = read_load_data(directory)
     told = {"format": format, "framework": framework, "hyperparameters": facts.get("hparams")}

@@ -5,11 +5,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
 from ..checkpoint import read_json_object
-from ..config import ExperimentConfig, parse
+from ..config import (
+    ExperimentConfig,
+    find_secrets,
+    hparams_with_secrets,
+    parse,
+    with_secrets,
+)
 from ..errors import CheckpointError, ConfigError
 from ..hooks import Plugins
 from ..ranks.distributed import DistributedContext
@@ -20,13 +27,24 @@ from .saving import LOAD_FILE
 
 # Early versions of Determined wrote it in the second file.
 _FILES = (LOAD_FILE, "metadata.json")
+_complete: ContextVar[ExperimentConfig | None] = ContextVar("complete", default=None)
+
+
+@contextmanager
+def known_config(config: ExperimentConfig | None) -> Iterator[None]:
+    """Let `read_load_data` restore the secrets of a configuration, which checkpoints mask."""
+    token = _complete.set(config)
+    try:
+        yield
+    finally:
+        _complete.reset(token)
 
 
 def read_load_data(directory: Path, given: type | None = None) -> dict[str, Any]:
     """Return the facts that a checkpoint holds about its trial.
 
-    They may be missing if the trial class is `given`. Raises CheckpointError where they are needed
-    and missing, or damaged.
+    In a body of `known_config` they have their secrets. They may be missing if the trial class is
+    `given`. Raises CheckpointError where they are needed and missing, or damaged.
     """
     file = next((directory / name for name in _FILES if (directory / name).is_file()), None)
     if file is None and given is not None:
@@ -39,6 +57,12 @@ def read_load_data(directory: Path, given: type | None = None) -> dict[str, Any]
     parts = (facts.get(key) or {} for key in ("hparams", "experiment_config"))
     if not all(isinstance(part, dict) for part in parts):
         raise CheckpointError(f"{file} says nothing of a trial; the checkpoint is damaged")
+    if complete := _complete.get():
+        hparams, shown = (facts.get(key) or {} for key in ("hparams", "experiment_config"))
+        facts |= {
+            "hparams": hparams_with_secrets(hparams, complete),
+            "experiment_config": with_secrets(shown, find_secrets(complete)),
+        }
     return facts
 
 

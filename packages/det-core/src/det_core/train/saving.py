@@ -14,9 +14,10 @@ from uuid import uuid4
 
 from ..checkpoint import Manifest, read_checkpoint, write_checkpoint, write_sharded_checkpoint
 from ..checkpoint.code import copy_code
-from ..config import MASK, masked, masked_hparams, without_secrets
+from ..config import MASK, masked, masked_hparams, secret_masker
 from ..errors import CheckpointError, StorageError
 from ..storage import Storage
+from ..support.paths import replace_file
 from .adapter import Adapter, RunInfo
 from .async_writer import AsyncCheckpointWriter, PendingSave
 from .host import HostLost, TrialHost
@@ -202,13 +203,15 @@ class Saving:
 
     def _blot(self, code: Path) -> None:
         """Mask the configuration's secrets in the texts that may hold them, except Python code."""
-        for file in code.rglob("*"):
+        mask = secret_masker(self._info.config)
+        for file in [*code.rglob("*")]:
             if file.suffix.lower() == ".py" or not file.is_file():
                 continue
             with suppress(UnicodeDecodeError):
                 before = file.read_bytes().decode()
-                if (after := without_secrets(before, self._info.config)) != before:
-                    file.write_bytes(after.encode())
+                if (after := mask(before)) != before:
+                    # The copy has the file's mode, which may not let its owner write it.
+                    replace_file(file, after.encode())
 
     def _load_data(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the facts that are needed to build the trial again without det's store."""

@@ -12,8 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from det_core.checkpoint import read_checkpoint
+from det_core.config import to_json
 from det_core.errors import CheckpointError
 from det_core.storage import MANIFEST
+from det_core.train.exporting import EXPERIMENT
+from det_core.train.load_data import known_config
 from det_node.agent import hooked
 
 from ..store import CheckpointRow, TrialRow
@@ -100,6 +103,7 @@ class Checkpoint:
     def load(self, path: str | Path | None = None, **kwargs: Any) -> Any:
         """Download it and return what its framework loads from it: a trial, or a model.
 
+        It gets the secrets of its experiment, which the files mask, unless they are on a server.
         `kwargs` go to the framework's own function, such as
         `det_torch.load_trial_from_checkpoint_path`. Raises CheckpointError if no plugin can load
         it.
@@ -111,7 +115,8 @@ class Checkpoint:
                 " plugin loads those; download() gives its files"
             )
         module, _, function = record.loader.rpartition(".")
-        return getattr(importlib.import_module(module), function)(self.download(path), **kwargs)
+        with known_config(self._home.known_config(self._row)):
+            return getattr(importlib.import_module(module), function)(self.download(path), **kwargs)
 
     def export(self, path: str | Path, format: str) -> str:
         """Write its model to the new directory `path` in a format that does not need det.
@@ -129,6 +134,10 @@ class Checkpoint:
         with TemporaryDirectory(prefix=".det-export-", dir=target.absolute().parent) as scratch:
             source, made = self.download(Path(scratch) / "checkpoint"), Path(scratch) / "model"
             made.mkdir()
+            if (config := self._home.known_config(self._row)) is not None:
+                # Beside the checkpoint, where no exporter copies it.
+                Path(scratch, EXPERIMENT).touch(mode=0o600)
+                Path(scratch, EXPERIMENT).write_text(to_json(config), encoding="utf-8")
             words = [
                 python,
                 "-P",

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from det_core.checkpoint import read_checkpoint
-from det_core.config import to_builtins
+from det_core.config import ExperimentConfig, to_builtins
 from det_core.errors import CheckpointError, DetError
 from det_core.hooks import Plugins, extensions_of
 from det_core.storage import Storage
@@ -76,6 +76,10 @@ class AnyHome(ABC):
     @abstractmethod
     def download(self, row: CheckpointRow, target: Path) -> None:
         """Copy the files of a checkpoint, verified, to a directory that is empty or not there."""
+
+    @abstractmethod
+    def known_config(self, row: CheckpointRow) -> ExperimentConfig | None:
+        """Return the configuration of a checkpoint's experiment if its secrets are here."""
 
     @abstractmethod
     def exporter(self, row: CheckpointRow) -> tuple[str, dict[str, str]]:
@@ -161,6 +165,11 @@ class Home(AnyHome):
         with read_checkpoint(storage, row.uuid):
             pass
         storage.download(row.uuid, target)
+
+    def known_config(self, row: CheckpointRow) -> ExperimentConfig:
+        """Return the configuration of a checkpoint's experiment with its secrets."""
+        with self.reader() as store:
+            return store.experiments.config(store.trials.get(row.trial_id).experiment_id)
 
     def exporter(self, row: CheckpointRow) -> tuple[str, dict[str, str]]:
         """Return the interpreter of the experiment's environment."""

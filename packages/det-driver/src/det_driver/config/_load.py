@@ -116,7 +116,7 @@ def mask_text(text: str) -> str:
         config = load(f"{text}\n", extensions=Extensions(open=True), complete=False).config
     except ConfigError:
         return text
-    return without_secrets(text, config)
+    return without_secrets(text, config, shortest=1)
 
 
 def _open(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from det_core.config import ExperimentConfig, Extensions, find_secrets, from_json, masked
+from det_core.config import ExperimentConfig, Extensions, find_secrets
 from det_core.errors import StoreError
 from det_driver.store._database import Database, Flag
 from det_driver.store._databases import FILE, Databases
@@ -22,7 +21,7 @@ from det_driver.store._index import Entry, Index
 from det_driver.store._locks import boot_id, is_free
 from det_driver.store._records import ExperimentRow, ExperimentState, ExperimentSummary, TrialState
 from det_driver.store._schema import EXPERIMENT, assignments, dump, load
-from det_driver.store._secrets import complete_config, write_secrets
+from det_driver.store._secrets import complete_config, find_unmasked, write_secrets
 
 _COLUMNS = (
     "name, description, labels, config, entrypoint, metric, smaller_is_better, engine, state,"
@@ -165,14 +164,17 @@ class Experiments:
 
         The lock must be held.
         """
-        if find_secrets(from_json(self.get(id).config)):
-            # Those that are in the file already stay.
-            config = self.config(id)
-            write_secrets(self.directory(id), find_secrets(config))
-            with self._databases.writing(id) as database:
+        # It has those that are in the file already, which stay.
+        config = self.config(id)
+        with self._databases.writing(id) as database:
+            if statements := find_unmasked(database, config):
+                write_secrets(self.directory(id), find_secrets(config))
                 # Without it their bytes would stay in a free page.
                 database.rows("PRAGMA secure_delete = ON")
-                self.update(id, config=json.dumps(masked(config), allow_nan=False))
+                with database.transaction():
+                    for statement in statements:
+                        database.run(*statement)
+                self.publish(id)
 
     def summary(self, id: int) -> ExperimentSummary:
         """Return the experiment with the number of its trials by state and its best trial."""

@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
 
-from det_core.config import MASK, ExperimentConfig, from_json, masked, to_builtins, without_secrets
+from det_core.config import MASK, ExperimentConfig, secret_masker, to_builtins
 from det_core.errors import StoreError
 from det_core.support.archives import extract
 from det_driver.store._bulk import ranges
@@ -28,6 +28,7 @@ from det_driver.store._records import ExperimentState
 from det_driver.store._runs import LAST_SEEN
 from det_driver.store._schema import EXPERIMENT, UNREADABLE
 from det_driver.store._secrets import FILE as SECRETS
+from det_driver.store._secrets import find_unmasked
 from det_driver.store._store import AGENTS, Store
 from det_driver.store._trust import FILE as UNTRUSTED
 from det_driver.store._trust import distrust
@@ -71,8 +72,9 @@ def export_experiment(
         copy = store.experiment_dir(id) / f".{FILE}.{secrets.token_hex(4)}"
         undo.callback(copy.unlink, missing_ok=True)
         database.run("VACUUM INTO ?", (str(copy),))
-        _mask_secrets(copy)
-        masks = _masked_code(store.code_dir(id), store.experiments.config(id), mask_text)
+        config = store.experiments.config(id)
+        _mask_secrets(copy, config)
+        masks = _masked_code(store.code_dir(id), config, mask_text)
         uuids = [
             row.uuid for row in store.checkpoints.list(experiment_id=id) if row.state != "DELETED"
         ]
@@ -184,14 +186,13 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _mask_secrets(copy: Path) -> None:
-    """Mask the secrets in the configuration of the copy, so that no page of the file holds them."""
+def _mask_secrets(copy: Path, config: ExperimentConfig) -> None:
+    """Mask the secrets in the copy, so that no page of the file holds them."""
     with closing(Database(copy, EXPERIMENT)) as database:
-        (text,) = database.rows("SELECT config FROM experiment")[0]
-        config = from_json(text)
-        blotted = json.dumps(masked(config), allow_nan=False)
-        if blotted != json.dumps(to_builtins(config), allow_nan=False):
-            database.run("UPDATE experiment SET config = ?", (blotted,))
+        if statements := find_unmasked(database, config):
+            with database.transaction():
+                for statement in statements:
+                    database.run(*statement)
             database.run("VACUUM")
             database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
             database.rows("PRAGMA journal_mode = DELETE")
@@ -205,13 +206,13 @@ def _masked_code(
     These are YAML and JSON configurations, and other texts that repeat a secret of `config`.
     Python code stays as it is.
     """
-    found = {}
+    found, mask = {}, secret_masker(config)
     for path in code.rglob("*"):
         kind = path.suffix.lower()
         if kind != ".py" and path.is_file() and not path.is_symlink():
             with suppress(UnicodeDecodeError):
                 text = path.read_bytes().decode()
-                masked = without_secrets(text, config)
+                masked = mask(text)
                 if kind in (".yaml", ".yml", ".json"):
                     masked = mask_text(masked)
                 if masked != text:
