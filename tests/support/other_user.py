@@ -252,6 +252,15 @@ def answers_of(ports: Iterable[int], said: Iterable[bytes], patience: float = 1.
     return found
 
 
+def _paths_below(folder: Path) -> list[str]:
+    """Return what is below a directory now. Directories that vanish meanwhile are left out."""
+    return [
+        os.path.join(place, name)
+        for place, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+    ]
+
+
 def race(scratch: Path, told: Path, until: Path, said: list[bytes]) -> dict[str, list[str]]:
     """Try, until a file is there, all of the above on what appears.
 
@@ -264,11 +273,12 @@ def race(scratch: Path, told: Path, until: Path, said: list[bytes]) -> dict[str,
     done: list[str] = []
     began = time.monotonic()
     while not until.exists() and time.monotonic() - began < SECONDS - 10:
-        for path in [str(each) for each in scratch.rglob("*")]:
-            # A link or a file of one's own says nothing.
-            if path not in seen and os.lstat(path).st_uid != OTHER:
-                seen.add(path)
-                done += changed_paths([path])
+        for path in _paths_below(scratch):
+            # Temporary files vanish at any moment. One of one's own says nothing.
+            with contextlib.suppress(FileNotFoundError):
+                if path not in seen and os.lstat(path).st_uid != OTHER:
+                    seen.add(path)
+                    done += changed_paths([path])
         for line in told.read_text().split():
             if line not in seen:
                 seen.add(line)
