@@ -40,7 +40,7 @@ class _Submission(TypedDict):
 
 
 class _Origin(TypedDict, total=False):
-    """What det reads of an origin. It may have more."""
+    """The parts of an origin that det reads. Other parts are ignored."""
 
     host: str
     python: str

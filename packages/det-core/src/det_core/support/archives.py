@@ -17,7 +17,7 @@ _UNREADABLE = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError),
     *(ValueError, EOFError),
 )
-"""What `tarfile` raises for headers that no program writes, besides TarError."""
+"""The exceptions other than TarError that `tarfile` raises for malformed headers."""
 
 
 def check_size(unpacked: int, packed: int) -> None:

@@ -28,7 +28,7 @@ class NotRegularFile(OSError):
     """Something else is in place of a file: a directory, a fifo, a socket or a device."""
 
 
-def open_regular(path: Path, buffering: int = -1) -> BinaryIO:
+def open_regular(path: Path) -> BinaryIO:
     """Open a file to read it. Raises NotRegularFile if it is something else.
 
     An ordinary `open` of a fifo waits until a process opens it to write.
@@ -37,7 +37,7 @@ def open_regular(path: Path, buffering: int = -1) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(opened).st_mode):
         os.close(opened)
         raise NotRegularFile(None, "it is no regular file", str(path))
-    return os.fdopen(opened, "rb", buffering=buffering)
+    return os.fdopen(opened, "rb")
 
 
 def read_regular(path: Path) -> bytes:

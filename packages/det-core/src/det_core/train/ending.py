@@ -149,7 +149,8 @@ class ScriptEnding:
         except HostLost:
             if self._env is None or not facts.get("uncaught"):
                 return
-            # The script has left its context, which closed the connection.
+            # The script has left its context, which closed the connection. Where no other can be
+            # made, the exit status and the traceback in the log still tell of the failure.
             with suppress(Exception):
                 again = runtime().connect(self._env)
                 again.finished(outcome, message, trace, wait=self._waits, **facts)

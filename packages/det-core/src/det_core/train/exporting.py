@@ -1,8 +1,8 @@
 """Writes a checkpoint's model in a form that is read without det.
 
 `python -m det_core.train.exporting DIRECTORY TARGET FRAMEWORK FORMAT` is its own process, in the
-interpreter of the experiment, because it runs the trial's code. A file `experiment.json` beside
-DIRECTORY has the experiment's configuration with its secrets, which the checkpoint masks.
+interpreter of the experiment, because it runs the trial's code. The configuration in a
+checkpoint is masked. `experiment.json` in the parent of DIRECTORY holds it with its secrets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .load_data import known_config, read_load_data
 FACTS = "config.json"
 """The file with the facts about a model. Hubs of models look for this name."""
 EXPERIMENT = "experiment.json"
-"""The file beside a checkpoint with the complete configuration."""
+"""The file with the complete configuration, in the parent of a checkpoint's directory."""
 
 
 def export(directory: Path, target: Path, framework: str, format: str, plugins: Plugins) -> None:

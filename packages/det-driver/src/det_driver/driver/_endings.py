@@ -50,7 +50,7 @@ _MOST_REPEATS = {True: 2, False: 3}
 """How often a run may fail alike at one batch: with an exception, and without one."""
 _TERMINATED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 _RAISED = EXIT[Outcome.PEER_LOST]
-"""The status of a rank that raises since it has lost another one."""
+"""The exit status of a rank that raises because it has lost another rank."""
 _NOT_STARTED = (126, 127)
 """The statuses of a shell for a command that it may not execute, or does not find."""
 # B108: it is what a message says; nothing is opened there.

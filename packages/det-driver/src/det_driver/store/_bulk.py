@@ -278,7 +278,7 @@ def bulk_writer(
         try:
             number = _take_number(store, scratch, id, renumber)
             numbers = _take_trials(
-                store, number, sorted(trials), renumber=renumber, anew=id is None
+                store, number, sorted(trials), renumber=renumber, is_new=id is None
             )
             inside = scratch / _INSIDE
             inside.mkdir(mode=0o700)
@@ -370,13 +370,13 @@ def _take_number(store: Store, scratch: Path, wanted: int | None, renumber: bool
 
 
 def _take_trials(
-    store: Store, experiment: int, wanted: Sequence[int], *, renumber: bool, anew: bool
+    store: Store, experiment: int, wanted: Sequence[int], *, renumber: bool, is_new: bool
 ) -> dict[int, int]:
     """Return the number that each trial gets in this home, by its requested number."""
-    free = False if anew else store.index.reserve(experiment, ranges(wanted))
+    free = False if is_new else store.index.reserve(experiment, ranges(wanted))
     if free:
         return {each: each for each in wanted}
-    if free is False and not renumber and not anew:
+    if free is False and not renumber and not is_new:
         raise NumbersTaken(
             f"other trials in {store.home} have numbers of its {len(wanted)} trials, which begin at"
             f" {wanted[0]}"

@@ -33,7 +33,7 @@ _KEPT = (
     *(FILE, "code", "trials", "tensorboard", "environment", "driver.log"),
     *("provenance.json", "outside.json", "determined.json", "elsewhere.json"),
 )
-"""What is imported of an experiment's directory.
+"""The entries of an experiment's directory that an import keeps.
 
 The rest is left out, as the driver of a home acts on it: notes of agents, commands, checkpoints to
 record.
