@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from tests.distributions import lay_out, on_path
+from tests.support.distributions import lay_out, on_path
 
 pytest.importorskip("det_torch")
 pytestmark = pytest.mark.slow

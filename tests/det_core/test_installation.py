@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.distributions import lay_out
+from tests.support.distributions import lay_out
 
 from det_core.hooks import discover
 from det_core.support.installation import CORE, DISTRIBUTIONS, how_to_install

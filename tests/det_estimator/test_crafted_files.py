@@ -19,10 +19,10 @@ import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.bundles import entries, write_bundle
-from tests.crafted import harmful_pickles, mutate_one, mutations, reads_safely
 from tests.det_estimator.conftest import Lab
 from tests.det_estimator.trials import Line
+from tests.support.bundles import entries, write_bundle
+from tests.support.crafted import harmful_pickles, mutate_one, mutations, reads_safely
 
 from det_core import CheckpointError, DistributedContext
 from det_estimator import load_estimator_from_checkpoint_path

@@ -6,7 +6,7 @@ A program that does not have det finds the metric that was reported.
 from __future__ import annotations
 
 import pytest
-from tests.exporting import trained
+from tests.support.exporting import trained
 
 pytestmark = pytest.mark.process
 

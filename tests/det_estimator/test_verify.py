@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.verified import example_is_verified, its_data_is_found_to_differ
+from tests.support.verified import example_is_verified, its_data_is_found_to_differ
 
 pytest.importorskip("sklearn")
 

@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.bundles import block, entries, entry, table, write_bundle
-from tests.crafted import mutate_one, mutations, reads_safely
 from tests.det_keras.old_checkpoints import FORMATS, MADE, OldTrial
+from tests.support.bundles import block, entries, entry, table, write_bundle
+from tests.support.crafted import mutate_one, mutations, reads_safely
 
 from det_core import CheckpointError, TrialError
 from det_keras import load_model_from_checkpoint_path

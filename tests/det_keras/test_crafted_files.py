@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.crafted import CANARY, harmful_pickles, mutate_one, mutations, reads_safely
+from tests.support.crafted import CANARY, harmful_pickles, mutate_one, mutations, reads_safely
 
 from det_core import CheckpointError, TrialError
 from det_keras import load_model_from_checkpoint_path

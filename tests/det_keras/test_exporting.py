@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 from tests.det_keras.again import again
-from tests.exporting import Trained, trained
-from tests.thorough import sample
+from tests.support.exporting import Trained, trained
+from tests.support.thorough import sample
 
 pytestmark = pytest.mark.process
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from tests.det_keras import models
 from tests.det_keras.test_ends import EPOCH, EPOCHS, LENGTH, Whole
-from tests.thorough import sample
+from tests.support.thorough import sample
 
 from det_core import At, Every, Plugins, Schedule
 from det_keras import weights

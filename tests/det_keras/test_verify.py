@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.det_keras.again import again
-from tests.verified import example_is_verified, its_data_is_found_to_differ
+from tests.support.verified import example_is_verified, its_data_is_found_to_differ
 
 pytest.importorskip("sklearn")
 

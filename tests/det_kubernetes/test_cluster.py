@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kubernetes_api import Api
-from tests.kubernetes_cluster import why_no_kubernetes
+from tests.support.clusters.kubernetes import why_no_kubernetes
+from tests.support.clusters.kubernetes_api import Api
 
 from det_core.errors import DetError
 from det_driver.engines import AllocationRequest

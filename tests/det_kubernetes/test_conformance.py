@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kubernetes_cluster import IMAGE, Kubernetes, kubernetes, why_no_kubernetes
-from tests.networks import inside
+from tests.support.clusters.kubernetes import (
+    IMAGE,
+    KubernetesCluster,
+    kubernetes_cluster,
+    why_no_kubernetes,
+)
 
 from det_driver.engines import AgentEngine, EngineContext
 from det_kubernetes import KubernetesEngine, KubernetesSettings
@@ -20,8 +24,8 @@ pytestmark = [pytest.mark.process, pytest.mark.skipif(bool(why_not), reason=why_
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubernetes]:
-    with kubernetes(tmp_path_factory.mktemp("kubernetes") / "cluster", 2, cpus=4) as made:
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesCluster]:
+    with kubernetes_cluster(tmp_path_factory.mktemp("kubernetes") / "cluster", 2, cpus=4) as made:
         yield made
 
 
@@ -29,12 +33,8 @@ class TestKubernetes(EngineSuite):
     machines = 2
 
     @pytest.fixture(autouse=True)
-    def on_the_cluster(
-        self, cluster: Kubernetes, monkeypatch: pytest.MonkeyPatch
-    ) -> Iterator[None]:
-        for name, value in cluster.environ.items():
-            monkeypatch.setenv(name, value)
-        with inside(cluster.network.names[0]):
+    def on_the_cluster(self, kubernetes: KubernetesCluster) -> Iterator[None]:
+        with kubernetes.entered():
             yield
 
     @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from tests.kubernetes_api import VERSIONS, decoded
+from tests.support.clusters.kubernetes_api import VERSIONS, decoded
 
 from det_core.config import Extensions
 from det_core.errors import ConfigError

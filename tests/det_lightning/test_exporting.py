@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from tests.exporting import NEEDS, PROGRAMS, Trained, trained
-from tests.thorough import sample
+from tests.support.exporting import NEEDS, PROGRAMS, Trained, trained
+from tests.support.thorough import sample
 
 pytestmark = pytest.mark.process
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.compared import compare
 from tests.det_lightning.conftest import Lab
 from tests.det_lightning.users import CASES, SAVED_AT, Alone, Seen, by_det, last_state, metrics_of
+from tests.support.compared import compare
 
 from det_testing._play import together
 

@@ -10,7 +10,6 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-from tests.compared import compare
 from tests.det_lightning.conftest import Line
 from tests.det_lightning.users import (
     Alone,
@@ -22,6 +21,7 @@ from tests.det_lightning.users import (
     quiet,
     scheduled,
 )
+from tests.support.compared import compare
 
 from det_core import TrialError, core
 from det_lightning import DetCallback, snapshot

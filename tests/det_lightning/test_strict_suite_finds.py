@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.left_out import Fault, noticed, noticed_on_two_ranks
+from tests.support.left_out import Fault, noticed, noticed_on_two_ranks
 from torch.utils.data import DataLoader
 
 from det_core import Plugins

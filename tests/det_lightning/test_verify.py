@@ -6,7 +6,7 @@ import shutil
 from typing import Any
 
 import pytest
-from tests.verified import EXAMPLES, example_is_verified
+from tests.support.verified import EXAMPLES, example_is_verified
 
 pytest.importorskip("sklearn")
 

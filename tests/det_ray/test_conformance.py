@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.networks import inside
-from tests.ray_cluster import RayCluster, why_no_ray
+from tests.support.clusters.ray import RayCluster, why_no_ray
 
 from det_driver.engines import AgentEngine, EngineContext
 from det_ray import RayEngine, RaySettings
@@ -20,10 +19,9 @@ pytestmark = [pytest.mark.process, pytest.mark.skipif(bool(why_not), reason=why_
 
 
 @pytest.fixture(scope="module", autouse=True)
-def on_the_head(shared_cluster: RayCluster) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch, inside(shared_cluster.network.names[0]):
-        for name, value in shared_cluster.environ.items():
-            patch.setenv(name, value)  # before Ray is imported, which looks at them then
+def on_the_head(shared_ray: RayCluster) -> Iterator[None]:
+    # Ray reads the variables when it is imported.
+    with shared_ray.entered():
         yield
         if "ray" in sys.modules:
             sys.modules["ray"].shutdown()
@@ -37,7 +35,7 @@ class TestRay(EngineSuite):
         return RayEngine
 
     @pytest.fixture
-    def site(self, tmp_path: Path) -> EngineContext:
+    def context(self, tmp_path: Path) -> EngineContext:
         settings = RaySettings(directory=str(tmp_path / "on-the-machine"), resources={"head": 1})
         name = f"det-suite-{tmp_path.name}"
         return EngineContext(

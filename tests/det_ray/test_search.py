@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pytest
 from tests.det_driver.driver.conftest import Project
-from tests.det_ray.conftest import RaySearches
-from tests.det_slurm.conftest import ended
-from tests.ray_cluster import why_no_ray
+from tests.support.clusters.ray import why_no_ray
+from tests.support.clusters.searches import RaySearches, ended
 
 why_not = why_no_ray()
 pytestmark = [pytest.mark.skipif(bool(why_not), reason=why_not), pytest.mark.timeout(240)]

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.det_server.conftest import PASSWORD, fill
 from tests.det_server.test_remote import CONFIG, TRAIN
-from tests.networks import Network, joined, kill_all, why_no_network
+from tests.support.clusters.hosts import Network, joined, kill_all, why_no_network
 
 from det_driver.store import Store
 

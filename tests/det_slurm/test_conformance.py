@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.networks import inside
-from tests.slurm_cluster import Cluster, cluster, why_no_slurm
+from tests.support.clusters.slurm import SlurmCluster, slurm_cluster, why_no_slurm
 
 from det_driver.engines import AgentEngine, EngineContext
 from det_slurm import SlurmEngine, SlurmSettings
@@ -19,8 +18,8 @@ pytestmark = [pytest.mark.process, pytest.mark.skipif(bool(why_not), reason=why_
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("slurm") / "cluster", 2) as made:
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    with slurm_cluster(tmp_path_factory.mktemp("slurm") / "cluster", 2) as made:
         yield made
 
 
@@ -29,11 +28,10 @@ class TestSlurm(EngineSuite):
 
     @pytest.fixture(autouse=True)
     def on_the_cluster(
-        self, slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[None]:
-        for name, value in {**slurm.environ, "HOME": str(tmp_path / "user")}.items():
-            monkeypatch.setenv(name, value)
-        with inside(slurm.network.names[0]):
+        monkeypatch.setenv("HOME", str(tmp_path / "user"))
+        with slurm.entered():
             yield
 
     @pytest.fixture

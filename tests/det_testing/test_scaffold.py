@@ -10,8 +10,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.distributions import lay_out_project, on_path
 from tests.repo.reader import Reader, blocks
+from tests.support.distributions import lay_out_project, on_path
 
 from det_core import DetError
 from det_testing.scaffold import KINDS, Names

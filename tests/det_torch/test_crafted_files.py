@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.crafted import harmful_pickles, mutate_one, mutations, reads_safely
+from tests.support.crafted import harmful_pickles, mutate_one, mutations, reads_safely
 from torch.distributed.checkpoint import FileSystemWriter, save
 from torch.distributed.checkpoint.metadata import TensorProperties
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.exporting import NEEDS, PROGRAMS, Trained, trained
+from tests.support.exporting import NEEDS, PROGRAMS, Trained, trained
 
 pytestmark = pytest.mark.process
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.networks import Network, joined, why_no_network
+from tests.support.clusters.hosts import Network, joined, why_no_network
 
 from det_node.process import is_running
 

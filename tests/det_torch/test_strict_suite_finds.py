@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.left_out import Fault, noticed, noticed_on_two_ranks
+from tests.support.left_out import Fault, noticed, noticed_on_two_ranks
 
 from det_core import Plugins
 from det_testing import SAVES_EACH, Run, Runs, differences

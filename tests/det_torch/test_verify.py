@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.verified import example_is_verified
+from tests.support.verified import example_is_verified
 
 CONFIG = """\
 name: tried

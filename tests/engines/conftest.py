@@ -1,31 +1,38 @@
-"""The clusters that the campaigns of engines are made on."""
+"""The clusters of the campaigns of engines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-from tests.det_kubernetes.conftest import cluster
-from tests.det_kubernetes.conftest import searches as pods
-from tests.det_ray.conftest import on_ray
-from tests.det_slurm.conftest import plugin_path, project, searches, slurm
-from tests.ray_cluster import RayCluster
-from tests.ray_cluster import cluster as cluster_of_ray
+from tests.det_driver.driver.conftest import plugin_path, project
+from tests.support.clusters.ray import RayCluster, ray_cluster
+from tests.support.clusters.searches import (
+    clustered,
+    hidden,
+    kubernetes,
+    on_kubernetes,
+    on_ray,
+    on_slurm,
+    slurm,
+)
 
 __all__ = [
-    "cluster",
+    "clustered",
+    "hidden",
+    "kubernetes",
+    "on_kubernetes",
     "on_ray",
+    "on_slurm",
     "plugin_path",
-    "pods",
     "project",
-    "ray_cluster",
-    "searches",
+    "ray",
     "slurm",
 ]
 
 
 @pytest.fixture
-def ray_cluster() -> Iterator[RayCluster]:
-    """A head, and two hosts of two CPUs."""
-    with cluster_of_ray(3, 2) as made:
+def ray() -> Iterator[RayCluster]:
+    """A head, and three hosts of two CPUs. They do not outlive what is done to them."""
+    with ray_cluster(4, 2) as made:
         yield made

@@ -6,16 +6,12 @@ The same trials, decisions and metrics.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.det_driver.driver.conftest import Project
-from tests.det_slurm.conftest import Searches, ended
-from tests.kubernetes_cluster import why_no_kubernetes
-from tests.ray_cluster import why_no_ray
-from tests.slurm_cluster import why_no_slurm
+from tests.support.clusters.searches import Searches, ended, on_each_engine
 
 from det_driver.driver._search import decode_event
 from det_driver.store import Store
@@ -51,13 +47,6 @@ distributed: {{backend: {backend}}}
 resources: {{slots_per_trial: 2}}
 reproducibility: {{experiment_seed: 1}}
 """
-
-
-def on(engine: str, why_not: Callable[[], str]) -> Any:
-    return pytest.param(engine, marks=pytest.mark.skipif(bool(why := why_not()), reason=why))
-
-
-CLUSTERS = [on("searches", why_no_slurm), on("on_ray", why_no_ray), on("pods", why_no_kubernetes)]
 
 
 @pytest.fixture
@@ -100,7 +89,7 @@ def here_and_there(searches: Searches, text: str, slots: int, **settings: Any) -
     return told(project, 1), told(project, 2)
 
 
-@pytest.mark.parametrize("clustered", CLUSTERS, indirect=True)
+@on_each_engine()
 def test_search_of_24_trials_decides_the_same_on_a_cluster(clustered: Searches) -> None:
     (there, trials), (here, same) = here_and_there(clustered, ASHA, 1)
     assert len(trials) == 24
@@ -110,7 +99,7 @@ def test_search_of_24_trials_decides_the_same_on_a_cluster(clustered: Searches) 
 
 
 @pytest.mark.parametrize("backend", ["native", "horovod"])
-@pytest.mark.parametrize("clustered", CLUSTERS, indirect=True)
+@on_each_engine()
 def test_trial_on_two_machines_has_the_losses_of_one_machine(
     clustered: Searches, backend: str
 ) -> None:

@@ -9,13 +9,9 @@ import subprocess
 import sys
 from importlib.metadata import requires
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.det_slurm.conftest import Searches, ended
-from tests.kubernetes_cluster import why_no_kubernetes
-from tests.ray_cluster import why_no_ray
-from tests.slurm_cluster import why_no_slurm
+from tests.support.clusters.searches import Searches, ended, on_each_engine
 
 pytest.importorskip("det_env")
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
@@ -38,10 +34,6 @@ entrypoint: python3 train.py
 environment: {{requirements: ["--no-index", "--find-links {wheels}", "six=={version}"]}}
 searcher: {{name: random, metric: val_loss, max_trials: 4, max_length: 1, max_concurrent_trials: 2}}
 """
-
-
-def on(engine: str, why: str) -> Any:
-    return pytest.param(engine, marks=pytest.mark.skipif(bool(why), reason=why))
 
 
 @pytest.fixture
@@ -82,15 +74,7 @@ def run(searches: Searches, wheels: Path, version: str, status: int = 0) -> str:
     )
 
 
-CLUSTERS = [
-    on("searches", why_no_slurm()),
-    on("on_ray", why_no_ray()),
-    on("pods", why_no_kubernetes()),
-]
-EACH = pytest.mark.parametrize("clustered", CLUSTERS, indirect=True)
-
-
-@EACH
+@on_each_engine()
 def test_it_is_made_once_on_each_node_before_a_trial_is_there(
     clustered: Searches, wheels: Path
 ) -> None:
@@ -108,7 +92,7 @@ def test_it_is_made_once_on_each_node_before_a_trial_is_there(
     clustered.no_job_is_left()
 
 
-@EACH
+@on_each_engine()
 def test_what_nodes_cannot_have_is_said_and_no_trial_is_blamed(
     clustered: Searches, wheels: Path
 ) -> None:

@@ -10,41 +10,25 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import pytest
 from tests.det_driver.driver.conftest import Project
-from tests.det_ray.conftest import RaySearches
-from tests.det_slurm.conftest import ended
-from tests.engines.test_slurm import SPREAD
-from tests.networks import processes
-from tests.ray_cluster import ENVIRON, RAY, RayCluster, cluster, why_no_ray
-
-from det_driver.store import Store
-from det_testing.fakes import STATE_FILE
+from tests.support.clusters.hosts import processes
+from tests.support.clusters.ray import ENVIRON, RAY, RayCluster, ray_cluster, why_no_ray
+from tests.support.clusters.searches import SPREAD, RaySearches, ended
 
 why_not = why_no_ray()
 pytestmark = [pytest.mark.skipif(bool(why_not), reason=why_not), pytest.mark.timeout(420)]
 
 LENGTH, PAUSE = 80, 0.4
-ALONE = {"other": 600}  # of the 1000 that a machine has: each trial has one to itself
 NODES = """
 for node in ray.nodes():
     print(node["NodeManagerAddress"], node["NodeID"])
 """
-
-
-@pytest.fixture
-def ray_cluster() -> Iterator[RayCluster]:
-    """A head and three more machines, two of which the trials have.
-
-    They do not outlive what is done to them.
-    """
-    with cluster(4, 2) as made:
-        yield made
 
 
 class Jobs:
@@ -81,15 +65,15 @@ class Jobs:
 
 
 @pytest.fixture(params=["straight", "carried"])
-def either_way(request: pytest.FixtureRequest, ray_cluster: RayCluster) -> str:
+def either_way(request: pytest.FixtureRequest, ray: RayCluster) -> str:
     """Machines reach the driver, or have their words carried by Ray."""
     if request.param == "carried":
-        ray_cluster.more["DET_ADDRESS"] = "127.0.0.1"
+        ray.more["DET_ADDRESS"] = "127.0.0.1"
     return str(request.param)
 
 
 def begun(searches: RaySearches, **settings: Any) -> Popen[str]:
-    return searches.run("--quiet", length=LENGTH, pause=PAUSE, resources=ALONE, **settings)
+    return searches.run("--quiet", length=LENGTH, pause=PAUSE, **searches.apart, **settings)
 
 
 def a_trial(searches: RaySearches) -> tuple[str, int]:
@@ -111,27 +95,6 @@ def when_it_goes_on(searches: RaySearches, before: dict[int, int], since: float,
     return new
 
 
-def ends(searches: RaySearches, experiment: int) -> list[str]:
-    """Return what the last checkpoint of each trial holds.
-
-    Its weight, and the state of its random numbers.
-    """
-    with Store.reader(searches.project.det.home) as store:
-        last = [
-            store.checkpoints.list(trial_id=trial.id)[-1] for trial in store.trials.list(experiment)
-        ]
-    found = [(searches.shared / "storage" / each.uuid).rglob(STATE_FILE) for each in last]
-    return [path.read_text() for paths in found for path in paths]
-
-
-def as_if_nothing_had_happened(searches: RaySearches) -> None:
-    """Metrics and weights are those of a search on this machine, to which nothing happened."""
-    assert searches.project.outcome(1).table == searches.undisturbed(length=LENGTH)
-    assert searches.restarts() == [0, 0]
-    assert len(ends(searches, 1)) == 2
-    assert ends(searches, 1) == ends(searches, 2)
-
-
 def test_drained_machine_saves_and_its_trial_resumes_elsewhere(on_ray: RaySearches) -> None:
     nodes = dict(line.split() for line in on_ray.cluster.ask(NODES).splitlines())
     driver = begun(on_ray)
@@ -146,7 +109,7 @@ def test_drained_machine_saves_and_its_trial_resumes_elsewhere(on_ray: RaySearch
     ended(driver)
     assert sum(on_ray.batches().values()) == 2 * LENGTH  # each batch once: it saved where it was
     assert sorted(len(runs) for runs in on_ray.project.runs().values()) == [1, 2]
-    as_if_nothing_had_happened(on_ray)
+    on_ray.equals_an_undisturbed_one(length=LENGTH)
     on_ray.no_job_is_left()
 
 
@@ -161,7 +124,7 @@ def test_run_of_a_killed_raylet_has_ended_before_another_resumes(on_ray: RaySear
     again = sum(on_ray.batches().values()) - 2 * LENGTH
     print(f"{again} batches were trained again")
     assert sorted(len(runs) for runs in on_ray.project.runs().values()) == [1, 2]
-    as_if_nothing_had_happened(on_ray)
+    on_ray.equals_an_undisturbed_one(length=LENGTH)
 
 
 @pytest.mark.usefixtures("either_way")
@@ -169,14 +132,14 @@ def test_run_on_a_cut_machine_has_ended_before_another_resumes(on_ray: RaySearch
     driver = begun(on_ray)
     before = on_ray.under_way(12)
     host, old = a_trial(on_ray)
-    on_ray.cluster.network.cut(host)
+    on_ray.cluster.cut(host)
     when_it_goes_on(on_ray, before, time.time(), "the cut")
     assert old not in processes(host)
     ended(driver)
     again = sum(on_ray.batches().values()) - 2 * LENGTH
     print(f"{again} batches were trained again")
     assert sorted(len(runs) for runs in on_ray.project.runs().values()) == [1, 2]
-    as_if_nothing_had_happened(on_ray)
+    on_ray.equals_an_undisturbed_one(length=LENGTH)
 
 
 @pytest.mark.usefixtures("either_way")
@@ -184,35 +147,34 @@ def test_a_cable_that_is_pulled_for_a_moment_costs_nothing(on_ray: RaySearches) 
     driver = begun(on_ray, lease=40.0)
     before = on_ray.under_way()
     host, _ = a_trial(on_ray)
-    on_ray.cluster.network.cut(host)
+    on_ray.cluster.cut(host)
     time.sleep(5.0)
-    on_ray.cluster.network.mend(host)
+    on_ray.cluster.mend(host)
     ended(driver)
     assert on_ray.batches() == dict.fromkeys(before, LENGTH)
-    as_if_nothing_had_happened(on_ray)
+    on_ray.equals_an_undisturbed_one(length=LENGTH)
 
 
-@pytest.mark.usefixtures("either_way")
-def test_a_driver_that_is_killed_costs_no_training(on_ray: RaySearches) -> None:
+def test_a_killed_driver_costs_nothing_where_ray_relays_messages(on_ray: RaySearches) -> None:
+    on_ray.cluster.more["DET_ADDRESS"] = "127.0.0.1"
     driver = begun(on_ray, lease=40.0)
     before = on_ray.under_way()
     driver.kill()
     driver.wait()
     ended(on_ray.start("resume", "1", "--quiet", lease=40.0))
     assert on_ray.batches() == dict.fromkeys(before, LENGTH)
-    assert [[run.number for run in runs] for runs in on_ray.project.runs().values()] == [[1], [1]]
     on_ray.no_job_is_left()
-    as_if_nothing_had_happened(on_ray)
+    on_ray.equals_an_undisturbed_one(length=LENGTH)
 
 
 def test_cutting_off_one_of_two_machines_moves_the_run_to_others(on_ray: RaySearches) -> None:
     text = SPREAD.replace("{batches: 40}", f"{{batches: {LENGTH}}}")
     driver = on_ray.run_text(
-        on_ray.stored(text), "--quiet", pause=PAUSE, resources=ALONE, slots_per_node=1
+        on_ray.stored(text), "--quiet", pause=PAUSE, **on_ray.apart, slots_per_node=1
     )
     before = on_ray.under_way(12)
     host, old = a_trial(on_ray)
-    on_ray.cluster.network.cut(host)
+    on_ray.cluster.cut(host)
     cut = time.time()
     on_ray.wait_until(
         lambda: len(on_ray.batches().keys() - before.keys()) == 2,
@@ -254,24 +216,21 @@ def test_search_resumes_in_the_next_cluster_after_a_lost_head(on_ray: RaySearche
     )
     print(f"{time.time() - lost:.1f} s from the loss of the head to the next run's first batch")
     ended(again)
-    as_if_nothing_had_happened(on_ray)
+    on_ray.equals_an_undisturbed_one(length=LENGTH)
 
 
 def test_driver_job_outlives_its_submitter_and_obeys_commands(
-    tmp_path: Path, project: Project, plugin_path: Path, wait_until: Callable[..., None]
+    tmp_path: Path, project: Project, hidden: list[Path], wait_until: Callable[..., None]
 ) -> None:
     """By Ray's jobs, from a machine that is not of the cluster.
 
     Its head has the home, and the commands go there.
     """
     pytest.importorskip("aiohttp_cors", reason="jobs take ray[default]")
-    hidden = [tmp_path / "home", tmp_path / "project", tmp_path / "user"]
-    for each in hidden:
-        each.mkdir(exist_ok=True)
-    with cluster(3, 2, jobs=True) as made:
+    with ray_cluster(3, 2, jobs=True) as made:
         made.hide(hidden)
         searches = RaySearches(project, made, tmp_path, wait_until)
-        text = searches._text(2, LENGTH) + f"engine: {searches.engine(PAUSE, resources=ALONE)}\n"
+        text = searches.search(2, LENGTH) + f"engine: {searches.engine(PAUSE, **searches.apart)}\n"
         job = Jobs(
             made,
             project.environ(
@@ -292,4 +251,4 @@ def test_driver_job_outlives_its_submitter_and_obeys_commands(
         assert before.keys() < searches.batches().keys()
         wait_until(lambda: "COMPLETED" in job("list").upper(), "the end of the experiment", 60)
         searches.no_job_is_left()
-        as_if_nothing_had_happened(searches)
+        searches.equals_an_undisturbed_one(length=LENGTH)

@@ -12,32 +12,20 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.det_slurm.conftest import Searches, ended
-from tests.slurm_cluster import why_no_slurm
+from tests.support.clusters.searches import SlurmSearches, ended
+from tests.support.clusters.slurm import why_no_slurm
 
 why_not = why_no_slurm()
 pytestmark = [pytest.mark.skipif(bool(why_not), reason=why_not), pytest.mark.timeout(300)]
 
 
-SPREAD = """
-searcher: {name: single, metric: val_loss, max_length: {batches: 40}}
-min_validation_period: 13
-min_checkpoint_period: 10
-resources: {slots_per_trial: 2}
-"""
-
-
-def node_of_a_trial(searches: Searches) -> str:
-    return min(node for state, node in searches.cluster.jobs("running").values())
-
-
-def test_preempted_job_saves_and_its_trial_resumes_elsewhere(searches: Searches) -> None:
-    driver = searches.run()
-    searches.under_way()
-    node = node_of_a_trial(searches)
-    script = searches.shared / "urgent.sh"
+def test_preempted_job_saves_and_its_trial_resumes_elsewhere(on_slurm: SlurmSearches) -> None:
+    driver = on_slurm.run()
+    on_slurm.under_way()
+    node = min(on_slurm.machines())
+    script = on_slurm.shared / "urgent.sh"
     script.write_text("#!/bin/sh\nexec sleep 600\n")
-    searches.cluster.run(
+    on_slurm.cluster.run(
         "sbatch",
         "-p",
         "high",
@@ -51,69 +39,41 @@ def test_preempted_job_saves_and_its_trial_resumes_elsewhere(searches: Searches)
         str(script),
     )
     ended(driver)
-    assert sum(searches.batches().values()) == 80  # each batch once: it saved where it was
-    assert searches.restarts() == [0, 0]
-    assert sorted(len(runs) for runs in searches.project.runs().values()) == [1, 2]
-    assert searches.project.outcome(1).table == searches.undisturbed()
+    assert sum(on_slurm.batches().values()) == 80  # each batch once: it saved where it was
+    assert on_slurm.restarts() == [0, 0]
+    assert sorted(len(runs) for runs in on_slurm.project.runs().values()) == [1, 2]
+    assert on_slurm.project.outcome(1).table == on_slurm.undisturbed()
 
 
-def test_run_on_a_cut_off_node_has_ended_before_another_resumes(searches: Searches) -> None:
-    driver = searches.run()
-    before = searches.under_way(12)
-    searches.cluster.cut(node_of_a_trial(searches))
-    cut_at = time.time()
-    searches.wait_until(lambda: len(searches.batches()) == 3, "a run on another node", 60)
-    (new,) = searches.batches().keys() - before.keys()
-    print(f"{time.time() - cut_at:.1f} s from the cut to the next run's first batch")
-    ends = {pid: (searches.shared / f"batches-of-{pid}").stat().st_mtime for pid in before}
-    assert min(ends.values()) < (searches.shared / f"batches-of-{new}").stat().st_mtime
-    ended(driver)
-    assert sorted(len(runs) for runs in searches.project.runs().values()) == [1, 2]
-    assert searches.restarts() == [0, 0]
-    assert searches.project.outcome(1).table == searches.undisturbed()
-
-
-def test_controller_outage_of_half_a_minute_costs_nothing(searches: Searches) -> None:
-    driver = searches.run(trials=3, length=240)
-    before = searches.under_way()
+def test_controller_outage_of_half_a_minute_costs_nothing(on_slurm: SlurmSearches) -> None:
+    driver = on_slurm.run(trials=3, length=240)
+    before = on_slurm.under_way()
     seen = time.time()
     saved = (
-        searches.cluster.directory / "state" / "job_state"
+        on_slurm.cluster.directory / "state" / "job_state"
     )  # of jobs that are not in it a killed controller knows nothing
-    searches.wait_until(
+    on_slurm.wait_until(
         lambda: saved.exists() and saved.stat().st_mtime > seen, "Slurm to have saved its jobs", 60
     )
-    searches.cluster.kill("ctl")
+    on_slurm.cluster.kill("ctl")
     time.sleep(30.0)
-    searches.cluster.start("ctl")
+    on_slurm.cluster.start("ctl")
     ended(driver)
-    assert sorted(searches.batches().values()) == [240, 240, 240]
-    assert before.keys() < searches.batches().keys()
-    assert [len(runs) for runs in searches.project.runs().values()] == [1, 1, 1]
-    assert searches.project.outcome(1).table == searches.undisturbed(trials=3, length=240)
+    assert sorted(on_slurm.batches().values()) == [240, 240, 240]
+    assert before.keys() < on_slurm.batches().keys()
+    assert [len(runs) for runs in on_slurm.project.runs().values()] == [1, 1, 1]
+    assert on_slurm.project.outcome(1).table == on_slurm.undisturbed(trials=3, length=240)
 
 
-def test_a_driver_that_is_killed_costs_no_training(searches: Searches) -> None:
-    driver = searches.run(lease=40.0)
-    before = searches.under_way()
-    driver.kill()
-    driver.wait()
-    ended(searches.start("resume", "1", "--quiet", lease=40.0))
-    assert searches.batches() == dict.fromkeys(before, 40)
-    assert [[run.number for run in runs] for runs in searches.project.runs().values()] == [[1], [1]]
-    searches.no_job_is_left()
-    assert searches.project.outcome(1).table == searches.undisturbed()
-
-
-def test_a_job_that_somebody_cancels_saves_and_its_trial_goes_on(searches: Searches) -> None:
-    driver = searches.run()
-    searches.under_way()
-    job = min(searches.cluster.jobs("running"))
-    searches.cluster.run("scancel", f"--name={job}")
+def test_a_job_that_somebody_cancels_saves_and_its_trial_goes_on(on_slurm: SlurmSearches) -> None:
+    driver = on_slurm.run()
+    on_slurm.under_way()
+    job = min(on_slurm.cluster.jobs("running"))
+    on_slurm.cluster.run("scancel", f"--name={job}")
     ended(driver)
-    assert sum(searches.batches().values()) == 80
-    assert searches.restarts() == [0, 0]
-    assert searches.project.outcome(1).table == searches.undisturbed()
+    assert sum(on_slurm.batches().values()) == 80
+    assert on_slurm.restarts() == [0, 0]
+    assert on_slurm.project.outcome(1).table == on_slurm.undisturbed()
 
 
 SCRIPT = """
@@ -141,7 +101,9 @@ with core.init() as context:
 """
 
 
-def started_script(searches: Searches, entrypoint: str, **engine: str) -> subprocess.Popen[str]:
+def started_script(
+    searches: SlurmSearches, entrypoint: str, **engine: str
+) -> subprocess.Popen[str]:
     """Start SCRIPT by a command of a shell, and return its driver."""
     searches.project.det.cwd.joinpath("train.py").write_text(SCRIPT)
     text = (
@@ -154,59 +116,27 @@ def started_script(searches: Searches, entrypoint: str, **engine: str) -> subpro
     return searches.start("run", path)
 
 
-def test_script_behind_a_shell_saves_when_its_job_is_canceled(searches: Searches) -> None:
-    driver = started_script(searches, "cd . && python3 train.py | tee log")
-    searches.wait_until(lambda: sum(searches.batches().values()) > 5, "its first batches", 90)
-    (job,) = searches.cluster.jobs("running")
-    searches.cluster.run("scancel", f"--name={job}")
+def test_script_behind_a_shell_saves_when_its_job_is_canceled(on_slurm: SlurmSearches) -> None:
+    driver = started_script(on_slurm, "cd . && python3 train.py | tee log")
+    on_slurm.wait_until(lambda: sum(on_slurm.batches().values()) > 5, "its first batches", 90)
+    (job,) = on_slurm.cluster.jobs("running")
+    on_slurm.cluster.run("scancel", f"--name={job}")
     ended(driver)
     # Each batch once.
-    assert sum(searches.batches().values()) == 100
-    assert len(searches.batches()) == 2
-    assert searches.restarts() == [0]
+    assert sum(on_slurm.batches().values()) == 100
+    assert len(on_slurm.batches()) == 2
+    assert on_slurm.restarts() == [0]
 
 
-def test_script_at_its_time_limit_saves_and_goes_on(searches: Searches) -> None:
+def test_script_at_its_time_limit_saves_and_goes_on(on_slurm: SlurmSearches) -> None:
     """Slurm ends the first job after a minute, and 5 s later kills what is left of it."""
-    driver = started_script(searches, "python3 train.py", time_limit="1")
-    searches.wait_until(lambda: "TIMEOUT" in str(searches.cluster.jobs()), "the limit", 150)
+    driver = started_script(on_slurm, "python3 train.py", time_limit="1")
+    on_slurm.wait_until(lambda: "TIMEOUT" in str(on_slurm.cluster.jobs()), "the limit", 150)
     ended(driver)
     # Each batch once.
-    assert sum(searches.batches().values()) == 100
-    assert len(searches.batches()) == 2
-    assert searches.restarts() == [0]
-
-
-def test_a_paused_search_leaves_no_job(searches: Searches) -> None:
-    driver = searches.run()
-    searches.under_way()
-    driver.terminate()
-    ended(driver, status=130)
-    searches.no_job_is_left()
-    ended(searches.start("resume", "1", "--quiet"))
-    assert sum(searches.batches().values()) == 80
-    assert searches.project.outcome(1).table == searches.undisturbed()
-
-
-def test_trial_on_two_nodes_equals_a_local_one_despite_a_kill(searches: Searches) -> None:
-    """The driver is killed, and no batch is trained again."""
-    driver = searches.run_text(searches.stored(SPREAD), lease=40.0, slots_per_node=1)
-    before = searches.under_way()
-    (nodes,) = (nodes for _, nodes in searches.cluster.jobs("running").values())
-    assert len(searches.cluster.run("scontrol", "show", "hostnames", nodes).split()) == 2
-    driver.kill()
-    driver.wait()
-    ended(searches.start("resume", "1", "--quiet", lease=40.0))
-    assert searches.batches() == dict.fromkeys(before, 40)
-    searches.no_job_is_left()
-    project = searches.project
-    project.det(
-        "run",
-        project.write(searches.stored(SPREAD), "local.yaml"),
-        "--quiet",
-        env=project.environ(2),
-    )
-    assert list(project.outcome(1).metrics.values()) == list(project.outcome(2).metrics.values())
+    assert sum(on_slurm.batches().values()) == 100
+    assert len(on_slurm.batches()) == 2
+    assert on_slurm.restarts() == [0]
 
 
 class DriverJob:
@@ -215,7 +145,7 @@ class DriverJob:
     The driver is a job, and the home is where nodes see it.
     """
 
-    def __init__(self, searches: Searches) -> None:
+    def __init__(self, searches: SlurmSearches) -> None:
         self.searches, self.home = searches, searches.shared / "home"
         self.environ = (
             searches.cluster.environ | searches.project.environ(1) | {"DET_HOME": str(self.home)}
@@ -275,33 +205,33 @@ class DriverJob:
         return done.stdout
 
 
-def test_driver_in_a_job_obeys_commands_and_resumes(searches: Searches) -> None:
+def test_driver_in_a_job_obeys_commands_and_resumes(on_slurm: SlurmSearches) -> None:
     """The driver lists, pauses, ends at its time limit and resumes, each in its own job."""
-    driver = DriverJob(searches)
-    code = searches.shared / "code"
+    driver = DriverJob(on_slurm)
+    code = on_slurm.shared / "code"
     code.mkdir()
-    (code / "model_def.py").write_text((searches.project.det.cwd / "model_def.py").read_text())
-    text = searches._text(2, 60) + f"engine: {searches.engine(0.1)}\n"
-    (code / "search.yaml").write_text(searches.project.write(text).read_text())
+    (code / "model_def.py").write_text((on_slurm.project.det.cwd / "model_def.py").read_text())
+    text = on_slurm.search(2, 60) + f"engine: {on_slurm.engine(0.1)}\n"
+    (code / "search.yaml").write_text(on_slurm.project.write(text).read_text())
 
     job = driver.submit("run", code / "search.yaml", code, "--quiet")
-    before = searches.under_way()
+    before = on_slurm.under_way()
     assert "ACTIVE" in driver.ask(job, "list")
     driver.ask(job, "pause", "1", to_its_end=False)
-    searches.wait_until(driver.over, "the end of the driver's job", 60)
-    searches.no_job_is_left()
+    on_slurm.wait_until(driver.over, "the end of the driver's job", 60)
+    on_slurm.no_job_is_left()
 
     driver.submit("resume", "1", "--quiet")
-    searches.wait_until(
-        lambda: len(searches.batches().keys() - before.keys()) == 2, "runs of both trials", 90
+    on_slurm.wait_until(
+        lambda: len(on_slurm.batches().keys() - before.keys()) == 2, "runs of both trials", 90
     )
-    searches.cluster.run(
+    on_slurm.cluster.run(
         "scancel", "--batch", "--signal=TERM", "-n", "driver"
     )  # as at the job's time limit
-    searches.wait_until(driver.over, "the end of the driver's job", 60)
+    on_slurm.wait_until(driver.over, "the end of the driver's job", 60)
 
     driver.submit("resume", "1", "--quiet")
-    searches.wait_until(driver.over, "the end of the search", 150)
-    assert sum(searches.batches().values()) == 2 * 60, (searches.shared / "driver.log").read_text()
-    searches.project.det.home = driver.home
-    assert searches.project.outcome(1).table == searches.undisturbed(2, 60)
+    on_slurm.wait_until(driver.over, "the end of the search", 150)
+    assert sum(on_slurm.batches().values()) == 2 * 60, (on_slurm.shared / "driver.log").read_text()
+    on_slurm.project.det.home = driver.home
+    assert on_slurm.project.outcome(1).table == on_slurm.undisturbed(2, 60)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from tests.det_driver.driver.conftest import Project
-from tests.det_slurm.conftest import Searches
-from tests.shared_disk import mounted, mounting, why_no_shared_disk
-from tests.slurm_cluster import cluster, why_no_slurm
+from tests.support.clusters.searches import SlurmSearches
+from tests.support.clusters.slurm import slurm_cluster, why_no_slurm
+from tests.support.shared_disk import mounted, mounting, why_no_shared_disk
 
 from det_driver.store import Store
 
@@ -22,7 +22,7 @@ why_not = why_no_slurm() or why_no_shared_disk()
 pytestmark = [pytest.mark.skipif(bool(why_not), reason=why_not), pytest.mark.timeout(400)]
 
 
-class Detached(Searches):
+class Detached(SlurmSearches):
     """Searches whose home is on a disk that the nodes have, too.
 
     det is called on the login node.
@@ -37,7 +37,7 @@ class Detached(Searches):
 
     def detach(self, *, trials: int = 2, length: int = 60, **engine: Any) -> str:
         """Start a search of trials of a core each."""
-        text = self._text(trials, length)
+        text = self.search(trials, length)
         text += f"engine: {self.engine(0.1, sbatch_args=[], **engine)}\n"
         return self.ask("run", self.project.write(text), "--detach")
 
@@ -78,7 +78,7 @@ def detached(
     project.det.home = home
     with (
         mounted(disk, home),
-        cluster(tmp_path / "cluster", 3, hidden, mounting(disk, home, locks=locks)) as made,
+        slurm_cluster(tmp_path / "cluster", 3, hidden, mounting(disk, home, locks=locks)) as made,
     ):
         yield Detached(project, made, tmp_path, wait_until)
 
@@ -175,32 +175,32 @@ def test_file_system_whose_locks_fail_is_reported_and_run_stops(detached: Detach
     assert "PAUSED" in detached.ask("list")
 
 
-def test_a_home_that_nodes_do_not_see_is_said(searches: Searches) -> None:
-    text = searches._text(2, 60) + f"engine: {searches.engine(0.1)}\n"
-    asked = searches.start("run", searches.project.write(text), "--detach")
+def test_a_home_that_nodes_do_not_see_is_said(on_slurm: SlurmSearches) -> None:
+    text = on_slurm.search(2, 60) + f"engine: {on_slurm.engine(0.1)}\n"
+    asked = on_slurm.start("run", on_slurm.project.write(text), "--detach")
     said, _ = asked.communicate(timeout=150)
     assert asked.returncode == 2
     assert "the driver ended at once" in said
     assert "may not see" in said
     assert not [
-        name for name in searches.cluster.jobs("pending,running") if name.endswith("-driver")
+        name for name in on_slurm.cluster.jobs("pending,running") if name.endswith("-driver")
     ]
 
 
-def test_home_used_by_a_local_driver_stays_on_this_machine(searches: Searches) -> None:
-    project = searches.project
-    text = searches._text(2, 60)
+def test_home_used_by_a_local_driver_stays_on_this_machine(on_slurm: SlurmSearches) -> None:
+    project = on_slurm.project
+    text = on_slurm.search(2, 60)
     here = project.det.start(
         "run", project.write(text, "here.yaml"), env=project.environ(2, {"PAUSE": "0.1"})
     )
-    searches.wait_until(lambda: bool([*project.det.home.glob("batches-of-*")]), "batches", 60)
-    asked = searches.start(
-        "run", project.write(f"{text}engine: {searches.engine(0.1)}\n"), "--detach"
+    on_slurm.wait_until(lambda: bool([*project.det.home.glob("batches-of-*")]), "batches", 60)
+    asked = on_slurm.start(
+        "run", project.write(f"{text}engine: {on_slurm.engine(0.1)}\n"), "--detach"
     )
     said, _ = asked.communicate(timeout=60)
     assert asked.returncode == 2
     assert "experiment 1 is driven on this one: wait for it, or det pause 1" in said
     assert not (project.det.home / "several-machines").exists()
-    assert not searches.cluster.jobs("pending,running")
+    assert not on_slurm.cluster.jobs("pending,running")
     project.det("pause", "1")
     here.wait(60)

@@ -15,7 +15,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.distributions import lay_out_project, on_path
+from tests.support.distributions import lay_out_project, on_path
 
 SECONDS = 240
 

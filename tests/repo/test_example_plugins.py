@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.distributions import lay_out_project, on_path
+from tests.support.distributions import lay_out_project, on_path
 
 PLUGINS = sorted(
     path.parent

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 from tests.repo.figures_table import written
 from tests.repo.reader import Reader, blocks
-from tests.terminal import Screen, seen
+from tests.support.terminal import Screen, seen
 
 from det_core.hooks import OURS, Plugins, discover
 

@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.distributions import lay_out, on_path
+from tests.support.distributions import lay_out, on_path
 
 FRAMEWORK = """
 from det_core import Framework, hookimpl

@@ -6,7 +6,7 @@ One of a job, and one whose home other machines have as well.
 from __future__ import annotations
 
 import pytest
-from tests.shared_disk import mounted, why_no_shared_disk
+from tests.support.shared_disk import mounted, why_no_shared_disk
 
 CONFIG = "entrypoint: python3 train.py\nsearcher: {name: single, metric: error}\n"
 TRAIN = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.distributions import lay_out, on_path
+from tests.support.distributions import lay_out, on_path
 
 from det_driver.store import Store
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.crafted import CANARY, mutations, reads_safely
+from tests.support.crafted import CANARY, mutations, reads_safely
 
 from det_core.errors import ConfigError
 from det_driver.config import load, mask_text

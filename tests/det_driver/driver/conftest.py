@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.networks import Network
+from tests.support.clusters.hosts import Network
 
 from det_core import Plugins
 from det_core.config import from_json

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.distributions import lay_out, on_path
+from tests.support.distributions import lay_out, on_path
 
 from det_node import wire
 from det_node.agent import (

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.forks import Forked, serving
+from tests.support.forks import Forked, serving
 
 from det_driver.config import load
 from det_driver.driver import create

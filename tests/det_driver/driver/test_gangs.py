@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from tests.networks import Network, joined, why_no_network
+from tests.support.clusters.hosts import Network, joined, why_no_network
 
 why_not = why_no_network()
 pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.networks import Network, joined, processes, why_no_network
+from tests.support.clusters.hosts import Network, joined, processes, why_no_network
 
 why_not = why_no_network()
 pytestmark = pytest.mark.skipif(bool(why_not), reason=why_not)

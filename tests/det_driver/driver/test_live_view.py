@@ -11,7 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from tests.terminal import Screen, seen
+from tests.support.terminal import Screen, seen
 
 SESSIONS = Path(__file__).with_name("sessions")
 WIDTHS = (60, 80, 100, 200)

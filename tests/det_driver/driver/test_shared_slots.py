@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.det_driver.driver.test_fleet import Bench
-from tests.forks import Forked, serving
+from tests.support.forks import Forked, serving
 
 from det_driver.cli import main
 from det_driver.driver._search import SearchSteered

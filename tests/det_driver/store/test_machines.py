@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.shared_disk import mounted, why_no_shared_disk
+from tests.support.shared_disk import mounted, why_no_shared_disk
 
 from det_driver.store import SEVERAL, Store, is_shared
 

@@ -15,8 +15,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from tests.crafted import reads_safely
-from tests.exports import repack
+from tests.support.crafted import reads_safely
+from tests.support.exports import repack
 
 from det_core.config import Extensions, from_json, to_json
 from det_core.errors import ExperimentBusy, StorageError, StoreError

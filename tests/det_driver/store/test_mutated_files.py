@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.crafted import mutate_one, mutations, reads_safely
-from tests.exports import repack
+from tests.support.crafted import mutate_one, mutations, reads_safely
+from tests.support.exports import repack
 
 from det_core.config import Extensions, to_json
 from det_core.errors import ConfigError, DetError, StoreError

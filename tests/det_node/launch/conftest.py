@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.networks import Network, joined, why_no_network
+from tests.support.clusters.hosts import Network, joined, why_no_network
 
 IMPATIENT = """
 import sys

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.networks import Network, joined, why_no_network
+from tests.support.clusters.hosts import Network, joined, why_no_network
 
 from det_node.wire import SILENCE_SECONDS, Server, connect
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.networks import joined, why_no_network
+from tests.support.clusters.hosts import joined, why_no_network
 
 pytestmark = pytest.mark.process
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.crafted import mutations, reads_safely
+from tests.support.crafted import mutations, reads_safely
 
 from det_node import protocol
 from det_node.agent import _frames

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.thorough import sample
+from tests.support.thorough import sample
 
 STEP = "train_batch(self, batch, epoch_idx, batch_idx)"
 GO_ON = "return super().train_batch(batch, epoch_idx, batch_idx)"

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.compared import compare
+from tests.support.compared import compare
 from torch.utils.data import DataLoader
 
 from det_core import Stop

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.det_torch.test_strict_suite_finds import in_file, moments, schedule, tensor, without
-from tests.left_out import noticed_on_two_ranks
+from tests.support.left_out import noticed_on_two_ranks
 
 from det_core import Plugins
 from det_testing import Runs

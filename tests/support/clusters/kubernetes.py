@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.kubernetes_api import Api, decoded, now
-from tests.networks import Network, inside, joined, why_no_network
+from tests.support.clusters.hosts import Cluster, inside, joined, prefix, why_no_network
+from tests.support.clusters.kubernetes_api import Api, decoded, now
 
 from det_node.process import kill_below
 
@@ -40,29 +40,21 @@ def why_no_kubernetes() -> str:
     return f"there is no {missing[0]}" if missing else why_no_network()
 
 
-@dataclass
-class Kubernetes:
+@dataclass(kw_only=True)
+class KubernetesCluster(Cluster):
     """`nodes` have so many CPUs each; a queue of Kueue's admits as many as `quota` says."""
 
     api: Api
-    network: Network
-    directory: Path
-    hidden: Sequence[Path]
-    nodes: list[str]
     quota: dict[str, int] = field(default_factory=dict)
-    no_pods: str = ""  # why none can be created
+    no_pods: str = ""
+    """Why none can be created."""
     lost: dict[str, float] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     over: threading.Event = field(default_factory=threading.Event)
 
     @property
     def environ(self) -> dict[str, str]:
-        """What a client needs to find the cluster."""
         return {"KUBECONFIG": str(self.api.kubeconfig())}
-
-    def argv(self, words: Sequence[str]) -> list[str]:
-        """Return a command as it is executed on the driver's host."""
-        return ["nsenter", f"--net=/run/netns/{self.network.names[0]}", *words]
 
     def pods(self, *phases: str) -> dict[str, str]:
         """Return the node of each pod, of those phases where any are given."""
@@ -83,7 +75,7 @@ class Kubernetes:
 
     def lose(self, node: str) -> None:
         """Cut the cable of a node: what is there goes on, and nobody hears of it."""
-        self.network.cut(self._host(node))
+        self.cut(node)
         self.lost[node] = time.monotonic()
         with self.api.changed("nodes", node) as found:
             found["status"]["conditions"] = [
@@ -95,7 +87,7 @@ class Kubernetes:
         self.api.stop()
 
     def up(self) -> None:
-        with inside(self.network.names[0]):
+        with inside(self.head):
             self.api.start()
 
     def expire(self, job: str) -> None:
@@ -109,10 +101,7 @@ class Kubernetes:
             self.quota[found["metadata"]["labels"][QUEUE]] = 0
             found["spec"]["suspend"] = True
 
-    def _host(self, node: str) -> str:
-        return self.network.names[1 + self.nodes.index(node)]
-
-    def run(self) -> None:
+    def work(self) -> None:
         """Be the controllers, the scheduler and the kubelets."""
         while not self.over.wait(TURN_SECONDS):
             with self.api.lock:
@@ -385,21 +374,10 @@ class Kubernetes:
             re.sub(r"\$\((\w+)\)", lambda m: environ[m[1]], word) for word in container["command"]
         ]
         script = "\n".join(["set -e", *lines, 'exec "$@"'])
-        host = self._host(pod["spec"]["nodeName"])
+        host = self.host(pod["spec"]["nodeName"])
         with self._log(name).open("wb") as log:
             return subprocess.Popen(
-                [
-                    "nsenter",
-                    f"--net=/run/netns/{host}",
-                    "unshare",
-                    "-m",
-                    "-u",
-                    "sh",
-                    "-c",
-                    script,
-                    "sh",
-                    *words,
-                ],
+                [*prefix(host, "-m", "-u"), "sh", "-c", script, "sh", *words],
                 env=environ,
                 cwd="/",
                 stdin=subprocess.DEVNULL,
@@ -418,9 +396,9 @@ def _finished(job: Object) -> bool:
 
 
 @contextmanager
-def kubernetes(
+def kubernetes_cluster(
     directory: Path, nodes: int, hidden: Sequence[Path] = (), cpus: int = 1
-) -> Iterator[Kubernetes]:
+) -> Iterator[KubernetesCluster]:
     """Make a cluster in a directory.
 
     In the place of each of `hidden`, pods have an empty one of their own.
@@ -429,7 +407,8 @@ def kubernetes(
     with ExitStack() as stack:
         network = stack.enter_context(joined(nodes + 1))
         api = Api(directory, network.names[0])
-        made = Kubernetes(api, network, directory, hidden, [f"node-{k + 1}" for k in range(nodes)])
+        names = [f"node-{k + 1}" for k in range(nodes)]
+        made = KubernetesCluster(network, directory, hidden, names, api=api)
         for name in made.nodes:
             labels, status = {"kubernetes.io/hostname": name}, {"allocatable": {"cpu": str(cpus)}}
             ready = {"conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}
@@ -443,7 +422,7 @@ def kubernetes(
             )
             api.objects["nodes", name]["status"] = status | ready
         made.up()
-        thread = threading.Thread(target=made.run, name="kubernetes")
+        thread = threading.Thread(target=made.work, name="kubernetes")
         thread.start()
         try:
             yield made

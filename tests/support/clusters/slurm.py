@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.networks import Network, joined, kill_all, why_no_network
+from tests.support.clusters.hosts import Cluster, joined, kill_all, prefix, why_no_network
 
 COMMANDS = {
     "slurmctld": "slurmctld",
@@ -80,60 +80,30 @@ def why_no_slurm() -> str:
 
 
 @dataclass
-class Cluster:
+class SlurmCluster(Cluster):
     """`nodes` have two CPUs each.
 
     Jobs of the partition `high` take nodes away from those of `low`, the default.
     """
 
-    network: Network
-    directory: Path
-    hidden: Sequence[Path]
-    nodes: list[str]
     mounting: str = ""
     """A command by which each node mounts something of its own."""
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
     def environ(self) -> dict[str, str]:
-        """What Slurm's commands need to find the cluster."""
         return {"SLURM_CONF": str(self.directory / "slurm.conf")}
-
-    def argv(self, words: Sequence[str]) -> list[str]:
-        """Return a command as it is executed on the controller's host."""
-        return ["nsenter", f"--net=/run/netns/{self.network.names[0]}", *words]
-
-    def run(self, *words: str) -> str:
-        done = subprocess.run(
-            self.argv(words),
-            env=os.environ | self.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-        )
-        assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
-        return done.stdout
 
     def jobs(self, states: str = "all") -> dict[str, tuple[str, str]]:
         """Return the state and the node of each job, by its name."""
         listed = self.run("squeue", "-h", "-t", states, "-o", "%j|%T|%N").splitlines()
         return {name: (state, node) for name, state, node in (line.split("|") for line in listed)}
 
-    def cut(self, node: str) -> None:
-        self.network.cut(self._address(node))
-
-    def mend(self, node: str) -> None:
-        self.network.mend(self._address(node))
-
-    def _address(self, node: str) -> str:
-        return self.network.names[1 + self.nodes.index(node)]
-
     def booted(self, name: str) -> Path:
         """Return a file by which a node is a machine of its own that was started by itself."""
-        told = self.directory / f"{name}.boot"
-        told.write_text(f"{uuid.uuid4()}\n")
-        return told
+        path = self.directory / f"{name}.boot"
+        path.write_text(f"{uuid.uuid4()}\n")
+        return path
 
     def start(self, name: str) -> None:
         """Start a daemon: `ctl`, or that of a node."""
@@ -145,16 +115,7 @@ class Cluster:
         script = f"hostname {name}; {hide}exec {'slurmd' if k else 'slurmctld'} -D"
         with (self.directory / f"{name}.out").open("ab") as out:
             self.daemons[name] = subprocess.Popen(
-                [
-                    "nsenter",
-                    f"--net=/run/netns/{self.network.names[k]}",
-                    "unshare",
-                    "-m",
-                    "-u",
-                    "sh",
-                    "-c",
-                    script,
-                ],
+                [*prefix(self.network.names[k], "-m", "-u"), "sh", "-c", script],
                 env=os.environ | self.environ,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -169,22 +130,15 @@ class Cluster:
     def wait_for_nodes(self) -> None:
         deadline = time.monotonic() + SECONDS
         while True:
-            done = subprocess.run(
-                self.argv(("sinfo", "-h", "-N", "-o", "%N|%T", "-p", "low")),
-                env=os.environ | self.environ,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=SECONDS,
-            )
+            done = self.execute("sinfo", "-h", "-N", "-o", "%N|%T", "-p", "low", seconds=SECONDS)
             if sorted(done.stdout.split()) == [f"{node}|idle" for node in self.nodes]:
                 return
             assert time.monotonic() < deadline, (
-                f"no cluster came up: {done.stdout}{done.stderr}{self._said()}"
+                f"no cluster came up: {done.stdout}{done.stderr}{self._logs()}"
             )
             time.sleep(0.1)
 
-    def _said(self) -> str:
+    def _logs(self) -> str:
         return "".join(
             f"\n{path.name}: {path.read_text()[-800:]}"
             for path in self.directory.glob("*.*")
@@ -193,9 +147,9 @@ class Cluster:
 
 
 @contextmanager
-def cluster(
+def slurm_cluster(
     directory: Path, nodes: int, hidden: Sequence[Path] = (), mounting: str = ""
-) -> Iterator[Cluster]:
+) -> Iterator[SlurmCluster]:
     """Make a cluster in a directory.
 
     In the place of each of `hidden`, nodes have an empty one of their own.
@@ -204,7 +158,7 @@ def cluster(
     names = [f"n{k + 1}" for k in range(nodes)]
     with ExitStack() as stack:
         network = stack.enter_context(joined(nodes + 1))
-        made = Cluster(network, directory, hidden, names, mounting)
+        made = SlurmCluster(network, directory, hidden, names, mounting)
         stack.callback(_end, made)
         (directory / "state").mkdir()
         lines = [CONF.format(addresses=network.names, dir=directory)]
@@ -250,7 +204,7 @@ def cluster(
         yield made
 
 
-def _end(made: Cluster) -> None:
+def _end(made: SlurmCluster) -> None:
     for daemon in made.daemons.values():
         daemon.kill()
         daemon.wait()

@@ -1,4 +1,4 @@
-"""Hosts as network namespaces of this machine, joined by a switch whose cables can be cut."""
+"""Hosts as network namespaces of this machine, and what every cluster on them has."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+
+import pytest
 
 CLONE_NEWNET = 0x40000000
 _NUMBERS = count()
@@ -131,3 +133,74 @@ def inside(name: str) -> Iterator[None]:
             yield
         finally:
             enter(outside.fileno())
+
+
+def prefix(name: str, *more: str) -> list[str]:
+    """Return what precedes a command that is executed on a host; `more` are more namespaces."""
+    return ["nsenter", f"--net=/run/netns/{name}", *(["unshare", *more] if more else [])]
+
+
+@dataclass
+class Cluster:
+    """A cluster whose first host is the driver's; the others are nodes."""
+
+    network: Network
+    directory: Path
+    hidden: Sequence[Path] = ()
+    """Directories of the driver's host in whose place nodes have an empty one."""
+    nodes: list[str] = field(default_factory=list)
+    """What the cluster calls its nodes."""
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What commands and clients need to find the cluster."""
+        raise NotImplementedError
+
+    @property
+    def head(self) -> str:
+        """The driver's host."""
+        return self.network.names[0]
+
+    def host(self, node: str) -> str:
+        """Return the host of a node."""
+        return self.network.names[1 + self.nodes.index(node)]
+
+    def argv(self, words: Sequence[str]) -> list[str]:
+        """Return a command as it is executed on the driver's host."""
+        return [*prefix(self.head), *words]
+
+    def execute(self, *words: str, seconds: float) -> subprocess.CompletedProcess[str]:
+        """Run a command on the driver's host, whatever its status."""
+        return subprocess.run(
+            self.argv(words),
+            env=os.environ | self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=seconds,
+        )
+
+    def run(self, *words: str, seconds: float = 180.0) -> str:
+        """Return what a command prints on the driver's host."""
+        done = self.execute(*words, seconds=seconds)
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def cut(self, node: str) -> None:
+        """Cut the cable of a node. What is there goes on."""
+        self.network.cut(self.host(node))
+
+    def mend(self, node: str) -> None:
+        self.network.mend(self.host(node))
+
+    def lose(self, node: str) -> None:
+        """Cut the cable of a node, and let the cluster notice."""
+        self.cut(node)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Let this process be a client on the driver's host."""
+        with pytest.MonkeyPatch.context() as patch, inside(self.head):
+            for name, value in self.environ.items():
+                patch.setenv(name, value)
+            yield

@@ -76,7 +76,7 @@ def trained(place: Path, example: str, config: str) -> Trained:
     """Train an example of the repository for a moment."""
     (place / "project").mkdir()
     det = Det(place / "home", place / "project")
-    code = Path(__file__).parents[1] / "examples" / example / "model_def.py"
+    code = Path(__file__).parents[2] / "examples" / example / "model_def.py"
     (det.cwd / "model_def.py").write_text(code.read_text())
     (det.cwd / "c.yaml").write_text(config)
     det("run", "c.yaml", "--quiet")

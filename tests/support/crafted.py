@@ -58,7 +58,7 @@ _OWN = tuple(
     str(Path(part).resolve())
     for part in {*sysconfig.get_paths().values(), sys.base_prefix, sys.prefix, *_INSTALLED}
 )
-_REPOSITORY = str(Path(__file__).resolve().parents[1])
+_REPOSITORY = str(Path(__file__).resolve().parents[2])
 
 
 class _Watch:

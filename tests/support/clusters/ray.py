@@ -19,7 +19,15 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.networks import Network, ip, joined, kill_all, processes, why_no_network
+from tests.support.clusters.hosts import (
+    Cluster,
+    ip,
+    joined,
+    kill_all,
+    prefix,
+    processes,
+    why_no_network,
+)
 
 SECONDS = 180.0
 PORT = 6379
@@ -47,45 +55,25 @@ def why_no_ray() -> str:
 
 
 @dataclass
-class RayCluster:
+class RayCluster(Cluster):
     """Host 0 is the head.
 
     It has the resource `head`, the others have the resource `other`, and two CPUs each.
     """
 
-    network: Network
-    directory: Path
     raylets: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     more: dict[str, str] = field(default_factory=dict)
-    """What drivers have in their environment besides."""
-    hidden: Sequence[Path] = ()
+    """More variables for drivers."""
     jobs: bool = False
     """Whether the head takes jobs."""
 
     @property
     def address(self) -> str:
-        return f"{self.network.names[0]}:{PORT}"
+        return f"{self.head}:{PORT}"
 
     @property
     def environ(self) -> dict[str, str]:
-        """What Ray's commands need to find the cluster."""
         return {**ENVIRON, "RAY_ADDRESS": self.address, **self.more}
-
-    def argv(self, words: Sequence[str]) -> list[str]:
-        """Return a command as it is executed on the head."""
-        return ["nsenter", f"--net=/run/netns/{self.network.names[0]}", *words]
-
-    def run(self, *words: str) -> str:
-        done = subprocess.run(
-            self.argv(words),
-            env=os.environ | self.environ,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=SECONDS,
-        )
-        assert done.returncode == 0, f"{' '.join(words)}: {done.stdout}{done.stderr}"
-        return done.stdout
 
     def ask(self, script: str) -> str:
         """Return what a few lines of Python print that are connected to the cluster."""
@@ -125,7 +113,7 @@ class RayCluster:
         with (self.directory / f"{k}.out").open("wb") as out:
             self.raylets[name] = subprocess.Popen(
                 [
-                    *("nsenter", f"--net=/run/netns/{name}", "unshare", "-m", "-u"),
+                    *prefix(name, "-m", "-u"),
                     *("sh", "-c", f'hostname n{k}; exec "$@"', "ray", *ray),
                 ],
                 env={k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | ENVIRON,
@@ -188,19 +176,17 @@ class RayCluster:
 
 
 @contextmanager
-def cluster(hosts: int, cpus_of_the_head: int, *, jobs: bool = False) -> Iterator[RayCluster]:
+def ray_cluster(hosts: int, cpus_of_the_head: int, *, jobs: bool = False) -> Iterator[RayCluster]:
     """Make a cluster."""
-    directory = Path(
-        tempfile.mkdtemp(prefix="det-ray-")
-    )  # sockets lie below it, whose paths are to be short
+    # Paths of sockets below it must be short.
+    directory = Path(tempfile.mkdtemp(prefix="det-ray-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         network = stack.enter_context(joined(hosts))
-        made = RayCluster(network, directory, jobs=jobs)
+        made = RayCluster(network, directory, nodes=network.names[1:], jobs=jobs)
         stack.callback(_end, made)
-        for (
-            name
-        ) in network.names:  # Ray looks for the way to everywhere, to know an address of the host's
+        # By the default route, Ray finds an address of its host.
+        for name in network.names:
             ip("-n", name, "route", "add", "default", "dev", "eth7")
         made.up(cpus_of_the_head)
         yield made

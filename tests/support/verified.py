@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 SHORT = (
     "searcher.max_length.epochs=2",
     "min_validation_period.epochs=1",
