@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.clusters.hosts import Network, joined, why_no_network
+from tests.support.exact_resume import history
 
 from det_node.process import is_running
 
@@ -234,10 +235,6 @@ def assert_one_at_a_time(ticks: list[list[str]]) -> None:
             stretches.append((host, float(at)))
     for (_, began), (_, next_began) in pairwise(stretches):
         assert next_began - began > 1.0, "two hosts train the same trial in turn"
-
-
-def history(det: Any, experiment: int) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != "trial"} for row in det.metrics(experiment)]
 
 
 def final_weights(det: Any, experiment: int, batches: int = 200) -> list[dict[str, Any]]:
