@@ -50,3 +50,24 @@ def test_a_hook_module_loads_det_core_and_its_own_package_only(name: str) -> Non
     assert done.returncode == 0, done.stderr
     loaded = {module.partition(".")[0] for module in done.stdout.split()}
     assert loaded - set(sys.stdlib_module_names) - {"det_core", own, "pluggy"} == set()
+
+
+@pytest.mark.process
+def test_the_hook_specifications_load_a_small_part_of_the_contract() -> None:
+    """What a hook module needs is all that each process pays for each plugin."""
+    command = [sys.executable, "-P", "-c", IMPORT, "det_core.hooks.hookspecs"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if name.startswith("det_core.")}
+    assert loaded == {
+        "det_core.errors",
+        "det_core.hooks",
+        "det_core.hooks.hookspecs",
+        "det_core.hooks.records",
+        "det_core.ranks",
+        "det_core.ranks.backend",
+        "det_core.support",
+        "det_core.support.lazy",
+        "det_core.train",
+        "det_core.train.adapter",
+        "det_core.train.metrics",
+    }
