@@ -155,7 +155,7 @@ def test_a_cable_that_is_pulled_for_a_moment_costs_nothing(on_ray: RaySearches) 
     on_ray.equals_an_undisturbed_one(length=LENGTH)
 
 
-def test_a_killed_driver_costs_nothing_where_ray_relays_messages(on_ray: RaySearches) -> None:
+def test_killed_driver_costs_nothing_where_ray_relays_messages(on_ray: RaySearches) -> None:
     on_ray.cluster.more["DET_ADDRESS"] = "127.0.0.1"
     driver = begun(on_ray, lease=40.0)
     before = on_ray.under_way()

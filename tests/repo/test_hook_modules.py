@@ -53,7 +53,7 @@ def test_a_hook_module_loads_det_core_and_its_own_package_only(name: str) -> Non
 
 
 @pytest.mark.process
-def test_the_hook_specifications_load_a_small_part_of_the_contract() -> None:
+def test_hook_specifications_load_little_of_det_core() -> None:
     """What a hook module needs is all that each process pays for each plugin."""
     command = [sys.executable, "-P", "-c", IMPORT, "det_core.hooks.hookspecs"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
