@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import OrderedDict
 from types import SimpleNamespace
 
 import numpy as np
@@ -525,6 +526,90 @@ def test_unbuilt_model_error_says_how_to_restore(context):
         )
     with pytest.raises(TrialError, match=r"has no weights yet when fit\(\) begins.*keras.Input"):
         fit(context, make_model(), 1, uuid)
+
+
+@keras.utils.register_keras_serializable()
+class Summing(keras.Model):
+    """Gets its shapes from the first batch, of one input or several."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.hidden, self.out = keras.layers.Dense(4), keras.layers.Dense(3)
+
+    def call(self, x):
+        parts = list(x.values()) if isinstance(x, dict) else x
+        return self.out(self.hidden(sum(parts) if isinstance(parts, (list, tuple)) else parts))
+
+
+@keras.utils.register_keras_serializable()
+class Scaled(Summing):
+    """Makes one of its weights itself."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.scale = self.add_weight(name="scale", shape=(), initializer="ones")
+
+    def call(self, x):
+        return self.scale * super().call(x)
+
+
+class OwnStep(Summing):
+    """Is never called on a batch: its own step calls its layers."""
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            logits = self.out(self.hidden(x))
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, logits, True))
+        weights = self.trainable_weights
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"loss": loss}
+
+
+def make_unbuilt(kind=Summing):
+    seed_everything(3)
+    model = kind()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, run_eagerly=True)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    [
+        (Summing, {"u": X, "v": X}),
+        (Summing, OrderedDict(v=X, u=X)),
+        (Summing, (X, X)),
+        (Scaled, X),
+    ],
+    ids=["dict", "ordered", "tuple", "own weight"],
+)
+def test_model_that_its_first_batch_builds_resumes(context, kind, inputs, recwarn):
+    def train(model, epochs, checkpoint=None):
+        det = DeterminedCallback(context, checkpoint, 1)
+        model.fit(
+            inputs, Y, batch_size=20, epochs=epochs, shuffle=False, verbose=0, callbacks=[det]
+        )
+        return checkpoints(context)[-1]
+
+    train(whole := make_unbuilt(kind), 3)
+    first = train(make_unbuilt(kind), 1)
+    # A model that a checkpoint has built is saved so that the next run can build it.
+    second = train(make_unbuilt(kind), 2, first)
+    train(resumed := make_unbuilt(kind), 3, second)
+    assert_equal(weights(resumed), weights(whole))
+    assert not [each for each in recwarn if "checkpoint" in str(each.message)]
+
+
+def test_first_save_warns_of_a_model_that_no_run_can_build(context):
+    """Its restart would find that out."""
+    model = make_unbuilt(OwnStep)
+    with pytest.warns(UserWarning, match="has no weights yet when fit") as warned:
+        model.fit(X, Y, epochs=2, verbose=0, callbacks=[DeterminedCallback(context, None, 1)])
+    assert [text for each in warned if model.name in (text := str(each.message))] == [
+        f"the model '{model.name}' has no weights yet when fit() begins, so a checkpoint cannot be"
+        " restored; begin it with keras.Input(shape), or call it on a batch before fit()"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from .scripts import (
     attributes_of,
     build,
     build_optimizer,
+    lacks_weights,
     load_weights,
     other_optimizers,
     put_best_weights,
@@ -31,6 +33,7 @@ from .scripts import (
     start_at,
     steps_at_once,
     steps_trained,
+    unbuilt,
 )
 from .state import STATE, read_state, write_state
 from .versions import KERAS_3, check_backend, keras
@@ -91,6 +94,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         self._epochs_before = 0
         # The optimizer's steps when the epoch began.
         self._taken = 0
+        # Whether the first batch builds the model, and no checkpoint was saved yet.
+        self._unbuilt = False
         # Whether an epoch was trained in this process.
         self._counted = False
         self._begun = self._preempted = self._ended = False
@@ -140,7 +145,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
                 "a DeterminedCallback serves one fit(); train all epochs in it, or make another for"
                 " the next"
             )
-        self._begun = True
+        self._begun, self._unbuilt = True, lacks_weights(self.model)
         refuse_rivals(type(self).__name__, self._neighbours)
         phases = self._phases = Phases.of(self._core, self._checkpoint, self._continue_id)
         self._steps_before = self._reported = phases.steps
@@ -347,7 +352,7 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             "continue_id": self._continue_id,
             "epoch": self._epoch,
             "steps_completed": self._steps,
-            "shape": shape_of(self.model),
+            "shape": self._shape(),
             "generators": Generators(self.model, self._distributed).state(),
             "callbacks": memory(self._neighbours),
             "attributes": read_variables(self._attributes()),
@@ -360,6 +365,14 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
             "over": list(self._phases.over),
         }
         write_state(state, directory)
+
+    def _shape(self) -> Any:
+        shape = shape_of(self.model)
+        # Not at the restart, when hours may have been trained.
+        if shape is None and self._unbuilt and self._is_chief:
+            warnings.warn(unbuilt(self.model), stacklevel=2)
+        self._unbuilt = False
+        return shape
 
     def _write_code(self, directory: Path) -> None:
         try:
