@@ -497,14 +497,24 @@ UNKNOWN_TO_KERAS_2 = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("steps", [1, pytest.param(4, marks=UNKNOWN_TO_KERAS_2)])
-def test_batches_of_data_of_unknown_length_are_counted(context, steps):
-    """Keras begins a batch that it then does not find."""
+@pytest.mark.parametrize(
+    ("steps", "period", "expected"),
+    [
+        (1, "epoch", [5, 10, 15]),
+        (1, 2, [2, 4, 6, 8, 10, 12, 14]),
+        pytest.param(4, "epoch", [5, 10, 15], marks=UNKNOWN_TO_KERAS_2),
+        pytest.param(4, 2, [4, 9, 10, 14], marks=UNKNOWN_TO_KERAS_2),
+        pytest.param(4, 5, [5, 10, 15], marks=UNKNOWN_TO_KERAS_2),
+    ],
+)
+def test_batches_of_data_of_unknown_length_are_counted(context, steps, period, expected):
+    """Keras begins a batch that it then does not find, and several beyond the end."""
     records = tf.data.Dataset.from_tensor_slices((X, Y)).filter(lambda x, y: True).batch(8)
     model = make_model()
     model.compile("sgd", model.loss, steps_per_execution=steps)
-    model.fit(records, epochs=3, verbose=0, callbacks=[DeterminedCallback(context, None, 1)])
-    assert [batches for batches, _ in reports(context, "training")] == [5, 10, 15]
+    callback = DeterminedCallback(context, None, 1, train_metrics_report_period=period)
+    model.fit(records, epochs=3, verbose=0, callbacks=[callback])
+    assert [batches for batches, _ in reports(context, "training")] == expected
 
 
 def test_one_of_them_is_for_one_fit(context):

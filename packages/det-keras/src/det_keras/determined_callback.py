@@ -221,18 +221,32 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
         """The number of batches trained, including those of the runs before this one."""
         if self._batch < 0 or self.model is None:
             return self._steps_before
-        done = self._batch + steps_at_once(self.model)
-        total = self.params.get("steps")
-        return self._steps_before + (min(done, total) if total else done)
+        return self._steps_before + self._of_epoch(exactly=True)
+
+    def _of_epoch(self, *, exactly: bool) -> int:
+        """Return the number of batches trained in this epoch.
+
+        Data of unknown length may end among several batches that Keras trains at once. Only
+        `exactly` sees that, and reads a variable of the optimizer.
+        """
+        most = self._batch + steps_at_once(self.model)
+        if total := self.params.get("steps"):
+            return min(most, int(total))
+        if not exactly or most == self._batch + 1:
+            return most
+        return min(most, (steps_trained(self.model) - self._taken) or most)
 
     def _report(self, group: str, metrics: Mapping[str, Any]) -> None:
         position = {"epochs": self._epochs_before + self._epoch + 1, "batches": self._steps}
         self._core.train.report_metrics(group, self._steps, {**metrics, **position})
 
     def _report_batch(self, batch: int, logs: Any = None) -> None:
-        before, now = self._reported, self._steps
-        if self._is_chief and now // self._report_period > before // self._report_period:
-            self._report("training", _numbers(logs))
+        period, before = self._report_period, self._reported
+        now = self._steps_before + self._of_epoch(exactly=False)
+        if self._is_chief and now // period > before // period:
+            now = self._steps
+            if now // period > before // period:
+                self._report("training", _numbers(logs))
         self._reported = now
         self._after_batch(batch, logs)
 
@@ -322,9 +336,8 @@ class DeterminedCallback(keras.callbacks.ProgbarLogger):  # type: ignore[misc]
 
     def _found(self) -> int:
         """Return the number of batches in an epoch of data that does not know its length."""
-        at_once = steps_at_once(self.model)
-        if at_once > 1:
-            return (steps_trained(self.model) - self._taken) or self._batch + at_once
+        if steps_at_once(self.model) > 1:
+            return self._of_epoch(exactly=True)
         # Keras begins one batch more than there is. Keras 2 does so in the first epoch only.
         missing = (KERAS_3 or not self._counted) and not self.model.stop_training
         return self._batch + (0 if missing else 1)
