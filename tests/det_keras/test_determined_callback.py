@@ -492,6 +492,18 @@ def test_two_calls_of_fit_need_two_ids_in_a_run(context, tmp_path, monkeypatch):
         fit(context, model, 1)
 
 
+def test_phase_without_a_checkpoint_counts_on_in_a_run(context, tmp_path, monkeypatch):
+    """Reports of a run never go back, also where only the first call of fit() was restored."""
+    monkeypatch.chdir(tmp_path)
+    fit(context, make_model(), 1, continue_id="first")
+    with core.init(checkpoint_storage=str(tmp_path / "checkpoints")) as second:
+        second.info = SimpleNamespace(trial=SimpleNamespace(config={}))
+        model = make_model()
+        fit(second, model, 2, checkpoints(context)[-1], continue_id="first")
+        fit(second, model, 1, continue_id="second")
+        assert [batches for batches, _ in reports(second, "training")] == [10, 15]
+
+
 UNKNOWN_TO_KERAS_2 = pytest.mark.skipif(
     not KERAS_3, reason="Keras 2 asks for the number of steps itself"
 )

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -559,19 +559,25 @@ class Phases:
 
     @classmethod
     def of(cls, core_context: Any, checkpoint: str | None, continue_id: int | str) -> Phases:
-        """Return the phases of a script's context. A call with another checkpoint begins new ones.
+        """Return the phases of a script's context.
+
+        A call with another checkpoint begins new ones. In a run they count on.
 
         Raises TrialError if the id was used before in a run. Outside a run it is the same training
         once more.
         """
         found: Phases | None = vars(core_context).get("_keras_phases")
         again = found is not None and continue_id in found.begun
-        if found is None or found.checkpoint != checkpoint or (again and core_context.info is None):
-            found = vars(core_context)["_keras_phases"] = cls(checkpoint)
+        in_run = core_context.info is not None
+        if found is None or (not in_run and (again or found.checkpoint != checkpoint)):
+            found = cls(checkpoint)
+        elif checkpoint not in (None, found.checkpoint):
+            found = replace(found, checkpoint=checkpoint, over=[])
         elif again:
             raise TrialError(
                 f"two calls of fit() have the continue_id {continue_id!r}; give each its own, such"
                 f" as {f'{continue_id}-2'!r}, so that it is known which of them a checkpoint is of"
             )
         found.begun.append(continue_id)
+        vars(core_context)["_keras_phases"] = found
         return found
